@@ -1,0 +1,324 @@
+//! The single-device program: operators and the tensors between them, with source lines.
+//!
+//! The graph knows no devices, no rules and no Python. Its text form ([`text`]) is what capture
+//! writes and what every other part reads; what prints parses.
+//!
+//! ```text
+//! shardwright-graph 1
+//! model "GPT"
+//! in_spec "..."                          opaque to Rust: how the caller's arguments flatten
+//! out_spec "..."
+//! module "transformer.h.0" "Block"       the class of a module path, for names in generated code
+//! input %idx i64[4,16] 0                 the position among the flattened arguments
+//! param %p_wte f64[257,32] "wte.weight" "lm_head.weight"      further names are tied to the first
+//! param %p_w f64[3] "w" frozen
+//! buffer %b_mean f64[8] "bn.running_mean"
+//! buffer %b_cos f64[8] "rope.cos" transient                   not part of the state dict
+//! const %c_0 f64[2] "c_0"
+//! op %linear f64[4,16,96] = aten.linear.default(%x, %p_w, %p_b) in "h.0.attn.c_attn" at "model.py:56"
+//! op %a f64[2], %b f64[2], _ = aten.split.Tensor(%y, 2, dim=1) in "" at "model.py:57" nograd
+//! output %loss
+//! output none
+//! update "bn.running_mean" %add
+//! ```
+
+pub mod text;
+
+use std::fmt;
+
+/// Declares a dense typed id over `u32`.
+#[macro_export]
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+        impl $name {
+            pub fn new(index: usize) -> Self {
+                Self(u32::try_from(index).expect("more than 2^32 of one kind"))
+            }
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}{}", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// An edge of the graph: a logical tensor.
+    TensorId
+);
+id!(
+    /// A node of the graph: an operator.
+    OpId
+);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    I64,
+    I32,
+    I16,
+    I8,
+    U8,
+    Bool,
+    C64,
+    C128,
+}
+
+impl Dtype {
+    pub const ALL: [(Dtype, &'static str, &'static str, usize); 12] = [
+        (Dtype::F64, "f64", "torch.float64", 8),
+        (Dtype::F32, "f32", "torch.float32", 4),
+        (Dtype::F16, "f16", "torch.float16", 2),
+        (Dtype::Bf16, "bf16", "torch.bfloat16", 2),
+        (Dtype::I64, "i64", "torch.int64", 8),
+        (Dtype::I32, "i32", "torch.int32", 4),
+        (Dtype::I16, "i16", "torch.int16", 2),
+        (Dtype::I8, "i8", "torch.int8", 1),
+        (Dtype::U8, "u8", "torch.uint8", 1),
+        (Dtype::Bool, "bool", "torch.bool", 1),
+        (Dtype::C64, "c64", "torch.complex64", 8),
+        (Dtype::C128, "c128", "torch.complex128", 16),
+    ];
+
+    fn row(self) -> (Dtype, &'static str, &'static str, usize) {
+        *Self::ALL.iter().find(|row| row.0 == self).expect("every dtype has a row")
+    }
+
+    pub fn short(self) -> &'static str {
+        self.row().1
+    }
+
+    pub fn torch(self) -> &'static str {
+        self.row().2
+    }
+
+    pub fn bytes(self) -> usize {
+        self.row().3
+    }
+
+    pub fn parse(short: &str) -> Option<Dtype> {
+        Self::ALL.iter().find(|row| row.1 == short).map(|row| row.0)
+    }
+
+    pub fn parse_torch(name: &str) -> Option<Dtype> {
+        Self::ALL.iter().find(|row| row.2 == name).map(|row| row.0)
+    }
+
+    /// Whether a tensor of this type can carry a gradient.
+    pub fn is_float(self) -> bool {
+        matches!(
+            self,
+            Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::C64 | Dtype::C128
+        )
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// A unique identifier, printed as `%name`.
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<i64>,
+    pub source: Source,
+}
+
+impl Tensor {
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    pub fn bytes(&self) -> i64 {
+        self.numel() * self.dtype.bytes() as i64
+    }
+}
+
+/// Where a tensor's value comes from. Every tensor has exactly one source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Op {
+        op: OpId,
+        output: usize,
+    },
+    /// The position among the flattened arguments of the call.
+    Input {
+        position: usize,
+    },
+    /// `names[0]` is canonical, the others are tied to it.
+    Param {
+        names: Vec<String>,
+        frozen: bool,
+    },
+    Buffer {
+        name: String,
+        persistent: bool,
+    },
+    Const {
+        name: String,
+    },
+}
+
+/// An argument of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(String),
+    Dtype(Dtype),
+    Tensor(TensorId),
+    List(Vec<Arg>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// The full overload, such as `aten.linear.default`.
+    pub target: String,
+    pub args: Vec<Arg>,
+    pub kwargs: Vec<(String, Arg)>,
+    /// `None` for an output that nothing reads and capture dropped.
+    pub outputs: Vec<Option<TensorId>>,
+    /// The module path, such as `transformer.h.0.attn`; `sub@1` is the second call of `sub`.
+    pub module: String,
+    /// The model's own source line, such as `model.py:56`.
+    pub line: String,
+    /// Inside a region where gradients are off.
+    pub no_grad: bool,
+}
+
+impl Op {
+    /// The tensors among the arguments, in order, lists flattened, repeats kept.
+    pub fn inputs(&self) -> Vec<TensorId> {
+        let mut found = Vec::new();
+        for arg in self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg)) {
+            collect(arg, &mut found);
+        }
+        found
+    }
+
+    pub fn kwarg(&self, name: &str) -> Option<&Arg> {
+        self.kwargs.iter().find(|(key, _)| key == name).map(|(_, arg)| arg)
+    }
+
+    /// A positional argument, or the keyword argument of that name.
+    pub fn arg(&self, position: usize, name: &str) -> Option<&Arg> {
+        self.args.get(position).or_else(|| self.kwarg(name))
+    }
+}
+
+fn collect(arg: &Arg, found: &mut Vec<TensorId>) {
+    match arg {
+        Arg::Tensor(id) => found.push(*id),
+        Arg::List(items) => items.iter().for_each(|item| collect(item, found)),
+        _ => {}
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    pub model: String,
+    pub in_spec: String,
+    pub out_spec: String,
+    /// Module paths and their classes, in the order of first use.
+    pub modules: Vec<(String, String)>,
+    pub tensors: Vec<Tensor>,
+    pub ops: Vec<Op>,
+    /// In the order of the flattened result; `None` where the model returns `None`.
+    pub outputs: Vec<Option<TensorId>>,
+    /// Buffers that a forward changes, and their new values.
+    pub updates: Vec<(String, TensorId)>,
+}
+
+impl Graph {
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.index()]
+    }
+
+    pub fn tensor_ids(&self) -> impl Iterator<Item = TensorId> + use<> {
+        (0..self.tensors.len()).map(TensorId::new)
+    }
+
+    pub fn op_ids(&self) -> impl Iterator<Item = OpId> + use<> {
+        (0..self.ops.len()).map(OpId::new)
+    }
+
+    pub fn producer(&self, id: TensorId) -> Option<(OpId, usize)> {
+        match self.tensor(id).source {
+            Source::Op { op, output } => Some((op, output)),
+            _ => None,
+        }
+    }
+
+    pub fn find(&self, name: &str) -> Option<TensorId> {
+        self.tensors.iter().position(|t| t.name == name).map(TensorId::new)
+    }
+
+    /// Who reads each tensor: the operator and the position among its [`Op::inputs`].
+    pub fn uses(&self) -> Vec<Vec<(OpId, usize)>> {
+        let mut uses = vec![Vec::new(); self.tensors.len()];
+        for id in self.op_ids() {
+            for (position, tensor) in self.op(id).inputs().into_iter().enumerate() {
+                uses[tensor.index()].push((id, position));
+            }
+        }
+        uses
+    }
+
+    /// How an operator is named to people: its module path, target and line.
+    pub fn describe(&self, id: OpId) -> String {
+        let op = self.op(id);
+        let name = op.outputs.iter().flatten().next().map_or("_", |t| &self.tensor(*t).name);
+        format!("{} %{name} in \"{}\" at {}", op.target, op.module, op.line)
+    }
+
+    /// For each tensor, whether a gradient flows through it: it depends on a parameter or on an
+    /// input in `wanted`, by differentiable operators, and some scalar float output depends on it.
+    pub fn needs_grad(&self) -> Vec<bool> {
+        let mut depends: Vec<bool> = self
+            .tensors
+            .iter()
+            .map(|t| matches!(t.source, Source::Param { frozen: false, .. }) && t.dtype.is_float())
+            .collect();
+        for op in &self.ops {
+            let any = op.inputs().iter().any(|t| depends[t.index()]);
+            if any && !op.no_grad && op.target != "aten.detach.default" {
+                for out in op.outputs.iter().flatten() {
+                    depends[out.index()] = self.tensor(*out).dtype.is_float();
+                }
+            }
+        }
+        let mut reached = vec![false; self.tensors.len()];
+        for out in self.outputs.iter().flatten() {
+            reached[out.index()] = depends[out.index()];
+        }
+        for op in self.ops.iter().rev() {
+            if op.no_grad || !op.outputs.iter().flatten().any(|t| reached[t.index()]) {
+                continue;
+            }
+            for input in op.inputs() {
+                reached[input.index()] |= depends[input.index()];
+            }
+        }
+        reached
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&text::print(self))
+    }
+}

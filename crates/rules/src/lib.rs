@@ -1,0 +1,21 @@
+//! How each operator may be split, by named dims.
+//!
+//! A [`Rule`] is text first: `b k+, n k+, !n -> b n` says that a linear may be split along `b`, `n`
+//! or `k`, that splitting `k` leaves partial sums, and that the bias is given to one part only.
+//! [`families`] holds the rules, one file a family; [`factors`] follows dims through the graph, so
+//! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes.
+//!
+//! Rules know one operator and its shapes. They know no devices, no plans, no programs.
+
+pub mod algebra;
+pub mod expand;
+pub mod factors;
+pub mod families;
+pub mod interval;
+pub mod local;
+
+pub use algebra::{Dim, DimId, Kind, Operand, Reduction, Rule};
+pub use factors::{Analysis, Loop, OpDims};
+pub use families::{Cost, Family, View, rule_of};
+pub use interval::{Interval, Region, parts};
+pub use local::{LocalArg, LocalOp, Part};

@@ -1,0 +1,98 @@
+"""The model's own source line, written so that it is the same on every machine."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+import types
+from collections.abc import Iterable
+
+import torch
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
+_INSTALLED = ("site-packages", "dist-packages")
+_NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def trace_of_caller(frame: types.FrameType | None) -> str:
+    """The model's innermost frame at or above ``frame``, as one frame of a traceback.
+
+    Without one (the module is made of PyTorch's own modules only) the innermost frame of PyTorch.
+    """
+    inside = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS):
+            break
+        if _is_models(file):
+            return _trace(file, frame.f_lineno, frame.f_code.co_name)
+        if not inside and file.startswith(os.path.join(_TORCH, "nn", "modules")):
+            inside = _trace(file, 0, frame.f_code.co_name)
+        frame = frame.f_back
+    return inside
+
+
+def short(stack_trace: str | None) -> str:
+    """``model.py:56`` from a trace that :func:`trace_of_caller` made; empty if there is none."""
+    found = _FRAME.search(stack_trace or "")
+    if found is None:
+        return ""
+    line = int(found[2])
+    return f"{short_path(found[1])}:{line}" if line else short_path(found[1])
+
+
+def with_source(stack_trace: str | None) -> str | None:
+    """``model.py:56: the source text``, for an error."""
+    found = _FRAME.search(stack_trace or "")
+    if found is None:
+        return None
+    source = linecache.getline(found[1], int(found[2])).strip()
+    return short(stack_trace) + (f": {source}" if source else "")
+
+
+def place_of_error(error: BaseException) -> str | None:
+    """The model's innermost line that an exception passed through."""
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_OURS) and _is_models(file):
+            place = _trace(file, trace.tb_lineno, trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return with_source(place)
+
+
+def short_path(file: str) -> str:
+    """A path from the outermost package that holds the file; never an absolute path."""
+    if _NOTEBOOK.search(file):
+        return "notebook"
+    parts = os.path.abspath(file).replace(os.sep, "/").split("/")
+    for folder in _INSTALLED:
+        if folder in parts:
+            return "/".join(parts[len(parts) - parts[::-1].index(folder) :])
+    return "/".join(_from_package(parts))
+
+
+def _from_package(parts: list[str]) -> Iterable[str]:
+    start = len(parts) - 1
+    while start > 1 and os.path.isfile("/".join([*parts[:start], "__init__.py"])):
+        start -= 1
+    return parts[start:]
+
+
+def _is_models(file: str) -> bool:
+    if _NOTEBOOK.search(file):
+        return True
+    if file.startswith("<") or file.startswith(_TORCH):
+        return False
+    if any(f"{os.sep}{folder}{os.sep}" in file for folder in _INSTALLED):
+        return True
+    return not file.startswith(_STDLIB)
+
+
+def _trace(file: str, line: int, function: str) -> str:
+    return f'File "{file}", line {line}, in {function}'

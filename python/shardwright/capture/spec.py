@@ -1,0 +1,178 @@
+"""How a call's arguments become a flat list of tensors, and a flat list of results the result."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..errors import CaptureError
+
+_TENSOR = "*"
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """The structure of the captured call: tensors are inputs, every other leaf is baked in.
+
+    Arguments are bound to the names of ``forward``, so that a call may pass by position what the
+    captured one passed by keyword; arguments that are given their default count as left out.
+    """
+
+    signature: inspect.Signature
+    tree: pytree.TreeSpec
+    leaves: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of_call(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpec:
+        signature = inspect.signature(forward)
+        named, tree = _flatten(bind(signature, args, kwargs))
+        leaves = tuple(_encode(leaf) for _, leaf in named)
+        return CallSpec(signature, tree, leaves, tuple(name for name, _ in named))
+
+    @staticmethod
+    def from_text(text: str, forward: Callable[..., Any]) -> CallSpec:
+        """Reads the ``in_spec`` line of a graph, where the module was not captured."""
+        data = json.loads(text)
+        tree = pytree.treespec_loads(json.dumps(data["tree"]))
+        leaves, names = tuple(data["leaves"]), tuple(data["names"])
+        return CallSpec(inspect.signature(forward), tree, leaves, names)
+
+    def text(self) -> str:
+        return _text(self.tree, leaves=list(self.leaves), names=list(self.names))
+
+    def input_names(self) -> list[str]:
+        """What a person calls the tensors, such as ``batch['tokens']``; by position."""
+        return [name for name, leaf in zip(self.names, self.leaves) if leaf == _TENSOR]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
+        """The tensors of a call, by the positions of the graph's ``input`` lines."""
+        named, tree = _flatten(bind(self.signature, args, kwargs or {}))
+        self._compare_leaves(named)
+        if tree != self.tree:
+            raise _other_call("the arguments have another structure than in the captured call", f"{tree} is not {self.tree}")
+        return [leaf for _, leaf in named if isinstance(leaf, Tensor)]
+
+    def _compare_leaves(self, named: list[tuple[str, Any]]) -> None:
+        ours, theirs = dict(zip(self.names, self.leaves)), dict(named)
+        for name, leaf in ours.items():
+            if name not in theirs:
+                raise _other_call(f"the argument `{name}` is missing in this call")
+            given = _encode(theirs[name])
+            if given != leaf:
+                raise _other_call(
+                    f"the argument `{name}` has another value than in the captured call",
+                    f"it was {_readable(leaf)}, now it is {_readable(given)}",
+                )
+        for name in theirs:
+            if name not in ours:
+                raise _other_call(f"the argument `{name}` was not there in the captured call")
+
+
+@dataclass(frozen=True)
+class ResultSpec:
+    """The structure of the result: tensors come from the program, the rest is baked in."""
+
+    tree: pytree.TreeSpec
+    leaves: tuple[str, ...]
+
+    @staticmethod
+    def of_leaves(tree: pytree.TreeSpec, leaves: Sequence[Any]) -> ResultSpec:
+        return ResultSpec(tree, tuple(_encode(leaf) for leaf in leaves))
+
+    @staticmethod
+    def from_text(text: str) -> ResultSpec:
+        data = json.loads(text)
+        tree = pytree.treespec_loads(json.dumps(data["tree"]))
+        return ResultSpec(tree, tuple(data["leaves"]))
+
+    def text(self) -> str:
+        return _text(self.tree, leaves=list(self.leaves))
+
+    def unflatten(self, outputs: Sequence[Tensor | None]) -> Any:
+        """``outputs`` has one entry for each ``output`` line of the graph, in order."""
+        leaves = [
+            output if leaf == _TENSOR else json.loads(leaf)
+            for output, leaf in zip(outputs, self.leaves, strict=True)
+        ]
+        return pytree.tree_unflatten(leaves, self.tree)
+
+
+def bind(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise _other_call("the arguments do not fit `forward`", str(error)) from None
+    for name, parameter in signature.parameters.items():
+        if name not in bound.arguments:
+            continue
+        value = bound.arguments[name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            bound.arguments[name] = dict(sorted(value.items()))
+        elif _is_left_out(parameter, value) and not _has_rest(signature, bound):
+            del bound.arguments[name]
+    return bound
+
+
+def _is_left_out(parameter: inspect.Parameter, value: Any) -> bool:
+    if parameter.kind is parameter.POSITIONAL_ONLY or not isinstance(value, _PLAIN):
+        return False
+    return type(value) is type(parameter.default) and bool(value == parameter.default)
+
+
+def _has_rest(signature: inspect.Signature, bound: inspect.BoundArguments) -> bool:
+    parameters = signature.parameters
+    return any(parameters[n].kind is inspect.Parameter.VAR_POSITIONAL for n in bound.arguments)
+
+
+def _flatten(bound: inspect.BoundArguments) -> tuple[list[tuple[str, Any]], pytree.TreeSpec]:
+    found, tree = pytree.tree_flatten_with_path(dict(bound.arguments))
+    return [(path[0].key + pytree.keystr(path[1:]), leaf) for path, leaf in found], tree
+
+
+def _encode(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return _TENSOR
+    if isinstance(leaf, _PLAIN):
+        return json.dumps(leaf)
+    if isinstance(leaf, (torch.dtype, torch.device)):
+        return json.dumps({"torch": str(leaf)})
+    return json.dumps({"repr": repr(leaf)})
+
+
+def _readable(leaf: str) -> str:
+    return "a tensor" if leaf == _TENSOR else f"`{leaf}`"
+
+
+def _text(tree: pytree.TreeSpec, **rest: list[str]) -> str:
+    try:
+        data: Any = json.loads(pytree.treespec_dumps(tree))
+    except (NotImplementedError, TypeError) as error:
+        raise CaptureError(
+            "SW0108",
+            "the structure of the arguments or of the result cannot be written down",
+            why=str(error),
+            fix="register the type with `torch.utils._pytree.register_pytree_node`, giving it a"
+            " `serialized_type_name`, or use tuples, lists and dicts",
+        ) from None
+    return json.dumps({"tree": data, **rest}, separators=(",", ":"))
+
+
+def _other_call(what: str, why: str | None = None) -> CaptureError:
+    return CaptureError(
+        "SW0105",
+        what,
+        why=why,
+        fix="call the model as it was captured, or capture it again with these arguments:"
+        " whatever is not a tensor is a constant of the program",
+    )

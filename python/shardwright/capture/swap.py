@@ -1,0 +1,108 @@
+"""Borrowing a module: other tensors in place of its own for a while, and then as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class Fake:
+    """Tensors without data that say they are on the CPU, whatever machine the real ones are on.
+
+    So meta, CPU and GPU models take the same way through their code, and a constant that the
+    forward makes on the device of its input has a value.
+    """
+
+    def __init__(self) -> None:
+        env = ShapeEnv(tracked_fakes=[], trace_asserts=True)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def once(self, tensor: Tensor) -> Tensor:
+        """The fake of a module's tensor: the same one for the same tensor, so ties stay."""
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = (tensor, self._make_for_module(tensor))
+        return self._made[id(tensor)][1]
+
+    def fresh(self, tensor: Tensor) -> Tensor:
+        """The fake of an argument: a new one each time, so that equal arguments stay apart."""
+        return self._make(tensor).requires_grad_(tensor.requires_grad)
+
+    def _make(self, tensor: Tensor) -> Tensor:
+        with self.mode, torch.no_grad():
+            return torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
+
+    def _make_for_module(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(self._make(tensor), requires_grad=tensor.requires_grad)
+        return self._make(tensor)
+
+    def attribute(self, known: set[int]) -> Callable[[Tensor], Tensor]:
+        """For tensors outside the tables: they become constants, so their data must stay."""
+
+        def swap(tensor: Tensor) -> Tensor:
+            if id(tensor) in known or tensor.is_meta:
+                return self.once(tensor)
+            return tensor.detach().cpu() if tensor.requires_grad or not tensor.is_cpu else tensor
+
+        return swap
+
+
+@contextmanager
+def borrowed(
+    module: nn.Module,
+    table: Callable[[Tensor], Tensor],
+    attribute: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> Iterator[None]:
+    """Swaps tensors by ``table`` and ``attribute``; afterwards every attribute is as before."""
+    saved = [(part, dict(vars(part)), _tables(part)) for part in module.modules()]
+    try:
+        for part in module.modules():
+            _swap(part, table, attribute)
+        yield
+    finally:
+        for part, attributes, tables in saved:
+            vars(part).clear()
+            vars(part).update(attributes)
+            for name, entries in tables.items():
+                attributes[name].clear()
+                attributes[name].update(entries)
+
+
+def _tables(module: nn.Module) -> dict[str, dict[str, Any]]:
+    return {name: dict(vars(module)[name]) for name in _TABLES}
+
+
+def _swap(
+    module: nn.Module, table: Callable[[Tensor], Tensor], attribute: Callable[[Tensor], Tensor]
+) -> None:
+    for entries in (module._parameters, module._buffers):
+        for name, tensor in entries.items():
+            entries[name] = None if tensor is None else table(tensor)  # type: ignore[assignment]
+    for name, value in list(vars(module).items()):
+        if name not in _TABLES and isinstance(value, (Tensor, list, tuple, dict)):
+            if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
+                vars(module)[name] = pytree.tree_map_only(Tensor, attribute, value)
+
+
+@contextmanager
+def same_randomness() -> Iterator[None]:
+    """Restores every random state that a forward may use."""
+    state = random.getstate()
+    with torch.random.fork_rng(enabled=True):
+        try:
+            yield
+        finally:
+            random.setstate(state)
