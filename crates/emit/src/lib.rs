@@ -1,1 +1,3 @@
-
+mod python;
+mod templates;
+pub use templates::templates;

@@ -1,1 +1,90 @@
+//! From a plan to a program: where the shard that a sub-operator needs differs from the shard that
+//! exists, communication is inserted, forward and backward.
+//!
+//! The way: [`expand`] rewrites operators that need their own algorithm; [`place`] says where every
+//! part is and what it reads and writes; [`uses`] groups readers; [`segments`] cuts the operators
+//! where something must move; [`moves`] finds how; [`schedule`] fixes the one global order; and
+//! [`project`] gives what each rank executes, which [`roles`] shares among ranks.
 
+mod exchange;
+mod expand;
+mod layout;
+mod moves;
+mod order;
+mod place;
+mod project;
+mod roles;
+mod schedule;
+mod segments;
+mod uses;
+
+use diag::Result;
+use graph::{Graph, OpId};
+use plan::Plan;
+use program::{Program, RankId};
+use rules::Analysis;
+
+/// Which results of the model leave the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outputs {
+    /// Scalar results; all results if there is no scalar.
+    Loss,
+    All,
+}
+
+/// A program, and the graph that its operators refer to: the model's, with rewritten operators.
+#[derive(Debug)]
+pub struct Lowered {
+    pub graph: Graph,
+    pub analysis: Analysis,
+    /// For each operator of `graph` the one of the model's graph that it came from.
+    pub origin: Vec<OpId>,
+    pub program: Program,
+}
+
+pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs) -> Result<Lowered> {
+    plan.validate(graph, analysis)?;
+    let expand::Expanded { graph, analysis, plan, origin } = expand::expand(graph, analysis, plan)?;
+    let needs_grad = graph.needs_grad();
+    let leaving = leaving(&graph, outputs);
+    let order = order::order(&graph, &plan)?;
+    let mut interner = layout::Interner::default();
+    let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
+    let cx = uses::Context {
+        graph: &graph,
+        analysis: &analysis,
+        plan: &plan,
+        placements: &placements,
+        needs_grad: &needs_grad,
+        leaving: &leaving,
+        order: &order,
+    };
+    let uses = uses::find(&cx, &mut interner);
+    let segments = segments::cut(&cx, &uses);
+    let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);
+    let global = project::Global { cx: &cx, uses: &uses, segments: &segments, schedule: &schedule, interner: &interner };
+    let ranks = (0..plan.devices)
+        .map(|r| {
+            let (body, table) = project::project(&global, RankId(r));
+            (RankId(r), body, table)
+        })
+        .collect();
+    let program = Program {
+        model: graph.model.clone(),
+        digest: graph.digest(),
+        plan: plan.name.clone(),
+        world: plan.devices,
+        factors: analysis.factors.clone(),
+        groupings: schedule.groupings.iter().cloned().collect(),
+        exchanges: schedule.exchanges.iter().cloned().collect(),
+        roles: roles::merge(ranks),
+    };
+    Ok(Lowered { graph, analysis, origin, program })
+}
+
+fn leaving(graph: &Graph, outputs: &Outputs) -> Vec<bool> {
+    let scalar = |t: &graph::TensorId| graph.tensor(*t).shape.is_empty() && graph.tensor(*t).dtype.is_float();
+    let any_scalar = graph.outputs.iter().flatten().any(|t| scalar(t));
+    let leaves = |t: &Option<graph::TensorId>| t.is_some_and(|t| *outputs == Outputs::All || !any_scalar || scalar(&t));
+    graph.outputs.iter().map(leaves).collect()
+}

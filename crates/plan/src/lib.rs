@@ -1,1 +1,203 @@
+//! Plans: all decisions made with the three primitives, as data.
+//!
+//! A [`Plan`] says for every operator how it is split ([`Split`], nested), on which devices its
+//! sub-operators run, and which operators must run before which. [`primitives`] is how code makes
+//! one (`trans`, `assign`, `order`), [`text`] how a file says it, [`sets`] the well-known ones.
+//!
+//! A plan knows devices by number only, and nothing of communication.
 
+pub mod classes;
+pub mod primitives;
+pub mod random;
+pub mod sets;
+pub mod text;
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+use rules::{Analysis, Interval, Kind};
+
+pub use primitives::{Draft, SubOp};
+
+/// What one split of an operator divides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum On {
+    /// A loop of the operator: an index into [`rules::OpDims::loops`].
+    Loop(usize),
+    /// Nothing: every part computes the same.
+    Copies,
+    /// The value: every part computes with one of several partial sums of the linear operands.
+    Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Split {
+    pub on: On,
+    pub parts: u32,
+}
+
+/// How one operator is divided and where its sub-operators run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct OpPlan {
+    /// Nested, outermost first. Sub-operators are numbered with the last split running fastest.
+    pub splits: Vec<Split>,
+    /// A device for each sub-operator; any order, repeats allowed.
+    pub devices: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub name: String,
+    pub devices: u32,
+    /// One for each operator of the graph.
+    pub ops: Vec<OpPlan>,
+    pub order: Vec<(OpId, OpId)>,
+}
+
+impl OpPlan {
+    pub fn count(&self) -> u32 {
+        self.splits.iter().map(|s| s.parts).product()
+    }
+
+    /// The position of a sub-operator in each split.
+    pub fn digits(&self, mut index: u32) -> Vec<u32> {
+        let mut digits: Vec<u32> = self.splits.iter().map(|_| 0).collect();
+        for (digit, split) in digits.iter_mut().zip(&self.splits).rev() {
+            *digit = index % split.parts;
+            index /= split.parts;
+        }
+        digits
+    }
+
+    /// The intervals of an operator's loops that a sub-operator computes.
+    pub fn intervals(&self, whole: &[Interval], digits: &[u32]) -> Vec<Interval> {
+        let mut at = whole.to_vec();
+        for (split, &digit) in self.splits.iter().zip(digits) {
+            if let On::Loop(index) = split.on {
+                at[index] = at[index].part(digit, split.parts);
+            }
+        }
+        at
+    }
+}
+
+impl Plan {
+    pub fn op(&self, op: OpId) -> &OpPlan {
+        &self.ops[op.index()]
+    }
+
+    /// Refuses what no rule allows. Every plan is validated before it is lowered.
+    pub fn validate(&self, graph: &Graph, analysis: &Analysis) -> Result<()> {
+        for op in graph.op_ids() {
+            self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
+        }
+        Ok(())
+    }
+
+    fn validate_op(&self, graph: &Graph, analysis: &Analysis, op: OpId) -> Result<()> {
+        let plan = self.op(op);
+        legal(graph, analysis, op, &plan.splits)?;
+        let who = || title(graph, op);
+        if plan.devices.len() != plan.count() as usize {
+            return Err(Error::new(
+                "SW0307",
+                format!("{} has {} sub-operators but {} devices", who(), plan.count(), plan.devices.len()),
+            )
+            .fix("name one device for each sub-operator; devices may repeat"));
+        }
+        match plan.devices.iter().find(|&&d| d >= self.devices) {
+            Some(device) => Err(no_device(*device, self.devices)),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn no_device(device: u32, devices: u32) -> Error {
+    Error::new("SW0306", format!("there is no device {device}"))
+        .why(format!("the plan is for {devices} devices, numbered from 0 to {}", devices.saturating_sub(1)))
+        .fix("use another device, or plan for more of them")
+}
+
+/// Whether an operator may be split this way; an error says why not.
+pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> Result<()> {
+    let dims = analysis.op(op);
+    let mut left: Vec<i64> = dims.loops.iter().map(|l| l.size).collect();
+    for split in splits {
+        if split.parts == 0 {
+            return Err(Error::new("SW0305", format!("{} is split into 0 parts", title(graph, op))));
+        }
+        match split.on {
+            On::Copies => {}
+            On::Value => {
+                let linear = analysis.rules[op.index()].as_ref().is_some_and(|r| !r.linear.is_empty());
+                if !linear || splits.iter().filter(|s| s.on == On::Value).count() > 1 {
+                    return Err(Error::new("SW0304", format!("{} may not be split by value", title(graph, op)))
+                        .why("it is not linear in its operands, or is split by value already"));
+                }
+            }
+            On::Loop(index) => {
+                let l = &dims.loops[index];
+                if l.kind == Kind::Whole {
+                    return Err(Error::new("SW0304", format!("`{}` of {} may not be split", l.name, title(graph, op)))
+                        .why(whole_reason(analysis, op))
+                        .fix(choices(analysis, op)));
+                }
+                let shortest = left[index];
+                if i64::from(split.parts) > shortest {
+                    return Err(Error::new(
+                        "SW0305",
+                        format!("`{}` of {} cannot be split into {} parts", l.name, title(graph, op), split.parts),
+                    )
+                    .why(format!("it has {shortest} elements here"))
+                    .fix(format!("split it into at most {shortest}, or split another dim")));
+                }
+                left[index] /= i64::from(split.parts);
+            }
+        }
+    }
+    one_reduction(graph, analysis, op, splits)
+}
+
+/// Partial results of one operator are completed by one reduction.
+fn one_reduction(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> Result<()> {
+    let dims = analysis.op(op);
+    let mut kinds = splits.iter().filter(|s| s.parts > 1).filter_map(|s| match s.on {
+        On::Loop(index) => match dims.loops[index].kind {
+            Kind::Reduce(reduction) => Some(reduction),
+            _ => None,
+        },
+        On::Value => Some(rules::Reduction::Sum),
+        On::Copies => None,
+    });
+    let first = kinds.next();
+    if kinds.any(|k| Some(k) != first) {
+        return Err(Error::new("SW0304", format!("{} may not be split this way", title(graph, op)))
+            .why("its partial results would have to be completed by two different reductions"));
+    }
+    Ok(())
+}
+
+fn whole_reason(analysis: &Analysis, op: OpId) -> String {
+    match &analysis.rules[op.index()] {
+        Some(rule) => format!("its rule is `{rule}`"),
+        None => "no rule is known for this operator, so it can only be replicated".into(),
+    }
+}
+
+/// The loops of an operator that may be split, for messages.
+pub fn choices(analysis: &Analysis, op: OpId) -> String {
+    let dims = analysis.op(op);
+    let open: Vec<String> = (dims.loops.iter())
+        .filter(|l| l.kind != Kind::Whole && l.size > 1)
+        .map(|l| format!("`{}` ({})", l.name, l.size))
+        .collect();
+    if open.is_empty() { "replicate it".into() } else { format!("split one of {}", open.join(", ")) }
+}
+
+pub(crate) fn title(graph: &Graph, op: OpId) -> String {
+    let it = graph.op(op);
+    if it.module.is_empty() { it.target.clone() } else { format!("{} of {}", it.target, it.module) }
+}
+
+pub(crate) fn place(graph: &Graph, op: OpId) -> String {
+    graph.op(op).line.clone()
+}

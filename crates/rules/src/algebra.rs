@@ -130,10 +130,18 @@ impl Rule {
                 }
             }
         }
-        for (operand, shape) in operands().zip(shapes) {
-            let Some(shape) = shape else { continue };
-            for (product, &size) in operand.dims.iter().zip(shape) {
-                solve(text, product, size, &mut sizes)?;
+        // One operand may leave what another one tells, so in rounds until nothing new is known.
+        let mut known = usize::MAX;
+        loop {
+            let before = std::mem::replace(&mut known, sizes.iter().flatten().count());
+            for (operand, shape) in operands().zip(shapes.clone()) {
+                let Some(shape) = shape else { continue };
+                for (product, &size) in operand.dims.iter().zip(shape) {
+                    solve(text, product, size, &mut sizes, before == known)?;
+                }
+            }
+            if before == known {
+                break;
             }
         }
         let dims = names
@@ -202,8 +210,15 @@ fn unify(text: &str, slot: &mut Option<i64>, size: i64) -> Result<()> {
     }
 }
 
-/// Gives the one unknown dim of a product the size that is left.
-fn solve(text: &str, product: &[DimId], size: i64, sizes: &mut [Option<i64>]) -> Result<()> {
+/// Gives the one unknown dim of a product the size that is left. Several unknown ones are refused
+/// in the last round.
+fn solve(
+    text: &str,
+    product: &[DimId],
+    size: i64,
+    sizes: &mut [Option<i64>],
+    last: bool,
+) -> Result<()> {
     let known: i64 = product.iter().filter_map(|d| sizes[d.index()]).product();
     let unknown: Vec<DimId> = product.iter().copied().filter(|d| sizes[d.index()].is_none()).collect();
     match unknown[..] {
@@ -212,6 +227,7 @@ fn solve(text: &str, product: &[DimId], size: i64, sizes: &mut [Option<i64>]) ->
             sizes[one.index()] = Some(size / known);
             Ok(())
         }
+        [_, _, ..] if !last => Ok(()),
         _ => Err(bad(text, "a product of dims does not have its tensor's size")),
     }
 }

@@ -17,7 +17,7 @@ use crate::interval::{Interval, Region};
 use crate::local::Part;
 
 /// One factor of one dim of an operator's rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
     /// The dim's name, with the factor's position if the dim has several: `n.1`.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Loop {
 pub type Carried = Vec<Option<usize>>;
 
 /// The loops of one operator, and where its operands carry them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OpDims {
     pub loops: Vec<Loop>,
     /// For each tensor argument, for each factor of the tensor over all dims.

@@ -87,7 +87,7 @@ def _from_package(parts: list[str]) -> Iterable[str]:
 def _is_models(file: str) -> bool:
     if _NOTEBOOK.search(file):
         return True
-    if file.startswith("<") or file.startswith(_TORCH):
+    if file.startswith(("<", _TORCH)):
         return False
     if any(f"{os.sep}{folder}{os.sep}" in file for folder in _INSTALLED):
         return True

@@ -32,7 +32,9 @@ class CallSpec:
     names: tuple[str, ...]
 
     @staticmethod
-    def of_call(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpec:
+    def of_call(
+        forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> CallSpec:
         signature = inspect.signature(forward)
         named, tree = _flatten(bind(signature, args, kwargs))
         leaves = tuple(_encode(leaf) for _, leaf in named)
@@ -46,6 +48,9 @@ class CallSpec:
         leaves, names = tuple(data["leaves"]), tuple(data["names"])
         return CallSpec(inspect.signature(forward), tree, leaves, names)
 
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        return bind(self.signature, args, kwargs)
+
     def text(self) -> str:
         return _text(self.tree, leaves=list(self.leaves), names=list(self.names))
 
@@ -58,7 +63,10 @@ class CallSpec:
         named, tree = _flatten(bind(self.signature, args, kwargs or {}))
         self._compare_leaves(named)
         if tree != self.tree:
-            raise _other_call("the arguments have another structure than in the captured call", f"{tree} is not {self.tree}")
+            raise _other_call(
+                "the arguments have another structure than in the captured call",
+                f"{tree} is not {self.tree}",
+            )
         return [leaf for _, leaf in named if isinstance(leaf, Tensor)]
 
     def _compare_leaves(self, named: list[tuple[str, Any]]) -> None:
@@ -114,30 +122,25 @@ def bind(
     except TypeError as error:
         raise _other_call("the arguments do not fit `forward`", str(error)) from None
     for name, parameter in signature.parameters.items():
-        if name not in bound.arguments:
-            continue
-        value = bound.arguments[name]
-        if parameter.kind is parameter.VAR_KEYWORD:
-            bound.arguments[name] = dict(sorted(value.items()))
-        elif _is_left_out(parameter, value) and not _has_rest(signature, bound):
-            del bound.arguments[name]
+        if parameter.kind is parameter.VAR_KEYWORD and name in bound.arguments:
+            bound.arguments[name] = dict(sorted(bound.arguments[name].items()))
     return bound
 
 
-def _is_left_out(parameter: inspect.Parameter, value: Any) -> bool:
-    if parameter.kind is parameter.POSITIONAL_ONLY or not isinstance(value, _PLAIN):
-        return False
-    return type(value) is type(parameter.default) and bool(value == parameter.default)
-
-
-def _has_rest(signature: inspect.Signature, bound: inspect.BoundArguments) -> bool:
-    parameters = signature.parameters
-    return any(parameters[n].kind is inspect.Parameter.VAR_POSITIONAL for n in bound.arguments)
-
-
 def _flatten(bound: inspect.BoundArguments) -> tuple[list[tuple[str, Any]], pytree.TreeSpec]:
-    found, tree = pytree.tree_flatten_with_path(dict(bound.arguments))
-    return [(path[0].key + pytree.keystr(path[1:]), leaf) for path, leaf in found], tree
+    parameters = bound.signature.parameters
+    given = {n: v for n, v in bound.arguments.items() if not _is_default(parameters[n], v)}
+    found, tree = pytree.tree_flatten_with_path(given)
+    return [(_readable_path(path), leaf) for path, leaf in found], tree
+
+
+def _is_default(parameter: inspect.Parameter, value: Any) -> bool:
+    plain = isinstance(value, _PLAIN) and type(value) is type(parameter.default)
+    return plain and bool(value == parameter.default)
+
+
+def _readable_path(path: Sequence[Any]) -> str:
+    return str(path[0].key) + pytree.keystr(tuple(path[1:]))
 
 
 def _encode(leaf: Any) -> str:

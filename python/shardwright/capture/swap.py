@@ -92,9 +92,13 @@ def _swap(
         for name, tensor in entries.items():
             entries[name] = None if tensor is None else table(tensor)  # type: ignore[assignment]
     for name, value in list(vars(module).items()):
-        if name not in _TABLES and isinstance(value, (Tensor, list, tuple, dict)):
-            if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
-                vars(module)[name] = pytree.tree_map_only(Tensor, attribute, value)
+        is_plain = name not in _TABLES and isinstance(value, (Tensor, list, tuple, dict))
+        if is_plain and _tensors(value):
+            vars(module)[name] = pytree.tree_map_only(Tensor, attribute, value)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 @contextmanager

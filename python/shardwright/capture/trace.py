@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import operator
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import lines
-from .guard import guarded
+from .guard import autocast_error, guarded
+from .names import Names
+from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify
 from .swap import Fake, borrowed
 
-_NO_GRAD = "shardwright_no_grad"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST_REGION = torch.ops.higher_order.wrap_with_autocast
 _DATA_DEPENDENT = (
@@ -28,24 +30,22 @@ _DATA_DEPENDENT = (
     "DataDependentOutputException",
     "DynamicOutputShapeException",
 )
-_ASSERTIONS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert_")
 
 
-def trace(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """The decomposed program; :func:`is_no_grad` tells which of its nodes run without gradients."""
+def trace(
+    module: nn.Module, names: Names, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> ExportedProgram:
+    """The decomposed program, functional, with its no_grad regions as marks on nodes."""
     program = _export(module, args, kwargs)
     _inline_regions(program)
+    _merge_ties(program, names)
     _refuse_hidden_mutation(program)
     _keep_detach(program)
     with _quiet():
-        program = program.run_decompositions({})
-    _refuse_mutation(program)
-    _clean(program.graph)
-    return program
-
-
-def is_no_grad(node: fx.Node) -> bool:
-    return bool((node.meta.get("custom") or {}).get(_NO_GRAD))
+        functional: ExportedProgram = program.run_decompositions({})
+    _refuse_mutation(functional)
+    simplify(functional)
+    return functional
 
 
 def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
@@ -53,7 +53,12 @@ def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     fresh = pytree.tree_map_only(Tensor, fake.fresh, (tuple(args), dict(kwargs)))
     try:
-        with _quiet(), guarded(), borrowed(module, fake.once, fake.attribute(known)):
+        with (
+            _quiet(),
+            torch.enable_grad(),
+            guarded(),
+            borrowed(module, fake.once, fake.attribute(known)),
+        ):
             return torch.export.export(module, *fresh, strict=False)
     except CaptureError:
         raise
@@ -70,8 +75,11 @@ def _quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
+        printed = io.StringIO()
         try:
-            yield
+            with redirect_stderr(printed):
+                yield
+            sys.stderr.write(printed.getvalue())
         finally:
             for logger, level in zip(loggers, levels):
                 logger.setLevel(level)
@@ -108,89 +116,129 @@ def data_dependent(place: str | None) -> CaptureError:
 def _inline_regions(program: ExportedProgram) -> None:
     """Puts the nodes of every region into the graph, marked: decomposing would lose the regions."""
     module = program.graph_module
-    for node in list(module.graph.nodes):
-        if node.target is _GRAD_REGION or node.target is _AUTOCAST_REGION:
-            _inline(program, module, node, no_grad=False)
+    for name, inner in _inline_all(module):
+        program.graph_signature.replace_all_uses(name, inner.name)
+    for node in module.graph.nodes:
+        mark_no_grad(node, node.meta.get(NO_GRAD, False))
     module.graph.eliminate_dead_code()
     module.recompile()
 
 
-def _inline(program: ExportedProgram, owner: fx.GraphModule, call: fx.Node, no_grad: bool) -> None:
-    if call.target is _GRAD_REGION:
-        no_grad = not call.args[0]
-        body_ref, operands = call.args[1], call.args[2:]
-    else:
-        _refuse_autocast(owner, call)
-        body_ref, operands = call.args[4], call.args[5:]
-    body = owner.get_submodule(str(body_ref.target))  # type: ignore[union-attr]
-    results = _copy_body(program, body, call, list(operands), no_grad)
+def _inline_all(owner: fx.GraphModule) -> list[tuple[str, fx.Node]]:
+    """The names of the regions' results, and the nodes that are there instead."""
+    renamed = []
+    for node in list(owner.graph.nodes):
+        if node.target is _AUTOCAST_REGION:
+            _refuse_autocast(owner, node)
+        if node.target in (_GRAD_REGION, _AUTOCAST_REGION):
+            renamed += _inline(owner, node)
+    return renamed
+
+
+def _inline(owner: fx.GraphModule, call: fx.Node) -> list[tuple[str, fx.Node]]:
+    body, operands = _body(owner, call)
+    _inline_all(body)
+    results = _copy_body(body, call, operands)
+    renamed = []
     for user in list(call.users):
         inner = results[user.args[1]]  # type: ignore[index]
-        program.graph_signature.replace_all_uses(user.name, inner.name)
+        renamed.append((user.name, inner))
         user.replace_all_uses_with(inner)
-        user.graph.erase_node(user)
-    call.graph.erase_node(call)
+        owner.graph.erase_node(user)
+    owner.graph.erase_node(call)
+    return renamed
 
 
-def _copy_body(
-    program: ExportedProgram, body: nn.Module, call: fx.Node, operands: list[Any], no_grad: bool
-) -> Any:
+def _body(owner: fx.GraphModule, call: fx.Node) -> tuple[fx.GraphModule, list[Any]]:
+    place = 1 if call.target is _GRAD_REGION else 4
+    reference: Any = call.args[place]
+    body = owner.get_submodule(str(reference.target))
     assert isinstance(body, fx.GraphModule)
-    copies: dict[fx.Node, Any] = {}
+    return body, list(call.args[place + 1 :])
+
+
+def _copy_body(body: fx.GraphModule, call: fx.Node, operands: list[Any]) -> Sequence[Any]:
+    """Copies the nodes of a region before its call; returns its results."""
+    copies: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), operands))
+    results: Any = ()
     for node in body.graph.nodes:
-        if node.op == "placeholder":
-            copies[node] = operands[len(copies)]
-        elif node.op == "output":
-            return pytree.tree_map_only(fx.Node, copies.__getitem__, node.args[0])
-        elif node.op == "get_attr":
-            copies[node] = node
-        else:
+        if node.op == "output":
+            results = pytree.tree_map_only(fx.Node, copies.__getitem__, node.args[0])
+        elif node.op == "call_function":
             with call.graph.inserting_before(call):
-                copy = call.graph.node_copy(node, copies.__getitem__)
-            copy.meta["custom"] = {**(node.meta.get("custom") or {}), _NO_GRAD: no_grad}
-            copies[node] = copy
-            if node.target is _GRAD_REGION or node.target is _AUTOCAST_REGION:
-                _inline(program, body, copy, no_grad)
-    raise AssertionError("a region without an output")
+                copies[node] = call.graph.node_copy(node, copies.__getitem__)
+    return results  # type: ignore[no-any-return]
 
 
 def _refuse_autocast(owner: fx.GraphModule, call: fx.Node) -> None:
     _device, _dtype, enabled, *_ = call.args
     if not enabled:
         return
-    body = owner.get_submodule(str(call.args[4].target))  # type: ignore[union-attr]
-    traces = [node.stack_trace for node in body.graph.nodes if node.stack_trace]  # type: ignore
-    raise CaptureError(
-        "SW0106",
-        "the model switches autocast on inside its forward",
-        place=lines.with_source(traces[0]) if traces else None,
-        why="what autocast does depends on the device, which the graph does not know",
-        fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
-    )
+    body, _ = _body(owner, call)
+    traces = [node.stack_trace for node in body.graph.nodes if node.stack_trace]
+    raise autocast_error(traces[0] if traces else None)
 
 
 # ---- mutation ------------------------------------------------------------------------------
 
 
+def _merge_ties(program: ExportedProgram, names: Names) -> None:
+    """All names of a buffer become one input, so that all see its changes."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    first: dict[str, fx.Node] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.BUFFER:
+            node = nodes[spec.arg.name]
+            kept = first.setdefault(names.canonical(str(spec.target)), node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                node.meta["val"] = node.meta["val"].clone()  # no alias of the one that is kept
+    program.graph_module.recompile()
+
+
 def _refuse_hidden_mutation(program: ExportedProgram) -> None:
-    """An in-place operator without gradients keeps its tensor's gradient; its functional form
-    would lose it."""
+    """Refuses in-place operators that autograd does not see but whose tensor has a gradient:
+    their functional form would lose it."""
     kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
     carries: set[fx.Node] = set()
+    hidden: set[fx.Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
             if kinds[node.name] in (InputKind.PARAMETER, InputKind.USER_INPUT):
                 carries.add(node)
-        elif not is_no_grad(node) and carries.intersection(node.all_input_nodes):
+            continue
+        seen = not is_no_grad(node) and node.target is not torch.ops.aten.detach.default
+        for written in _mutated(node):
+            if written in hidden or (not seen and written in carries):
+                raise _hidden_mutation(node)
+        reads = node.all_input_nodes
+        if seen and carries.intersection(reads) and _is_float(node):
             carries.add(node)
-        elif is_no_grad(node) and carries.intersection(_mutated(node)):
-            raise CaptureError(
-                "SW0107",
-                "the model changes a tensor that carries a gradient inside `torch.no_grad`",
-                place=lines.with_source(node.stack_trace),
-                why=f"`{node.target}` changes the value and keeps the gradient of the old one",
-                fix="change the `.detach()` of a copy, or compute the new value out of place",
-            )
+        elif _is_view(node) and (carries | hidden).intersection(reads):
+            hidden.add(node)
+
+
+def _hidden_mutation(node: fx.Node) -> CaptureError:
+    return CaptureError(
+        "SW0107",
+        "the model changes a tensor behind the back of autograd",
+        place=lines.with_source(node.stack_trace),
+        why=f"`{node.target}` without gradients gives a new value to a tensor that keeps the"
+        " gradient of the old one",
+        fix="change a `.clone()` of the detached tensor, or compute the new value out of place",
+    )
+
+
+def _is_float(node: fx.Node) -> bool:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return any(v.is_floating_point() or v.is_complex() for v in values if isinstance(v, Tensor))
+
+
+def _is_view(node: fx.Node) -> bool:
+    if is_getitem(node):
+        return True
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(value.alias_info is not None for value in returns)
 
 
 def _mutated(node: fx.Node) -> list[fx.Node]:
@@ -230,19 +278,6 @@ def _refuse_mutation(program: ExportedProgram) -> None:
         )
 
 
-# ---- cleaning ------------------------------------------------------------------------------
-
-
-def _clean(graph: fx.Graph) -> None:
-    """Drops assertions, and what only they read."""
-    for node in reversed(list(graph.nodes)):
-        if node.op not in ("call_function", "get_attr"):
-            continue
-        is_assertion = str(node.target).startswith(_ASSERTIONS)
-        if is_assertion or not node.users:
-            graph.erase_node(node)
-
-
 def results_of(program: ExportedProgram) -> list[fx.Node | Any]:
     """The leaves of the result: nodes, and baked values."""
     nodes = {node.name: node for node in program.graph.nodes}
@@ -252,7 +287,3 @@ def results_of(program: ExportedProgram) -> list[fx.Node | Any]:
             baked = isinstance(spec.arg, ConstantArgument)
             leaves.append(spec.arg.value if baked else nodes[spec.arg.name])
     return leaves
-
-
-def is_getitem(node: fx.Node) -> bool:
-    return node.target is operator.getitem

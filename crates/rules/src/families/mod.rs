@@ -1,10 +1,109 @@
 //! The rules, one file a family, each with the same skeleton: see `docs/adding-a-rule.md`.
 
+mod attention;
+mod common;
+mod contraction;
+mod convolution;
+mod creation;
+mod distances;
+mod embedding;
+mod indexing;
+mod losses;
+mod norms;
+mod pointwise;
+mod pooling;
+mod random;
+mod reductions;
+mod softmax;
+mod splitting;
+mod views;
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::OnceLock;
+
 use graph::{Graph, Op, OpId};
 
 use crate::algebra::Rule;
 use crate::expand::Builder;
-use crate::local::{LocalOp, Part};
+use crate::local::{LocalOp, Part, unchanged};
+
+/// All families, in the order of the documentation.
+pub const ALL: &[&Family] = &[
+    &pointwise::FAMILY,
+    &views::FAMILY,
+    &splitting::FAMILY,
+    &contraction::FAMILY,
+    &attention::FAMILY,
+    &norms::FAMILY,
+    &softmax::FAMILY,
+    &embedding::FAMILY,
+    &losses::FAMILY,
+    &distances::FAMILY,
+    &reductions::FAMILY,
+    &convolution::FAMILY,
+    &pooling::FAMILY,
+    &random::FAMILY,
+    &creation::FAMILY,
+    &indexing::FAMILY,
+];
+
+/// The family that covers a target.
+pub fn family_of(target: &str) -> Option<&'static Family> {
+    static TARGETS: OnceLock<HashMap<&'static str, &'static Family>> = OnceLock::new();
+    let all = || ALL.iter().flat_map(|family| family.targets.iter().map(|target| (*target, *family)));
+    TARGETS.get_or_init(|| all().collect()).get(target).copied()
+}
+
+/// The rule of an operator as text; `None` where it has none.
+pub fn rule_text(view: View<'_>) -> Option<String> {
+    (family_of(&view.op.target)?.rule)(view)
+}
+
+/// The rule of an operator; `None` where it has none. Shapes that do not belong to the operator
+/// give none either.
+pub fn rule_of(view: View<'_>) -> Option<Rule> {
+    Rule::parse(&rule_text(view)?, &view.input_shapes(), &view.output_shapes()).ok()
+}
+
+/// What one part of an operator computes.
+pub fn local_of(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    match family_of(&view.op.target) {
+        Some(family) => (family.local)(view, rule, part),
+        None => unchanged(view.op),
+    }
+}
+
+/// What an operator costs. Of an unknown one, only its bytes are known.
+pub fn cost_of(view: View<'_>) -> Cost {
+    match family_of(&view.op.target) {
+        Some(family) => (family.cost)(view),
+        None => common::light(view, 0.0),
+    }
+}
+
+/// `docs/operators.md`: the families and the operators that each covers.
+pub fn table() -> String {
+    let mut text = String::from(INTRODUCTION);
+    for family in ALL {
+        let targets: Vec<String> = family.targets.iter().map(|t| format!("`{t}`")).collect();
+        let own = if family.expand.is_some() { "yes" } else { "" };
+        let (name, targets) = (family.name, targets.join(", "));
+        writeln!(text, "| {name} | {own} | {targets} |").expect("writing to a string never fails");
+    }
+    text
+}
+
+const INTRODUCTION: &str = "\
+# Operators that may be split
+
+Generated from `crates/rules/src/families` by the tests of the crate; `UPDATE=1 cargo test -p shardwright-rules`
+writes it again. An operator that is not listed is replicated and reported. \"Rewritten\" says that some operators of
+the family are rewritten into simpler ones before dims marked `@` are split.
+
+| family | rewritten | operators |
+| --- | --- | --- |
+";
 
 /// An operator with its tensors at hand.
 #[derive(Clone, Copy)]

@@ -1,0 +1,325 @@
+//! What the checker knows of the graph before it looks at a program.
+//!
+//! Operators that compute the same from the same are one: each has a canonical operator, each tensor
+//! a canonical tensor, and everything below is said of those.
+
+use std::collections::HashMap;
+
+use graph::{Arg, Graph, OpId, TensorId};
+use rules::local::unchanged;
+use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
+
+/// A way in which a gradient reaches a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Operand { op: OpId, position: usize },
+    /// The gradient that the caller gives for an output.
+    Seed { output: usize },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct OpFacts {
+    pub(crate) inputs: Vec<TensorId>,
+    pub(crate) outputs: Vec<Option<TensorId>>,
+    pub(crate) random: bool,
+    /// What it computes needs none of its operands' values.
+    creates: bool,
+    /// Operands whose value matters.
+    matters: Vec<bool>,
+    /// The loops that are reduced.
+    pub(crate) reduced: Vec<usize>,
+    /// For each operand, the loops over which its gradient is summed.
+    pub(crate) loose: Vec<Vec<usize>>,
+    /// For each operand, the number of its use, if a gradient flows through it.
+    pub(crate) uses: Vec<Option<u32>>,
+}
+
+pub(crate) struct Facts<'g> {
+    pub(crate) graph: &'g Graph,
+    pub(crate) analysis: &'g Analysis,
+    class: Vec<TensorId>,
+    canon: Vec<OpId>,
+    ops: Vec<OpFacts>,
+    readers: Vec<Vec<OpId>>,
+    pub(crate) creators: Vec<OpId>,
+    needs: Vec<bool>,
+    class_needs: Vec<bool>,
+    depends: Vec<bool>,
+    reached: Vec<bool>,
+    pub(crate) uses: Vec<Use>,
+    uses_of: Vec<Vec<u32>>,
+}
+
+impl OpFacts {
+    /// Operands whose value matters.
+    fn values(&self) -> impl Iterator<Item = (usize, TensorId)> {
+        self.inputs.iter().copied().enumerate().filter(|(position, _)| self.matters[*position])
+    }
+}
+
+/// Local targets that draw random numbers by a key.
+const KEYED: [&str; 3] = ["sw.dropout", "sw.native_dropout", "sw.attention"];
+
+/// Operators that draw without a key: never the same twice, never split.
+const UNKEYED: [&str; 9] =
+    ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"];
+
+impl<'g> Facts<'g> {
+    /// `seeded` says which of the graph's outputs leave with a gradient.
+    pub(crate) fn new(graph: &'g Graph, analysis: &'g Analysis, seeded: &[bool]) -> Self {
+        let tensors = graph.tensors.len();
+        let mut facts = Self {
+            graph,
+            analysis,
+            class: graph.tensor_ids().collect(),
+            canon: graph.op_ids().collect(),
+            ops: vec![],
+            readers: vec![vec![]; tensors],
+            creators: vec![],
+            needs: graph.needs_grad(),
+            class_needs: vec![false; tensors],
+            depends: vec![false; tensors],
+            reached: vec![false; tensors],
+            uses: vec![],
+            uses_of: vec![vec![]; tensors],
+        };
+        facts.number();
+        facts.flow(seeded);
+        facts.list_uses(seeded);
+        facts
+    }
+
+    pub(crate) fn class(&self, tensor: TensorId) -> TensorId {
+        self.class[tensor.index()]
+    }
+
+    /// The canonical operator, if there is one of that number.
+    pub(crate) fn canon(&self, op: OpId) -> Option<OpId> {
+        self.canon.get(op.index()).copied()
+    }
+
+    pub(crate) fn op(&self, op: OpId) -> &OpFacts {
+        &self.ops[op.index()]
+    }
+
+    pub(crate) fn readers(&self, tensor: TensorId) -> &[OpId] {
+        &self.readers[tensor.index()]
+    }
+
+    /// Whether the program's instructions count this value among those that need a gradient.
+    pub(crate) fn needs(&self, declared: TensorId, held: Option<TensorId>) -> bool {
+        match (self.class.get(declared.index()), held) {
+            (Some(class), Some(held)) if *class != held => self.class_needs[held.index()],
+            (None, held) => held.is_some_and(|held| self.class_needs[held.index()]),
+            _ => self.needs[declared.index()],
+        }
+    }
+
+    pub(crate) fn depends(&self, tensor: TensorId) -> bool {
+        self.depends[tensor.index()]
+    }
+
+    /// Whether a gradient arises for it.
+    pub(crate) fn reached(&self, tensor: TensorId) -> bool {
+        self.reached[tensor.index()]
+    }
+
+    pub(crate) fn uses_of(&self, tensor: TensorId) -> &[u32] {
+        &self.uses_of[tensor.index()]
+    }
+
+    pub(crate) fn producer(&self, tensor: TensorId) -> Option<OpId> {
+        self.graph.producer(tensor).and_then(|(op, _)| self.canon(op))
+    }
+
+    /// How partial values of an operator are completed.
+    pub(crate) fn reduction(&self, op: OpId) -> Reduction {
+        let loops = &self.analysis.op(op).loops;
+        let kinds = self.op(op).reduced.iter().map(|&l| loops[l].kind);
+        kinds.fold(Reduction::Sum, |found, kind| match kind {
+            Kind::Reduce(reduction) if reduction != Reduction::Sum => reduction,
+            _ => found,
+        })
+    }
+
+    fn number(&mut self) {
+        let mut known: HashMap<String, OpId> = HashMap::new();
+        for id in self.graph.op_ids() {
+            let local = whole(self.graph, self.analysis, id);
+            let random = unkeyed(&self.graph.op(id).target) || KEYED.contains(&&local.target[..]);
+            let creates = !reads(&local);
+            let key = self.key(id, random, creates.then_some(&local));
+            let canon = *known.entry(key).or_insert(id);
+            self.canon[id.index()] = canon;
+            let pairs = self.graph.op(id).outputs.iter().zip(&self.graph.op(canon).outputs);
+            for (own, other) in pairs {
+                if let (Some(own), Some(other)) = (own, other) {
+                    self.class[own.index()] = *other;
+                }
+            }
+            let facts = OpFacts { random, creates, ..self.op_facts(id) };
+            self.ops.push(facts);
+            if canon == id {
+                self.enlist(id);
+            }
+        }
+        for tensor in self.graph.tensor_ids() {
+            self.class_needs[self.class(tensor).index()] |= self.needs[tensor.index()];
+        }
+    }
+
+    fn enlist(&mut self, id: OpId) {
+        let inputs = self.ops[id.index()].inputs.clone();
+        if self.ops[id.index()].creates {
+            self.creators.push(id);
+        }
+        for tensor in inputs {
+            let readers = &mut self.readers[tensor.index()];
+            if readers.last() != Some(&id) {
+                readers.push(id);
+            }
+        }
+    }
+
+    /// What makes two operators the same, layouts included.
+    fn key(&self, id: OpId, random: bool, created: Option<&LocalOp>) -> String {
+        let op = self.graph.op(id);
+        let unique = random.then_some(id);
+        let args: Vec<Arg> = op.args.iter().map(|arg| self.classed(arg)).collect();
+        let kwargs: Vec<(&String, Arg)> = op.kwargs.iter().map(|(name, arg)| (name, self.classed(arg))).collect();
+        let made: Vec<_> = (op.outputs.iter().flatten())
+            .map(|t| (self.graph.tensor(*t).dtype, &self.graph.tensor(*t).shape, &self.analysis.factors[t.index()]))
+            .collect();
+        let present: Vec<bool> = op.outputs.iter().map(Option::is_some).collect();
+        let dims = self.analysis.op(id);
+        let layout = format!("{} {unique:?} {made:?} {present:?} {dims:?}", op.no_grad);
+        match created {
+            Some(local) => format!("{local:?} {layout}"),
+            None => format!("{} {args:?} {kwargs:?} {layout}", op.target),
+        }
+    }
+
+    fn classed(&self, arg: &Arg) -> Arg {
+        match arg {
+            Arg::Tensor(id) => Arg::Tensor(self.class(*id)),
+            Arg::List(items) => Arg::List(items.iter().map(|item| self.classed(item)).collect()),
+            other => other.clone(),
+        }
+    }
+
+    fn op_facts(&self, id: OpId) -> OpFacts {
+        let dims = self.analysis.op(id);
+        let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
+        let rule = self.analysis.rules[id.index()].as_ref();
+        let loose = |(position, carried): (usize, &Vec<Option<usize>>)| {
+            let once = rule.is_some_and(|rule| rule.inputs[position].once);
+            let free = |l: &usize| !carried.contains(&Some(*l)) && !(once && reduces(*l));
+            (0..dims.loops.len()).filter(free).collect()
+        };
+        let op = self.graph.op(id);
+        OpFacts {
+            inputs: op.inputs().into_iter().map(|t| self.class(t)).collect(),
+            outputs: op.outputs.iter().map(|t| t.map(|t| self.class(t))).collect(),
+            matters: (0..op.inputs().len()).map(|i| rule.is_none_or(|rule| !rule.inputs[i].absent)).collect(),
+            reduced: (0..dims.loops.len()).filter(|&l| reduces(l)).collect(),
+            loose: dims.inputs.iter().enumerate().map(loose).collect(),
+            uses: vec![None; op.inputs().len()],
+            ..OpFacts::default()
+        }
+    }
+
+    fn flow(&mut self, seeded: &[bool]) {
+        for id in self.graph.tensor_ids() {
+            let tensor = self.graph.tensor(id);
+            let trained = matches!(tensor.source, graph::Source::Param { frozen: false, .. });
+            self.depends[id.index()] = trained && tensor.dtype.is_float();
+        }
+        for id in self.graph.op_ids().filter(|id| self.canon[id.index()] == *id) {
+            let any = self.ops[id.index()].values().any(|(_, t)| self.depends[t.index()]);
+            for out in self.ops[id.index()].outputs.iter().flatten() {
+                let float = self.graph.tensor(*out).dtype.is_float();
+                self.depends[out.index()] = any && float && differentiable(self.graph, id);
+            }
+        }
+        for (out, _) in self.graph.outputs.iter().zip(seeded).filter(|(_, seeded)| **seeded) {
+            let Some(out) = out.map(|out| self.class[out.index()]) else { continue };
+            self.reached[out.index()] = self.depends[out.index()];
+        }
+        for id in self.graph.op_ids().rev().filter(|id| self.canon[id.index()] == *id) {
+            if !self.ends_reached(id) {
+                continue;
+            }
+            for (_, input) in self.ops[id.index()].values() {
+                self.reached[input.index()] |= self.depends[input.index()];
+            }
+        }
+    }
+
+    fn ends_reached(&self, id: OpId) -> bool {
+        let reached = |t: &TensorId| self.reached[t.index()];
+        differentiable(self.graph, id) && self.ops[id.index()].outputs.iter().flatten().any(reached)
+    }
+
+    fn list_uses(&mut self, seeded: &[bool]) {
+        for id in self.graph.op_ids() {
+            if self.canon[id.index()] != id || !self.ends_reached(id) {
+                continue;
+            }
+            let values: Vec<(usize, TensorId)> = self.ops[id.index()].values().collect();
+            for (position, tensor) in values {
+                if self.depends[tensor.index()] {
+                    let number = self.add_use(tensor, Use::Operand { op: id, position });
+                    self.ops[id.index()].uses[position] = Some(number);
+                }
+            }
+        }
+        for output in 0..self.graph.outputs.len() {
+            let Some(tensor) = self.graph.outputs[output].map(|t| self.class(t)) else { continue };
+            if seeded[output] && self.depends[tensor.index()] {
+                self.add_use(tensor, Use::Seed { output });
+            }
+        }
+    }
+
+    fn add_use(&mut self, tensor: TensorId, made: Use) -> u32 {
+        let number = u32::try_from(self.uses.len()).expect("fewer than 2^32 uses");
+        self.uses.push(made);
+        self.uses_of[tensor.index()].push(number);
+        number
+    }
+
+    pub(crate) fn seed(&self, output: usize) -> Option<u32> {
+        let at = self.uses.iter().rposition(|u| *u == Use::Seed { output })?;
+        u32::try_from(at).ok()
+    }
+}
+
+fn differentiable(graph: &Graph, id: OpId) -> bool {
+    let op = graph.op(id);
+    !op.no_grad && op.target != "aten.detach.default"
+}
+
+fn unkeyed(target: &str) -> bool {
+    target.split('.').nth(1).is_some_and(|name| UNKEYED.contains(&name.trim_end_matches('_')))
+}
+
+fn whole(graph: &Graph, analysis: &Analysis, id: OpId) -> LocalOp {
+    match &analysis.rules[id.index()] {
+        Some(rule) => {
+            let at = analysis.op(id).whole();
+            families::local_of(View::new(graph, id), rule, &analysis.part(graph, id, &at, true, 0))
+        }
+        None => unchanged(graph.op(id)),
+    }
+}
+
+fn reads(local: &LocalOp) -> bool {
+    fn reads(arg: &LocalArg) -> bool {
+        match arg {
+            LocalArg::Input(_) => true,
+            LocalArg::List(items) => items.iter().any(reads),
+            _ => false,
+        }
+    }
+    local.args.iter().chain(local.kwargs.iter().map(|(_, arg)| arg)).any(reads)
+}

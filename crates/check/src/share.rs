@@ -1,0 +1,420 @@
+//! Which share of a value, or of a gradient, a buffer holds.
+//!
+//! A share is a sum of terms. A term of a value says which part of its producer's reduced loops is
+//! in; a term of a gradient names one use of the tensor, and the part of the using operator's loops
+//! that the tensor does not carry. Where an operator was applied to partial operands, the term also
+//! names their shares. A share is complete when every cell of every space is covered exactly once.
+
+use graph::{OpId, TensorId};
+use rules::{Interval, Reduction};
+
+use crate::facts::{Facts, Use};
+use crate::intern::{Lists, Map};
+use crate::sweep::sweep;
+
+pub(crate) type ListId = u32;
+pub(crate) type ShareId = u32;
+type TermId = u32;
+
+pub(crate) const EMPTY: ShareId = 0;
+pub(crate) const WHOLE: ShareId = 1;
+/// The box that is all of its space.
+pub(crate) const FULL: ListId = 0;
+/// An entry that holds everywhere in the buffer's region.
+const EVERYWHERE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// Complete by itself.
+    Whole,
+    /// A part of what this operator produces.
+    Part(OpId),
+    /// A contribution to the gradient by this use.
+    Use(u32),
+}
+
+/// What the lists of shares in [`Term::subs`] belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Mode {
+    /// Nothing: all operands are complete.
+    Plain,
+    /// The gradients of the operator's outputs.
+    Outputs,
+    /// The operands of this `linear` clause.
+    Clause(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Term {
+    pub(crate) owner: Owner,
+    pub(crate) cut: ListId,
+    pub(crate) mode: Mode,
+    pub(crate) subs: ListId,
+    /// Whether what is added once is in, if operands are partial.
+    pub(crate) once: bool,
+}
+
+/// A term, and where in the buffer it holds: a region, or everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    support: u32,
+    term: TermId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Complete,
+    /// Nothing covers this cell.
+    Missing(Owner, ListId),
+    Twice(Owner, ListId),
+}
+
+/// A tensor's value, or its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Quantity {
+    pub(crate) tensor: TensorId,
+    pub(crate) grad: bool,
+}
+
+pub(crate) struct Store {
+    /// Regions, boxes, and the intervals of operators' loops.
+    pub(crate) intervals: Lists<Interval>,
+    subs: Lists<ShareId>,
+    shares: Lists<Entry>,
+    terms: Vec<Term>,
+    numbers: Map<Term, TermId>,
+    verdicts: Vec<Option<Verdict>>,
+}
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        let mut store = Self {
+            intervals: Lists::new(),
+            subs: Lists::new(),
+            shares: Lists::new(),
+            terms: vec![],
+            numbers: Map::default(),
+            verdicts: vec![],
+        };
+        let whole = Term { owner: Owner::Whole, cut: FULL, mode: Mode::Plain, subs: 0, once: true };
+        let whole = store.share(whole);
+        debug_assert_eq!(whole, WHOLE);
+        store
+    }
+
+    pub(crate) fn region(&self, id: ListId) -> &[Interval] {
+        self.intervals.get(id)
+    }
+
+    pub(crate) fn is_void(&self, region: ListId) -> bool {
+        self.region(region).iter().any(|i| i.is_empty())
+    }
+
+    /// A box, given the size of its space.
+    pub(crate) fn cut(&mut self, intervals: &[Interval], sizes: &[i64]) -> ListId {
+        let full = intervals.iter().zip(sizes).all(|(i, &size)| i.lo == 0 && i.hi == size);
+        if full { FULL } else { self.intervals.number(intervals) }
+    }
+
+    pub(crate) fn list(&mut self, shares: &[ShareId]) -> ListId {
+        self.subs.number(shares)
+    }
+
+    /// The share that is this one term.
+    pub(crate) fn share(&mut self, term: Term) -> ShareId {
+        let number = match self.numbers.get(&term) {
+            Some(&known) => known,
+            None => {
+                let number = u32::try_from(self.terms.len()).expect("fewer than 2^32 terms");
+                self.terms.push(term);
+                self.numbers.insert(term, number);
+                number
+            }
+        };
+        self.shares.number(&[Entry { support: EVERYWHERE, term: number }])
+    }
+
+    /// The same, made complete if it is: the one use of a tensor, whole, is its gradient.
+    pub(crate) fn contribution(&mut self, facts: &Facts<'_>, tensor: TensorId, term: Term) -> ShareId {
+        let all = term.cut == FULL && term.mode == Mode::Plain;
+        if all && facts.uses_of(tensor).len() == 1 { WHOLE } else { self.share(term) }
+    }
+
+    pub(crate) fn is_everywhere(&self, share: ShareId) -> bool {
+        self.shares.get(share).iter().all(|entry| entry.support == EVERYWHERE)
+    }
+
+    /// What is left of a share in a smaller region.
+    pub(crate) fn within(&mut self, share: ShareId, region: ListId) -> ShareId {
+        if self.is_everywhere(share) {
+            return share;
+        }
+        let entries = self.shares.get(share).clone();
+        let mut left = vec![];
+        for entry in entries.iter() {
+            let support = match entry.support {
+                EVERYWHERE => EVERYWHERE,
+                support => {
+                    let met = self.meet(support, region);
+                    if self.is_void(met) {
+                        continue;
+                    }
+                    if met == region { EVERYWHERE } else { met }
+                }
+            };
+            left.push(Entry { support, ..*entry });
+        }
+        left.sort_unstable();
+        self.shares.number(&left)
+    }
+
+    fn meet(&mut self, a: ListId, b: ListId) -> ListId {
+        let pairs = self.region(a).iter().zip(self.region(b));
+        let met: Vec<Interval> = pairs.map(|(a, b)| a.meet(*b)).collect();
+        self.intervals.number(&met)
+    }
+
+    /// A share of `from` put into the larger region `to`, with nothing around it.
+    pub(crate) fn placed(&mut self, share: ShareId, from: ListId, to: ListId) -> ShareId {
+        if from == to {
+            return share;
+        }
+        if self.is_void(from) {
+            return EMPTY;
+        }
+        let place = |entry: &Entry| match entry.support {
+            EVERYWHERE => Entry { support: from, ..*entry },
+            _ => *entry,
+        };
+        let mut entries: Vec<Entry> = self.shares.get(share).iter().map(place).collect();
+        entries.sort_unstable();
+        self.shares.number(&entries)
+    }
+
+    /// The sum of shares of one region, if nothing is in it twice.
+    pub(crate) fn sum(
+        &mut self,
+        facts: &Facts<'_>,
+        of: Quantity,
+        region: ListId,
+        shares: &[ShareId],
+    ) -> Result<ShareId, Verdict> {
+        let mut filled = shares.iter().copied().filter(|share| *share != EMPTY);
+        let joined = match (filled.next(), filled.next()) {
+            (None, _) => EMPTY,
+            (Some(only), None) => only,
+            _ => self.union(shares),
+        };
+        match self.verdict(facts, of, region, joined) {
+            Verdict::Complete => Ok(WHOLE),
+            Verdict::Missing(..) => Ok(joined),
+            twice => Err(twice),
+        }
+    }
+
+    fn union(&mut self, shares: &[ShareId]) -> ShareId {
+        let mut entries: Vec<Entry> =
+            shares.iter().flat_map(|share| self.shares.get(*share).iter().copied()).collect();
+        entries.sort_unstable();
+        self.shares.number(&entries)
+    }
+
+    /// The operators whose reduction must complete this share; `None` stands for plain sums.
+    pub(crate) fn reductions(&self, facts: &Facts<'_>, share: ShareId) -> Vec<Option<Reduction>> {
+        let reduction = |entry: &Entry| {
+            let term = self.terms[entry.term as usize];
+            match (term.owner, term.mode) {
+                (Owner::Whole, _) => None,
+                (Owner::Part(op), Mode::Plain) => Some(facts.reduction(op)),
+                _ => Some(Reduction::Sum),
+            }
+        };
+        self.shares.get(share).iter().map(reduction).collect()
+    }
+
+    /// Whether a share is all of a value or gradient, in its region.
+    pub(crate) fn verdict(&mut self, facts: &Facts<'_>, of: Quantity, region: ListId, share: ShareId) -> Verdict {
+        if share == WHOLE || self.is_void(region) {
+            return Verdict::Complete;
+        }
+        if self.is_everywhere(share) {
+            return self.flat(facts, of, share);
+        }
+        let entries = self.shares.get(share).clone();
+        let frame = self.intervals.get(region).clone();
+        let supports: Vec<ListId> =
+            entries.iter().map(|e| if e.support == EVERYWHERE { region } else { e.support }).collect();
+        let lists: Vec<_> = supports.iter().map(|s| self.intervals.get(*s).clone()).collect();
+        let boxes: Vec<&[Interval]> = lists.iter().map(|list| &list[..]).collect();
+        let mut missing = Verdict::Complete;
+        let verdict = sweep(&frame, &boxes, &mut |inside, _| {
+            let mut left: Vec<Entry> =
+                inside.iter().map(|&i| Entry { support: EVERYWHERE, ..entries[i] }).collect();
+            left.sort_unstable();
+            let share = self.shares.number(&left);
+            match self.flat(facts, of, share) {
+                lack @ Verdict::Missing(..) => {
+                    missing = lack;
+                    Verdict::Complete
+                }
+                other => other,
+            }
+        });
+        if verdict == Verdict::Complete { missing } else { verdict }
+    }
+
+    fn flat(&mut self, facts: &Facts<'_>, of: Quantity, share: ShareId) -> Verdict {
+        if let Some(Some(known)) = self.verdicts.get(share as usize).filter(|_| share != EMPTY) {
+            return *known;
+        }
+        let verdict = self.judge(facts, of, share);
+        if self.verdicts.len() <= share as usize {
+            self.verdicts.resize(share as usize + 1, None);
+        }
+        self.verdicts[share as usize] = Some(verdict);
+        verdict
+    }
+
+    fn judge(&mut self, facts: &Facts<'_>, of: Quantity, share: ShareId) -> Verdict {
+        let entries = self.shares.get(share).clone();
+        let mut terms: Vec<Term> = entries.iter().map(|e| self.terms[e.term as usize]).collect();
+        terms.sort_by_key(|term| term.owner);
+        if terms.first().is_some_and(|term| term.owner == Owner::Whole) {
+            let last = terms[terms.len() - 1];
+            return if terms.len() == 1 { Verdict::Complete } else { Verdict::Twice(last.owner, last.cut) };
+        }
+        let owners: Vec<Owner> = match (of.grad, facts.producer(of.tensor)) {
+            (true, _) => facts.uses_of(of.tensor).iter().map(|&u| Owner::Use(u)).collect(),
+            (false, Some(op)) => vec![Owner::Part(op)],
+            (false, None) => return Verdict::Missing(Owner::Whole, FULL),
+        };
+        let mut missing = Verdict::Complete;
+        for owner in owners {
+            let from = terms.partition_point(|term| term.owner < owner);
+            let to = terms.partition_point(|term| term.owner <= owner);
+            match self.cover(facts, owner, &terms[from..to]) {
+                Verdict::Complete => {}
+                Verdict::Missing(..) if missing != Verdict::Complete => {}
+                lack @ Verdict::Missing(..) => missing = lack,
+                twice => return twice,
+            }
+        }
+        missing
+    }
+
+    fn cover(&mut self, facts: &Facts<'_>, owner: Owner, terms: &[Term]) -> Verdict {
+        if terms.is_empty() {
+            return Verdict::Missing(owner, FULL);
+        }
+        if terms.iter().all(|term| term.cut == FULL) {
+            return self.cell(facts, owner, terms, true);
+        }
+        let space: Vec<Interval> = sizes(facts, owner).into_iter().map(Interval::whole).collect();
+        let lists: Vec<_> = terms.iter().map(|term| self.intervals.get(term.cut).clone()).collect();
+        let boxes: Vec<&[Interval]> =
+            lists.iter().map(|list| if list.is_empty() { &space[..] } else { &list[..] }).collect();
+        let mut missing = Verdict::Complete;
+        let verdict = sweep(&space, &boxes, &mut |inside, cell| {
+            let here: Vec<Term> = inside.iter().map(|&i| terms[i]).collect();
+            let origin = cell.iter().all(|i| i.lo == 0);
+            match self.cell(facts, owner, &here, origin) {
+                Verdict::Missing(owner, _) => {
+                    if missing == Verdict::Complete {
+                        missing = Verdict::Missing(owner, self.intervals.number(cell));
+                    }
+                    Verdict::Complete
+                }
+                Verdict::Twice(owner, _) => Verdict::Twice(owner, self.intervals.number(cell)),
+                complete => complete,
+            }
+        });
+        if verdict == Verdict::Complete { missing } else { verdict }
+    }
+
+    /// Whether the terms that cover one cell are one whole.
+    fn cell(&mut self, facts: &Facts<'_>, owner: Owner, terms: &[Term], origin: bool) -> Verdict {
+        let Some(first) = terms.first().copied() else { return Verdict::Missing(owner, FULL) };
+        if matches!(owner, Owner::Part(op) if facts.reduction(op) != Reduction::Sum) {
+            return Verdict::Complete;
+        }
+        if terms.iter().any(|term| term.mode == Mode::Plain) {
+            return if terms.len() == 1 { Verdict::Complete } else { Verdict::Twice(owner, FULL) };
+        }
+        if terms.iter().any(|term| term.mode != first.mode) {
+            return Verdict::Missing(owner, FULL);
+        }
+        if let (Owner::Part(op), true) = (owner, origin) {
+            let once = terms.iter().filter(|term| term.once).count();
+            if has_once(facts, op) && once != 1 {
+                return if once == 0 { Verdict::Missing(owner, FULL) } else { Verdict::Twice(owner, FULL) };
+            }
+        }
+        self.subs_complete(facts, owner, first.mode, terms)
+    }
+
+    fn subs_complete(&mut self, facts: &Facts<'_>, owner: Owner, mode: Mode, terms: &[Term]) -> Verdict {
+        for (index, of) in parts_of(facts, owner, mode).into_iter().enumerate() {
+            let shares: Vec<ShareId> = terms.iter().map(|term| self.subs.get(term.subs)[index]).collect();
+            let joined = self.union(&shares);
+            match self.flat(facts, of, joined) {
+                Verdict::Complete => {}
+                other => return other,
+            }
+        }
+        Verdict::Complete
+    }
+}
+
+fn has_once(facts: &Facts<'_>, op: OpId) -> bool {
+    let rule = facts.analysis.rules[op.index()].as_ref();
+    rule.is_some_and(|rule| rule.inputs.iter().any(|input| input.once))
+}
+
+/// The sizes of the loops that the boxes of an owner's terms are about.
+pub(crate) fn sizes(facts: &Facts<'_>, owner: Owner) -> Vec<i64> {
+    loops_of(facts, owner).map_or_else(Vec::new, |(op, loops)| {
+        loops.iter().map(|&l| facts.analysis.op(op).loops[l].size).collect()
+    })
+}
+
+pub(crate) fn loops_of<'f>(facts: &'f Facts<'_>, owner: Owner) -> Option<(OpId, &'f [usize])> {
+    match owner {
+        Owner::Whole => None,
+        Owner::Part(op) => Some((op, &facts.op(op).reduced)),
+        Owner::Use(number) => match facts.uses[number as usize] {
+            Use::Operand { op, position } => Some((op, &facts.op(op).loose[position])),
+            Use::Seed { .. } => None,
+        },
+    }
+}
+
+/// What each of a term's shares of others is a share of.
+fn parts_of(facts: &Facts<'_>, owner: Owner, mode: Mode) -> Vec<Quantity> {
+    let op = match owner {
+        Owner::Part(op) => op,
+        Owner::Use(number) => match facts.uses[number as usize] {
+            Use::Operand { op, .. } => op,
+            Use::Seed { .. } => return vec![],
+        },
+        Owner::Whole => return vec![],
+    };
+    match mode {
+        Mode::Plain => vec![],
+        Mode::Outputs => reached_outputs(facts, op).map(|(_, tensor)| Quantity { tensor, grad: true }).collect(),
+        Mode::Clause(clause) => {
+            let rule = facts.analysis.rules[op.index()].as_ref();
+            let clause = rule.map_or(&[][..], |rule| &rule.linear[clause as usize]);
+            clause.iter().map(|&i| Quantity { tensor: facts.op(op).inputs[i], grad: false }).collect()
+        }
+    }
+}
+
+/// The outputs of an operator that a gradient reaches, and their positions.
+pub(crate) fn reached_outputs<'f>(
+    facts: &'f Facts<'f>,
+    op: OpId,
+) -> impl Iterator<Item = (usize, TensorId)> + use<'f> {
+    let outputs = facts.op(op).outputs.iter().enumerate();
+    let present = outputs.filter_map(|(index, tensor)| tensor.map(|tensor| (index, tensor)));
+    present.filter(|(_, tensor)| facts.reached(*tensor))
+}

@@ -1,0 +1,243 @@
+//! What is known of every buffer of every rank, while the program is followed.
+
+use graph::{OpId, TensorId};
+use program::{Arg, Body, BufId, Call, Instr, Program, RankId, Role, Table};
+use rules::{Interval, Region};
+
+use crate::facts::Facts;
+use crate::fault::{Fault, Faults};
+use crate::intern::Map;
+use crate::local::Finder;
+use crate::proof::Tally;
+use crate::share::{EMPTY, ListId, Quantity, ShareId, Store};
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) of: Quantity,
+    pub(crate) region: ListId,
+    pub(crate) share: ShareId,
+}
+
+/// The part of an operator that a local operator was found to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) op: OpId,
+    /// The intervals of its loops.
+    pub(crate) at: ListId,
+    /// Which buffers are which operands: a number in [`Finder`].
+    pub(crate) binding: u32,
+    /// The `linear` clause by which it is applied to partial operands.
+    pub(crate) clause: Option<u32>,
+}
+
+/// What all ranks of a role have in common.
+pub(crate) struct Code<'a> {
+    pub(crate) role: &'a Role,
+    /// Forward, then backward.
+    pub(crate) instrs: Vec<&'a Instr>,
+    /// For each instruction that is a call: the number of its first operator.
+    pub(crate) first_op: Vec<usize>,
+    pub(crate) ops: usize,
+    /// Where the call of each step is.
+    pub(crate) calls: Map<u32, usize>,
+    pub(crate) leaf_of: Map<BufId, usize>,
+    /// The number of this role's first operator among all roles'.
+    pub(crate) base: u32,
+}
+
+impl<'a> Code<'a> {
+    pub(crate) fn new(role: &'a Role, base: u32) -> Self {
+        let body = &role.body;
+        let instrs: Vec<&Instr> = body.forward.iter().chain(&body.backward).collect();
+        let (mut first_op, mut ops, mut calls) = (vec![], 0, Map::default());
+        for (index, instr) in instrs.iter().enumerate() {
+            first_op.push(ops);
+            if let Instr::Call(call) = instr {
+                ops += call.ops.len();
+                calls.insert(call.step.0, index);
+            }
+        }
+        let leaf_of = body.leaves.iter().enumerate().map(|(index, leaf)| (leaf.buf, index)).collect();
+        Self { role, instrs, first_op, ops, calls, leaf_of, base }
+    }
+
+    pub(crate) fn call(&self, step: u32) -> Option<(usize, &'a Call)> {
+        let index = *self.calls.get(&step)?;
+        match self.instrs[index] {
+            Instr::Call(call) => Some((index, call)),
+            _ => None,
+        }
+    }
+}
+
+/// One rank.
+pub(crate) struct Rank<'a> {
+    pub(crate) id: RankId,
+    pub(crate) role: usize,
+    pub(crate) body: &'a Body,
+    pub(crate) table: &'a Table,
+    /// `None` for what is not known, because of a fault that is already reported.
+    pub(crate) bufs: Vec<Option<Held>>,
+    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) leaves: Vec<LeafState>,
+    /// The gradients that exchanges brought to the shards.
+    pub(crate) shards: Vec<ShareId>,
+    pub(crate) updated: Vec<bool>,
+    /// The next instruction.
+    pub(crate) next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafState {
+    pub(crate) shard: usize,
+    pub(crate) tensor: TensorId,
+    pub(crate) region: ListId,
+    pub(crate) gradient: ShareId,
+    /// Its gradient was communicated: nothing may be added to it any more.
+    pub(crate) sealed: bool,
+    /// Its gradient went to the shards by an exchange.
+    pub(crate) exchanged: bool,
+}
+
+/// Everything that is shared while ranks are followed.
+pub(crate) struct Context<'a> {
+    pub(crate) facts: &'a Facts<'a>,
+    pub(crate) program: &'a Program,
+    pub(crate) codes: Vec<Code<'a>>,
+    pub(crate) store: Store,
+    pub(crate) finder: Finder,
+    pub(crate) faults: Faults,
+    pub(crate) tally: Tally,
+}
+
+impl<'a> Rank<'a> {
+    pub(crate) fn new(cx: &mut Context<'a>, role: usize, index: usize) -> Self {
+        let code = &cx.codes[role];
+        let (body, table) = (&code.role.body, &code.role.tables[index]);
+        let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.ops]);
+        let leaves = (body.leaves.iter().zip(&table.leaves))
+            .map(|(leaf, (shard, region))| LeafState {
+                shard: *shard,
+                tensor: leaf.tensor,
+                region: cx.store.intervals.number(&region.0),
+                gradient: EMPTY,
+                sealed: false,
+                exchanged: false,
+            })
+            .collect();
+        Self {
+            id: code.role.ranks[index],
+            role,
+            body,
+            table,
+            bufs,
+            parts,
+            leaves,
+            shards: vec![EMPTY; table.shards.len()],
+            updated: vec![false; table.shards.len()],
+            next: 0,
+        }
+    }
+
+    pub(crate) fn held(&self, buf: BufId) -> Option<Held> {
+        self.bufs[buf.index()]
+    }
+
+    pub(crate) fn integer(&self, arg: &Arg) -> Option<i64> {
+        integer(arg, &self.table.constants)
+    }
+}
+
+/// An integer argument, holes filled.
+pub(crate) fn integer(arg: &Arg, constants: &[i64]) -> Option<i64> {
+    match arg {
+        Arg::Int(value) => Some(*value),
+        Arg::Hole(hole) => constants.get(*hole as usize).copied(),
+        _ => None,
+    }
+}
+
+impl Context<'_> {
+    /// `%name[0..4, :]`: a tensor or gradient and its region.
+    pub(crate) fn text(&self, held: Held) -> String {
+        let kind = if held.of.grad { "the gradient of " } else { "" };
+        format!("{kind}{}{}", self.name(held.of.tensor), self.region_text(held.of.tensor, held.region))
+    }
+
+    pub(crate) fn name(&self, tensor: TensorId) -> String {
+        match &self.facts.graph.tensor(tensor).source {
+            graph::Source::Param { names, .. } => format!("`{}`", names[0]),
+            graph::Source::Buffer { name, .. } => format!("`{name}`"),
+            _ => format!("%{}", self.facts.graph.tensor(tensor).name),
+        }
+    }
+
+    pub(crate) fn region_text(&self, tensor: TensorId, region: ListId) -> String {
+        region_text(&self.facts.analysis.factors[tensor.index()], self.store.region(region))
+    }
+
+    pub(crate) fn refuse(&mut self, rank: &Rank<'_>, fault: Fault) {
+        let place = place(rank, None);
+        self.faults.push(fault.at(rank.id, Some(place)));
+    }
+}
+
+/// The instruction that a rank is at.
+pub(crate) fn place(rank: &Rank<'_>, op: Option<usize>) -> crate::Place {
+    let forward = rank.body.forward.len();
+    let backward = rank.next >= forward;
+    let index = if backward { rank.next - forward } else { rank.next };
+    crate::Place { role: rank.role, backward, index, op }
+}
+
+pub(crate) fn region_text(factors: &[Vec<i64>], region: &[Interval]) -> String {
+    let mut rest = region.iter();
+    let factor = |(&size, i): (&i64, &Interval)| match *i {
+        i if is_any(i) => format!("{} of {size}", i.len()),
+        i if i == Interval::whole(size) => ":".into(),
+        i => format!("{}..{}", i.lo, i.hi),
+    };
+    let dim = |sizes: &Vec<i64>| {
+        let all: Vec<String> = sizes.iter().zip(rest.by_ref()).map(factor).collect();
+        match all.len() {
+            0 => ":".into(),
+            1 => all[0].clone(),
+            _ => format!("({})", all.join(", ")),
+        }
+    };
+    format!("[{}]", factors.iter().map(dim).collect::<Vec<String>>().join(", "))
+}
+
+/// Where an interval begins that may lie anywhere: the value is the same all along the factor, as
+/// that of an expanded tensor is.
+const ANYWHERE: i64 = i64::MIN / 4;
+
+/// `len` elements of a factor, no matter which.
+pub(crate) fn any(len: i64, size: i64) -> Interval {
+    if len == size { Interval::whole(size) } else { Interval { lo: ANYWHERE, hi: ANYWHERE + len } }
+}
+
+pub(crate) fn is_any(i: Interval) -> bool {
+    i.lo == ANYWHERE
+}
+
+/// One interval for both, if there is one.
+pub(crate) fn unify(a: Interval, b: Interval) -> Option<Interval> {
+    match (a, b) {
+        _ if a == b => Some(a),
+        _ if is_any(a) && a.len() == b.len() => Some(b),
+        _ if is_any(b) && a.len() == b.len() => Some(a),
+        _ => None,
+    }
+}
+
+pub(crate) fn unify_all(a: &[Interval], b: &[Interval]) -> Option<Vec<Interval>> {
+    (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| unify(*a, *b)).collect())?
+}
+
+/// Whether a region of the tables is one of its tensor.
+pub(crate) fn fits(region: &Region, factors: &[i64]) -> bool {
+    let inside = |(i, &size): (&Interval, &i64)| 0 <= i.lo && i.lo <= i.hi && i.hi <= size;
+    region.0.len() == factors.len() && region.0.iter().zip(factors).all(inside)
+}

@@ -1,0 +1,166 @@
+//! The subset of Python in which programs are written: syntax, reading, printing.
+//!
+//! It knows nothing of programs: only modules of plain functions with assignments, calls,
+//! operators, subscripts and literals.
+
+pub(crate) mod lexer;
+pub(crate) mod parser;
+pub(crate) mod print;
+
+use std::borrow::Cow;
+
+/// An expression. Tuples and lists are one thing: the printer chooses the brackets.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Expr<'a> {
+    Name(&'a str),
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(Cow<'a, str>),
+    List(Vec<Expr<'a>>),
+    Attr(Box<Expr<'a>>, &'a str),
+    Index(Box<Expr<'a>>, Vec<Expr<'a>>),
+    /// `start:stop:step`, inside a subscript.
+    Slice(Box<[Option<Expr<'a>>; 3]>),
+    Call(Box<Call<'a>>),
+    /// `-x` or `~x`.
+    Unary(char, Box<Expr<'a>>),
+    Binary(&'static str, Box<(Expr<'a>, Expr<'a>)>),
+    /// `{0}`, `{1:t}`, `{*2}`, `{dtype}`: in templates only.
+    Place(Place<'a>),
+    /// `*5`: further positional arguments, that many in all. In templates only.
+    Rest(usize),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call<'a> {
+    pub(crate) function: Expr<'a>,
+    pub(crate) args: Vec<Expr<'a>>,
+    /// In templates, the name `**` stands for further keyword arguments.
+    pub(crate) kwargs: Vec<(&'a str, Expr<'a>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Place<'a> {
+    /// A position or the name of a keyword argument.
+    pub(crate) key: &'a str,
+    pub(crate) kind: char,
+    pub(crate) splat: bool,
+}
+
+/// A statement, with the line where it was read or the comment that it is printed with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stmt<'a> {
+    pub(crate) line: u32,
+    pub(crate) comment: Option<String>,
+    pub(crate) kind: StmtKind<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum StmtKind<'a> {
+    /// `unpack` says that the value is a sequence, also if there is one target.
+    Assign {
+        targets: Vec<&'a str>,
+        unpack: bool,
+        value: Expr<'a>,
+    },
+    Expr(Expr<'a>),
+    Return(Vec<Expr<'a>>),
+    NoGrad(Vec<Stmt<'a>>),
+    /// A line with nothing but a comment.
+    Comment,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Function<'a> {
+    pub(crate) line: u32,
+    pub(crate) name: &'a str,
+    pub(crate) params: Vec<&'a str>,
+    pub(crate) doc: Vec<String>,
+    pub(crate) body: Vec<Stmt<'a>>,
+}
+
+impl<'a> Expr<'a> {
+    pub(crate) fn attr(self, name: &'a str) -> Self {
+        Expr::Attr(Box::new(self), name)
+    }
+
+    pub(crate) fn call(self, args: Vec<Expr<'a>>) -> Self {
+        self.call_with(args, vec![])
+    }
+
+    pub(crate) fn call_with(self, args: Vec<Expr<'a>>, kwargs: Vec<(&'a str, Expr<'a>)>) -> Self {
+        Expr::Call(Box::new(Call { function: self, args, kwargs }))
+    }
+
+    /// The name at which a chain of attributes and subscripts begins.
+    pub(crate) fn root(&self) -> Option<&'a str> {
+        match self {
+            Expr::Name(name) => Some(name),
+            Expr::Attr(object, _) | Expr::Index(object, _) => object.root(),
+            _ => None,
+        }
+    }
+
+    /// `a.b.c` as text, if it is nothing but names.
+    pub(crate) fn dotted(&self) -> Option<Cow<'a, str>> {
+        match self {
+            Expr::Name(name) => Some(Cow::Borrowed(name)),
+            Expr::Attr(object, name) => {
+                let mut text = object.dotted()?.into_owned();
+                text.push('.');
+                text.push_str(name);
+                Some(Cow::Owned(text))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Stmt<'a> {
+    pub(crate) fn new(kind: StmtKind<'a>) -> Self {
+        Self { line: 0, comment: None, kind }
+    }
+
+    pub(crate) fn comment(text: impl Into<String>) -> Self {
+        Self { line: 0, comment: Some(text.into()), kind: StmtKind::Comment }
+    }
+
+    #[must_use]
+    pub(crate) fn with(mut self, comment: Option<String>) -> Self {
+        self.comment = comment;
+        self
+    }
+}
+
+/// Words that Python keeps for itself.
+pub(crate) const KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
+    "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in",
+    "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+];
+
+/// A name that Python reads as a name. ASCII only: Python folds other letters together.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !KEYWORDS.contains(&text)
+}
+
+/// How tightly an operator binds, loosest first; all but `**` group to the left.
+pub(crate) fn precedence(operator: &str) -> u8 {
+    match operator {
+        "==" | "!=" | "<" | "<=" | ">" | ">=" => 1,
+        "|" => 2,
+        "&" => 4,
+        "+" | "-" => 6,
+        "*" | "/" | "//" | "%" | "@" => 7,
+        _ => 9,
+    }
+}
+
+/// The operators, longest first so that reading takes as much as it can.
+pub(crate) const OPERATORS: [&str; 16] =
+    ["**", "//", "==", "!=", "<=", ">=", "<", ">", "|", "&", "+", "-", "*", "/", "%", "@"];

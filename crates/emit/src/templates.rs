@@ -1,0 +1,179 @@
+//! How operators are written in Python, and read back: one table for both ways.
+//!
+//! Left is the operator with its arguments, right what a person would write for it. `{0}` is the
+//! first argument, `{dtype}` a keyword argument, `{*1}` a list spread over several arguments, `*5`
+//! all positional arguments, at most five, `**` all further keyword arguments. A letter says what
+//! an argument must be: `t` a tensor, `n` a number or an integer of the rank, `i` an integer, `u` an
+//! integer that is not negative, `l` a list, `s` a string, `d` a dtype, `b` a bool.
+//!
+//! A row is used only where reading its text back gives exactly the same operator; anything else is
+//! written as `torch.ops.aten.name.overload(...)`, which is always right.
+
+mod matching;
+mod table;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::python::parser::template;
+use crate::python::{Expr, is_identifier};
+
+/// The rows of the table: operator, Python.
+pub fn templates() -> &'static [(&'static str, &'static str)] {
+    table::TABLE
+}
+
+/// An operator and its arguments as expressions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Applied<'a> {
+    pub(crate) target: Cow<'a, str>,
+    pub(crate) args: Vec<Expr<'a>>,
+    pub(crate) kwargs: Vec<(Cow<'a, str>, Expr<'a>)>,
+}
+
+struct Row {
+    args: Vec<Expr<'static>>,
+    kwargs: Vec<(&'static str, Expr<'static>)>,
+    target: String,
+    python: Expr<'static>,
+}
+
+/// The compiled table. Order is preference.
+struct Table {
+    rows: Vec<Row>,
+    by_target: HashMap<String, Vec<usize>>,
+    by_head: HashMap<String, Vec<usize>>,
+}
+
+fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(compile)
+}
+
+fn compile() -> Table {
+    let mut table = Table { rows: vec![], by_target: HashMap::new(), by_head: HashMap::new() };
+    for (left, right) in table::TABLE {
+        let (Ok(Expr::Call(call)), Ok(python)) = (template(left), template(right)) else {
+            unreachable!("the row `{left}` of the templates is not readable");
+        };
+        let index = table.rows.len();
+        let target = call.function.dotted().unwrap_or_default().into_owned();
+        table.by_target.entry(target.clone()).or_default().push(index);
+        table.by_head.entry(head(&python)).or_default().push(index);
+        table.rows.push(Row { args: call.args, kwargs: call.kwargs, target, python });
+    }
+    table
+}
+
+/// What an expression is at its top: a function, a method or an operator.
+fn head(expr: &Expr<'_>) -> String {
+    match expr {
+        Expr::Call(call) => match (&call.function, call.function.root()) {
+            (function, Some("torch" | "F")) => function.dotted().unwrap_or_default().into_owned(),
+            (Expr::Attr(_, name), _) => format!(".{name}"),
+            _ => String::new(),
+        },
+        Expr::Unary(sign, _) => format!("{sign}x"),
+        Expr::Binary(operator, _) => (*operator).to_owned(),
+        Expr::Index(..) => "[]".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// The Python of an operator.
+pub(crate) fn write<'a>(applied: Applied<'a>) -> Expr<'a> {
+    if let Some(expr) = matching::write_slice(&applied) {
+        return expr;
+    }
+    for index in table().by_target.get(applied.target.as_ref()).into_iter().flatten() {
+        let row = &table().rows[*index];
+        if let Some(expr) = matching::fill(row, &applied) {
+            if read(&expr).as_ref() == Some(&applied) {
+                return expr;
+            }
+        }
+    }
+    fallback(applied)
+}
+
+/// The operator that an expression is, if it is one.
+pub(crate) fn read<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
+    if let Expr::Call(call) = expr {
+        match call.function.root() {
+            Some("ops") => return read_runtime(call),
+            Some("torch") => {
+                let name = call.function.dotted()?;
+                if let Some(target) = name.strip_prefix("torch.ops.") {
+                    return Some(matching::plain(target.to_owned(), call));
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Expr::Index(..) = expr {
+        return matching::read_slice(expr);
+    }
+    let rows = table().by_head.get(&head(expr))?;
+    rows.iter().find_map(|index| matching::take(&table().rows[*index], expr))
+}
+
+/// `ops.name(...)` is the runtime's operator `sw.name`; `ops.call` is for what has no name in Python.
+fn read_runtime<'a>(call: &crate::python::Call<'a>) -> Option<Applied<'a>> {
+    let Expr::Attr(object, name) = &call.function else { return None };
+    if **object != Expr::Name("ops") {
+        return None;
+    }
+    match (*name, call.args.as_slice(), call.kwargs.as_slice()) {
+        ("cut", ..) => None,
+        ("call", [Expr::Str(target), Expr::List(args), Expr::List(kwargs)], []) => {
+            let mut named = vec![];
+            for pair in kwargs {
+                let Expr::List(pair) = pair else { return None };
+                let [Expr::Str(key), value] = pair.as_slice() else { return None };
+                named.push((key.clone(), value.clone()));
+            }
+            Some(Applied { target: target.clone(), args: args.clone(), kwargs: named })
+        }
+        ("call", ..) => None,
+        _ => Some(matching::plain(format!("sw.{name}"), call)),
+    }
+}
+
+/// What is right for every operator.
+fn fallback<'a>(applied: Applied<'a>) -> Expr<'a> {
+    let fits = |name: &str| is_identifier(name) && !name.starts_with("__torch");
+    let named = applied.target.split('.').all(fits) && applied.kwargs.iter().all(|(name, _)| fits(name));
+    let runtime = applied.target.strip_prefix("sw.").filter(|n| is_identifier(n) && *n != "cut" && *n != "call");
+    if !named || (applied.target.starts_with("sw.") && runtime.is_none()) {
+        return unnamed(applied);
+    }
+    let mut kwargs = Vec::with_capacity(applied.kwargs.len());
+    for (name, value) in &applied.kwargs {
+        // Borrowed wherever the program or the table lends it, which is everywhere in practice.
+        let Cow::Borrowed(name) = name else { return unnamed(applied) };
+        kwargs.push((*name, value.clone()));
+    }
+    let Cow::Borrowed(target) = applied.target else { return unnamed(applied) };
+    let function = match target.strip_prefix("sw.") {
+        Some(name) => Expr::Name("ops").attr(name),
+        None => target.split('.').fold(Expr::Name("torch").attr("ops"), Expr::attr),
+    };
+    function.call_with(applied.args, kwargs)
+}
+
+fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
+    let pair = |(name, value)| Expr::List(vec![Expr::Str(name), value]);
+    let kwargs = Expr::List(applied.kwargs.into_iter().map(pair).collect());
+    Expr::Name("ops").attr("call").call(vec![Expr::Str(applied.target), Expr::List(applied.args), kwargs])
+}
+
+/// Operators whose result is a list also where it has one element.
+pub(crate) fn gives_list(target: &str) -> bool {
+    const LISTS: [&str; 12] = [
+        "split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "unsafe_split", "unsafe_chunk",
+        "chunk", "tensor_split", "unbind", "unbind_copy", "meshgrid", "broadcast_tensors",
+    ];
+    let name = target.strip_prefix("aten.").and_then(|rest| rest.split('.').next());
+    name.is_some_and(|name| LISTS.contains(&name) || matches!(name, "hsplit" | "vsplit" | "dsplit"))
+}

@@ -1,0 +1,80 @@
+//! Exact transfers, region by region, for layouts that form no regular pattern.
+
+use program::RankId;
+use rules::{Interval, Region};
+
+use crate::layout::Layout;
+use crate::moves::Middle;
+
+/// Which pieces of which sources make which targets.
+#[derive(Debug)]
+pub struct Pieces {
+    /// Middle entries that something is taken from, in order.
+    pub sources: Vec<usize>,
+    /// Entries of the target layout that are made, in order.
+    pub targets: Vec<usize>,
+    /// (position in `sources`, position in `targets`, region).
+    pub pieces: Vec<(usize, usize, Region)>,
+}
+
+/// Covers every target that is not kept. Each partial result goes into one target's part, and of
+/// several copies the nearest is taken: the rank's own, else the next rank's upwards.
+pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], world: u32) -> Pieces {
+    let mut taken = vec![];
+    let targets: Vec<usize> = (0..target.entries.len()).filter(|&i| !keep[i]).collect();
+    for (position, &index) in targets.iter().enumerate() {
+        let wanted = &target.entries[index];
+        for part in (0..parts).filter(|p| p * target.parts / parts == wanted.part) {
+            let mut missing = vec![wanted.region.clone()];
+            for from in candidates(middle, part, wanted.rank, &wanted.region, world) {
+                let region = &middle[from].entry.region;
+                let mut left = vec![];
+                for hole in missing {
+                    let piece = hole.meet(region);
+                    if piece.is_empty() && !hole.is_empty() {
+                        left.push(hole);
+                    } else {
+                        left.extend(without(&hole, &piece));
+                        taken.push((from, position, piece));
+                    }
+                }
+                missing = left;
+                if missing.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+    let mut sources: Vec<usize> = taken.iter().map(|t| t.0).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    let place = |from: usize| sources.binary_search(&from).expect("a source that is used");
+    let pieces = taken.into_iter().map(|(from, to, region)| (place(from), to, region)).collect();
+    Pieces { sources, targets, pieces }
+}
+
+/// Sources of a part that touch a region, nearest rank first.
+fn candidates(middle: &[Middle], part: u32, rank: RankId, region: &Region, world: u32) -> Vec<usize> {
+    let touches = |m: &Middle| m.entry.part == part && (!m.entry.region.meet(region).is_empty() || region.0.is_empty());
+    let mut found: Vec<usize> = (0..middle.len()).filter(|&i| touches(&middle[i])).collect();
+    found.sort_by_key(|&i| ((middle[i].entry.rank.0 + world - rank.0) % world, i));
+    found
+}
+
+/// What is left of a region when a piece of it is cut out, as disjoint regions.
+fn without(whole: &Region, piece: &Region) -> Vec<Region> {
+    let mut rest = vec![];
+    let mut core = whole.clone();
+    for factor in 0..whole.0.len() {
+        let (w, p) = (core.0[factor], piece.0[factor]);
+        for side in [Interval { lo: w.lo, hi: p.lo }, Interval { lo: p.hi, hi: w.hi }] {
+            if !side.is_empty() {
+                let mut region = core.clone();
+                region.0[factor] = side;
+                rest.push(region);
+            }
+        }
+        core.0[factor] = p;
+    }
+    rest
+}

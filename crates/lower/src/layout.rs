@@ -1,0 +1,154 @@
+//! Layouts: which shards of a tensor are where.
+
+use graph::{Graph, TensorId};
+use indexmap::IndexSet;
+use program::RankId;
+use rules::{Analysis, Reduction, Region};
+
+graph::id!(
+    /// An interned [`Layout`].
+    LayoutId
+);
+graph::id!(
+    /// An interned [`Ports`].
+    PortsId
+);
+
+/// One shard: a region, and which of several partial results it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Entry {
+    pub rank: RankId,
+    pub region: Region,
+    pub part: u32,
+}
+
+/// Shards in the order of ranks; no two are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    pub entries: Vec<Entry>,
+    /// How many partial results make the value; 1 if shards are whole.
+    pub parts: u32,
+    pub reduction: Reduction,
+}
+
+/// What the readers of a tensor need, and the layout of the gradients that they give back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Port {
+    pub rank: RankId,
+    pub region: Region,
+    /// Which partial result of the value is read.
+    pub value: u32,
+    /// Which partial result of the gradient is given back.
+    pub grad: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ports {
+    pub entries: Vec<Port>,
+    pub values: u32,
+    pub grads: u32,
+}
+
+impl Layout {
+    pub fn new(mut entries: Vec<Entry>, parts: u32, reduction: Reduction) -> Layout {
+        entries.sort_unstable();
+        entries.dedup();
+        Layout { entries, parts, reduction }
+    }
+
+    pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Layout {
+        let entries = places.into_iter().map(|(rank, region)| Entry { rank, region, part: 0 }).collect();
+        Layout::new(entries, 1, Reduction::Sum)
+    }
+
+    /// The same shards with complete values: the layout that gradients of these shards need.
+    pub fn complete(&self) -> Layout {
+        Layout::whole(self.entries.iter().map(|e| (e.rank, e.region.clone())))
+    }
+
+    /// The positions of a rank's entries.
+    pub fn on(&self, rank: RankId) -> std::ops::Range<usize> {
+        let start = self.entries.partition_point(|e| e.rank < rank);
+        let count = self.entries[start..].partition_point(|e| e.rank == rank);
+        start..start + count
+    }
+
+    pub fn find(&self, entry: &Entry) -> Option<usize> {
+        self.entries.binary_search(entry).ok()
+    }
+}
+
+impl Ports {
+    pub fn new(mut entries: Vec<Port>, values: u32, grads: u32) -> Ports {
+        entries.sort_unstable();
+        entries.dedup();
+        Ports { entries, values, grads }
+    }
+
+    /// Ports that read complete values and give back complete gradients.
+    pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Ports {
+        let entries = places.into_iter().map(|(rank, region)| Port { rank, region, value: 0, grad: 0 }).collect();
+        Ports::new(entries, 1, 1)
+    }
+
+    pub fn need(&self, reduction: Reduction) -> Layout {
+        let entry = |p: &Port| Entry { rank: p.rank, region: p.region.clone(), part: p.value };
+        Layout::new(self.entries.iter().map(entry).collect(), self.values, reduction)
+    }
+
+    pub fn gradient(&self) -> Layout {
+        let entry = |p: &Port| Entry { rank: p.rank, region: p.region.clone(), part: p.grad };
+        Layout::new(self.entries.iter().map(entry).collect(), self.grads, Reduction::Sum)
+    }
+
+    pub fn on(&self, rank: RankId) -> std::ops::Range<usize> {
+        let start = self.entries.partition_point(|e| e.rank < rank);
+        let count = self.entries[start..].partition_point(|e| e.rank == rank);
+        start..start + count
+    }
+
+    pub fn find(&self, port: &Port) -> usize {
+        self.entries.binary_search(port).expect("a port of this operator")
+    }
+}
+
+/// Layouts and ports, each kept once.
+#[derive(Default)]
+pub struct Interner {
+    layouts: IndexSet<Layout>,
+    ports: IndexSet<Ports>,
+}
+
+impl Interner {
+    pub fn layout(&mut self, layout: Layout) -> LayoutId {
+        LayoutId::new(self.layouts.insert_full(layout).0)
+    }
+
+    pub fn ports(&mut self, ports: Ports) -> PortsId {
+        PortsId::new(self.ports.insert_full(ports).0)
+    }
+
+    pub fn get(&self, id: LayoutId) -> &Layout {
+        &self.layouts[id.index()]
+    }
+
+    pub fn get_ports(&self, id: PortsId) -> &Ports {
+        &self.ports[id.index()]
+    }
+}
+
+/// A tensor whole on every rank.
+pub fn everywhere(analysis: &Analysis, tensor: TensorId, world: u32) -> Vec<(RankId, Region)> {
+    let region = Region::whole(&analysis.flat(tensor));
+    (0..world).map(|r| (RankId(r), region.clone())).collect()
+}
+
+/// The local extents of a region, dim by dim and factor by factor.
+pub fn extents(graph_factors: &[Vec<i64>], region: &Region) -> Vec<Vec<i64>> {
+    let mut rest = region.0.iter();
+    graph_factors.iter().map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).collect()).collect()
+}
+
+pub fn bytes(graph: &Graph, tensor: TensorId, region: &Region) -> u64 {
+    u64::try_from(region.numel()).unwrap_or(0) * graph.tensor(tensor).dtype.bytes() as u64
+}

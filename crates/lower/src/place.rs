@@ -1,0 +1,210 @@
+//! Where each operator's parts are, and what they read and write there.
+//!
+//! Operators with the same dims and the same plan are placed alike; that is computed once.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use graph::{Graph, OpId};
+use plan::{On, OpPlan, Plan};
+use program::RankId;
+use rules::{Analysis, Interval, Kind, OpDims, Reduction};
+
+use crate::layout::{Entry, Interner, Layout, LayoutId, Port, Ports, PortsId};
+
+/// One sub-operator on its rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sub {
+    pub rank: RankId,
+    pub at: Vec<Interval>,
+    /// Whether it is the first of the parts by value.
+    pub first: bool,
+}
+
+/// An operator's parts. Parts of one rank follow each other; copies on one rank are one.
+#[derive(Debug)]
+pub struct Placement {
+    pub subs: Vec<Sub>,
+    pub inputs: Vec<Read>,
+    pub outputs: Vec<Option<Written>>,
+    /// Whether some rank runs several parts one after another.
+    pub in_turn: bool,
+}
+
+#[derive(Debug)]
+pub struct Read {
+    pub ports: PortsId,
+    /// For each part the port it reads; `None` for an operand that only the first part is given.
+    pub port: Vec<Option<usize>>,
+    pub carries_grad: bool,
+}
+
+#[derive(Debug)]
+pub struct Written {
+    pub layout: LayoutId,
+    pub entry: Vec<usize>,
+}
+
+impl Placement {
+    /// The positions of a rank's parts.
+    pub fn on(&self, rank: RankId) -> std::ops::Range<usize> {
+        let start = self.subs.partition_point(|s| s.rank < rank);
+        let count = self.subs[start..].partition_point(|s| s.rank == rank);
+        start..start + count
+    }
+}
+
+/// What two operators must have in common to be placed alike.
+#[derive(PartialEq, Eq, Hash)]
+struct Class {
+    dims: OpDims,
+    factors: Vec<Vec<i64>>,
+    once: Vec<bool>,
+    linear: Vec<usize>,
+    grads: Vec<bool>,
+    plan: OpPlan,
+}
+
+pub fn place_all(
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    needs_grad: &[bool],
+    interner: &mut Interner,
+) -> Vec<Rc<Placement>> {
+    let mut known: HashMap<Class, Rc<Placement>> = HashMap::new();
+    let place = |op: OpId| {
+        let class = class(graph, analysis, plan, needs_grad, op);
+        Rc::clone(known.entry(class).or_insert_with_key(|class| Rc::new(place(class, interner))))
+    };
+    graph.op_ids().map(place).collect()
+}
+
+fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], op: OpId) -> Class {
+    let it = graph.op(op);
+    let inputs = it.inputs();
+    let rule = analysis.rules[op.index()].as_ref();
+    let gives_grad = !it.no_grad && it.outputs.iter().flatten().any(|t| needs_grad[t.index()]);
+    let outputs = it.outputs.iter().map(|t| t.map_or(vec![], |t| analysis.flat(t)));
+    let splits_value = plan.op(op).splits.iter().any(|s| s.on == On::Value);
+    Class {
+        dims: analysis.op(op).clone(),
+        factors: inputs.iter().map(|t| analysis.flat(*t)).chain(outputs).collect(),
+        once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
+        linear: rule.filter(|_| splits_value).and_then(|r| r.linear.first().cloned()).unwrap_or_default(),
+        grads: inputs.iter().map(|t| gives_grad && needs_grad[t.index()]).collect(),
+        plan: plan.op(op).clone(),
+    }
+}
+
+/// One part with its digits, before copies are merged.
+struct Numbered {
+    sub: Sub,
+    digits: Vec<u32>,
+}
+
+fn place(class: &Class, interner: &mut Interner) -> Placement {
+    let parts = numbered(class);
+    let in_turn = parts.windows(2).any(|w| w[0].sub.rank == w[1].sub.rank);
+    let inputs = (0..class.dims.inputs.len()).map(|i| read(class, i, &parts, interner)).collect();
+    let outputs = (0..class.dims.outputs.len()).map(|o| written(class, o, &parts, interner)).collect();
+    Placement { subs: parts.into_iter().map(|p| p.sub).collect(), inputs, outputs, in_turn }
+}
+
+fn numbered(class: &Class) -> Vec<Numbered> {
+    let whole = class.dims.whole();
+    let plan = &class.plan;
+    let mut parts: Vec<Numbered> = (plan.devices.iter().zip(0..))
+        .map(|(&device, index)| {
+            let digits = plan.digits(index);
+            let at = plan.intervals(&whole, &digits);
+            let first = plan.splits.iter().zip(&digits).all(|(s, &d)| s.on != On::Value || d == 0);
+            Numbered { sub: Sub { rank: RankId(device), at, first }, digits }
+        })
+        .collect();
+    parts.sort_by_key(|p| p.sub.rank);
+    let copy = |a: &Numbered, b: &Numbered| {
+        let same = |(split, (x, y)): (&plan::Split, (&u32, &u32))| split.on == On::Copies || x == y;
+        plan.splits.iter().zip(a.digits.iter().zip(&b.digits)).all(same)
+    };
+    let mut kept: Vec<Numbered> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let start = kept.partition_point(|k| k.sub.rank < part.sub.rank);
+        if !kept[start..].iter().any(|k| copy(k, &part)) {
+            kept.push(part);
+        }
+    }
+    kept
+}
+
+/// The number that some of the digits make, and how many such numbers there are.
+fn number(class: &Class, digits: &[u32], counted: impl Fn(On) -> bool) -> (u32, u32) {
+    let mut number = (0, 1);
+    for (split, digit) in class.plan.splits.iter().zip(digits) {
+        if counted(split.on) {
+            number = (number.0 * split.parts + digit, number.1 * split.parts);
+        }
+    }
+    number
+}
+
+fn region(factors: &[i64], carried: &[Option<usize>], at: &[Interval]) -> rules::Region {
+    let interval = |(&size, l): (&i64, &Option<usize>)| l.map_or(Interval::whole(size), |l| at[l]);
+    rules::Region(factors.iter().zip(carried).map(interval).collect())
+}
+
+fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner) -> Read {
+    let carried = &class.dims.inputs[input];
+    let once = class.once[input];
+    let linear = class.linear.contains(&input);
+    let reduced = |l: usize| matches!(class.dims.loops[l].kind, Kind::Reduce(_));
+    let is_value = |on: On| linear && on == On::Value;
+    // Gradients are partial over every split that the operand does not have. An operand that only
+    // the first part is given has none from the others.
+    let is_grad = |on: On| match on {
+        On::Loop(l) => !carried.contains(&Some(l)) && !(once && reduced(l)),
+        On::Value => !linear && !once,
+        On::Copies => false,
+    };
+    let is_first = |p: &Numbered| {
+        p.sub.first && p.sub.at.iter().zip(&class.dims.loops).all(|(i, l)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0)
+    };
+    let port = |p: &Numbered| {
+        (!once || is_first(p)).then(|| Port {
+            rank: p.sub.rank,
+            region: region(&class.factors[input], carried, &p.sub.at),
+            value: number(class, &p.digits, is_value).0,
+            grad: if class.grads[input] { number(class, &p.digits, is_grad).0 } else { 0 },
+        })
+    };
+    let all: Vec<Option<Port>> = parts.iter().map(port).collect();
+    let zeros = vec![0; class.plan.splits.len()];
+    let grads = if class.grads[input] { number(class, &zeros, is_grad).1 } else { 1 };
+    let ports = Ports::new(all.iter().flatten().cloned().collect(), number(class, &zeros, is_value).1, grads);
+    let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
+    Read { ports: interner.ports(ports), port, carries_grad: class.grads[input] }
+}
+
+fn written(class: &Class, output: usize, parts: &[Numbered], interner: &mut Interner) -> Option<Written> {
+    let factors = &class.factors[class.dims.inputs.len() + output];
+    let carried = &class.dims.outputs[output];
+    let reduction = |on: On| match on {
+        On::Loop(l) => match class.dims.loops[l].kind {
+            Kind::Reduce(reduction) => Some(reduction),
+            _ => None,
+        },
+        On::Value => Some(Reduction::Sum),
+        On::Copies => None,
+    };
+    let entry = |p: &Numbered| Entry {
+        rank: p.sub.rank,
+        region: region(factors, carried, &p.sub.at),
+        part: number(class, &p.digits, |on| reduction(on).is_some()).0,
+    };
+    let all: Vec<Entry> = parts.iter().map(entry).collect();
+    let count = number(class, &vec![0; class.plan.splits.len()], |on| reduction(on).is_some()).1;
+    let how = class.plan.splits.iter().find_map(|s| reduction(s.on)).unwrap_or(Reduction::Sum);
+    let layout = Layout::new(all.clone(), count, how);
+    let entry = all.iter().map(|e| layout.find(e).expect("an entry of this layout")).collect();
+    Some(Written { layout: interner.layout(layout), entry })
+}

@@ -1,0 +1,209 @@
+//! From the global schedule to what one rank executes.
+
+mod calls;
+mod leaves;
+mod transfers;
+
+use std::collections::HashMap;
+
+use graph::{OpId, Source, TensorId};
+use program::{Body, Buf, BufId, Instr, RankId, StepId, Table};
+use rules::Region;
+
+use crate::layout::{Entry, Interner};
+use crate::schedule::{Event, Schedule};
+use crate::segments::Segments;
+use crate::uses::{Context, Reader, UseId, Uses};
+
+/// Everything that projection reads.
+pub struct Global<'a> {
+    pub cx: &'a Context<'a>,
+    pub uses: &'a Uses,
+    pub segments: &'a Segments,
+    pub schedule: &'a Schedule,
+    pub interner: &'a Interner,
+}
+
+/// Whose gradient an input of a call gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    /// A written shard: an index into the tensor's layout.
+    Written(TensorId, usize),
+    Port(UseId, usize),
+    /// Leaves accumulate their own; integers have none.
+    Nobody,
+}
+
+/// A call that was made, for its backward.
+struct Made {
+    step: StepId,
+    /// Whose gradients go in, and whose come out.
+    outputs: Vec<(TensorId, usize)>,
+    inputs: Vec<(BufId, Owner)>,
+}
+
+pub struct Projector<'a> {
+    global: &'a Global<'a>,
+    rank: RankId,
+    body: Body,
+    table: Table,
+    written: HashMap<(TensorId, usize), BufId>,
+    ports: HashMap<(UseId, usize), BufId>,
+    /// Gradients that have arisen, not yet added up.
+    gradients: HashMap<Owner, Vec<BufId>>,
+    leaves: HashMap<(TensorId, Region, Option<UseId>, u32), BufId>,
+    inputs: HashMap<(TensorId, Region), BufId>,
+    made: HashMap<usize, Vec<Made>>,
+    backward: bool,
+}
+
+pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
+    let mut it = Projector {
+        global,
+        rank,
+        body: Body::default(),
+        table: Table::default(),
+        written: HashMap::new(),
+        ports: HashMap::new(),
+        gradients: HashMap::new(),
+        leaves: HashMap::new(),
+        inputs: HashMap::new(),
+        made: HashMap::new(),
+        backward: false,
+    };
+    it.hold();
+    for event in &global.schedule.forward {
+        it.event(event);
+    }
+    it.leave();
+    it.backward = true;
+    for event in &global.schedule.backward {
+        it.event(event);
+    }
+    it.table.random.sort_by_key(|(op, _)| *op);
+    (it.body, it.table)
+}
+
+impl<'a> Projector<'a> {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Call { step, segment } => self.call(*step, *segment),
+            Event::Move { step, id, plan } => self.transfer(*step, *id, plan),
+            Event::Update { id, number } => self.update(*id, *number),
+            Event::Grad { segment } => self.grad(*segment),
+            Event::MoveGrad { step, id, plan } => self.transfer_gradient(*step, *id, plan),
+            Event::Reduce { step, group, uses } => self.reduce(*step, *group, uses),
+            Event::ReduceExactly { step, id, plan } => self.reduce_exactly(*step, *id, plan),
+        }
+    }
+
+    fn push(&mut self, instr: Instr) {
+        if self.backward { self.body.backward.push(instr) } else { self.body.forward.push(instr) }
+    }
+
+    fn buf(&mut self, tensor: TensorId, grad: bool) -> BufId {
+        let name = self.global.cx.graph.tensor(tensor).name.clone();
+        self.body.bufs.push(Buf { name, tensor, grad });
+        BufId::new(self.body.bufs.len() - 1)
+    }
+
+    /// The buffer that a reader finds at its port.
+    fn fetch(&mut self, id: UseId, port: usize) -> BufId {
+        let it = self.global.uses.get(id);
+        let wanted = &self.global.interner.get_ports(it.ports).entries[port];
+        match self.global.cx.graph.tensor(it.tensor).source {
+            Source::Op { .. } if it.direct => self.written[&(it.tensor, self.direct_entry(id, port))],
+            Source::Op { .. } => self.ports[&(id, port)],
+            Source::Input { .. } => self.input(it.tensor, &wanted.region),
+            _ => self.leaf(id, port),
+        }
+    }
+
+    fn direct_entry(&self, id: UseId, port: usize) -> usize {
+        let it = self.global.uses.get(id);
+        let wanted = &self.global.interner.get_ports(it.ports).entries[port];
+        let there = self.global.interner.get(self.global.uses.written[it.tensor.index()]);
+        let entry = Entry { rank: wanted.rank, region: wanted.region.clone(), part: wanted.value };
+        there.find(&entry).expect("a direct use finds its shard")
+    }
+
+    /// Whose gradient a reader's input gives.
+    fn owner(&self, id: UseId, port: usize) -> Owner {
+        let it = self.global.uses.get(id);
+        match self.global.cx.graph.tensor(it.tensor).source {
+            _ if !it.carries_grad => Owner::Nobody,
+            Source::Op { .. } if it.direct => Owner::Written(it.tensor, self.direct_entry(id, port)),
+            Source::Op { .. } => Owner::Port(id, port),
+            _ => Owner::Nobody,
+        }
+    }
+
+    fn input(&mut self, tensor: TensorId, region: &Region) -> BufId {
+        if let Some(buf) = self.inputs.get(&(tensor, region.clone())) {
+            return *buf;
+        }
+        let buf = self.buf(tensor, false);
+        self.inputs.insert((tensor, region.clone()), buf);
+        self.body.inputs.push(program::InputPart { tensor, buf });
+        self.table.inputs.push(region.clone());
+        buf
+    }
+
+    /// The sum of the gradients that have arisen for an owner.
+    fn gradient(&mut self, owner: Owner, tensor: TensorId) -> Option<BufId> {
+        let found = self.gradients.get(&owner)?.clone();
+        let sum = match found[..] {
+            [one] => one,
+            _ => {
+                let to = self.buf(tensor, true);
+                self.push(Instr::Add { from: found, to });
+                to
+            }
+        };
+        self.gradients.insert(owner, vec![sum]);
+        Some(sum)
+    }
+
+    /// Results that leave, and the seeds that the caller gives for them.
+    fn leave(&mut self) {
+        let outputs = &self.global.cx.graph.outputs;
+        self.body.outputs = vec![None; outputs.len()];
+        for number in 0..outputs.len() {
+            let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
+            let port = self.global.interner.get_ports(self.global.uses.get(id).ports).on(self.rank).start;
+            self.body.outputs[number] = Some(self.fetch(id, port));
+            if self.global.uses.get(id).carries_grad {
+                let seed = self.buf(tensor, true);
+                self.body.seeds.push(seed);
+                let owner = self.owner(id, port);
+                self.gradients.entry(owner).or_default().push(seed);
+            }
+        }
+    }
+
+    fn reader_use(&self, reader: &Reader) -> Option<(UseId, TensorId)> {
+        let all = &self.global.uses.all;
+        let index = all.iter().position(|u| u.readers.contains(reader))?;
+        Some((UseId::new(index), all[index].tensor))
+    }
+
+    fn update(&mut self, id: UseId, number: usize) {
+        let graph = self.global.cx.graph;
+        let name = &graph.updates[number].0;
+        let ports = self.global.interner.get_ports(self.global.uses.get(id).ports);
+        for port in ports.on(self.rank) {
+            let region = &ports.entries[port].region;
+            let is_it = |s: &program::Shard| {
+                matches!(&graph.tensor(s.tensor).source, Source::Buffer { name: n, .. } if n == name) && s.region == *region
+            };
+            if let Some(shard) = self.table.shards.iter().position(is_it) {
+                let from = self.fetch(id, port);
+                self.push(Instr::Update { shard, from });
+            }
+        }
+    }
+
+    fn op_name(&self, op: OpId) -> &'a str {
+        &self.global.cx.graph.op(op).target
+    }
+}

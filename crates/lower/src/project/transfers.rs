@@ -1,0 +1,182 @@
+//! Moves on one rank: local sums and slices around one communication.
+
+use program::{Arg, BufId, Cut, Instr, Slice, StepId};
+use rules::Region;
+
+use super::{Owner, Projector};
+use crate::layout::{Entry, Layout, extents};
+use crate::moves::{Collective, Get, Member, Method, Move};
+use crate::uses::UseId;
+
+/// Where a move's target entries end up on this rank.
+type Arrived = Vec<(usize, BufId)>;
+
+impl Projector<'_> {
+    pub(super) fn transfer(&mut self, step: StepId, id: UseId, plan: &Move) {
+        let global = self.global;
+        let it = global.uses.get(id);
+        let from = global.interner.get(global.uses.written[it.tensor.index()]);
+        let ports = global.interner.get_ports(it.ports);
+        let need = ports.need(from.reduction);
+        let sources: Vec<(usize, BufId)> =
+            from.on(self.rank).filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
+        for (entry, buf) in self.run(step, id, plan, &sources, from, &need) {
+            let entry = &need.entries[entry];
+            for port in ports.on(self.rank) {
+                let p = &ports.entries[port];
+                if p.region == entry.region && p.value == entry.part {
+                    self.ports.insert((id, port), buf);
+                }
+            }
+        }
+    }
+
+    pub(super) fn transfer_gradient(&mut self, step: StepId, id: UseId, plan: &Move) {
+        let global = self.global;
+        let it = global.uses.get(id);
+        let ports = global.interner.get_ports(it.ports);
+        let gradient = ports.gradient();
+        let written = global.interner.get(global.uses.written[it.tensor.index()]);
+        let complete = written.complete();
+        let mut sources = vec![];
+        for entry in gradient.on(self.rank) {
+            let e = &gradient.entries[entry];
+            let port = ports.on(self.rank).find(|&p| ports.entries[p].region == e.region && ports.entries[p].grad == e.part);
+            if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
+                sources.push((entry, buf));
+            }
+        }
+        for (entry, buf) in self.run(step, id, plan, &sources, &gradient, &complete) {
+            let region = &complete.entries[entry].region;
+            for e in written.on(self.rank).filter(|&e| written.entries[e].region == *region) {
+                self.gradients.entry(Owner::Written(it.tensor, e)).or_default().push(buf);
+            }
+        }
+    }
+
+    fn run(&mut self, step: StepId, id: UseId, plan: &Move, sources: &[(usize, BufId)], _from: &Layout, to: &Layout) -> Arrived {
+        let middle = self.sums(id, plan, sources);
+        let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
+        let targets: Vec<usize> = to.on(self.rank).collect();
+        let received: Vec<usize> = targets.iter().copied().filter(|&t| plan.gets[t] == Get::Received).collect();
+        let mut results = vec![];
+        let mut result_region: Option<Region> = None;
+        match &plan.method {
+            Method::Local => {}
+            Method::Exchange(pieces) => {
+                let from: Vec<BufId> = pieces.sources.iter().filter_map(|&s| mid(s)).collect();
+                results = received.iter().map(|_| self.move_buf(id)).collect();
+                if !from.is_empty() || !results.is_empty() {
+                    self.push(Instr::Exchange { step, from, to: results.clone() });
+                }
+            }
+            Method::AllReduce(c) | Method::AllGather(c, _) | Method::ReduceScatter(c, _) | Method::AllToAll(c, _, _) => {
+                if let Some(member) = c.members.get(&self.rank) {
+                    let from = mid(member.middle).expect("a member has its source");
+                    let result = self.move_buf(id);
+                    let instr = self.collective(step, id, plan, c, member, (from, result));
+                    self.push(instr);
+                    results = received.iter().map(|_| result).collect();
+                    result_region = Some(member.result.clone());
+                    if received.is_empty() {
+                        results = vec![result];
+                    }
+                }
+            }
+        }
+        let mut arrived = vec![];
+        let mut next = results.iter();
+        for target in targets {
+            let wanted = &to.entries[target];
+            let buf = match plan.gets[target] {
+                Get::Is(index) => mid(index).expect("a local source"),
+                Get::Of(index) => {
+                    let from = mid(index).expect("a local source");
+                    self.slice(id, from, &plan.middle[index].entry.region, wanted)
+                }
+                Get::Received => *next.next().expect("one buffer for each target"),
+                Get::OfResult => {
+                    let whole = result_region.clone().expect("a result on this rank");
+                    self.slice(id, results[0], &whole, wanted)
+                }
+            };
+            arrived.push((target, buf));
+        }
+        arrived
+    }
+
+    fn move_buf(&mut self, id: UseId) -> BufId {
+        self.buf(self.global.uses.get(id).tensor, self.backward)
+    }
+
+    /// The middle entries on this rank.
+    fn sums(&mut self, id: UseId, plan: &Move, sources: &[(usize, BufId)]) -> Vec<(usize, BufId)> {
+        let rank = self.rank;
+        let start = plan.middle.partition_point(|m| m.entry.rank < rank);
+        let mut found = vec![];
+        for (index, middle) in plan.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == rank) {
+            let of = |e: &usize| sources.iter().find(|(s, _)| s == e).map(|(_, buf)| *buf);
+            let bufs: Vec<BufId> = middle.from.iter().filter_map(of).collect();
+            match bufs[..] {
+                [] => {}
+                [one] => found.push((index, one)),
+                _ => {
+                    let to = self.move_buf(id);
+                    self.push(Instr::Add { from: bufs, to });
+                    found.push((index, to));
+                }
+            }
+        }
+        found
+    }
+
+    fn slice(&mut self, id: UseId, from: BufId, whole: &Region, wanted: &Entry) -> BufId {
+        let to = self.move_buf(id);
+        let slice = self.slice_of(id, from, to, whole, &wanted.region);
+        self.push(Instr::Slice(slice));
+        to
+    }
+
+    pub(super) fn slice_of(&self, id: UseId, from: BufId, to: BufId, whole: &Region, wanted: &Region) -> Slice {
+        let inner = wanted.within(whole);
+        let region = inner.0.iter().map(|i| (Arg::Int(i.lo), Arg::Int(i.hi))).collect();
+        Slice { from, to, extents: self.extents(id, whole), region }
+    }
+
+    fn extents(&self, id: UseId, region: &Region) -> Vec<Vec<Arg>> {
+        let tensor = self.global.uses.get(id).tensor;
+        let factors = &self.global.cx.analysis.factors[tensor.index()];
+        extents(factors, region).into_iter().map(|dim| dim.into_iter().map(Arg::Int).collect()).collect()
+    }
+
+    fn collective(
+        &self,
+        step: StepId,
+        id: UseId,
+        plan: &Move,
+        c: &Collective,
+        member: &Member,
+        (from, to): (BufId, BufId),
+    ) -> Instr {
+        let group = c.group;
+        let source = &plan.middle[member.middle].entry.region;
+        let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut { extents: self.extents(id, whole), factor, sizes: sizes.to_vec() };
+        match &plan.method {
+            Method::AllGather(_, along) => {
+                Instr::AllGather { step, group, from, to, cut: cut(&member.result, along.factor, &member.sizes) }
+            }
+            Method::ReduceScatter(_, along) => {
+                Instr::ReduceScatter { step, group, from, to, cut: cut(source, along.factor, &member.sizes) }
+            }
+            Method::AllToAll(_, sent, joined) => Instr::AllToAll {
+                step,
+                group,
+                from,
+                to,
+                send: cut(source, sent.factor, &member.sizes),
+                receive: cut(&member.result, joined.factor, &member.other_sizes),
+            },
+            _ => Instr::AllReduce { step, group, reduction: plan.reduction, from, to },
+        }
+    }
+}

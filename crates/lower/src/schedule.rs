@@ -1,0 +1,267 @@
+//! The one global order: what all ranks do, forward and backward, and the number of each step.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use graph::Source;
+use indexmap::{IndexMap, IndexSet};
+use program::{Exchange, Grouping, GroupingId, Piece, StepId};
+
+use crate::layout::{Interner, Layout, LayoutId, PortsId, bytes};
+use crate::moves::{self, Get, Method, Middle, Move};
+use crate::segments::Segments;
+use crate::uses::{Context, Reader, UseId, Uses};
+
+/// Gradients of parameters are reduced in buckets of about this many bytes.
+const BUCKET: u64 = 25 << 20;
+
+pub enum Event {
+    /// The operators of a segment; each rank may need several calls, numbered from `step` on.
+    Call { step: StepId, segment: usize },
+    /// What a use needs is moved to its ports.
+    Move { step: StepId, id: UseId, plan: Rc<Move> },
+    /// Buffers get their new values.
+    Update { id: UseId, number: usize },
+    /// The backward of a segment.
+    Grad { segment: usize },
+    /// The gradient that a use gives back is moved to the producer's shards.
+    MoveGrad { step: StepId, id: UseId, plan: Rc<Move> },
+    /// Gradients of parameters, one bucket.
+    Reduce { step: StepId, group: GroupingId, uses: Vec<UseId> },
+    /// The gradient of one parameter, region by region.
+    ReduceExactly { step: StepId, id: UseId, plan: Rc<Move> },
+}
+
+#[derive(Default)]
+pub struct Schedule {
+    pub forward: Vec<Event>,
+    pub backward: Vec<Event>,
+    pub groupings: IndexSet<Grouping>,
+    pub exchanges: Vec<(StepId, Exchange)>,
+    /// For each use of a parameter, buffer or constant: the leaves through which it is read.
+    pub leaves: HashMap<UseId, Rc<Leaves>>,
+    next: usize,
+    known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
+    known_leaves: HashMap<PortsId, Rc<Leaves>>,
+}
+
+/// The leaves of a use: ports on one rank whose gradients may be added up are one leaf.
+pub struct Leaves {
+    pub middle: Vec<Middle>,
+    pub layout: Layout,
+    /// The layout of the gradients before they are added up: `middle.from` points here.
+    pub gradient: Layout,
+}
+
+pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) -> Schedule {
+    let mut it = Schedule::default();
+    for (index, segment) in segments.all.iter().enumerate() {
+        for &id in &segment.before {
+            it.forward_move(cx, uses, id, interner);
+        }
+        let step = it.steps(calls(cx, segment));
+        it.forward.push(Event::Call { step, segment: index });
+    }
+    for &id in &segments.after {
+        it.forward_move(cx, uses, id, interner);
+    }
+    for (index, it_use) in uses.all.iter().enumerate() {
+        for reader in &it_use.readers {
+            if let Reader::Update(number) = reader {
+                it.forward.push(Event::Update { id: UseId::new(index), number: *number });
+            }
+        }
+    }
+    it.backward(cx, uses, segments, interner);
+    it
+}
+
+/// The most calls that a rank can need for a segment.
+fn calls(cx: &Context<'_>, segment: &crate::segments::Segment) -> usize {
+    let in_turn = segment.ops.iter().any(|op| cx.placements[op.index()].in_turn);
+    if in_turn { segment.ops.iter().map(|op| cx.placements[op.index()].subs.len()).sum() } else { 1 }
+}
+
+impl Schedule {
+    fn steps(&mut self, count: usize) -> StepId {
+        self.next += count;
+        StepId::new(self.next - count)
+    }
+
+    fn forward_move(&mut self, cx: &Context<'_>, uses: &Uses, id: UseId, interner: &mut Interner) {
+        let it = uses.get(id);
+        match cx.graph.tensor(it.tensor).source {
+            Source::Input { .. } => {}
+            Source::Op { .. } => {
+                if it.direct {
+                    return;
+                }
+                let from = uses.written[it.tensor.index()];
+                let reduction = interner.get(from).reduction;
+                let need = interner.get_ports(it.ports).need(reduction);
+                let need = interner.layout(need);
+                let plan = self.plan(cx, from, need, interner);
+                let step = self.steps(1);
+                self.exchange(cx, it.tensor, step, &plan, interner.get(need));
+                self.forward.push(Event::Move { step, id, plan });
+            }
+            _ => {
+                let known = self.known_leaves.entry(it.ports);
+                let leaves = known.or_insert_with(|| Rc::new(leaves(interner, it.ports)));
+                self.leaves.insert(id, Rc::clone(leaves));
+            }
+        }
+    }
+
+    fn plan(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &Interner) -> Rc<Move> {
+        let groupings = &mut self.groupings;
+        let make = || Rc::new(moves::plan(interner.get(from), interner.get(to), cx.plan.devices, groupings));
+        Rc::clone(self.known.entry((from, to)).or_insert_with(make))
+    }
+
+    fn exchange(&mut self, cx: &Context<'_>, tensor: graph::TensorId, step: StepId, plan: &Move, target: &Layout) {
+        let Method::Exchange(pieces) = &plan.method else { return };
+        let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
+        let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
+        let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece { from: *from, to: *to, region: region.clone() };
+        let exchange = Exchange {
+            tensor,
+            reduction: plan.reduction,
+            sources: pieces.sources.iter().map(source).collect(),
+            targets: pieces.targets.iter().map(wanted).collect(),
+            pieces: pieces.pieces.iter().map(piece).collect(),
+        };
+        let _ = cx;
+        self.exchanges.push((step, exchange));
+    }
+
+    fn backward(&mut self, cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) {
+        let mut buckets = Buckets::default();
+        for &id in segments.after.iter().rev() {
+            self.backward_move(cx, uses, id, interner, &mut buckets);
+        }
+        for (index, segment) in segments.all.iter().enumerate().rev() {
+            let carries = |op: &graph::OpId| cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()]);
+            if segment.ops.iter().any(carries) {
+                self.backward.push(Event::Grad { segment: index });
+            }
+            for &id in segment.before.iter().rev() {
+                self.backward_move(cx, uses, id, interner, &mut buckets);
+            }
+            for (group, uses) in buckets.full() {
+                let step = self.steps(1);
+                self.backward.push(Event::Reduce { step, group, uses });
+            }
+        }
+        for (group, uses) in buckets.rest() {
+            let step = self.steps(1);
+            self.backward.push(Event::Reduce { step, group, uses });
+        }
+    }
+
+    fn backward_move(&mut self, cx: &Context<'_>, uses: &Uses, id: UseId, interner: &mut Interner, buckets: &mut Buckets) {
+        let it = uses.get(id);
+        if !it.carries_grad || it.direct {
+            return;
+        }
+        let held = interner.get(uses.written[it.tensor.index()]).complete();
+        let held = interner.layout(held);
+        if let Some(leaves) = self.leaves.get(&id).cloned() {
+            let from = interner.layout(leaves.layout.clone());
+            let plan = self.plan(cx, from, held, interner);
+            return match reduction_kind(&plan, &leaves.layout, interner.get(held)) {
+                Reduce::Nothing => {}
+                Reduce::Group(group) => {
+                    let size = bytes(cx.graph, it.tensor, &leaves.layout.entries[0].region);
+                    buckets.add((group, cx.graph.tensor(it.tensor).dtype.bytes()), id, size);
+                }
+                Reduce::Exactly => {
+                    // Everything is summed into the shards by the exchange, what is local too.
+                    let target = interner.get(held);
+                    let plan = exactly(&leaves.layout, target, cx.plan.devices);
+                    let step = self.steps(1);
+                    self.exchange(cx, it.tensor, step, &plan, target);
+                    self.backward.push(Event::ReduceExactly { step, id, plan: Rc::new(plan) });
+                }
+            };
+        }
+        if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
+            return;
+        }
+        let gradient = interner.get_ports(it.ports).gradient();
+        let from = interner.layout(gradient);
+        let plan = self.plan(cx, from, held, interner);
+        let step = self.steps(1);
+        self.exchange(cx, it.tensor, step, &plan, interner.get(held));
+        self.backward.push(Event::MoveGrad { step, id, plan });
+    }
+}
+
+fn leaves(interner: &Interner, ports: PortsId) -> Leaves {
+    let gradient = interner.get_ports(ports).gradient();
+    let (middle, parts) = moves::collapse(&gradient, 1);
+    let layout = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, gradient.reduction);
+    Leaves { middle, layout, gradient }
+}
+
+enum Reduce {
+    /// Every rank's own gradients are all there is.
+    Nothing,
+    Group(GroupingId),
+    Exactly,
+}
+
+fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
+    let same = |a: &Layout, b: &Layout| {
+        a.entries.len() == b.entries.len()
+            && a.entries.iter().zip(&b.entries).all(|(a, b)| a.rank == b.rank && a.region == b.region)
+    };
+    let covered = || {
+        held.entries.iter().all(|shard| {
+            let inside = leaves.on(shard.rank).map(|i| &leaves.entries[i].region).filter(|r| shard.region.contains(r));
+            inside.map(rules::Region::numel).sum::<i64>() == shard.region.numel()
+        })
+    };
+    match &plan.method {
+        _ if leaves.parts == 1 && covered() => Reduce::Nothing,
+        Method::AllReduce(collective) if same(leaves, held) => Reduce::Group(collective.group),
+        _ => Reduce::Exactly,
+    }
+}
+
+/// The exchange that makes every shard's gradient, even where it is there already.
+fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
+    let single = |(i, e): (usize, &crate::layout::Entry)| Middle { entry: e.clone(), from: vec![i] };
+    let middle: Vec<Middle> = leaves.entries.iter().enumerate().map(single).collect();
+    let keep = vec![false; held.entries.len()];
+    let pieces = crate::exchange::pieces(&middle, leaves.parts, held, &keep, world);
+    let gets = vec![Get::Received; held.entries.len()];
+    Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
+}
+
+/// Gradients that wait to be reduced together, by group and size of an element.
+#[derive(Default)]
+struct Buckets {
+    open: IndexMap<(GroupingId, usize), (Vec<UseId>, u64)>,
+}
+
+impl Buckets {
+    fn add(&mut self, key: (GroupingId, usize), id: UseId, bytes: u64) {
+        let bucket = self.open.entry(key).or_default();
+        bucket.0.push(id);
+        bucket.1 += bytes;
+    }
+
+    fn full(&mut self) -> Vec<(GroupingId, Vec<UseId>)> {
+        self.take(|bytes| bytes >= BUCKET)
+    }
+
+    fn rest(&mut self) -> Vec<(GroupingId, Vec<UseId>)> {
+        self.take(|_| true)
+    }
+
+    fn take(&mut self, ready: impl Fn(u64) -> bool) -> Vec<(GroupingId, Vec<UseId>)> {
+        let keys: Vec<(GroupingId, usize)> = self.open.iter().filter(|(_, b)| ready(b.1)).map(|(k, _)| *k).collect();
+        keys.into_iter().filter_map(|k| Some((k.0, self.open.shift_remove(&k)?.0))).collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! Who reads each tensor, and how: readers that need the same shards and give back gradients in the
+//! same layout are one use, so that what they need is moved once.
+
+use std::rc::Rc;
+
+use graph::{Graph, OpId, Source, TensorId};
+use indexmap::IndexMap;
+use plan::Plan;
+use program::RankId;
+use rules::{Analysis, Reduction, Region};
+
+use crate::layout::{Interner, Layout, LayoutId, Ports, PortsId, everywhere};
+use crate::place::Placement;
+
+graph::id!(
+    /// A use of a tensor.
+    UseId
+);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// An operator, and the position among its inputs.
+    Op(OpId, usize),
+    /// The result of the program with this number.
+    Output(usize),
+    /// The update of a buffer: an index into [`graph::Graph::updates`].
+    Update(usize),
+}
+
+#[derive(Debug)]
+pub struct Use {
+    pub tensor: TensorId,
+    pub ports: PortsId,
+    pub carries_grad: bool,
+    pub readers: Vec<Reader>,
+    /// Readers take what the producer wrote, and what they give back is what it needs.
+    pub direct: bool,
+}
+
+/// All uses, by tensor, and where the tensors are that no operator makes.
+pub struct Uses {
+    pub all: Vec<Use>,
+    pub of: Vec<Vec<UseId>>,
+    /// What is there of each tensor: shards written, or held between steps.
+    pub written: Vec<LayoutId>,
+}
+
+impl Uses {
+    pub fn get(&self, id: UseId) -> &Use {
+        &self.all[id.index()]
+    }
+
+    /// The use through which an operator reads an input.
+    pub fn through(&self, tensor: TensorId, ports: PortsId, carries_grad: bool) -> UseId {
+        let of = &self.of[tensor.index()];
+        let same = |id: &&UseId| self.get(**id).ports == ports && self.get(**id).carries_grad == carries_grad;
+        *of.iter().find(same).expect("every reader is part of a use")
+    }
+}
+
+pub struct Context<'a> {
+    pub graph: &'a Graph,
+    pub analysis: &'a Analysis,
+    pub plan: &'a Plan,
+    pub placements: &'a [Rc<Placement>],
+    pub needs_grad: &'a [bool],
+    /// Which results leave the program.
+    pub leaving: &'a [bool],
+    pub order: &'a [OpId],
+}
+
+pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
+    let mut grouped: IndexMap<(TensorId, PortsId, bool), Vec<Reader>> = IndexMap::new();
+    for &op in cx.order {
+        let reads = &cx.placements[op.index()].inputs;
+        for (position, (tensor, read)) in cx.graph.op(op).inputs().into_iter().zip(reads).enumerate() {
+            let key = (tensor, read.ports, read.carries_grad);
+            grouped.entry(key).or_default().push(Reader::Op(op, position));
+        }
+    }
+    for (number, tensor) in cx.graph.outputs.iter().enumerate() {
+        if let (Some(tensor), true) = (tensor, cx.leaving[number]) {
+            let ports = interner.ports(Ports::whole(everywhere(cx.analysis, *tensor, cx.plan.devices)));
+            let key = (*tensor, ports, cx.needs_grad[tensor.index()]);
+            grouped.entry(key).or_default().push(Reader::Output(number));
+        }
+    }
+    let mut uses = Uses { all: vec![], of: vec![vec![]; cx.graph.tensors.len()], written: vec![] };
+    for ((tensor, ports, carries_grad), readers) in grouped {
+        uses.of[tensor.index()].push(UseId::new(uses.all.len()));
+        uses.all.push(Use { tensor, ports, carries_grad, readers, direct: false });
+    }
+    uses.written = cx.graph.tensor_ids().map(|t| written(cx, &uses, t, interner)).collect();
+    add_updates(cx, &mut uses, interner);
+    for index in 0..uses.all.len() {
+        uses.all[index].direct = is_direct(cx, &uses, index, interner);
+    }
+    uses
+}
+
+fn written(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &mut Interner) -> LayoutId {
+    match &cx.graph.tensor(tensor).source {
+        Source::Op { op, output } => {
+            cx.placements[op.index()].outputs[*output].as_ref().expect("an output that is read").layout
+        }
+        // The caller gives every rank the whole input.
+        Source::Input { .. } => {
+            interner.layout(Layout::whole(everywhere(cx.analysis, tensor, cx.plan.devices)))
+        }
+        Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. } => {
+            let held = held(cx, uses, tensor, interner);
+            interner.layout(Layout::whole(held))
+        }
+    }
+}
+
+/// What each rank holds of a parameter, buffer or constant: what its operators read, as regions that
+/// do not overlap. What nobody reads is held by every rank.
+fn held(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &Interner) -> Vec<(RankId, Region)> {
+    let mut places: Vec<(RankId, Region)> = vec![];
+    for id in &uses.of[tensor.index()] {
+        let ports = interner.get_ports(uses.get(*id).ports);
+        places.extend(ports.entries.iter().map(|p| (p.rank, p.region.clone())));
+    }
+    if places.is_empty() {
+        return everywhere(cx.analysis, tensor, cx.plan.devices);
+    }
+    places.sort_unstable();
+    places.dedup();
+    let mut held: Vec<(RankId, Region)> = vec![];
+    for (rank, mut region) in places {
+        // Regions of a rank that overlap become the smallest one that holds them.
+        while let Some(at) = held.iter().rposition(|(r, h)| *r == rank && overlaps(h, &region)) {
+            region = region.hull(&held.remove(at).1);
+        }
+        held.push((rank, region));
+    }
+    held
+}
+
+fn overlaps(a: &Region, b: &Region) -> bool {
+    a == b || !a.meet(b).is_empty()
+}
+
+/// The new value of a buffer is needed where the buffer is held.
+fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
+    for (number, (name, value)) in cx.graph.updates.iter().enumerate() {
+        let is_buffer = |t: &TensorId| matches!(&cx.graph.tensor(*t).source, Source::Buffer { name: n, .. } if n == name);
+        let Some(buffer) = cx.graph.tensor_ids().find(is_buffer) else { continue };
+        let held = interner.get(uses.written[buffer.index()]).clone();
+        let same_factors = cx.analysis.factors[buffer.index()] == cx.analysis.factors[value.index()];
+        let places: Vec<(RankId, Region)> = if same_factors {
+            held.entries.into_iter().map(|e| (e.rank, e.region)).collect()
+        } else {
+            everywhere(cx.analysis, *value, cx.plan.devices)
+        };
+        let ports = interner.ports(Ports::whole(places));
+        uses.of[value.index()].push(UseId::new(uses.all.len()));
+        let readers = vec![Reader::Update(number)];
+        uses.all.push(Use { tensor: *value, ports, carries_grad: false, readers, direct: false });
+    }
+}
+
+fn is_direct(cx: &Context<'_>, uses: &Uses, index: usize, interner: &Interner) -> bool {
+    let it = &uses.all[index];
+    if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
+        return false;
+    }
+    let ports = interner.get_ports(it.ports);
+    let there = interner.get(uses.written[it.tensor.index()]);
+    let need = ports.need(there.reduction);
+    if need.parts != there.parts || !need.entries.iter().all(|e| there.find(e).is_some()) {
+        return false;
+    }
+    if !it.carries_grad {
+        return true;
+    }
+    let exact = |l: &Layout| l.entries.iter().map(|e| (e.rank, e.region.clone())).collect::<Vec<_>>();
+    ports.grads == 1 && exact(&need.complete()) == exact(&there.complete())
+}
+
+/// The reduction that completes a tensor's partial results.
+pub fn reduction(uses: &Uses, interner: &Interner, tensor: TensorId) -> Reduction {
+    interner.get(uses.written[tensor.index()]).reduction
+}

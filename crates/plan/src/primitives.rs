@@ -1,0 +1,167 @@
+//! The three primitives: `trans`, `assign`, `order`.
+//!
+//! A [`Draft`] is a plan in the making. `trans` divides an operator, once more each time it is
+//! called; `assign` places a sub-operator; `order` puts one before another. [`Draft::finish`] gives
+//! the plan, or says which operator was forgotten.
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+use rules::{Analysis, Kind};
+
+use crate::{On, OpPlan, Plan, Split, legal, no_device, place, title};
+
+/// One part of a divided operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SubOp {
+    pub op: OpId,
+    pub index: u32,
+}
+
+pub struct Draft<'g> {
+    graph: &'g Graph,
+    analysis: &'g Analysis,
+    name: String,
+    devices: u32,
+    splits: Vec<Option<Vec<Split>>>,
+    placed: Vec<Vec<Option<u32>>>,
+    order: Vec<(OpId, OpId)>,
+}
+
+impl<'g> Draft<'g> {
+    pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
+        let count = graph.ops.len();
+        Self {
+            graph,
+            analysis,
+            name: name.into(),
+            devices,
+            splits: vec![None; count],
+            placed: vec![vec![]; count],
+            order: vec![],
+        }
+    }
+
+    /// Divides every sub-operator of `op` into `parts`: along a dim by its name, into copies
+    /// (`replicate`) or into partial sums (`value`). Called again, it divides further. Placements
+    /// made before are forgotten.
+    pub fn trans(&mut self, op: OpId, algo: &str, parts: u32) -> Result<Vec<SubOp>> {
+        let mut splits = self.splits[op.index()].clone().unwrap_or_default();
+        let on = self.on(op, algo, parts, &splits).map_err(|e| e.at(place(self.graph, op)))?;
+        splits.push(Split { on, parts });
+        legal(self.graph, self.analysis, op, &splits).map_err(|e| e.at(place(self.graph, op)))?;
+        self.set(op, splits);
+        Ok(self.parts(op))
+    }
+
+    /// Replaces all splits of an operator; they are validated in [`Draft::finish`].
+    pub fn set(&mut self, op: OpId, splits: Vec<Split>) {
+        let count: u32 = splits.iter().map(|s| s.parts).product();
+        self.splits[op.index()] = Some(splits);
+        self.placed[op.index()] = vec![None; count as usize];
+    }
+
+    /// Forgets what was decided for an operator.
+    pub fn clear(&mut self, op: OpId) {
+        self.splits[op.index()] = None;
+        self.placed[op.index()].clear();
+    }
+
+    pub fn parts(&self, op: OpId) -> Vec<SubOp> {
+        (0..self.placed[op.index()].len()).map(|i| SubOp { op, index: u32::try_from(i).unwrap_or(u32::MAX) }).collect()
+    }
+
+    pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
+        if device >= self.devices {
+            return Err(no_device(device, self.devices).at(place(self.graph, part.op)));
+        }
+        let Some(slot) = self.placed[part.op.index()].get_mut(part.index as usize) else {
+            return Err(Error::new("SW0307", format!("{} has no part {}", title(self.graph, part.op), part.index))
+                .at(place(self.graph, part.op))
+                .fix("use the parts that the last `trans` of this operator returned"));
+        };
+        *slot = Some(device);
+        Ok(())
+    }
+
+    /// Places all sub-operators of an operator, in order.
+    pub fn place(&mut self, op: OpId, devices: &[u32]) -> Result<()> {
+        if devices.len() != self.placed[op.index()].len() {
+            return Err(Error::new(
+                "SW0307",
+                format!(
+                    "{} has {} sub-operators but {} devices",
+                    title(self.graph, op),
+                    self.placed[op.index()].len(),
+                    devices.len()
+                ),
+            )
+            .at(place(self.graph, op))
+            .fix("name one device for each sub-operator; devices may repeat"));
+        }
+        self.parts(op).into_iter().zip(devices).try_for_each(|(part, &device)| self.assign(part, device))
+    }
+
+    pub fn order(&mut self, before: OpId, after: OpId) {
+        self.order.push((before, after));
+    }
+
+    pub fn is_decided(&self, op: OpId) -> bool {
+        self.splits[op.index()].is_some()
+    }
+
+    pub fn finish(self) -> Result<Plan> {
+        let mut ops = Vec::with_capacity(self.splits.len());
+        for (id, (splits, placed)) in self.graph.op_ids().zip(self.splits.iter().zip(&self.placed)) {
+            let devices: Option<Vec<u32>> = placed.iter().copied().collect();
+            match (splits, devices) {
+                (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
+                (Some(_), None) => return Err(self.forgotten(id, "a part of it has no device", "assign every part")),
+                (None, _) => {
+                    let fix = "say how it is split and where it runs; `op \"*\": replicate N` covers all others";
+                    return Err(self.forgotten(id, "the plan does not mention it", fix));
+                }
+            }
+        }
+        let plan = Plan { name: self.name, devices: self.devices, ops, order: self.order };
+        plan.validate(self.graph, self.analysis)?;
+        Ok(plan)
+    }
+
+    fn forgotten(&self, op: OpId, why: &str, fix: &str) -> Error {
+        Error::new("SW0308", format!("the plan is not complete: {}", self.graph.describe(op)))
+            .at(place(self.graph, op))
+            .why(why)
+            .fix(fix)
+    }
+
+    /// What a word of `trans` means for an operator.
+    fn on(&self, op: OpId, algo: &str, parts: u32, before: &[Split]) -> Result<On> {
+        match algo {
+            "replicate" => return Ok(On::Copies),
+            "value" => return Ok(On::Value),
+            _ => {}
+        }
+        let dims = self.analysis.op(op);
+        if let Some(index) = dims.find(algo) {
+            return Ok(On::Loop(index));
+        }
+        let left = |index: usize| {
+            let done: u32 = before.iter().filter(|s| s.on == On::Loop(index)).map(|s| s.parts).product();
+            dims.loops[index].size / i64::from(done.max(1))
+        };
+        // A dim of several factors by its plain name: the outermost factor that divides evenly.
+        let factors: Vec<usize> = (0..dims.loops.len())
+            .filter(|&i| dims.loops[i].kind != Kind::Whole && dims.loops[i].name.split('.').next() == Some(algo))
+            .collect();
+        let even = factors.iter().find(|&&i| left(i) % i64::from(parts.max(1)) == 0);
+        let long = factors.iter().find(|&&i| left(i) >= i64::from(parts));
+        if let Some(&index) = even.or(long).or(factors.first()) {
+            return Ok(On::Loop(index));
+        }
+        let error = match self.analysis.rules[op.index()].as_ref().and_then(|r| r.find(algo)) {
+            Some(_) => Error::new("SW0304", format!("`{algo}` of {} may not be split", title(self.graph, op))),
+            None => Error::new("SW0303", format!("{} has no dim `{algo}`", title(self.graph, op))),
+        };
+        Err(error.why(crate::whole_reason(self.analysis, op)).fix(crate::choices(self.analysis, op)))
+    }
+}

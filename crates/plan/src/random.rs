@@ -1,0 +1,106 @@
+//! Random legal plans: the hardest test of everything that follows, and a baseline for search.
+//!
+//! Every operator gets any legal split of its rules and random devices in random order, with
+//! repeats. To meet regular patterns as well as irregular ones, an operator sometimes takes the
+//! devices of the one before it.
+
+use graph::{Graph, OpId};
+use rules::{Analysis, Kind};
+
+use crate::{On, OpPlan, Plan, Split, legal};
+
+/// A small generator (splitmix64), the same on every machine.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % (bound as u64)).unwrap_or(0)
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// A random plan; the same seed gives the same plan. At least four of five operators that may be
+/// split are.
+pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan {
+    let mut random = Random::new(seed);
+    let mut last: Vec<u32> = (0..devices).collect();
+    let ops = graph
+        .op_ids()
+        .map(|op| {
+            let splits = splits(graph, analysis, op, devices, &mut random);
+            let count: u32 = splits.iter().map(|s| s.parts).product();
+            let devices = place(count, devices, &last, &mut random);
+            last.clone_from(&devices);
+            OpPlan { splits, devices }
+        })
+        .collect();
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![] }
+}
+
+fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {
+    let open = open(analysis, op);
+    let mut splits = vec![];
+    let most = devices.max(2) * 2;
+    let depth = if random.chance(35) { 2 } else { 1 };
+    for round in 0..depth {
+        let loop_wanted = round == 0 && !random.chance(5) || random.chance(60);
+        let on = match (loop_wanted && !open.is_empty(), random.chance(25)) {
+            (true, _) => On::Loop(open[random.below(open.len())]),
+            (false, true) => On::Value,
+            (false, false) => On::Copies,
+        };
+        let parts = 2 + u32::try_from(random.below(devices.max(2) as usize - 1)).unwrap_or(0);
+        let count: u32 = splits.iter().map(|s: &Split| s.parts).product();
+        splits.push(Split { on, parts });
+        if count * parts > most || legal(graph, analysis, op, &splits).is_err() {
+            splits.pop();
+        }
+    }
+    if splits.is_empty() && !open.is_empty() && !random.chance(5) {
+        let two = vec![Split { on: On::Loop(open[random.below(open.len())]), parts: 2 }];
+        if legal(graph, analysis, op, &two).is_ok() {
+            return two;
+        }
+    }
+    splits
+}
+
+/// The loops of an operator that may be split.
+pub fn open(analysis: &Analysis, op: OpId) -> Vec<usize> {
+    let loops = &analysis.op(op).loops;
+    (0..loops.len()).filter(|&i| loops[i].kind != Kind::Whole && loops[i].size > 1).collect()
+}
+
+fn place(count: u32, devices: u32, last: &[u32], random: &mut Random) -> Vec<u32> {
+    if last.len() == count as usize && random.chance(50) {
+        return last.to_vec();
+    }
+    let any = |random: &mut Random| u32::try_from(random.below(devices as usize)).unwrap_or(0);
+    if random.chance(30) || count > devices {
+        return (0..count).map(|_| any(random)).collect();
+    }
+    let mut all: Vec<u32> = (0..devices).collect();
+    if random.chance(50) {
+        for i in (1..all.len()).rev() {
+            all.swap(i, random.below(i + 1));
+        }
+    }
+    all.truncate(count as usize);
+    all
+}

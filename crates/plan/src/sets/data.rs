@@ -1,0 +1,37 @@
+//! `data`: every operator splits the batch, wherever it has one.
+
+use graph::Source;
+
+use super::{Model, Set};
+
+pub(super) const SET: Set = Set {
+    name: "data",
+    doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
+    choose,
+    in_turn: false,
+    must_find: true,
+};
+
+fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let batch = batch_classes(model);
+    let fits = |op, class: &usize| {
+        let index = model.classes.open_loop(model.analysis, op, *class)?;
+        (model.analysis.op(op).loops[index].size >= i64::from(parts)).then_some(index)
+    };
+    model.graph.op_ids().map(|op| batch.iter().find_map(|class| fits(op, class))).collect()
+}
+
+/// The classes of the first dims of the inputs that are as long as the first input's.
+fn batch_classes(model: &Model<'_>) -> Vec<usize> {
+    let mut size = None;
+    let mut classes = vec![];
+    for id in model.graph.tensor_ids() {
+        let tensor = model.graph.tensor(id);
+        let (Source::Input { .. }, Some(&first)) = (&tensor.source, tensor.shape.first()) else { continue };
+        if first > 1 && *size.get_or_insert(first) == first {
+            classes.push(model.classes.of_factor(id, 0));
+        }
+    }
+    classes.dedup();
+    classes
+}

@@ -1,0 +1,72 @@
+//! `megatron`: pairs of contractions around an elementwise or attention core, split along the dim
+//! between them: the heads of an attention, the inner dim of an MLP, the channels between two
+//! convolutions, the vocabulary between an embedding's or a projection's weight and the loss.
+//!
+//! Such a dim is a class of factors (see [`crate::classes`]) that begins in a weight, ends in a sum
+//! or in an operator with its own algorithm, is no part of an input, and that every operator it
+//! passes may split.
+
+use graph::{OpId, Source};
+use rules::{Kind, Reduction};
+
+use super::{Model, Set};
+
+pub(super) const SET: Set = Set {
+    name: "megatron",
+    doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
+    choose,
+    in_turn: false,
+    must_find: true,
+};
+
+pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let mut chosen: Vec<Option<usize>> = vec![None; model.graph.ops.len()];
+    for class in candidates(model, parts) {
+        let loops = &model.classes.all[class].loops;
+        if loops.iter().all(|(op, _)| chosen[op.index()].is_none()) {
+            loops.iter().for_each(|&(op, index)| chosen[op.index()] = Some(index));
+        }
+    }
+    chosen
+}
+
+/// Classes that qualify, in the order of their first operator.
+fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
+    let inputs = input_classes(model);
+    let mut found: Vec<usize> = (0..model.classes.all.len()).filter(|&c| !inputs[c] && qualifies(model, c, parts)).collect();
+    found.sort_by_key(|&c| model.classes.all[c].loops[0]);
+    found
+}
+
+fn input_classes(model: &Model<'_>) -> Vec<bool> {
+    let mut inputs = vec![false; model.classes.all.len()];
+    for id in model.graph.tensor_ids() {
+        if matches!(model.graph.tensor(id).source, Source::Input { .. }) {
+            (0..model.analysis.flat(id).len()).for_each(|f| inputs[model.classes.of_factor(id, f)] = true);
+        }
+    }
+    inputs
+}
+
+fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {
+    let it = &model.classes.all[class];
+    let kind = |&(op, index): &(OpId, usize)| model.analysis.op(op).loops[index].kind;
+    let once = it.loops.windows(2).all(|w| w[0].0 != w[1].0);
+    let ends = |k: Kind| matches!(k, Kind::Reduce(Reduction::Sum) | Kind::Own);
+    it.size >= i64::from(parts)
+        && !it.stuck
+        && once
+        && it.loops.iter().all(|l| kind(l) != Kind::Whole)
+        && it.loops.iter().any(|l| ends(kind(l)))
+        && it.loops.iter().any(|&(op, index)| kind(&(op, index)) == Kind::Map && in_weight(model, op, index))
+}
+
+/// Whether a loop runs over a dim of a weight that the operator contracts something with.
+fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
+    let dims = model.analysis.op(op);
+    let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum));
+    let weight = |(tensor, carried): (graph::TensorId, &Vec<Option<usize>>)| {
+        matches!(model.graph.tensor(tensor).source, Source::Param { .. }) && carried.contains(&Some(index))
+    };
+    contracts && model.graph.op(op).inputs().into_iter().zip(&dims.inputs).any(weight)
+}

@@ -1,0 +1,11 @@
+//! `replicate`: every device computes everything.
+
+use super::Set;
+
+pub(super) const SET: Set = Set {
+    name: "replicate",
+    doc: "every device computes everything",
+    choose: |model, _| vec![None; model.graph.ops.len()],
+    in_turn: false,
+    must_find: false,
+};

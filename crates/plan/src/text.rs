@@ -1,0 +1,255 @@
+//! Plan files.
+//!
+//! ```text
+//! shardwright-plan 1
+//! name "mine"
+//! devices 4
+//! use "data:2 x megatron:2"                          start from a named set
+//! op "transformer.h.*.mlp.c_fc": split n 4           operators by path, with globs
+//! op "transformer.h.*" aten.gelu.*: split d2 4 on 0..4
+//! op %linear_3: split b 2, replicate 2 on 3 1 0 2    one operator by the name of its output
+//! op "*": replicate 4
+//! order %linear_3 < %linear_4
+//! ```
+//! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
+//! the devices in order, evenly. A concrete plan prints one line for each operator.
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+use rules::Analysis;
+
+use crate::{Draft, On, Plan, sets};
+
+/// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
+pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
+    let lines: Vec<(usize, &str)> = (1..).zip(text.lines().map(str::trim)).filter(|(_, l)| !l.is_empty() && !l.starts_with('#')).collect();
+    let Some(((_, "shardwright-plan 1"), rest)) = lines.split_first() else {
+        return Err(Error::new("SW0301", "this is not a plan file of a known version")
+            .at(format!("line {}", lines.first().map_or(1, |l| l.0)))
+            .fix("the first line must be `shardwright-plan 1`"));
+    };
+    let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
+    let mut reader = Reader { graph, analysis, draft: Draft::new(graph, analysis, stated_name(rest), count), devices: count };
+    for (number, line) in rest {
+        reader.line(line).map_err(|mut e| {
+            e.place = Some(match e.place {
+                Some(place) => format!("line {number} of the plan, for the operator at {place}"),
+                None => format!("line {number} of the plan"),
+            });
+            e
+        })?;
+    }
+    reader.draft.finish()
+}
+
+pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
+    let mut text = format!("shardwright-plan 1\nname {:?}\ndevices {}\n", plan.name, plan.devices);
+    for op in graph.op_ids() {
+        let op_plan = plan.op(op);
+        let splits: Vec<String> = (op_plan.splits.iter())
+            .map(|s| match s.on {
+                On::Loop(index) => format!("split {} {}", analysis.op(op).loops[index].name, s.parts),
+                On::Copies => format!("replicate {}", s.parts),
+                On::Value => format!("split value {}", s.parts),
+            })
+            .collect();
+        let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };
+        let devices = devices_text(&op_plan.devices);
+        let it = graph.op(op);
+        text += &format!("op %{}: {splits} on {devices}  # {} {}\n", handle(graph, op), it.target, it.module.escape_default());
+    }
+    for (a, b) in &plan.order {
+        text += &format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
+    }
+    text
+}
+
+/// The name by which a file speaks of one operator: its first output.
+fn handle(graph: &Graph, op: OpId) -> &str {
+    graph.op(op).outputs.iter().flatten().next().map_or("_", |t| &graph.tensor(*t).name)
+}
+
+fn devices_text(devices: &[u32]) -> String {
+    let run = devices.windows(2).all(|w| w[1] == w[0] + 1);
+    match (devices, run) {
+        ([first, .., last], true) => format!("{first}..{}", last + 1),
+        _ => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn stated_devices(lines: &[(usize, &str)]) -> Result<u32> {
+    let stated = lines.iter().find_map(|(n, l)| Some((n, l.strip_prefix("devices ")?)));
+    let Some((number, word)) = stated else {
+        return Err(Error::new("SW0301", "the plan does not say for how many devices it is").fix("add a line `devices 4`"));
+    };
+    match word.trim().parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(Error::new("SW0301", format!("`{word}` is not a number of devices")).at(format!("line {number}"))),
+    }
+}
+
+fn stated_name<'t>(lines: &[(usize, &'t str)]) -> &'t str {
+    lines.iter().find_map(|(_, l)| l.strip_prefix("name ")).map_or("plan", |n| n.trim().trim_matches('"'))
+}
+
+struct Reader<'g> {
+    graph: &'g Graph,
+    analysis: &'g Analysis,
+    draft: Draft<'g>,
+    devices: u32,
+}
+
+impl Reader<'_> {
+    fn line(&mut self, line: &str) -> Result<()> {
+        let line = line.split_once("  #").map_or(line, |(code, _)| code).trim();
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "name" | "devices" => Ok(()),
+            "use" => self.use_set(rest.trim().trim_matches('"')),
+            "op" => self.op(rest),
+            "order" => self.order(rest),
+            _ => Err(Error::new("SW0301", format!("`{word}` is not a word of plan files"))
+                .fix("a line begins with `name`, `devices`, `use`, `op` or `order`")),
+        }
+    }
+
+    fn use_set(&mut self, set: &str) -> Result<()> {
+        let plan = sets::named(set, self.graph, self.analysis, self.devices)?;
+        for (op, op_plan) in self.graph.op_ids().zip(plan.ops) {
+            self.draft.set(op, op_plan.splits);
+            self.draft.place(op, &op_plan.devices)?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, rest: &str) -> Result<()> {
+        let Some((who, what)) = rest.rsplit_once(": ").or_else(|| rest.rsplit_once(':')) else {
+            return Err(Error::new("SW0301", "`:` is missing").fix("write `op \"path\": split b 2`"));
+        };
+        let ops = self.select(who.trim())?;
+        let (trans, devices) = match what.split_once(" on ") {
+            Some((trans, devices)) => (trans, Some(device_list(devices)?)),
+            None => (what, None),
+        };
+        for op in ops {
+            self.draft.set(op, vec![]);
+            for word in trans.split(',').map(str::trim) {
+                self.trans(op, word)?;
+            }
+            let count = self.draft.parts(op).len();
+            match &devices {
+                Some(devices) => self.draft.place(op, devices)?,
+                None => self.draft.place(op, &spread(count, self.devices))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn trans(&mut self, op: OpId, word: &str) -> Result<()> {
+        let words: Vec<&str> = word.split_whitespace().collect();
+        let number = |text: &str| {
+            text.parse::<u32>().map_err(|_| Error::new("SW0301", format!("`{text}` is not a number of parts")))
+        };
+        match words[..] {
+            ["single"] => Ok(()),
+            ["replicate", parts] => self.draft.trans(op, "replicate", number(parts)?).map(drop),
+            ["split", dim, parts] => self.draft.trans(op, dim, number(parts)?).map(drop),
+            _ => Err(Error::new("SW0301", format!("`{word}` does not say how to divide an operator"))
+                .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`")),
+        }
+    }
+
+    fn order(&mut self, rest: &str) -> Result<()> {
+        let Some((a, b)) = rest.split_once('<') else {
+            return Err(Error::new("SW0301", "`<` is missing").fix("write `order %a < %b`"));
+        };
+        let (before, after) = (self.select(a.trim())?, self.select(b.trim())?);
+        for &a in &before {
+            after.iter().for_each(|&b| self.draft.order(a, b));
+        }
+        Ok(())
+    }
+
+    /// The operators that `"path"`, `"path" target` or `%name` names.
+    fn select(&self, who: &str) -> Result<Vec<OpId>> {
+        let found: Vec<OpId> = if let Some(name) = who.strip_prefix('%') {
+            self.graph.op_ids().filter(|op| self.writes(*op, name)).collect()
+        } else {
+            let (path, target) = quoted(who)?;
+            let fits = |op: &OpId| {
+                let it = self.graph.op(*op);
+                glob(path, &it.module) && (target.is_empty() || glob(target, &it.target))
+            };
+            self.graph.op_ids().filter(fits).collect()
+        };
+        if found.is_empty() {
+            return Err(Error::new("SW0302", format!("no operator is named {who}"))
+                .why(self.near(who))
+                .fix("paths are those of the model's modules; `*` stands for any text"));
+        }
+        Ok(found)
+    }
+
+    fn writes(&self, op: OpId, name: &str) -> bool {
+        self.graph.op(op).outputs.iter().flatten().any(|t| self.graph.tensor(*t).name == name)
+    }
+
+    /// Some paths that do exist, those that share most of their beginning first.
+    fn near(&self, who: &str) -> String {
+        let wanted = who.trim_matches('"');
+        let mut paths: Vec<&str> = self.graph.ops.iter().map(|op| &op.module[..]).filter(|p| !p.is_empty()).collect();
+        paths.dedup();
+        let shared = |p: &str| p.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
+        paths.sort_by_key(|p| (usize::MAX - shared(p), p.len()));
+        paths.dedup();
+        paths.truncate(3);
+        format!("the model has, among others, {}", paths.iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Sub-operators over all devices in order: as many neighbours on a device as needed.
+pub fn spread(count: usize, devices: u32) -> Vec<u32> {
+    let (count, devices) = (count as u64, u64::from(devices));
+    let place = |i: u64| if count <= devices { i } else { i * devices / count };
+    (0..count).map(|i| u32::try_from(place(i)).unwrap_or(u32::MAX)).collect()
+}
+
+fn device_list(text: &str) -> Result<Vec<u32>> {
+    let bad = |word: &str| Error::new("SW0301", format!("`{word}` is not a device")).fix("write `on 0 1 2 3` or `on 0..4`");
+    let mut devices = vec![];
+    for word in text.split_whitespace() {
+        match word.split_once("..") {
+            Some((a, b)) => {
+                let (a, b): (u32, u32) = (a.parse().map_err(|_| bad(word))?, b.parse().map_err(|_| bad(word))?);
+                if b.saturating_sub(a) > 1 << 20 {
+                    return Err(bad(word));
+                }
+                devices.extend(a..b);
+            }
+            None => devices.push(word.parse().map_err(|_| bad(word))?),
+        }
+    }
+    Ok(devices)
+}
+
+fn quoted(who: &str) -> Result<(&str, &str)> {
+    let open = who.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+    open.map(|(path, target)| (path, target.trim()))
+        .ok_or_else(|| Error::new("SW0301", format!("`{who}` does not name operators")).fix("write a path in quotes, or `%name`"))
+}
+
+/// Whether `*`-glob and text match.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let pieces: Vec<&str> = pieces.collect();
+    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
+    for piece in middle {
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    rest.len() >= last.len() && rest.ends_with(last)
+}

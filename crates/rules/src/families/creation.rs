@@ -1,0 +1,103 @@
+//! Tensors made from numbers: each part makes its own shape.
+
+use graph::{Arg, Dtype, Op};
+
+use super::common::{NOTHING, call, get, mark, moved, operand, output, plain, set, start, terms, text};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::local::{LocalArg, LocalOp, Part, ints};
+
+pub(super) const FAMILY: Family = Family {
+    name: "creation",
+    targets: &[
+        "aten.zeros.default",
+        "aten.ones.default",
+        "aten.full.default",
+        "aten.empty.memory_format",
+        "aten.new_zeros.default",
+        "aten.new_ones.default",
+        "aten.new_full.default",
+        "aten.new_empty.default",
+        "aten.scalar_tensor.default",
+        "aten.eye.default",
+        "aten.eye.m",
+        "aten.arange.default",
+        "aten.arange.start",
+        "aten.arange.start_step",
+    ],
+    rule,
+    local,
+    expand: None,
+    cost,
+};
+
+fn name(op: &Op) -> &str {
+    op.target.split('.').nth(1).unwrap_or_default()
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    let mut names = terms(output(view)?);
+    let sign = match name(view.op) {
+        "eye" => "^",
+        "arange" if range(view.op).is_some() => "~",
+        "arange" => "^",
+        _ => "",
+    };
+    names.iter_mut().for_each(|name| *name = mark(name, sign));
+    // Of its operand, only the type matters.
+    let inputs = vec![NOTHING.to_string(); view.op.inputs().len()];
+    text(view, &inputs, &[operand(&names)], &[])
+}
+
+/// Where a range of integers starts, and its step.
+fn range(op: &Op) -> Option<(i64, i64)> {
+    let mut numbers = vec![];
+    for arg in &op.args {
+        let Arg::Int(value) = arg else { return None };
+        numbers.push(*value);
+    }
+    match numbers[..] {
+        [_] => Some((0, 1)),
+        [start, _] => Some((start, 1)),
+        [start, _, step] => Some((start, step)),
+        _ => None,
+    }
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    let mut local = plain(view, rule, part);
+    let shape = ints(&part.outputs[0]);
+    match name(view.op) {
+        "zeros" | "ones" | "full" | "empty" => set(&mut local, 0, "size", shape),
+        "new_zeros" => return made(view, "aten.zeros.default", vec![shape]),
+        "new_ones" => return made(view, "aten.ones.default", vec![shape]),
+        "new_empty" => return made(view, "aten.empty.memory_format", vec![shape]),
+        "new_full" => {
+            let value = get(&local, 2, "fill_value");
+            return made(view, "aten.full.default", vec![shape, value]);
+        }
+        "arange" => return counted(view, rule, part).unwrap_or(local),
+        _ => {}
+    }
+    local
+}
+
+/// A creation with its type written out.
+fn made(view: View<'_>, target: &str, args: Vec<LocalArg>) -> LocalOp {
+    let output = view.op.outputs.iter().flatten().next();
+    let dtype = output.map_or(Dtype::F32, |id| view.graph.tensor(*id).dtype);
+    let kwargs = vec![("dtype".into(), LocalArg::Dtype(dtype))];
+    LocalOp { kwargs, ..call(target, args) }
+}
+
+fn counted(view: View<'_>, rule: &Rule, part: &Part) -> Option<LocalOp> {
+    let (first, step) = range(view.op)?;
+    let from = first + step * start(rule, part, "a");
+    let to = from + step * part.outputs[0].first()?;
+    let args = [from, to, step].map(LocalArg::Int).to_vec();
+    Some(made(view, "aten.arange.start_step", args))
+}
+
+fn cost(view: View<'_>) -> Cost {
+    moved(view)
+}

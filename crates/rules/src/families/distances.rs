@@ -1,0 +1,112 @@
+//! Losses of pairs of elements: a mean is rewritten as the loss of each element and their mean.
+
+use graph::{Arg, Op};
+
+use super::common::{broadcast, finish, int, light, mark, operand, plain, terms, text, wide, widened};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::expand::Builder;
+use crate::local::{LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "distances",
+    targets: &[
+        "aten.mse_loss.default",
+        "aten.l1_loss.default",
+        "aten.smooth_l1_loss.default",
+        "aten.huber_loss.default",
+        "aten.kl_div.default",
+        "aten.binary_cross_entropy.default",
+        "aten.binary_cross_entropy_with_logits.default",
+        "aten.soft_margin_loss.default",
+    ],
+    rule,
+    local,
+    expand: Some(expand),
+    cost,
+};
+
+const NONE: i64 = 0;
+const MEAN: i64 = 1;
+
+/// Where the reduction stands among the arguments.
+fn position(op: &Op) -> usize {
+    match &op.target[..] {
+        "aten.binary_cross_entropy.default" => 3,
+        "aten.binary_cross_entropy_with_logits.default" => 4,
+        _ => 2,
+    }
+}
+
+fn reduction(op: &Op) -> i64 {
+    int(op, position(op), "reduction", MEAN)
+}
+
+/// The shape that all operands are broadcast to.
+fn common_shape(shapes: &[&[i64]]) -> Vec<i64> {
+    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
+    let mut common = vec![1; rank];
+    for shape in shapes {
+        for (size, own) in common[rank - shape.len()..].iter_mut().zip(*shape) {
+            if *size == 1 {
+                *size = *own;
+            }
+        }
+    }
+    common
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    let shapes = view.input_shapes();
+    let common = common_shape(&shapes);
+    let sign = match reduction(view.op) {
+        NONE => "",
+        MEAN => "@",
+        _ => "+",
+    };
+    let names: Vec<String> = terms(&common).iter().map(|name| mark(name, sign)).collect();
+    let inputs: Vec<String> =
+        shapes.iter().map(|shape| operand(&broadcast(shape, &common, &names))).collect();
+    let made = if sign.is_empty() { operand(&names) } else { "scalar".into() };
+    text(view, &inputs, &[made], &[])
+}
+
+fn expand(op: &Op, to: &mut Builder<'_>) {
+    if reduction(op) != MEAN {
+        return;
+    }
+    let inputs = op.inputs();
+    let shapes: Vec<Vec<i64>> = inputs.iter().map(|id| to.shape(*id).to_vec()).collect();
+    let shapes: Vec<&[i64]> = shapes.iter().map(Vec::as_slice).collect();
+    let common = common_shape(&shapes);
+    let names = terms(&common);
+    let labels: Vec<String> =
+        shapes.iter().map(|shape| operand(&broadcast(shape, &common, &names))).collect();
+    let all = operand(&names);
+    let dtype = to.dtype(inputs[0]);
+    let labels = format!("{} -> {all}", labels.join(", "));
+    let loss = to.op(&op.target, unreduced(op), &labels, dtype, &common);
+    let wide_loss = widened(to, loss, wide(dtype), &all);
+    let step = ("aten.mean.default", vec![Arg::Tensor(wide_loss)], &format!("{all} -> scalar")[..]);
+    finish(to, op, 0, step, (wide(dtype), &[]));
+}
+
+/// The arguments of the same loss without a reduction.
+fn unreduced(op: &Op) -> Vec<Arg> {
+    let at = position(op);
+    let mut args: Vec<Arg> = (0..at).map(|i| op.arg(i, NAMES[i]).cloned().unwrap_or(Arg::None)).collect();
+    args.push(Arg::Int(NONE));
+    args.extend(op.args.iter().skip(at + 1).cloned());
+    args
+}
+
+/// The first arguments of all of them.
+const NAMES: [&str; 4] = ["self", "target", "weight", "pos_weight"];
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    plain(view, rule, part)
+}
+
+fn cost(view: View<'_>) -> Cost {
+    light(view, 3.0)
+}

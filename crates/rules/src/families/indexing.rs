@@ -1,0 +1,219 @@
+//! Reading and writing by index: the dims that indices point into stay whole, those of the indices
+//! themselves and all others map.
+
+use graph::{Arg, Op};
+
+use super::common::{
+    Terms, along, broadcast, float, int, mark, moved, operand, output, plain, set, shape, term, terms, text,
+    unary, whole, wrap,
+};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::local::{LocalArg, LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "indexing",
+    targets: &[
+        "aten.gather.default",
+        "aten.index.Tensor",
+        "aten.index_select.default",
+        "aten.index_put.default",
+        "aten.scatter.src",
+        "aten.scatter.value",
+        "aten.scatter_add.default",
+        "aten.masked_scatter.default",
+        "aten.one_hot.default",
+        "aten.tril.default",
+        "aten.triu.default",
+        "aten.repeat_interleave.self_Tensor",
+    ],
+    rule,
+    local,
+    expand: None,
+    cost,
+};
+
+fn name(op: &Op) -> &str {
+    op.target.split('.').nth(1).unwrap_or_default()
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    match name(view.op) {
+        "gather" => gather(view),
+        "index_select" => index_select(view),
+        "index" => index(view),
+        "index_put" => index_put(view),
+        "scatter" | "scatter_add" => scatter(view),
+        "one_hot" => one_hot(view),
+        "tril" | "triu" => triangle(view),
+        _ => entire(view),
+    }
+}
+
+/// The dims of a tensor that is indexed along `dim`, and those of its index: other dims are shared
+/// where both have all of them.
+fn paired(all: &[i64], index: &[i64], dim: usize) -> (Terms, Terms) {
+    let mut names = along(all, index, |at| at != dim);
+    if let (Some(all), Some(index)) = (all.get(dim), index.get(dim)) {
+        names.0[dim] = mark(&term(*all, "rows"), "^");
+        names.1[dim] = term(*index, "index");
+    }
+    names
+}
+
+fn gather(view: View<'_>) -> Option<String> {
+    let (all, index) = (shape(view, 0, "self")?, shape(view, 2, "index")?);
+    let (read, made) = paired(all, index, wrap(int(view.op, 1, "dim", 0), all.len())?);
+    text(view, &[operand(&read), operand(&made)], &[operand(&made)], &[vec![0]])
+}
+
+fn scatter(view: View<'_>) -> Option<String> {
+    let (all, index) = (shape(view, 0, "self")?, shape(view, 2, "index")?);
+    let dim = wrap(int(view.op, 1, "dim", 0), all.len())?;
+    let (mut kept, mut given) = paired(all, index, dim);
+    given.get_mut(dim).into_iter().for_each(|name| *name = mark(name, "^"));
+    let mut inputs = vec![operand(&kept), operand(&given)];
+    let Some(source) = shape(view, 3, "src") else {
+        let linear = name(view.op) == "scatter" && float(view.op, 3, "value", 1.0) == 0.0;
+        let linear = if linear { vec![vec![0]] } else { vec![] };
+        return text(view, &inputs, &[operand(&kept)], &linear);
+    };
+    if source != index {
+        // Only its first elements are used.
+        (kept, given) = (whole(all, "v"), whole(index, "i"));
+        inputs = vec![operand(&kept), operand(&given)];
+    }
+    inputs.push(if source == index { operand(&given) } else { operand(&whole(source, "s")) });
+    text(view, &inputs, &[operand(&kept)], &[vec![0, 2]])
+}
+
+fn index_select(view: View<'_>) -> Option<String> {
+    let all = shape(view, 0, "self")?;
+    let dim = wrap(int(view.op, 1, "dim", 0), all.len())?;
+    let (read, made) = paired(all, output(view)?, dim);
+    let index = shape(view, 2, "index")?;
+    let index = if index.is_empty() { "scalar".into() } else { made.get(dim)?.clone() };
+    text(view, &[operand(&read), index], &[operand(&made)], &[vec![0]])
+}
+
+/// How `x[i, :, j]` is made: the terms of `x`, of each index, and of the result.
+struct Indexed {
+    all: Terms,
+    indices: Vec<String>,
+    result: Terms,
+    shape: Vec<i64>,
+}
+
+impl Indexed {
+    fn new(view: View<'_>) -> Option<Self> {
+        let all = shape(view, 0, "self")?;
+        let Some(Arg::List(items)) = view.op.arg(1, "indices") else { return None };
+        let mut given = vec![];
+        for (dim, item) in items.iter().enumerate() {
+            let Arg::Tensor(id) = item else { continue };
+            let tensor = view.graph.tensor(*id);
+            if matches!(tensor.dtype, graph::Dtype::Bool | graph::Dtype::U8) {
+                return None; // How many elements a mask picks is not known.
+            }
+            given.push((dim, &tensor.shape[..]));
+        }
+        let (first, last) = (given.first()?.0, given.last()?.0);
+        let common = common_shape(given.iter().map(|(_, shape)| *shape));
+        let names: Terms = common.iter().enumerate().map(|(i, &size)| term(size, &format!("i{i}"))).collect();
+        let mut read = terms(all);
+        given.iter().for_each(|(dim, _)| read[*dim] = mark(&read[*dim], "^"));
+        let kept: Vec<usize> = (0..all.len()).filter(|dim| given.iter().all(|(at, _)| at != dim)).collect();
+        // Indices that stand together keep their place; others move to the front.
+        let together = last - first + 1 == given.len();
+        let place = if together { first } else { 0 };
+        let mut result: Terms = kept.iter().map(|&dim| read[dim].clone()).collect();
+        let mut shape: Vec<i64> = kept.iter().map(|&dim| all[dim]).collect();
+        result.splice(place..place, names.iter().cloned());
+        shape.splice(place..place, common.iter().copied());
+        let terms = |shape: &[i64]| operand(&broadcast(shape, &common, &names));
+        let indices = given.iter().map(|(_, shape)| terms(shape)).collect();
+        Some(Self { all: read, indices, result, shape })
+    }
+}
+
+fn common_shape<'a>(shapes: impl Iterator<Item = &'a [i64]>) -> Vec<i64> {
+    let mut common: Vec<i64> = vec![];
+    for shape in shapes {
+        while common.len() < shape.len() {
+            common.insert(0, 1);
+        }
+        let skip = common.len() - shape.len();
+        for (size, own) in common[skip..].iter_mut().zip(shape) {
+            if *size == 1 {
+                *size = *own;
+            }
+        }
+    }
+    common
+}
+
+fn index(view: View<'_>) -> Option<String> {
+    let indexed = Indexed::new(view)?;
+    let inputs = [vec![operand(&indexed.all)], indexed.indices].concat();
+    text(view, &inputs, &[operand(&indexed.result)], &[vec![0]])
+}
+
+/// The places that are written must be known to every part: indices stay whole.
+fn index_put(view: View<'_>) -> Option<String> {
+    let indexed = Indexed::new(view)?;
+    let values = shape(view, 2, "values")?;
+    let names: Terms = indexed.result.iter().map(|name| fixed(name)).collect();
+    let indices: Vec<String> = indexed.indices.iter().map(|text| each_fixed(text)).collect();
+    let values = broadcast(values, &indexed.shape, &names);
+    let all = operand(&indexed.all);
+    let last = 1 + indices.len();
+    let inputs = [vec![all.clone()], indices, vec![operand(&values)]].concat();
+    text(view, &inputs, &[all], &[vec![0, last]])
+}
+
+/// A term of the result; those of the indices, which have a number, whole.
+fn fixed(name: &str) -> String {
+    let counted = name.starts_with('i') && name[1..].starts_with(|c: char| c.is_ascii_digit());
+    mark(name, if counted { "^" } else { "" })
+}
+
+fn each_fixed(text: &str) -> String {
+    text.split(' ').map(fixed).collect::<Vec<_>>().join(" ")
+}
+
+fn one_hot(view: View<'_>) -> Option<String> {
+    let mut written = terms(output(view)?);
+    let read = written[..written.len().checked_sub(1)?].to_vec();
+    if let Some(last) = written.last_mut() {
+        *last = mark(last, "^");
+    }
+    unary(view, &read, &written, false)
+}
+
+fn triangle(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    let plane = input.len().checked_sub(2)?;
+    let (read, written) = along(input, output(view)?, |dim| dim < plane);
+    unary(view, &read, &written, true)
+}
+
+fn entire(view: View<'_>) -> Option<String> {
+    let stems = ["a", "b", "c"].iter();
+    let inputs: Vec<String> =
+        view.input_shapes().iter().zip(stems).map(|(shape, stem)| operand(&whole(shape, stem))).collect();
+    let linear = if name(view.op) == "masked_scatter" { vec![0, 2] } else { vec![0] };
+    text(view, &inputs, &[operand(&whole(output(view)?, "o"))], &[linear])
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    let mut local = plain(view, rule, part);
+    if name(view.op) == "one_hot" {
+        let classes = part.outputs[0].last().copied().unwrap_or(0);
+        set(&mut local, 1, "num_classes", LocalArg::Int(classes));
+    }
+    local
+}
+
+fn cost(view: View<'_>) -> Cost {
+    moved(view)
+}

@@ -1,0 +1,243 @@
+//! Losses of classes: each part picks the targets' columns that it has. A mean is a sum and a count.
+
+use graph::{Arg, Dtype, Op, TensorId};
+
+use super::common::{
+    Terms, batch, finish, float, int, light, mark, operand, plain, set, shape, start, tensor, term, text,
+    wide, widened,
+};
+use super::softmax::Shifted;
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::expand::Builder;
+use crate::local::{LocalArg, LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "losses",
+    targets: &[
+        "aten.cross_entropy_loss.default",
+        "aten.nll_loss.default",
+        "aten.nll_loss_nd.default",
+        "aten.nll_loss2d.default",
+        "aten.nll_loss_forward.default",
+        "aten.nll_loss2d_forward.default",
+        "sw.pick",
+    ],
+    rule,
+    local,
+    expand: Some(expand),
+    cost,
+};
+
+const NONE: i64 = 0;
+const MEAN: i64 = 1;
+
+fn is_pick(op: &Op) -> bool {
+    op.target == "sw.pick"
+}
+
+/// The dim of classes.
+fn classes(rank: usize) -> usize {
+    usize::from(rank > 1)
+}
+
+/// The terms of the operand: `v` for its classes, those of a batch for the others.
+fn names(input: &[i64], dim: usize) -> Terms {
+    let rows: Vec<i64> = input.iter().enumerate().filter(|(at, _)| *at != dim).map(|(_, s)| *s).collect();
+    let mut names = batch(rows.len(), &rows);
+    if let Some(&classes) = input.get(dim) {
+        names.insert(dim, term(classes, "v"));
+    }
+    names
+}
+
+fn without(names: &[String], dim: usize) -> Terms {
+    let mut rest = names.to_vec();
+    rest.remove(dim);
+    rest
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    if is_pick(view.op) {
+        return pick(view, input);
+    }
+    let dim = classes(input.len());
+    let own = has_own(view.op) && by_class(view);
+    let reduction = int(view.op, 3, "reduction", MEAN);
+    if reduction == NONE && matches!(view.op.outputs.get(1), Some(Some(_))) {
+        return None; // Its total weight is not the rows'.
+    }
+    let mut all = names(input, dim);
+    all.get(dim)?;
+    for (at, name) in all.iter_mut().enumerate() {
+        *name = match (at == dim, reduction) {
+            (true, _) => mark(name, if own { "@~" } else { "^" }),
+            (false, NONE) => name.clone(),
+            (false, MEAN) => mark(name, if own { "@" } else { "^" }),
+            (false, _) => mark(name, "+"),
+        };
+    }
+    let rows = operand(&without(&all, dim));
+    let mut inputs = vec![operand(&all)];
+    inputs.push(if by_class(view) { rows.clone() } else { operand(&all) });
+    if tensor(view.op, 2, "weight").is_some() {
+        inputs.push(all[dim].clone());
+    }
+    let made = if reduction == NONE { rows } else { "scalar".into() };
+    let outputs = [made, "scalar".to_string()];
+    text(view, &inputs, outputs.get(..view.op.outputs.len())?, &[])
+}
+
+/// Whether targets are numbers of classes, not probabilities.
+fn by_class(view: View<'_>) -> bool {
+    tensor(view.op, 1, "target").is_some_and(|id| !view.graph.tensor(id).dtype.is_float())
+}
+
+fn has_own(op: &Op) -> bool {
+    tensor(op, 2, "weight").is_none() && float(op, 5, "label_smoothing", 0.0) == 0.0
+}
+
+fn pick(view: View<'_>, input: &[i64]) -> Option<String> {
+    let dim = usize::try_from(int(view.op, 2, "dim", 0)).ok().filter(|dim| *dim < input.len())?;
+    let mut all = names(input, dim);
+    let rows = operand(&without(&all, dim));
+    all[dim] = mark(&all[dim], "+~");
+    text(view, &[operand(&all), rows.clone()], &[rows], &[vec![0]])
+}
+
+fn expand(op: &Op, to: &mut Builder<'_>) {
+    let (Some(x), Some(target)) = (tensor(op, 0, "self"), tensor(op, 1, "target")) else { return };
+    let shape = to.shape(x).to_vec();
+    let dim = classes(shape.len());
+    if is_pick(op) || dim >= shape.len() {
+        return;
+    }
+    let (work, all) = (wide(to.dtype(x)), names(&shape, dim));
+    let x = widened(to, x, work, &operand(&all));
+    let mut loss = Loss { to, op, target, dim, work, all };
+    let rows = if op.target.contains("cross_entropy") { loss.cross_entropy(x) } else { loss.likelihood(x) };
+    loss.reduce(rows);
+}
+
+/// What the steps of one loss share.
+struct Loss<'a, 'g> {
+    to: &'a mut Builder<'g>,
+    op: &'a Op,
+    target: TensorId,
+    dim: usize,
+    work: Dtype,
+    all: Terms,
+}
+
+impl Loss<'_, '_> {
+    fn rows(&self) -> String {
+        operand(&without(&self.all, self.dim))
+    }
+
+    fn shape(&self) -> Vec<i64> {
+        self.to.shape(self.target).to_vec()
+    }
+
+    fn ignored(&self) -> i64 {
+        int(self.op, 4, "ignore_index", -100)
+    }
+
+    /// An operator on rows.
+    fn each(&mut self, target: &str, args: Vec<Arg>, operands: usize) -> TensorId {
+        let (rows, shape) = (self.rows(), self.shape());
+        let labels = format!("{} -> {rows}", vec![&rows[..]; operands].join(", "));
+        self.to.op(target, args, &labels, self.work, &shape)
+    }
+
+    fn pick(&mut self, x: TensorId) -> TensorId {
+        let (dim, ignored) = (self.dim as i64, self.ignored());
+        let numbers = [dim, 0, ignored].map(Arg::Int);
+        let args = [vec![Arg::Tensor(x), Arg::Tensor(self.target)], numbers.to_vec()].concat();
+        let labels = format!("{}, {} -> {}", operand(&self.all), self.rows(), self.rows());
+        let shape = self.shape();
+        self.to.op("sw.pick", args, &labels, self.work, &shape)
+    }
+
+    /// `log(sum(exp(x))) - x[target]`, zero where the target is ignored.
+    fn cross_entropy(&mut self, x: TensorId) -> TensorId {
+        let shifted = Shifted::new(self.to, x, self.dim, &self.all);
+        let log = shifted.log_sum(self.to, self.work);
+        let (labels, shape) = (format!("{} -> {}", shifted.one, self.rows()), self.shape());
+        let sizes = Arg::List(shape.iter().map(|size| Arg::Int(*size)).collect());
+        let args = vec![Arg::Tensor(log), sizes];
+        let log = self.to.op("aten.view.default", args, &labels, self.work, &shape);
+        let picked = self.pick(shifted.value);
+        let args = vec![Arg::Tensor(log), Arg::Tensor(picked)];
+        let loss = self.each("aten.sub.Tensor", args, 2);
+        let valid = self.valid();
+        let args = vec![Arg::Tensor(valid), Arg::Tensor(loss), Arg::Float(0.0)];
+        self.last_rows("aten.where.ScalarOther", args, 2)
+    }
+
+    /// `-x[target]`, zero where the target is ignored.
+    fn likelihood(&mut self, x: TensorId) -> TensorId {
+        let picked = self.pick(x);
+        self.last_rows("aten.neg.default", vec![Arg::Tensor(picked)], 1)
+    }
+
+    /// The loss of each row: the result, if it is not reduced.
+    fn last_rows(&mut self, target: &str, args: Vec<Arg>, operands: usize) -> TensorId {
+        if int(self.op, 3, "reduction", MEAN) != NONE {
+            return self.each(target, args, operands);
+        }
+        let (rows, shape, op) = (self.rows(), self.shape(), self.op);
+        let labels = format!("{} -> {rows}", vec![&rows[..]; operands].join(", "));
+        finish(self.to, op, 0, (target, args, &labels), (self.work, &shape));
+        self.target
+    }
+
+    fn valid(&mut self) -> TensorId {
+        let (rows, shape) = (self.rows(), self.shape());
+        let args = vec![Arg::Tensor(self.target), Arg::Int(self.ignored())];
+        let labels = format!("{rows} -> {rows}");
+        self.to.op_no_grad("aten.ne.Scalar", args, &labels, Dtype::Bool, &shape)
+    }
+
+    fn reduce(&mut self, rows: TensorId) {
+        let reduction = int(self.op, 3, "reduction", MEAN);
+        let labels = format!("{} -> scalar", self.rows());
+        let (op, work) = (self.op, self.work);
+        let counts = reduction == MEAN || matches!(op.outputs.get(1), Some(Some(_)));
+        let count = counts.then(|| self.count());
+        if reduction == MEAN {
+            let sum = vec![Arg::Tensor(rows)];
+            let sum = self.to.op("aten.sum.default", sum, &labels, work, &[]);
+            let args = [sum].into_iter().chain(count).map(Arg::Tensor).collect();
+            let step = ("aten.div.Tensor", args, "scalar, scalar -> scalar");
+            finish(self.to, op, 0, step, (work, &[]));
+        } else if reduction != NONE {
+            let step = ("aten.sum.default", vec![Arg::Tensor(rows)], &labels[..]);
+            finish(self.to, op, 0, step, (work, &[]));
+        }
+        if let (Some(count), Some(Some(total))) = (count, op.outputs.get(1)) {
+            let args = vec![Arg::Tensor(count), Arg::Dtype(self.to.dtype(*total))];
+            self.to.result(1, "aten.to.dtype", args, "scalar -> scalar");
+        }
+    }
+
+    /// How many targets are not ignored.
+    fn count(&mut self) -> TensorId {
+        let valid = Arg::Tensor(self.valid());
+        let labels = format!("{} -> scalar", self.rows());
+        self.to.op_no_grad("aten.sum.default", vec![valid], &labels, Dtype::I64, &[])
+    }
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    let mut local = plain(view, rule, part);
+    if is_pick(view.op) {
+        let first = int(view.op, 3, "start", 0) + start(rule, part, "v");
+        set(&mut local, 3, "start", LocalArg::Int(first));
+    }
+    local
+}
+
+fn cost(view: View<'_>) -> Cost {
+    light(view, if is_pick(view.op) { 0.0 } else { 6.0 })
+}

@@ -1,0 +1,302 @@
+//! Normalisation: what is averaged over stays whole, except in batch norm, which has its own
+//! algorithm for a batch that is split.
+
+use graph::{Arg, Dtype, Op, TensorId};
+
+use super::common::{
+    Terms, along, finish, flag, float, int, ints, light, mark, numel, operand, output, plain, set, shape,
+    size, tensor, terms, text, wide, widened,
+};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::expand::Builder;
+use crate::local::{LocalArg, LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "norms",
+    targets: &[
+        "aten.layer_norm.default",
+        "aten.native_layer_norm.default",
+        "aten.rms_norm.default",
+        "aten.group_norm.default",
+        "aten.instance_norm.default",
+        "aten.batch_norm.default",
+        "aten._native_batch_norm_legit_functional.default",
+        "aten._native_batch_norm_legit.no_stats",
+    ],
+    rule,
+    local,
+    expand: Some(expand),
+    cost,
+};
+
+fn rule(view: View<'_>) -> Option<String> {
+    match view.op.target.split('.').nth(1)? {
+        "layer_norm" | "native_layer_norm" | "rms_norm" => last_dims(view),
+        "group_norm" => groups(view),
+        "instance_norm" => instances(view),
+        _ => batches(view),
+    }
+}
+
+/// Layer norm and RMS norm: over the last dims.
+fn last_dims(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "input")?;
+    let kept = input.len().checked_sub(ints(view.op, 1, "normalized_shape")?.len())?;
+    let (read, _) = along(input, input, |dim| dim < kept);
+    let inner = operand(&read[kept..]);
+    let weights = vec![inner; view.op.inputs().len() - 1];
+    let ones = vec!["1".to_string(); input.len() - kept];
+    let statistics = operand(&[&read[..kept], &ones].concat());
+    let inputs = [vec![operand(&read)], weights].concat();
+    let outputs = [operand(&read), statistics.clone(), statistics];
+    text(view, &inputs, &outputs[..view.op.outputs.len().min(3)], &[])
+}
+
+fn groups(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "input")?;
+    let each = int(view.op, 1, "num_groups", 1) == *input.get(1)?;
+    let (read, _) = along(input, input, |dim| dim == 0 || (dim == 1 && each));
+    let weights = vec![read[1].clone(); view.op.inputs().len() - 1];
+    let inputs = [vec![operand(&read)], weights].concat();
+    text(view, &inputs, &[operand(&read)], &[])
+}
+
+fn instances(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "input")?;
+    let stats = tensor(view.op, 3, "running_mean").is_some();
+    if stats && flag(view.op, 5, "use_input_stats", true) {
+        return None; // It changes its operands.
+    }
+    let (read, _) = along(input, input, |dim| dim < 2);
+    let weights = vec![read.get(1)?.clone(); view.op.inputs().len() - 1];
+    let inputs = [vec![operand(&read)], weights].concat();
+    text(view, &inputs, &[operand(&read)], &[])
+}
+
+/// The operands of a batch norm, whichever of its forms.
+struct BatchNorm {
+    x: TensorId,
+    weight: Option<TensorId>,
+    bias: Option<TensorId>,
+    mean: Option<TensorId>,
+    var: Option<TensorId>,
+    training: bool,
+    momentum: f64,
+    eps: f64,
+}
+
+impl BatchNorm {
+    fn read(op: &Op) -> Option<Self> {
+        let bare = op.target == "aten._native_batch_norm_legit.no_stats";
+        let skip = if bare { 2 } else { 0 };
+        let stats = |position, name| if bare { None } else { tensor(op, position, name) };
+        Some(Self {
+            x: tensor(op, 0, "input")?,
+            weight: tensor(op, 1, "weight"),
+            bias: tensor(op, 2, "bias"),
+            mean: stats(3, "running_mean"),
+            var: stats(4, "running_var"),
+            training: flag(op, 5 - skip, "training", false),
+            momentum: float(op, 6 - skip, "momentum", 0.0),
+            eps: float(op, 7 - skip, "eps", 0.0),
+        })
+    }
+}
+
+fn batches(view: View<'_>) -> Option<String> {
+    let norm = BatchNorm::read(view.op)?;
+    let input = &view.graph.tensor(norm.x).shape;
+    if norm.training && view.op.target == "aten.batch_norm.default" && norm.mean.is_some() {
+        return None; // It changes its operands.
+    }
+    let mut names = terms(input);
+    let channel = names.get(1)?.clone();
+    if norm.training {
+        let over = |(_, name): (usize, &mut String)| *name = mark(name, "@");
+        names.iter_mut().enumerate().filter(|(dim, _)| *dim != 1).for_each(over);
+    }
+    let weights = vec![channel.clone(); view.op.inputs().len() - 1];
+    let inputs = [vec![operand(&names)], weights].concat();
+    // In evaluation the saved statistics have no elements.
+    let statistics = |shape: &Option<&[i64]>| match shape {
+        Some([0]) => "none^".into(),
+        _ => channel.clone(),
+    };
+    let mut outputs: Vec<String> = view.output_shapes().iter().map(statistics).collect();
+    *outputs.first_mut()? = operand(&names);
+    text(view, &inputs, &outputs, &[])
+}
+
+/// Batch norm in training, as sums over the batch.
+fn expand(op: &Op, to: &mut Builder<'_>) {
+    let Some(norm) = BatchNorm::read(op).filter(|norm| norm.training) else { return };
+    let mut steps = Steps::new(&norm, to);
+    let (centered, mean, var) = steps.moments(norm.x);
+    let scale = steps.scale(var, norm.eps);
+    steps.normalised(op, &norm, centered, scale);
+    steps.saved(op, 1, mean);
+    steps.saved(op, 2, scale);
+    steps.running(op, &norm, mean, var);
+}
+
+/// The shapes, types and labels that all steps of one batch norm share.
+struct Steps<'a, 'g> {
+    to: &'a mut Builder<'g>,
+    names: Terms,
+    shape: Vec<i64>,
+    /// The type of all steps.
+    work: Dtype,
+}
+
+impl<'a, 'g> Steps<'a, 'g> {
+    fn new(norm: &BatchNorm, to: &'a mut Builder<'g>) -> Self {
+        let (shape, work) = (to.shape(norm.x).to_vec(), wide(to.dtype(norm.x)));
+        Self { to, names: terms(&shape), shape, work }
+    }
+
+    fn all(&self) -> String {
+        operand(&self.names)
+    }
+
+    /// One element per channel, in the rank of the operand.
+    fn spread(&self) -> (String, Vec<i64>) {
+        let keep = |dim: usize| dim == 1;
+        let ones = (0..self.shape.len()).map(|dim| if keep(dim) { self.shape[dim] } else { 1 });
+        let labels = self.names.iter().enumerate();
+        let labels = labels.map(|(dim, name)| if keep(dim) { name.clone() } else { "1".into() });
+        (operand(&labels.collect::<Vec<_>>()), ones.collect())
+    }
+
+    /// How many elements are averaged.
+    fn count(&self) -> i64 {
+        self.shape.iter().product::<i64>() / self.shape[1].max(1)
+    }
+
+    fn op(&mut self, target: &str, args: Vec<Arg>, labels: &str, shape: &[i64]) -> TensorId {
+        self.to.op(target, args, labels, self.work, shape)
+    }
+
+    fn average(&mut self, x: TensorId) -> TensorId {
+        let (one, shape) = self.spread();
+        let dims = (0..self.shape.len()).filter(|dim| *dim != 1).map(|dim| Arg::Int(dim as i64));
+        let args = vec![Arg::Tensor(x), Arg::List(dims.collect()), Arg::Bool(true)];
+        self.op("aten.mean.dim", args, &format!("{} -> {one}", self.all()), &shape)
+    }
+
+    /// The centred operand, its mean and its variance.
+    fn moments(&mut self, x: TensorId) -> (TensorId, TensorId, TensorId) {
+        let (all, shape) = (self.all(), self.shape.clone());
+        let x = widened(self.to, x, self.work, &all);
+        let mean = self.average(x);
+        let (one, _) = self.spread();
+        let labels = format!("{all}, {one} -> {all}");
+        let centered = self.op("aten.sub.Tensor", pair(x, mean), &labels, &shape);
+        let labels = format!("{all}, {all} -> {all}");
+        let squares = self.op("aten.mul.Tensor", pair(centered, centered), &labels, &shape);
+        (centered, mean, self.average(squares))
+    }
+
+    /// One over the standard deviation.
+    fn scale(&mut self, var: TensorId, eps: f64) -> TensorId {
+        let (one, shape) = self.spread();
+        let labels = format!("{one} -> {one}");
+        let args = vec![Arg::Tensor(var), Arg::Float(eps)];
+        let sum = self.op("aten.add.Tensor", args, &labels, &shape);
+        self.op("aten.rsqrt.default", vec![Arg::Tensor(sum)], &labels, &shape)
+    }
+
+    fn normalised(&mut self, op: &Op, norm: &BatchNorm, x: TensorId, scale: TensorId) {
+        let ((one, shape), all) = (self.spread(), self.all());
+        let mut scale = scale;
+        if let Some(weight) = norm.weight {
+            let weight = self.spread_out(weight);
+            let labels = format!("{one}, {one} -> {one}");
+            scale = self.op("aten.mul.Tensor", pair(scale, weight), &labels, &shape);
+        }
+        let (target, args, labels) = match norm.bias {
+            Some(bias) => {
+                let bias = Arg::Tensor(self.spread_out(bias));
+                let args = [vec![bias], pair(x, scale)].concat();
+                ("aten.addcmul.default", args, format!("{one}, {all}, {one} -> {all}"))
+            }
+            None => ("aten.mul.Tensor", pair(x, scale), format!("{all}, {one} -> {all}")),
+        };
+        let whole = self.shape.clone();
+        finish(self.to, op, 0, (target, args, &labels), (self.work, &whole));
+    }
+
+    /// A weight per channel, in the rank of the operand and the type of the steps.
+    fn spread_out(&mut self, weight: TensorId) -> TensorId {
+        let (one, shape) = self.spread();
+        let channel = self.names[1].clone();
+        let weight = widened(self.to, weight, self.work, &channel);
+        let args = vec![Arg::Tensor(weight), int_list(&shape)];
+        self.op("aten.view.default", args, &format!("{channel} -> {one}"), &shape)
+    }
+
+    /// A statistic as an output, one element per channel.
+    fn saved(&mut self, op: &Op, index: usize, value: TensorId) {
+        let (one, channel) = (self.spread().0, self.names[1].clone());
+        if op.outputs.get(index).is_some_and(Option::is_some) {
+            let args = vec![Arg::Tensor(value), int_list(&[self.shape[1]])];
+            self.to.result(index, "aten.view.default", args, &format!("{one} -> {channel}"));
+        }
+    }
+
+    /// `old + momentum * (new - old)`, with the unbiased variance.
+    fn running(&mut self, op: &Op, norm: &BatchNorm, mean: TensorId, var: TensorId) {
+        let count = self.count() as f64;
+        for (index, old, new, factor) in
+            [(3, norm.mean, mean, 1.0), (4, norm.var, var, count / (count - 1.0).max(1.0))]
+        {
+            let (Some(old), Some(Some(_))) = (old, op.outputs.get(index)) else { continue };
+            let new = self.statistic(new, factor, old);
+            let channel = &self.names[1];
+            let labels = format!("{channel}, {channel} -> {channel}");
+            let args = [pair(old, new), vec![Arg::Float(norm.momentum)]].concat();
+            self.to.result(index, "aten.lerp.Scalar", args, &labels);
+        }
+    }
+
+    /// A statistic of this batch, outside of the gradient, in the type of the running one.
+    fn statistic(&mut self, value: TensorId, factor: f64, like: TensorId) -> TensorId {
+        let (one, channel, shape) = (self.spread().0, self.names[1].clone(), [self.shape[1]]);
+        let (work, same) = (self.work, format!("{channel} -> {channel}"));
+        let args = vec![Arg::Tensor(value), int_list(&shape)];
+        let labels = format!("{one} -> {channel}");
+        let mut new = self.to.op_no_grad("aten.view.default", args, &labels, work, &shape);
+        if factor != 1.0 {
+            let args = vec![Arg::Tensor(new), Arg::Float(factor)];
+            new = self.to.op_no_grad("aten.mul.Tensor", args, &same, work, &shape);
+        }
+        let dtype = self.to.dtype(like);
+        if dtype != work {
+            let args = vec![Arg::Tensor(new), Arg::Dtype(dtype)];
+            new = self.to.op_no_grad("aten.to.dtype", args, &same, dtype, &shape);
+        }
+        new
+    }
+}
+
+fn pair(a: TensorId, b: TensorId) -> Vec<Arg> {
+    vec![Arg::Tensor(a), Arg::Tensor(b)]
+}
+
+fn int_list(values: &[i64]) -> Arg {
+    Arg::List(values.iter().map(|value| Arg::Int(*value)).collect())
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    let mut local = plain(view, rule, part);
+    let channels = shape(view, 0, "input").and_then(|shape| shape.get(1)).copied();
+    if view.op.target == "aten.group_norm.default" && channels == Some(int(view.op, 1, "num_groups", 1)) {
+        set(&mut local, 1, "num_groups", LocalArg::Int(size(rule, part, "b")));
+    }
+    local
+}
+
+fn cost(view: View<'_>) -> Cost {
+    let made = output(view).map_or(0.0, numel);
+    Cost { flops: 8.0 * made, backward: 2.0, ..light(view, 8.0) }
+}

@@ -1,0 +1,184 @@
+//! Element by element, with broadcasting: every dim maps.
+
+use graph::{Arg, Op};
+
+use super::common::{
+    NOTHING, Terms, broadcast, float, light, moved, operand, output, plain, tensor, terms, text,
+};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::local::{LocalArg, LocalOp, Part, unchanged};
+
+pub(super) const FAMILY: Family =
+    Family { name: "pointwise", targets: TARGETS, rule, local, expand: None, cost };
+
+#[rustfmt::skip]
+const TARGETS: &[&str] = &[
+    "aten.abs.default", "aten.acos.default", "aten.acosh.default", "aten.add.Scalar",
+    "aten.add.Tensor", "aten.addcdiv.default", "aten.addcmul.default", "aten.alias.default",
+    "aten.angle.default", "aten.asin.default", "aten.asinh.default", "aten.atan.default",
+    "aten.atan2.default", "aten.atanh.default", "aten.bitwise_and.Scalar",
+    "aten.bitwise_and.Tensor", "aten.bitwise_left_shift.Tensor",
+    "aten.bitwise_left_shift.Tensor_Scalar", "aten.bitwise_not.default",
+    "aten.bitwise_or.Scalar", "aten.bitwise_or.Tensor", "aten.bitwise_right_shift.Tensor",
+    "aten.bitwise_right_shift.Tensor_Scalar", "aten.bitwise_xor.Scalar",
+    "aten.bitwise_xor.Tensor", "aten.broadcast_tensors.default", "aten.ceil.default",
+    "aten.celu.default", "aten.clamp.Tensor", "aten.clamp.default", "aten.clamp_max.Tensor",
+    "aten.clamp_max.default", "aten.clamp_min.Tensor", "aten.clamp_min.default",
+    "aten.clip.default", "aten.clone.default", "aten.contiguous.default", "aten.copy.default",
+    "aten.cos.default", "aten.cosh.default", "aten.detach.default", "aten.detach_copy.default",
+    "aten.digamma.default", "aten.div.Scalar", "aten.div.Scalar_mode", "aten.div.Tensor",
+    "aten.div.Tensor_mode", "aten.elu.default", "aten.empty_like.default", "aten.eq.Scalar",
+    "aten.eq.Tensor", "aten.erf.default", "aten.erfc.default", "aten.erfinv.default",
+    "aten.exp.default", "aten.exp2.default", "aten.expm1.default", "aten.fill.Scalar",
+    "aten.fill.Tensor", "aten.floor.default", "aten.floor_divide.Scalar",
+    "aten.floor_divide.default", "aten.fmax.default", "aten.fmin.default", "aten.fmod.Scalar",
+    "aten.fmod.Tensor", "aten.frac.default", "aten.full_like.default", "aten.ge.Scalar",
+    "aten.ge.Tensor", "aten.gelu.default", "aten.gt.Scalar", "aten.gt.Tensor",
+    "aten.hardshrink.default", "aten.hardsigmoid.default", "aten.hardswish.default",
+    "aten.hardtanh.default", "aten.heaviside.default", "aten.hypot.default",
+    "aten.isfinite.default", "aten.isinf.default", "aten.isnan.default", "aten.le.Scalar",
+    "aten.le.Tensor", "aten.leaky_relu.default", "aten.lerp.Scalar", "aten.lerp.Tensor",
+    "aten.lgamma.default", "aten.lift_fresh_copy.default", "aten.log.default",
+    "aten.log10.default", "aten.log1p.default", "aten.log2.default", "aten.log_sigmoid.default",
+    "aten.logaddexp.default", "aten.logical_and.default", "aten.logical_not.default",
+    "aten.logical_or.default", "aten.logical_xor.default", "aten.logit.default",
+    "aten.lt.Scalar", "aten.lt.Tensor", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor",
+    "aten.maximum.default", "aten.minimum.default", "aten.mish.default", "aten.mul.Scalar",
+    "aten.mul.Tensor", "aten.nan_to_num.default", "aten.ne.Scalar", "aten.ne.Tensor",
+    "aten.neg.default", "aten.ones_like.default", "aten.pow.Scalar", "aten.pow.Tensor_Scalar",
+    "aten.pow.Tensor_Tensor", "aten.prelu.default", "aten.reciprocal.default",
+    "aten.relu.default", "aten.relu6.default", "aten.remainder.Scalar",
+    "aten.remainder.Scalar_Tensor", "aten.remainder.Tensor", "aten.round.decimals",
+    "aten.round.default", "aten.rsqrt.default", "aten.rsub.Scalar", "aten.rsub.Tensor",
+    "aten.selu.default", "aten.sgn.default", "aten.sigmoid.default", "aten.sign.default",
+    "aten.signbit.default", "aten.silu.default", "aten.sin.default", "aten.sinc.default",
+    "aten.sinh.default", "aten.softplus.default", "aten.softshrink.default",
+    "aten.special_expit.default", "aten.special_log1p.default",
+    "aten.sqrt.default", "aten.square.default", "aten.sub.Scalar", "aten.sub.Tensor",
+    "aten.tan.default", "aten.tanh.default", 
+    "aten.threshold.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.other",
+    "aten.true_divide.Tensor", "aten.trunc.default", "aten.type_as.default",
+    "aten.where.Scalar", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self",
+    "aten.xlogy.Tensor", "aten.zeros_like.default", "aten.__and__.Scalar",
+    "aten.__and__.Tensor", "aten.__or__.Scalar", "aten.__or__.Tensor", "aten.__xor__.Scalar",
+    "aten.__xor__.Tensor", "aten.__lshift__.Scalar", "aten.__rshift__.Scalar",
+    "aten._to_copy.default", "aten._conj.default", "aten.real.default",
+];
+
+fn rule(view: View<'_>) -> Option<String> {
+    let result = output(view)?;
+    let names = terms(result);
+    let inputs: Vec<String> = view
+        .input_shapes()
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| match i {
+            1 if only_type(view.op) => NOTHING.into(),
+            1 if is_prelu(view.op) => operand(&channel(shape, &names)),
+            _ => operand(&broadcast(shape, result, &names)),
+        })
+        .collect();
+    let outputs = vec![operand(&names); view.op.outputs.len()];
+    text(view, &inputs, &outputs, &linear(view))
+}
+
+/// Whether the second operand gives a dtype and nothing else.
+fn only_type(op: &Op) -> bool {
+    matches!(&op.target[..], "aten.type_as.default" | "aten.to.other")
+}
+
+fn is_prelu(op: &Op) -> bool {
+    op.target == "aten.prelu.default"
+}
+
+/// A weight per channel: the second dim, or the only one.
+fn channel(shape: &[i64], names: &[String]) -> Terms {
+    match shape {
+        [1] => vec!["1".into()],
+        [] => vec![],
+        _ => names.get(1).or(names.first()).cloned().into_iter().collect(),
+    }
+}
+
+fn linear(view: View<'_>) -> Vec<Vec<usize>> {
+    let op = view.op;
+    let both = op.inputs().len() == 2;
+    match &op.target[..] {
+        "aten.add.Tensor" | "aten.sub.Tensor" | "aten.rsub.Tensor" if both => vec![vec![0, 1]],
+        "aten.mul.Tensor" if both => vec![vec![0], vec![1]],
+        "aten.mul.Tensor"
+        | "aten.mul.Scalar"
+        | "aten.div.Tensor"
+        | "aten.div.Scalar"
+        | "aten.true_divide.Tensor"
+            if tensor(op, 0, "self").is_some() =>
+        {
+            vec![vec![0]]
+        }
+        "aten.neg.default"
+        | "aten.clone.default"
+        | "aten.contiguous.default"
+        | "aten.detach.default"
+        | "aten.detach_copy.default"
+        | "aten.alias.default"
+        | "aten.lift_fresh_copy.default"
+        | "aten.real.default"
+        | "aten._conj.default" => {
+            vec![vec![0]]
+        }
+        "aten.to.dtype"
+        | "aten.to.dtype_layout"
+        | "aten.to.other"
+        | "aten.type_as.default"
+        | "aten._to_copy.default"
+            if keeps_dtype(view) =>
+        {
+            vec![vec![0]]
+        }
+        "aten.copy.default" | "aten.fill.Tensor" if keeps_dtype_of(view, 1) => vec![vec![1]],
+        "aten.where.self" => vec![vec![1, 2]],
+        "aten.where.ScalarOther" if float(op, 2, "other", 1.0) == 0.0 => vec![vec![1]],
+        "aten.where.ScalarSelf" if float(op, 1, "self", 1.0) == 0.0 => vec![vec![1]],
+        "aten.masked_fill.Scalar" if float(op, 2, "value", 1.0) == 0.0 => vec![vec![0]],
+        "aten.masked_fill.Tensor" => vec![vec![0, 2]],
+        "aten.lerp.Scalar" | "aten.lerp.Tensor" | "aten.addcdiv.default" => vec![vec![0, 1]],
+        "aten.addcmul.default" => vec![vec![0, 1], vec![0, 2]],
+        "aten.broadcast_tensors.default" => vec![(0..op.inputs().len()).collect()],
+        _ => vec![],
+    }
+}
+
+fn keeps_dtype(view: View<'_>) -> bool {
+    keeps_dtype_of(view, 0)
+}
+
+fn keeps_dtype_of(view: View<'_>, input: usize) -> bool {
+    let input = view.op.inputs().get(input).map(|id| view.graph.tensor(*id).dtype);
+    let output = view.op.outputs.iter().flatten().next().map(|id| view.graph.tensor(*id).dtype);
+    input == output
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    if only_type(view.op) {
+        return cast(view);
+    }
+    plain(view, rule, part)
+}
+
+fn cast(view: View<'_>) -> LocalOp {
+    let first = unchanged(view.op).args.into_iter().next().unwrap_or(LocalArg::None);
+    let output = view.op.outputs.iter().flatten().next();
+    let dtype = output.map_or(LocalArg::None, |id| LocalArg::Dtype(view.graph.tensor(*id).dtype));
+    super::common::call("aten.to.dtype", vec![first, dtype])
+}
+
+fn cost(view: View<'_>) -> Cost {
+    let scaled = !view.op.args.iter().skip(1).any(|arg| matches!(arg, Arg::Tensor(_)));
+    let linear = linear(view);
+    let joint = linear.iter().map(Vec::len).sum::<usize>() == view.op.inputs().len();
+    if !linear.is_empty() && (scaled || (joint && linear.len() == 1)) {
+        return moved(view);
+    }
+    light(view, 1.0)
+}

@@ -1,0 +1,141 @@
+//! Images and sequences, plane by plane: the batch and the channels map, space stays whole.
+
+use graph::Op;
+
+use super::common::{
+    Terms, along, letter, light, mark, operand, output, plain, product, shape, term, terms, text, whole,
+};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::local::{LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "pooling",
+    targets: &[
+        "aten.max_pool1d.default",
+        "aten.max_pool2d.default",
+        "aten.max_pool3d.default",
+        "aten.max_pool1d_with_indices.default",
+        "aten.max_pool2d_with_indices.default",
+        "aten.max_pool3d_with_indices.default",
+        "aten.avg_pool1d.default",
+        "aten.avg_pool2d.default",
+        "aten.avg_pool3d.default",
+        "aten.adaptive_avg_pool1d.default",
+        "aten.adaptive_avg_pool2d.default",
+        "aten.adaptive_avg_pool3d.default",
+        "aten._adaptive_avg_pool2d.default",
+        "aten._adaptive_avg_pool3d.default",
+        "aten.adaptive_max_pool1d.default",
+        "aten.adaptive_max_pool2d.default",
+        "aten.adaptive_max_pool3d.default",
+        "aten.upsample_nearest1d.vec",
+        "aten.upsample_nearest1d.default",
+        "aten.upsample_nearest2d.vec",
+        "aten.upsample_nearest2d.default",
+        "aten.upsample_nearest3d.vec",
+        "aten.upsample_nearest3d.default",
+        "aten._upsample_nearest_exact2d.vec",
+        "aten.upsample_linear1d.vec",
+        "aten.upsample_linear1d.default",
+        "aten.upsample_bilinear2d.vec",
+        "aten.upsample_bilinear2d.default",
+        "aten._upsample_bilinear2d_aa.vec",
+        "aten._upsample_bilinear2d_aa.default",
+        "aten.upsample_trilinear3d.vec",
+        "aten.upsample_bicubic2d.vec",
+        "aten.upsample_bicubic2d.default",
+        "aten._upsample_bicubic2d_aa.vec",
+        "aten.im2col.default",
+        "aten.pixel_shuffle.default",
+        "aten.pixel_unshuffle.default",
+        "aten.grid_sampler_2d.default",
+        "aten.grid_sampler.default",
+    ],
+    rule,
+    local,
+    expand: None,
+    cost,
+};
+
+fn name(op: &Op) -> &str {
+    op.target.split('.').nth(1).unwrap_or_default()
+}
+
+/// How many of the last dims are space.
+fn spatial(name: &str) -> usize {
+    match name {
+        _ if name.contains("1d") => 1,
+        _ if name.contains("3d") => 3,
+        _ => 2,
+    }
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    let (input, result) = (*view.input_shapes().first()?, output(view)?);
+    if input.contains(&0) || result.contains(&0) {
+        return None;
+    }
+    let name = name(view.op);
+    let (read, written) = match name {
+        "im2col" => unfolded(input, result)?,
+        "pixel_shuffle" | "pixel_unshuffle" => shuffled(input, result)?,
+        _ if name.starts_with("grid_sampler") => return sampled(view),
+        _ => {
+            let planes = input.len().checked_sub(spatial(name))?;
+            along(input, result, |dim| dim < planes)
+        }
+    };
+    let linear = if name.contains("max") { vec![] } else { vec![vec![0]] };
+    let outputs = vec![operand(&written); view.op.outputs.len()];
+    text(view, &[operand(&read)], &outputs, &linear)
+}
+
+/// `n c h w -> n (c k) l`: each channel's windows follow each other.
+fn unfolded(input: &[i64], result: &[i64]) -> Option<(Terms, Terms)> {
+    let planes = input.len().checked_sub(2)?;
+    let read = [&terms(input)[..planes], &whole(&input[planes..], "x")].concat();
+    let mut written = read[..planes].to_vec();
+    let last = planes.checked_sub(1)?;
+    written[last] = product(&[read[last].clone(), window(result[last], input[last])]);
+    written.push(mark(&term(*result.last()?, "l"), "^"));
+    Some((read, written))
+}
+
+/// What is left of a product of channels and something else.
+fn window(all: i64, channels: i64) -> String {
+    mark(&term(all / channels, "k"), "^")
+}
+
+/// Channels become space, or space channels.
+fn shuffled(input: &[i64], result: &[i64]) -> Option<(Terms, Terms)> {
+    let planes = input.len().checked_sub(2)?;
+    let last = planes.checked_sub(1)?;
+    let channels = input[last].min(result[last]);
+    let side = |shape: &[i64], stem: &str| {
+        let mut names = [&terms(shape)[..planes], &whole(&shape[planes..], stem)].concat();
+        names[last] = product(&[term(channels, &letter(last)), window(shape[last], channels)]);
+        names
+    };
+    Some((side(input, "x"), side(result, "y")))
+}
+
+/// Each place of the grid reads anywhere in its image.
+fn sampled(view: View<'_>) -> Option<String> {
+    let (image, grid) = (shape(view, 0, "input")?, shape(view, 1, "grid")?);
+    let (result, rank) = (output(view)?, image.len());
+    let written = terms(result);
+    let read = [&written[..2], &whole(&image[2..], "x")].concat();
+    let mut places = vec![written[0].clone()];
+    places.extend(written[2..rank].iter().cloned());
+    places.push(mark(&term(*grid.last()?, "xy"), "^"));
+    text(view, &[operand(&read), operand(&places)], &[operand(&written)], &[vec![0]])
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    plain(view, rule, part)
+}
+
+fn cost(view: View<'_>) -> Cost {
+    light(view, 4.0)
+}

@@ -1,0 +1,235 @@
+//! Pieces of a tensor along a dim, and tensors put together along one.
+//!
+//! Equal pieces are the outer factor of a product, so the inner one may be split; unequal pieces
+//! keep the dim whole.
+
+use graph::Op;
+
+use super::common::{
+    Terms, along, dims, float, free, int, ints, letter, mark, moved, operand, output, plain, product, set,
+    shape, term, terms, text, unary, wrap,
+};
+use super::{Cost, Family, View};
+use crate::algebra::Rule;
+use crate::local::{LocalArg, LocalOp, Part};
+
+pub(super) const FAMILY: Family = Family {
+    name: "splitting",
+    targets: &[
+        "aten.split.Tensor",
+        "aten.split.sizes",
+        "aten.split_with_sizes.default",
+        "aten.chunk.default",
+        "aten.unbind.int",
+        "aten.cat.default",
+        "aten.concat.default",
+        "aten.stack.default",
+        "aten.glu.default",
+        "aten.select.int",
+        "aten.slice.Tensor",
+        "aten.narrow.default",
+        "aten.constant_pad_nd.default",
+        "aten.pad.default",
+        "aten.roll.default",
+        "aten.flip.default",
+    ],
+    rule,
+    local,
+    expand: None,
+    cost,
+};
+
+fn name(op: &Op) -> &str {
+    op.target.split('.').nth(1).unwrap_or_default()
+}
+
+fn rule(view: View<'_>) -> Option<String> {
+    match name(view.op) {
+        "split" | "split_with_sizes" | "chunk" => pieces(view),
+        "unbind" => unbind(view),
+        "cat" | "concat" => cat(view),
+        "stack" => stack(view),
+        "glu" => glu(view),
+        "select" => select(view),
+        "slice" | "narrow" => slice(view),
+        "constant_pad_nd" | "pad" => pad(view),
+        _ => turned(view),
+    }
+}
+
+fn pieces(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    let dim = wrap(int(view.op, 2, "dim", 0), input.len())?;
+    let sizes = sizes(view, input[dim], dim)?;
+    let (whole, parts) = joined(&sizes, &letter(dim));
+    let with = |term: &String| {
+        let mut all = terms(input);
+        all[dim] = term.clone();
+        operand(&all)
+    };
+    text(view, &[with(&whole)], &parts.iter().map(with).collect::<Vec<_>>(), &[vec![0]])
+}
+
+/// The sizes of the pieces, also of those that nothing reads.
+fn sizes(view: View<'_>, size: i64, dim: usize) -> Option<Vec<i64>> {
+    let count = i64::try_from(view.op.outputs.len()).ok().filter(|count| *count > 0)?;
+    let step = match name(view.op) {
+        "chunk" => {
+            let count = int(view.op, 1, "chunks", 1).max(1);
+            (size + count - 1) / count
+        }
+        "split" if view.op.target == "aten.split.Tensor" => int(view.op, 1, "split_size", size),
+        _ => return ints(view.op, 1, "split_sizes").or(ints(view.op, 1, "split_size")),
+    };
+    let shapes = view.output_shapes();
+    let of =
+        |(i, shape): (i64, &Option<&[i64]>)| shape.map_or((size - i * step).min(step), |shape| shape[dim]);
+    Some((0..count).zip(&shapes).map(of).collect())
+}
+
+/// The term of a dim that is a sequence of pieces, and the term of each piece.
+fn joined(sizes: &[i64], name: &str) -> (String, Vec<String>) {
+    let (first, total) = (sizes.first().copied().unwrap_or(0), sizes.iter().sum::<i64>());
+    if total > 0 && sizes.iter().all(|size| *size == first) {
+        let piece = term(first, name);
+        let count = mark(&term(sizes.len() as i64, &format!("{name}_piece")), "^");
+        return (product(&[count, piece.clone()]), vec![piece; sizes.len()]);
+    }
+    let piece = |(i, &size): (usize, &i64)| mark(&term(size, &format!("{name}_{i}")), "^");
+    (mark(&term(total, name), "^"), sizes.iter().enumerate().map(piece).collect())
+}
+
+fn unbind(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    let dim = wrap(int(view.op, 1, "dim", 0), input.len())?;
+    let (read, written) = without(input, dim);
+    unary(view, &read, &written, true)
+}
+
+/// The dim stays whole on one side and is absent on the other.
+fn without(input: &[i64], dim: usize) -> (Terms, Terms) {
+    let mut read = terms(input);
+    read[dim] = mark(&read[dim], "^");
+    let mut rest = read.clone();
+    rest.remove(dim);
+    (read, rest)
+}
+
+fn cat(view: View<'_>) -> Option<String> {
+    let result = output(view)?;
+    let dim = wrap(int(view.op, 1, "dim", 0), result.len())?;
+    let shapes = view.input_shapes();
+    // A tensor of shape [0] is skipped, whatever the others' rank.
+    let skipped = |shape: &[i64]| shape == [0] && result.len() != 1;
+    let sizes: Vec<i64> =
+        shapes.iter().map(|s| if skipped(s) { 0 } else { s.get(dim).copied().unwrap_or(0) }).collect();
+    let (joined, parts) = joined(&sizes, &letter(dim));
+    let with = |term: &String| {
+        let mut all = terms(result);
+        all[dim] = term.clone();
+        operand(&all)
+    };
+    let inputs: Vec<String> = (0..shapes.len())
+        .map(|i| if skipped(shapes[i]) { format!("skipped{i}^") } else { with(&parts[i]) })
+        .collect();
+    text(view, &inputs, &[with(&joined)], &[(0..inputs.len()).collect()])
+}
+
+fn stack(view: View<'_>) -> Option<String> {
+    let result = output(view)?;
+    let dim = wrap(int(view.op, 1, "dim", 0), result.len())?;
+    let (written, read) = without(result, dim);
+    let inputs = vec![operand(&read); view.op.inputs().len()];
+    text(view, &inputs, &[operand(&written)], &[(0..inputs.len()).collect()])
+}
+
+fn glu(view: View<'_>) -> Option<String> {
+    let (input, result) = (shape(view, 0, "self")?, output(view)?);
+    let dim = wrap(int(view.op, 1, "dim", -1), input.len())?;
+    let written = terms(result);
+    let mut read = written.clone();
+    read[dim] = product(&["half^".into(), written[dim].clone()]);
+    unary(view, &read, &written, false)
+}
+
+fn select(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    let (read, written) = without(input, wrap(int(view.op, 1, "dim", 0), input.len())?);
+    unary(view, &read, &written, true)
+}
+
+/// A range that is all of the dim changes nothing.
+fn slice(view: View<'_>) -> Option<String> {
+    let (read, written) = along(shape(view, 0, "self")?, output(view)?, |_| true);
+    unary(view, &read, &written, true)
+}
+
+fn pad(view: View<'_>) -> Option<String> {
+    let (input, result) = (shape(view, 0, "self")?, output(view)?);
+    let amounts = ints(view.op, 1, "pad")?;
+    let touched = |dim: usize| {
+        let at = 2 * (input.len() - 1 - dim);
+        amounts.get(at..).is_some_and(|rest| rest.iter().take(2).any(|amount| *amount != 0))
+    };
+    let (read, written) = along(input, result, |dim| !touched(dim));
+    unary(view, &read, &written, pads_with_zeros(view.op))
+}
+
+fn pads_with_zeros(op: &Op) -> bool {
+    let position = if name(op) == "pad" { 3 } else { 2 };
+    let other = matches!(op.arg(2, "mode"), Some(graph::Arg::Str(mode)) if mode != "constant");
+    // Copies of the border, or of the tensor itself, are linear too.
+    other || float(op, position, "value", 0.0) == 0.0
+}
+
+/// Roll and flip.
+fn turned(view: View<'_>) -> Option<String> {
+    let input = shape(view, 0, "self")?;
+    let position = if name(view.op) == "roll" { 2 } else { 1 };
+    let turned = match ints(view.op, position, "dims") {
+        Some(list) if list.is_empty() && position == 1 => vec![],
+        _ => dims(view.op, position, "dims", input.len())?,
+    };
+    let (read, written) = along(input, output(view)?, |dim| !turned.contains(&dim));
+    unary(view, &read, &written, true)
+}
+
+fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    let mut local = plain(view, rule, part);
+    let rank = part.inputs.first().map_or(0, Vec::len);
+    match name(view.op) {
+        "chunk" | "split" | "split_with_sizes" => divide(view, part, &mut local),
+        "narrow" => {
+            let dim = wrap(int(view.op, 1, "dim", 0), rank).unwrap_or(0);
+            set(&mut local, 3, "length", LocalArg::Int(part.outputs[0][dim]));
+        }
+        _ => {}
+    }
+    local
+}
+
+/// A dim that is split has equal pieces, of this part's own size.
+fn divide(view: View<'_>, part: &Part, local: &mut LocalOp) {
+    let dim = wrap(int(view.op, 2, "dim", 0), part.inputs[0].len()).unwrap_or(0);
+    let whole = shape(view, 0, "self").map_or(0, |shape| shape[dim]);
+    if whole == part.inputs[0][dim] {
+        return;
+    }
+    let count = view.op.outputs.len().max(1);
+    let size = part.inputs[0][dim] / count as i64;
+    // Pieces without elements can only be asked for one by one.
+    let (target, argument) = match size {
+        0 => ("aten.split_with_sizes.default", crate::local::ints(&vec![0; count])),
+        size => ("aten.split.Tensor", LocalArg::Int(size)),
+    };
+    let args = vec![LocalArg::Input(0), argument, LocalArg::Int(dim as i64)];
+    *local = super::common::call(target, args);
+}
+
+fn cost(view: View<'_>) -> Cost {
+    match name(view.op) {
+        "cat" | "concat" | "stack" | "constant_pad_nd" | "pad" | "roll" | "flip" => moved(view),
+        "glu" => super::common::light(view, 2.0),
+        _ => free(view),
+    }
+}

@@ -1,0 +1,46 @@
+"""The names of a module's state, and which of them are one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass
+class Names:
+    """The state dict's names: groups of tied ones under the first."""
+
+    params: dict[str, list[str]]
+    buffers: dict[str, list[str]]
+    persistent: set[str]
+
+    @staticmethod
+    def of(module: nn.Module) -> Names:
+        params = _groups(module.named_parameters(remove_duplicate=False))
+        buffers = _groups(module.named_buffers(remove_duplicate=False))
+        return Names(params, buffers, _persistent(module))
+
+    def canonical(self, name: str) -> str:
+        for groups in (self.params, self.buffers):
+            for first, group in groups.items():
+                if name in group:
+                    return first
+        raise KeyError(name)
+
+
+def _groups(named: Any) -> dict[str, list[str]]:
+    groups: dict[int, list[str]] = {}
+    for name, tensor in named:
+        groups.setdefault(id(tensor), []).append(name)
+    return {group[0]: group for group in groups.values()}
+
+
+def _persistent(module: nn.Module) -> set[str]:
+    found = set()
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        for name in part._buffers:
+            if name not in part._non_persistent_buffers_set:
+                found.add(f"{prefix}.{name}" if prefix else name)
+    return found

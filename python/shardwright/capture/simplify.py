@@ -1,0 +1,99 @@
+"""Removes what a functional graph without devices and layouts does not need.
+
+Releases of PyTorch differ in these nodes; without them ordinary models have one text.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+_ATEN = torch.ops.aten
+NO_GRAD = "shardwright_no_grad"
+_ASSERTIONS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert_")
+_COPIES = (_ATEN.clone.default, _ATEN.contiguous.default, _ATEN.lift_fresh_copy.default)
+_ALIASES = (_ATEN.alias.default,)
+# Whether a view is possible depends on the layout, which differs between devices and shards.
+_RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
+_READ_LAYOUT = (_ATEN.as_strided.default, _ATEN.view.dtype, _ATEN.as_strided_scatter.default)
+
+
+def simplify(program: ExportedProgram) -> None:
+    """Drops assertions, copies, broadcasts that change nothing, and what nobody reads."""
+    graph = program.graph
+    for node in graph.nodes:
+        if str(node.target).startswith(_ASSERTIONS):
+            node.meta["shardwright_dead"] = True
+        elif node.target is _ATEN.broadcast_tensors.default:
+            _unbroadcast(program, node)
+        elif node.target is _ATEN.copy.default:
+            _uncopy(program, node)
+    if not any(node.target in _READ_LAYOUT for node in graph.nodes):
+        _forget_layout(program)
+    _sweep(graph)
+
+
+def is_no_grad(node: fx.Node) -> bool:
+    return bool((node.meta.get("custom") or {}).get(NO_GRAD))
+
+
+def mark_no_grad(node: fx.Node, no_grad: bool) -> None:
+    """In the one place of a node's meta that decomposing carries on."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), NO_GRAD: no_grad}
+
+
+def is_getitem(node: fx.Node) -> bool:
+    return node.target is operator.getitem
+
+
+def _forget_layout(program: ExportedProgram) -> None:
+    for node in list(program.graph.nodes):
+        if node.target in _RESHAPES:
+            node.target = _ATEN.reshape.default
+        elif node.target in _COPIES + _ALIASES and not is_no_grad(node):
+            _replace(program, node, node.args[0])
+
+
+def _unbroadcast(program: ExportedProgram, node: fx.Node) -> None:
+    """``broadcast_tensors`` of equal shapes, which the losses of torch.nn.functional call."""
+    tensors: Any = node.args[0]
+    if is_no_grad(node) or len({tuple(t.meta["val"].shape) for t in tensors}) > 1:
+        return
+    for user in list(node.users):
+        _replace(program, user, tensors[user.args[1]])
+
+
+def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
+    """The functional ``copy_`` has no derivative: it is a cast and an expansion of its source."""
+    source: Any = node.args[1]
+    value, wanted = source.meta["val"], node.meta["val"]
+    if value.dtype != wanted.dtype:
+        value = value.to(wanted.dtype)
+        source = _insert(node, _ATEN._to_copy.default, (source,), {"dtype": wanted.dtype}, value)
+    if value.shape != wanted.shape:
+        arguments = (source, list(wanted.shape))
+        source = _insert(node, _ATEN.expand.default, arguments, {}, value.expand(wanted.shape))
+    _replace(program, node, source)
+
+
+def _insert(before: fx.Node, target: Any, args: Any, kwargs: Any, value: Any) -> fx.Node:
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    node.meta = {**before.meta, "val": value}
+    return node
+
+
+def _replace(program: ExportedProgram, node: fx.Node, by: Any) -> None:
+    program.graph_signature.replace_all_uses(node.name, by.name)
+    node.replace_all_uses_with(by)
+
+
+def _sweep(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        is_dead = "shardwright_dead" in node.meta or not node.users
+        if is_dead and node.op in ("call_function", "get_attr"):
+            graph.erase_node(node)

@@ -1,0 +1,41 @@
+"""Gradients of several leaves, reduced in one message while backward goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .comm import Comm, Ranks
+
+
+class Bucket:
+    """Leaves of one dtype. Until `wait`, their gradients are on the way."""
+
+    def __init__(self, comm: Comm, leaves: Sequence[Tensor], ranks: Ranks):
+        self._leaves = leaves
+        self._ids = {id(leaf) for leaf in leaves}
+        self._flat = _flattened(leaves)
+        self._work = comm.all_reduce(self._flat, ranks, "sum") if self._flat.numel() else None
+
+    def has(self, leaf: Tensor) -> bool:
+        return id(leaf) in self._ids
+
+    def wait(self) -> None:
+        """The leaves' gradients become views of the message: nothing is copied."""
+        if self._work is not None:
+            self._work.wait()
+        parts = self._flat.split([leaf.numel() for leaf in self._leaves])
+        for leaf, part in zip(self._leaves, parts, strict=True):
+            leaf.grad = part.view(leaf.shape)
+
+
+def _flattened(leaves: Sequence[Tensor]) -> Tensor:
+    """All gradients in one buffer, zeros where none has arisen; the leaves give theirs up."""
+    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    if len(grads) == 1 and grads[0].is_contiguous():
+        return grads[0].detach().view(-1)
+    return torch.cat([grad.reshape(-1) for grad in grads])

@@ -1,0 +1,146 @@
+"""How ranks talk: a small interface, and its implementation on `torch.distributed`.
+
+Buffers are flat and of equal size on all ranks where the operation needs that; everything about
+dims, factors and uneven pieces is done above, in `collectives`. `ranks` is always a group in the
+order of its pieces. The other implementation, threads in one process, is in `local`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Ranks = tuple[int, ...]
+
+
+class Work(Protocol):
+    def wait(self) -> Any: ...
+
+
+class Comm(Protocol):
+    rank: int
+    world: int
+    device: torch.device
+
+    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Makes all groups. Every rank calls this once, before the first step."""
+
+    def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
+        """In place, and asynchronous. `op` is sum, max or min."""
+
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
+        """`rows[i]` becomes the `x` of `ranks[i]`."""
+
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+        """`out` becomes the sum of all ranks' row for this rank."""
+
+    def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
+        """`out[i]` becomes the piece that `ranks[i]` has for this rank."""
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """One message for each pair of ranks."""
+
+    def broadcast(self, x: Tensor, source: int) -> None:
+        """From one rank to all of the world, in place."""
+
+    def barrier(self) -> None: ...
+
+
+class Done:
+    def wait(self) -> None:
+        return None
+
+
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class TorchComm:
+    """`torch.distributed`: Gloo on CPUs, NCCL on GPUs. The process group must be initialised."""
+
+    def __init__(self, device: torch.device | str | None = None, *, watch: bool = True):
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device(device) if device else _default_device()
+        self._groups: dict[frozenset[int], dist.ProcessGroup | None] = {}
+        self._watch = watch and self.world > 1
+
+    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
+        everyone = frozenset(range(self.world))
+        self._groups[everyone] = None
+        for group in (frozenset(group) for grouping in groups for group in grouping):
+            if len(group) > 1 and group not in self._groups:
+                made = dist.new_group(sorted(group))
+                self._groups[group] = made if self.rank in group else None
+        if self.world > 1:
+            # NCCL wants one collective of all ranks before it sends between two of them.
+            self.barrier()
+        if self._watch:
+            from .watch import watch
+
+            watch(self.rank, self.world)
+            self._watch = False
+
+    def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
+        work = dist.all_reduce(x, OPS[op], group=self._group(ranks), async_op=True)
+        return work if work is not None else Done()
+
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
+        order = _order(ranks)
+        into = rows if order is None else torch.empty_like(rows)
+        dist.all_gather_into_tensor(_wire(into).view(-1), _wire(x), group=self._group(ranks))
+        if order is not None:
+            rows[order] = into
+
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+        order = _order(ranks)
+        given = rows if order is None else rows[order]
+        dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks))
+
+    def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
+        order = _order(ranks)
+        at = list(range(len(ranks))) if order is None else order
+        given = [_wire(pieces[i].reshape(-1)) for i in at]
+        taken = [out[i] for i in at]
+        size = taken[0].element_size() // given[0].element_size()
+        lengths = [x.numel() * size for x in taken]
+        received = torch.empty(sum(lengths), dtype=given[0].dtype, device=given[0].device)
+        dist.all_to_all_single(
+            received, torch.cat(given), lengths, [x.numel() for x in given], group=self._group(ranks)
+        )
+        for target, part in zip(taken, received.split(lengths), strict=True):
+            _wire(target).view(-1).copy_(part)
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        ops = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(sends.items())]
+        ops += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(receives.items())]
+        for work in dist.batch_isend_irecv(ops) if ops else []:
+            work.wait()
+
+    def broadcast(self, x: Tensor, source: int) -> None:
+        dist.broadcast(_wire(x), source)
+
+    def barrier(self) -> None:
+        dist.all_reduce(torch.zeros(1, device=self.device))
+
+    def _group(self, ranks: Ranks) -> dist.ProcessGroup | None:
+        return self._groups[frozenset(ranks)]
+
+
+def _default_device() -> torch.device:
+    if dist.get_backend() != "nccl":
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _order(ranks: Ranks) -> list[int] | None:
+    """PyTorch sorts the ranks of a group: where the sorted ranks stand in ours, if elsewhere."""
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
+    return None if order == list(range(len(ranks))) else order
+
+
+def _wire(x: Tensor) -> Tensor:
+    """Bytes for a type that no backend moves."""
+    return x.view(torch.uint8) if x.dtype == torch.int16 else x

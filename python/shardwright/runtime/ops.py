@@ -1,0 +1,91 @@
+"""The `sw.*` operators that emitted code calls: see `docs/runtime-operators.md`. All are differentiable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import regions
+from .run import current_run
+
+
+def cut(x: Tensor, factors: Sequence[Sequence[int]], region: Sequence[tuple[int, int]]) -> Tensor:
+    """The part of `x` in a region, an interval for each of the factors of its dims."""
+    return regions.cut(x, factors, tuple(region))
+
+
+def mean(x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch.dtype | None) -> Tensor:
+    return x.sum(list(dims), keepdim, dtype=dtype) / count
+
+
+def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: int) -> Tensor:
+    rows = weight.shape[0]
+    local = indices - start
+    other = (local < 0) | (local >= rows)
+    if rows == 0:
+        # No value, but still a function of the weight.
+        return weight.new_zeros(*indices.shape, *weight.shape[1:]) + weight.sum()
+    padding = padding_idx - start if start <= padding_idx < start + rows else -1
+    found = torch.embedding(weight, local.masked_fill(other, 0), padding)
+    return found.masked_fill(other.unsqueeze(-1), 0)
+
+
+def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int) -> Tensor:
+    columns = x.shape[dim]
+    if columns == 0:
+        return x.sum(dim)
+    local = targets - start
+    other = (local < 0) | (local >= columns) | (targets == ignore_index)
+    found = x.gather(dim, local.masked_fill(other, 0).unsqueeze(dim)).squeeze(dim)
+    return found.masked_fill(other, 0)
+
+
+def dropout(x: Tensor, p: float, operator: int, slot: int) -> Tensor:
+    return native_dropout(x, p, operator, slot)[0]
+
+
+def native_dropout(x: Tensor, p: float, operator: int, slot: int) -> tuple[Tensor, Tensor]:
+    if p == 1:
+        return x * 0, torch.zeros_like(x, dtype=torch.bool)
+    mask = _mask(x.shape, p, operator, slot, x.device)
+    # The mask first: then only its bytes are kept for backward.
+    return x * mask * (1 / (1 - p)), mask
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    operator: int,
+    slot: int,
+) -> Tensor:
+    if enable_gqa:
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+        v = v.repeat_interleave(q.shape[-3] // v.shape[-3], -3)
+    # As PyTorch does, half of the scale on each side: products stay small in half precision.
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    half = abs(scale) ** 0.5
+    scores = (q * half) @ (k * math.copysign(half, scale)).transpose(-2, -1)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    elif mask is not None:
+        scores = scores + mask
+    # A row without any key gives zeros, not NaN.
+    probabilities = torch.ops.aten._safe_softmax.default(scores, -1)
+    return dropout(probabilities, dropout_p, operator, slot) @ v
+
+
+def _mask(shape: Sequence[int], p: float, operator: int, slot: int, device: torch.device) -> Tensor:
+    return current_run().masks(operator, slot, shape, 1 - p, device)
+
+

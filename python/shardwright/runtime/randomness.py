@@ -1,0 +1,88 @@
+"""Random numbers that do not depend on which rank draws them, or how often.
+
+*Keyed*: a mask is drawn from a generator seeded by what it is for: seed, step, micro-batch, operator
+and region. Replicas agree, shards differ, recomputation repeats.
+
+*Single-device*: at the start of a forward the masks of all random operators are drawn whole, in the
+order of the graph, from PyTorch's default CPU generator, as the plain module would; each rank keeps
+its regions. All ranks must have seeded that generator alike. For comparisons, not for speed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from ..errors import RuntimeFault
+from .program import Draw, Program
+from .regions import Region, cut, whole
+
+# (operator, slot, shape, probability of keeping, device) -> bool mask
+Masks = Callable[[int, int, Sequence[int], float, torch.device], Tensor]
+
+MODES = ("keyed", "single-device")
+
+
+def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region) -> int:
+    """A seed for a generator: the same on every machine and in every version of Python."""
+    numbers = [seed, step, micro_batch, operator, *(end for interval in region for end in interval)]
+    digest = blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
+    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+        generator = torch.Generator(device)
+        generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
+        drawn = torch.empty(list(shape), dtype=torch.bool, device=device)
+        return drawn.bernoulli_(keep, generator=generator)
+
+    return mask
+
+
+def single_device_masks(program: Program, rank: int, generator: torch.Generator) -> Masks:
+    regions = program.ranks[rank].random
+    kept: dict[tuple[int, int], Tensor] = {}
+    for draw in program.random:
+        full = _drawn(program, draw, generator)
+        for slot, region in enumerate(regions.get(draw.op, [])):
+            kept[draw.op, slot] = _part(program, draw, full, region)
+
+    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+        found = kept.get((operator, slot))
+        if found is None or tuple(found.shape) != tuple(shape):
+            has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
+            raise RuntimeFault(
+                "SW0611",
+                f"the single device's random numbers are not known for operator {operator}",
+                why=f"the program's table has {has}, the operator draws {tuple(shape)}",
+                fix='use randomness="keyed"',
+            )
+        return found.to(device)
+
+    return mask
+
+
+def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
+    """The whole mask, drawn as `F.dropout` does: in the order in which the tensor lies in memory."""
+    shape = list(program.tensors[draw.tensor].shape)
+    if draw.keys is not None:
+        shape[-1] = draw.keys
+    order = draw.order or list(range(len(shape)))
+    drawn = torch.empty([shape[dim] for dim in order], dtype=torch.bool)
+    if drawn.numel() and draw.p < 1:
+        drawn.bernoulli_(1 - draw.p, generator=generator)
+    return drawn.permute([order.index(dim) for dim in range(len(shape))])
+
+
+def _part(program: Program, draw: Draw, full: Tensor, region: Region) -> Tensor:
+    factors = program.tensors[draw.tensor].factors
+    if draw.keys is not None:
+        before = sum(len(dim) for dim in factors[:-1])
+        factors = [*factors[:-1], [draw.keys]]
+        region = (*region[:before], *whole([[draw.keys]]))
+    return cut(full, factors, region).clone()

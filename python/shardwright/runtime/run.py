@@ -1,0 +1,228 @@
+"""One forward of a rank's program, and its backward: the `run` of emitted code.
+
+The methods are described in `docs/emitted-program.md`. Between calls, values are detached tensors
+whose `requires_grad` says whether a gradient is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import RuntimeFault
+from . import collectives
+from .buckets import Bucket
+from .calls import Saved, call_forgetting, call_saving, match
+from .exchange import exchange
+from .randomness import Masks
+from .worker import Worker
+
+Sizes = Sequence[int] | None
+Factors = Sequence[Sequence[int]] | None
+Issued = tuple[int, str, int]
+
+_current: ContextVar[Run] = ContextVar("shardwright_run")
+
+
+def current_run() -> Run:
+    """The run whose `call` is executing, backward included."""
+    run = _current.get(None)
+    if run is None:
+        raise RuntimeFault("SW0611", "a random operator is called outside of a program")
+    return run
+
+
+class Run:
+    def __init__(self, worker: Worker, masks: Masks, issued: list[Issued], *, saving: bool):
+        self.worker, self.comm = worker, worker.comm
+        self.masks = masks
+        # What was really communicated: step, kind, and the bytes that this rank gave.
+        self.issued = issued
+        self.leaves = worker.shards.leaves()
+        self._saving = saving
+        self._saved: dict[int, Saved] = {}
+        self._last = -1
+        self._state = "new"
+        self._reducing = True
+        self._buckets: list[Bucket] = []
+        self._of_shards: dict[int, Tensor] = {}
+
+    # What the module calls.
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """Outputs in the graph's order; `None` for those that do not leave."""
+        worker = self.worker
+        with torch.enable_grad() if self._saving else torch.no_grad():
+            outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
+        self._state = "forwarded"
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+    def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> None:
+        """With `reduce` the gradients become whole and move to the shards; else they stay in the leaves."""
+        self._begin_backward()
+        self._reducing = reduce
+        worker = self.worker
+        with torch.no_grad():
+            worker.code.backward(self, self.leaves.tree, worker.constants, *seeds)  # type: ignore[misc]
+            if reduce:
+                self._settle()
+                worker.shards.take_gradients(self.leaves)
+                for shard, grad in self._of_shards.items():
+                    worker.shards.add_gradient(shard, grad)
+        self._state = "done"
+
+    # What emitted code calls.
+
+    def call(self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+        with self._executing():
+            if not self._saving:
+                return function(*args)
+            keep = call_forgetting if recompute else call_saving
+            results, self._saved[step] = keep(function, args, self.leaves.index)
+            return results
+
+    def grad(self, step: int, *grads: Tensor | None) -> Any:
+        saved = self._saved.pop(step)
+        with self._executing():
+            if saved.again is not None and any(grad is not None for grad in grads):
+                function, args = saved.again
+                _, saved = call_saving(function, args, self.leaves.index)
+            if saved.again is None:
+                edges, given = match(saved, grads)
+                if edges:
+                    torch.autograd.backward(edges, given)
+        found = tuple(slot.take() for slot in saved.slots)
+        return found[0] if len(found) == 1 else found
+
+    def all_reduce(self, step: int, x: Tensor, group: int, op: str = "sum") -> Tensor:
+        ranks = self._begin(step, "all_reduce", x.nbytes, group)
+        with torch.no_grad():
+            y = collectives.all_reduce(self.comm, x, ranks, op)
+        return self._marked(y, x.requires_grad)
+
+    def all_gather(
+        self, step: int, x: Tensor, group: int, dim: int, sizes: Sizes = None, factors: Factors = None
+    ) -> Tensor:
+        ranks = self._begin(step, "all_gather", x.nbytes, group)
+        with torch.no_grad():
+            y = collectives.all_gather(self.comm, x, ranks, dim, sizes, factors)
+        return self._marked(y, x.requires_grad)
+
+    def reduce_scatter(
+        self, step: int, x: Tensor, group: int, dim: int, sizes: Sizes = None, factors: Factors = None
+    ) -> Tensor:
+        ranks = self._begin(step, "reduce_scatter", x.nbytes, group)
+        with torch.no_grad():
+            y = collectives.reduce_scatter(self.comm, x, ranks, dim, sizes, factors)
+        return self._marked(y, x.requires_grad)
+
+    def all_to_all(
+        self,
+        step: int,
+        x: Tensor,
+        group: int,
+        send: int,
+        receive: int,
+        send_sizes: Sizes = None,
+        receive_sizes: Sizes = None,
+        send_factors: Factors = None,
+        receive_factors: Factors = None,
+    ) -> Tensor:
+        ranks = self._begin(step, "all_to_all", x.nbytes, group)
+        with torch.no_grad():
+            y = collectives.all_to_all(
+                self.comm, x, ranks, (send, send_sizes, send_factors), (receive, receive_sizes, receive_factors)
+            )
+        return self._marked(y, x.requires_grad)
+
+    def exchange(self, step: int, *xs: Tensor) -> Any:
+        table = self.worker.program.exchanges[step]
+        targets = self._exchange(step, "exchange", xs)
+        needed = any(x.requires_grad for x in xs) if xs else table.grad
+        marked = tuple(self._marked(target, needed) for target in targets)
+        return marked[0] if len(marked) == 1 else marked
+
+    def reduce_gradients(self, step: int, group: int, leaves: Sequence[Tensor]) -> None:
+        if not self._reducing:
+            return
+        ranks = self._begin(step, "reduce_gradients", sum(leaf.nbytes for leaf in leaves), group)
+        if any(bucket.has(leaf) for bucket in self._buckets for leaf in leaves):
+            self._settle()
+        dtypes = list(dict.fromkeys(leaf.dtype for leaf in leaves))
+        for dtype in dtypes if len(ranks) > 1 else []:
+            own = [leaf for leaf in leaves if leaf.dtype == dtype]
+            self._buckets.append(Bucket(self.comm, own, ranks))
+
+    def exchange_gradients(self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
+        if not self._reducing:
+            return
+        self._settle()
+        grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        targets = self._exchange(step, "exchange_gradients", grads)
+        for shard, target in zip(shards, targets, strict=True):
+            before = self._of_shards.get(shard)
+            # A target may be a view of a message or a leaf's gradient: the shard's own is no one else's.
+            self._of_shards[shard] = target.clone() if before is None else before + target
+
+    def update(self, shard: int, x: Tensor) -> None:
+        self.worker.shards.update(shard, x)
+
+    # Inside.
+
+    def _exchange(self, step: int, kind: str, xs: Sequence[Tensor]) -> list[Tensor]:
+        part = self.worker.part(step)
+        dtype = xs[0].dtype if xs else self.worker.exchange_dtype(step)
+        self._begin(step, kind, part.bytes_sent(self.comm.rank, dtype.itemsize))
+        with torch.no_grad():
+            return exchange(self.comm, part, xs, dtype)
+
+    def _begin(self, step: int, kind: str, size: int, group: int | None = None) -> tuple[int, ...]:
+        """Every rank issues its communications in the one order of their steps."""
+        if step <= self._last:
+            raise RuntimeFault(
+                "SW0607",
+                f"communication {step} ({kind}) comes after {self._last}",
+                why="ranks that communicate in different orders wait for each other for ever",
+                fix="if the program was edited, keep its steps in order",
+            )
+        self._last = step
+        self.issued.append((step, kind, size))
+        return () if group is None else self.worker.program.group_of(group, self.comm.rank)
+
+    def _marked(self, y: Tensor, needs_grad: bool) -> Tensor:
+        differentiable = y.is_floating_point() or y.is_complex()
+        return y.detach().requires_grad_(needs_grad and differentiable and torch.is_grad_enabled())
+
+    def _settle(self) -> None:
+        for bucket in self._buckets:
+            bucket.wait()
+        self._buckets = []
+
+    def _begin_backward(self) -> None:
+        if self.worker.code.backward is None or not self._saving:
+            raise RuntimeFault("SW0609", "this forward was run without gradients, so it has no backward")
+        if self._state != "forwarded":
+            raise RuntimeFault(
+                "SW0609",
+                "backward through the same forward a second time",
+                why="what it kept has been freed",
+                fix="run the forward again",
+            )
+        self._state = "in backward"
+
+    @contextmanager
+    def _executing(self) -> Iterator[None]:
+        token = _current.set(self)
+        creates = self.worker.code.creates_tensors and self.comm.device.type != "cpu"
+        try:
+            with self.comm.device if creates else nullcontext():
+                yield
+        finally:
+            _current.reset(token)

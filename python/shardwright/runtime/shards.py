@@ -1,0 +1,189 @@
+"""What a rank holds of parameters, buffers and constants, and how emitted code reads it.
+
+A *shard* is held between steps; a rank never holds more of a tensor. A *leaf* is what the code
+reads: all or part of a shard, detached, with its own gradient. Leaves share the shard's memory
+wherever the part is a view; other leaves are copied afresh for each forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import RuntimeFault
+from .program import Program, TensorInfo
+from .regions import Region, cut, local_factors, whole, window, within
+
+Source = Callable[[str], Tensor]
+
+
+class Node:
+    """A module's place in the tree of leaves: `p.h[0].weight`, `p["odd name"]`."""
+
+    def __getitem__(self, key: int | str) -> Any:
+        return getattr(self, str(key))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"this rank has no leaf or module {name!r} here")
+
+
+@dataclass
+class Shard:
+    """`data` is an `nn.Parameter` for a parameter, else a plain tensor."""
+
+    tensor: TensorInfo
+    region: Region
+    data: Tensor
+
+    @property
+    def factors(self) -> list[list[int]]:
+        return local_factors(self.region, self.tensor.factors)
+
+
+@dataclass
+class Leaves:
+    """The leaves of one forward: a new object whenever any of them had to be made again."""
+
+    tree: Node
+    tensors: list[Tensor]
+    pointers: list[int]
+
+    def __post_init__(self) -> None:
+        self.index = {id(leaf): at for at, leaf in enumerate(self.tensors)}
+
+
+class Shards:
+    """All shards of one rank, in the order of its table."""
+
+    def __init__(self, program: Program, rank: int, source: Source | Mapping[str, Tensor], device: torch.device):
+        self.program, self.rank = program, rank
+        self.role, self.table = program.role(rank), program.ranks[rank]
+        get = _lookup(source) if isinstance(source, Mapping) else source
+        self.held = [self._make(get, device, *entry) for entry in self.table.shards]
+        self._leaves: Leaves | None = None
+
+    def _make(self, source: Source, device: torch.device, number: int, region: Region) -> Shard:
+        tensor = self.program.tensors[number]
+        full = _full(source, tensor)
+        data = own_copy(full, tensor, region, device)
+        if tensor.kind == "param":
+            data = nn.Parameter(data, requires_grad=tensor.trainable)
+        return Shard(tensor, region, data)
+
+    def leaves(self) -> Leaves:
+        """The leaves for a forward. Those whose shard has got other memory are made again."""
+        old = self._leaves
+        made = [self._leaf(at, old) for at in range(len(self.table.leaves))]
+        if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
+            pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
+            self._leaves = old = Leaves(self._tree(made), made, pointers)
+        return old
+
+    def _shard_of(self, leaf: int) -> Shard:
+        return self.held[self.table.leaves[leaf][0]]
+
+    def _leaf(self, at: int, old: Leaves | None) -> Tensor:
+        shard, part = self._shard_of(at), self._part(at)
+        base = shard.data.detach()
+        pointer = base.data_ptr()
+        if old and old.pointers[at] == pointer and (part is None or _is_view(old.tensors[at], base)):
+            return old.tensors[at]
+        leaf = base if part is None else cut(base, shard.factors, part)
+        leaf.requires_grad_(shard.tensor.trainable)
+        if old and old.tensors[at].grad is not None:  # a micro-batch has left its gradient here
+            leaf.grad = old.tensors[at].grad
+        return leaf
+
+    def _part(self, leaf: int) -> Region | None:
+        """The region of a leaf inside its shard; `None` for all of it."""
+        shard, region = self._shard_of(leaf), self.table.leaves[leaf][1]
+        return None if region == shard.region else within(region, shard.region)
+
+    def _tree(self, leaves: list[Tensor]) -> Node:
+        root = Node()
+        for (tensor, number), leaf in zip(self.role.leaves, leaves, strict=True):
+            for name in self.program.tensors[tensor].names:
+                _plant(root, name + (f"__{number}" if number else ""), leaf)
+        return root
+
+    def take_gradients(self, leaves: Leaves) -> None:
+        """Moves the gradients of the leaves to the shards, adding to what is there."""
+        for at, leaf in enumerate(leaves.tensors):
+            grad, leaf.grad = leaf.grad, None
+            if grad is not None:
+                self.add_gradient(self.table.leaves[at][0], grad, self._part(at))
+
+    def add_gradient(self, shard: int, grad: Tensor, part: Region | None = None) -> None:
+        held = self.held[shard]
+        data = held.data
+        if not data.requires_grad:
+            return
+        with torch.no_grad():
+            if part is None and data.grad is None:
+                data.grad = grad
+            elif part is None:
+                data.grad.add_(grad)  # type: ignore[union-attr]
+            else:
+                _add_part(held, grad, part)
+
+    def update(self, shard: int, value: Tensor) -> None:
+        """New memory instead of writing into the old: backward may still need the old value."""
+        held = self.held[shard].data
+        held.data = value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def own_copy(full: Tensor, tensor: TensorInfo, region: Region, device: torch.device) -> Tensor:
+    """A region of a full tensor in memory of its own, of no more than its size."""
+    with torch.no_grad():
+        part = full.detach()
+        if region != whole(tensor.factors):
+            part = cut(part, tensor.factors, region)
+        return torch.empty(part.shape, dtype=tensor.dtype, device=device).copy_(part)
+
+
+def _add_part(shard: Shard, grad: Tensor, part: Region) -> None:
+    data = shard.data
+    if data.grad is None:
+        data.grad = torch.zeros_like(data, memory_format=torch.contiguous_format)
+    data.grad = data.grad.contiguous()
+    there = window(data.grad, shard.factors, part)
+    there.add_(grad.reshape(there.shape))
+
+
+def _is_view(leaf: Tensor, base: Tensor) -> bool:
+    return leaf.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+
+
+def _plant(root: Node, name: str, leaf: Tensor) -> None:
+    *path, last = name.split(".")
+    node = root
+    for step in path:
+        node = node.__dict__.setdefault(step, Node())
+    node.__dict__[last] = leaf
+
+
+def _lookup(values: Mapping[str, Tensor]) -> Source:
+    return lambda name: values[name]
+
+
+def _full(source: Source, tensor: TensorInfo) -> Tensor:
+    """The whole tensor under any of its names."""
+    found = None
+    for name in tensor.names:
+        try:
+            found = source(name)
+            break
+        except KeyError:
+            continue
+    if found is None:
+        raise RuntimeFault("SW0610", f"there is no value for {tensor.kind} {tensor.names[0]!r}")
+    if tuple(found.shape) != tensor.shape:
+        raise RuntimeFault(
+            "SW0610",
+            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)}, the program has {tensor.shape}",
+        )
+    return found
