@@ -3,7 +3,7 @@
 //! Left is the operator with its arguments, right what a person would write for it. `{0}` is the
 //! first argument, `{dtype}` a keyword argument, `{*1}` a list spread over several arguments, `*5`
 //! all positional arguments, at most five, `**` all further keyword arguments. A letter says what
-//! an argument must be: `t` a tensor, `n` a number or an integer of the rank, `i` an integer, `u` an
+//! an argument must be: `t` a tensor, `n` a number or an integer of the rank, `i` an integer, `o` a tensor or a number, `u` an
 //! integer that is not negative, `l` a list, `s` a string, `d` a dtype, `b` a bool.
 //!
 //! A row is used only where reading its text back gives exactly the same operator; anything else is

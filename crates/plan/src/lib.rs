@@ -16,7 +16,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
-pub use primitives::{Draft, SubOp};
+pub use primitives::{Decided, Draft, SubOp};
 
 /// What one split of an operator divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

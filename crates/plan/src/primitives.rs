@@ -20,6 +20,12 @@ pub struct SubOp {
 pub struct Draft<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
+    decided: Decided,
+}
+
+/// What a draft has decided so far, apart from the model it is about.
+#[derive(Clone, Debug, Default)]
+pub struct Decided {
     name: String,
     devices: u32,
     splits: Vec<Option<Vec<Split>>>,
@@ -30,22 +36,25 @@ pub struct Draft<'g> {
 impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
-        Self {
-            graph,
-            analysis,
-            name: name.into(),
-            devices,
-            splits: vec![None; count],
-            placed: vec![vec![]; count],
-            order: vec![],
-        }
+        let name = name.into();
+        let decided = Decided { name, devices, splits: vec![None; count], placed: vec![vec![]; count], order: vec![] };
+        Self { graph, analysis, decided }
+    }
+
+    /// Goes on with what was decided before, about the same model.
+    pub fn resume(graph: &'g Graph, analysis: &'g Analysis, decided: Decided) -> Self {
+        Self { graph, analysis, decided }
+    }
+
+    pub fn pause(self) -> Decided {
+        self.decided
     }
 
     /// Divides every sub-operator of `op` into `parts`: along a dim by its name, into copies
     /// (`replicate`) or into partial sums (`value`). Called again, it divides further. Placements
     /// made before are forgotten.
     pub fn trans(&mut self, op: OpId, algo: &str, parts: u32) -> Result<Vec<SubOp>> {
-        let mut splits = self.splits[op.index()].clone().unwrap_or_default();
+        let mut splits = self.decided.splits[op.index()].clone().unwrap_or_default();
         let on = self.on(op, algo, parts, &splits).map_err(|e| e.at(place(self.graph, op)))?;
         splits.push(Split { on, parts });
         legal(self.graph, self.analysis, op, &splits).map_err(|e| e.at(place(self.graph, op)))?;
@@ -56,25 +65,25 @@ impl<'g> Draft<'g> {
     /// Replaces all splits of an operator; they are validated in [`Draft::finish`].
     pub fn set(&mut self, op: OpId, splits: Vec<Split>) {
         let count: u32 = splits.iter().map(|s| s.parts).product();
-        self.splits[op.index()] = Some(splits);
-        self.placed[op.index()] = vec![None; count as usize];
+        self.decided.splits[op.index()] = Some(splits);
+        self.decided.placed[op.index()] = vec![None; count as usize];
     }
 
     /// Forgets what was decided for an operator.
     pub fn clear(&mut self, op: OpId) {
-        self.splits[op.index()] = None;
-        self.placed[op.index()].clear();
+        self.decided.splits[op.index()] = None;
+        self.decided.placed[op.index()].clear();
     }
 
     pub fn parts(&self, op: OpId) -> Vec<SubOp> {
-        (0..self.placed[op.index()].len()).map(|i| SubOp { op, index: u32::try_from(i).unwrap_or(u32::MAX) }).collect()
+        (0..self.decided.placed[op.index()].len()).map(|i| SubOp { op, index: u32::try_from(i).unwrap_or(u32::MAX) }).collect()
     }
 
     pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
-        if device >= self.devices {
-            return Err(no_device(device, self.devices).at(place(self.graph, part.op)));
+        if device >= self.decided.devices {
+            return Err(no_device(device, self.decided.devices).at(place(self.graph, part.op)));
         }
-        let Some(slot) = self.placed[part.op.index()].get_mut(part.index as usize) else {
+        let Some(slot) = self.decided.placed[part.op.index()].get_mut(part.index as usize) else {
             return Err(Error::new("SW0307", format!("{} has no part {}", title(self.graph, part.op), part.index))
                 .at(place(self.graph, part.op))
                 .fix("use the parts that the last `trans` of this operator returned"));
@@ -85,13 +94,13 @@ impl<'g> Draft<'g> {
 
     /// Places all sub-operators of an operator, in order.
     pub fn place(&mut self, op: OpId, devices: &[u32]) -> Result<()> {
-        if devices.len() != self.placed[op.index()].len() {
+        if devices.len() != self.decided.placed[op.index()].len() {
             return Err(Error::new(
                 "SW0307",
                 format!(
                     "{} has {} sub-operators but {} devices",
                     title(self.graph, op),
-                    self.placed[op.index()].len(),
+                    self.decided.placed[op.index()].len(),
                     devices.len()
                 ),
             )
@@ -102,16 +111,16 @@ impl<'g> Draft<'g> {
     }
 
     pub fn order(&mut self, before: OpId, after: OpId) {
-        self.order.push((before, after));
+        self.decided.order.push((before, after));
     }
 
     pub fn is_decided(&self, op: OpId) -> bool {
-        self.splits[op.index()].is_some()
+        self.decided.splits[op.index()].is_some()
     }
 
     pub fn finish(self) -> Result<Plan> {
-        let mut ops = Vec::with_capacity(self.splits.len());
-        for (id, (splits, placed)) in self.graph.op_ids().zip(self.splits.iter().zip(&self.placed)) {
+        let mut ops = Vec::with_capacity(self.decided.splits.len());
+        for (id, (splits, placed)) in self.graph.op_ids().zip(self.decided.splits.iter().zip(&self.decided.placed)) {
             let devices: Option<Vec<u32>> = placed.iter().copied().collect();
             match (splits, devices) {
                 (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
@@ -122,7 +131,7 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let plan = Plan { name: self.name, devices: self.devices, ops, order: self.order };
+        let plan = Plan { name: self.decided.name, devices: self.decided.devices, ops, order: self.decided.order };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }

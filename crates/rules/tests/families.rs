@@ -7,8 +7,16 @@ use support::check;
 #[test]
 fn pointwise_maps_every_dim() {
     check("x f32[2,3]; y f32[2,3]", "%z f32[2,3] = aten.add.Tensor(%x, %y)", "a b, a b -> a b ; linear 0 1");
-    check("x f32[2,3]; y f32[3]", "%z f32[2,3] = aten.mul.Tensor(%x, %y)", "a b, b -> a b ; linear 0 ; linear 1");
-    check("x f32[2,1,3]; y f32[4,1]", "%z f32[2,4,3] = aten.sub.Tensor(%x, %y)", "a 1 c, b 1 -> a b c ; linear 0 1");
+    check(
+        "x f32[2,3]; y f32[3]",
+        "%z f32[2,3] = aten.mul.Tensor(%x, %y)",
+        "a b, b -> a b ; linear 0 ; linear 1",
+    );
+    check(
+        "x f32[2,1,3]; y f32[4,1]",
+        "%z f32[2,4,3] = aten.sub.Tensor(%x, %y)",
+        "a 1 c, b 1 -> a b c ; linear 0 1",
+    );
     check("x f32[2,3]; y f32[]", "%z f32[2,3] = aten.div.Tensor(%x, %y)", "a b, scalar -> a b ; linear 0");
     check("x f32[2,3]", "%z f32[2,3] = aten.mul.Tensor(%x, 2.0)", "a b -> a b ; linear 0");
     check("x f32[2,3]", "%z f32[2,3] = aten.add.Tensor(%x, 1)", "a b -> a b");
@@ -66,8 +74,16 @@ fn views_permute_add_and_repeat() {
         "%y f32[2,12] = aten.repeat_interleave.self_int(%x, 4, 1)",
         "a b -> a (b b_copy) ; linear 0",
     );
-    check("x f32[2,10]", "%y f32[2,4,4] = aten.unfold.default(%x, 1, 4, 2)", "a whole^ -> a b_out^ window^ ; linear 0");
-    check("x i64[2]; y i64[3]", "%a i64[2,3], _ = aten.meshgrid.indexing([%x, %y], indexing=\"ij\")", "a, b -> a b, -");
+    check(
+        "x f32[2,10]",
+        "%y f32[2,4,4] = aten.unfold.default(%x, 1, 4, 2)",
+        "a whole^ -> a b_out^ window^ ; linear 0",
+    );
+    check(
+        "x i64[2]; y i64[3]",
+        "%a i64[2,3], _ = aten.meshgrid.indexing([%x, %y], indexing=\"ij\")",
+        "a, b -> a b, -",
+    );
 }
 
 #[test]
@@ -82,16 +98,32 @@ fn equal_pieces_leave_the_inner_factor_free() {
         "%a f32[2,4], %b f32[2,2] = aten.split.Tensor(%x, 4, -1)",
         "a b^ -> a b_0^, a b_1^ ; linear 0",
     );
-    check("x f32[6,2]", "%a f32[3,2], %b f32[3,2] = aten.chunk.default(%x, 2)", "(a_piece^ a) b -> a b, a b ; linear 0");
+    check(
+        "x f32[6,2]",
+        "%a f32[3,2], %b f32[3,2] = aten.chunk.default(%x, 2)",
+        "(a_piece^ a) b -> a b, a b ; linear 0",
+    );
     check(
         "x f32[6,2]",
         "%a f32[1,2], %b f32[5,2] = aten.split_with_sizes.default(%x, [1, 5])",
         "a^ b -> 1 b, a_1^ b ; linear 0",
     );
     check("x f32[2,3]", "%a f32[2], _, %c f32[2] = aten.unbind.int(%x, 1)", "a b^ -> a, -, a ; linear 0");
-    check("x f32[2,3]; y f32[2,3]", "%z f32[2,6] = aten.cat.default([%x, %y], -1)", "a b, a b -> a (b_piece^ b) ; linear 0 1");
-    check("x f32[2,3]; y f32[2,1]", "%z f32[2,4] = aten.cat.default([%x, %y], 1)", "a b_0^, a 1 -> a b^ ; linear 0 1");
-    check("x f32[0]; y f32[2,3]", "%z f32[2,3] = aten.cat.default([%x, %y], 0)", "skipped0^, a_1^ b -> a^ b ; linear 0 1");
+    check(
+        "x f32[2,3]; y f32[2,3]",
+        "%z f32[2,6] = aten.cat.default([%x, %y], -1)",
+        "a b, a b -> a (b_piece^ b) ; linear 0 1",
+    );
+    check(
+        "x f32[2,3]; y f32[2,1]",
+        "%z f32[2,4] = aten.cat.default([%x, %y], 1)",
+        "a b_0^, a 1 -> a b^ ; linear 0 1",
+    );
+    check(
+        "x f32[0]; y f32[2,3]",
+        "%z f32[2,3] = aten.cat.default([%x, %y], 0)",
+        "skipped0^, a_1^ b -> a^ b ; linear 0 1",
+    );
     check("x f32[2]; y f32[2]", "%z f32[2,2] = aten.stack.default([%x, %y], 1)", "a, a -> a b^ ; linear 0 1");
     check("x f32[2,6]", "%z f32[2,3] = aten.glu.default(%x)", "a (half^ b) -> a b");
 }
@@ -100,7 +132,11 @@ fn equal_pieces_leave_the_inner_factor_free() {
 fn ranges_keep_their_dim_whole() {
     check("x f32[2,3]", "%y f32[2] = aten.select.int(%x, 1, 0)", "a b^ -> a ; linear 0");
     check("x f32[2,6]", "%y f32[2,4] = aten.slice.Tensor(%x, 1, 0, 4)", "a b^ -> a b_out^ ; linear 0");
-    check("x f32[2,6]", "%y f32[2,6] = aten.slice.Tensor(%x, 1, 0, 9223372036854775807)", "a b -> a b ; linear 0");
+    check(
+        "x f32[2,6]",
+        "%y f32[2,6] = aten.slice.Tensor(%x, 1, 0, 9223372036854775807)",
+        "a b -> a b ; linear 0",
+    );
     check("x f32[2,6]", "%y f32[2,8] = aten.pad.default(%x, [1, 1])", "a b^ -> a b_out^ ; linear 0");
     check("x f32[2,6]", "%y f32[2,6] = aten.pad.default(%x, [1, -1, 0, 0])", "a b^ -> a b^ ; linear 0");
     check("x f32[2,6]", "%y f32[2,8] = aten.constant_pad_nd.default(%x, [1, 1], 1.0)", "a b^ -> a b_out^");
@@ -112,10 +148,18 @@ fn ranges_keep_their_dim_whole() {
 fn contractions_sum_what_only_operands_have() {
     let linear = "x f32[2,5,8]; w f32[4,8]; b f32[4]";
     check(linear, "%y f32[2,5,4] = aten.linear.default(%x, %w, %b)", "b s k+, n k+, !n -> b s n");
-    check("x f32[2,8]; w f32[4,8]", "%y f32[2,4] = aten.linear.default(%x, %w)", "b k+, n k+ -> b n ; linear 0 ; linear 1");
+    check(
+        "x f32[2,8]; w f32[4,8]",
+        "%y f32[2,4] = aten.linear.default(%x, %w)",
+        "b k+, n k+ -> b n ; linear 0 ; linear 1",
+    );
     let product = |left: &str, right: &str, to: &str, expect: &str| {
         let inputs = format!("x f32[{left}]; y f32[{right}]");
-        check(&inputs, &format!("%z f32[{to}] = aten.matmul.default(%x, %y)"), &format!("{expect} ; linear 0 ; linear 1"));
+        check(
+            &inputs,
+            &format!("%z f32[{to}] = aten.matmul.default(%x, %y)"),
+            &format!("{expect} ; linear 0 ; linear 1"),
+        );
     };
     product("8", "8", "", "k+, k+ -> scalar");
     product("8", "8,3", "3", "k+, k+ n -> n");
@@ -128,7 +172,11 @@ fn contractions_sum_what_only_operands_have() {
     check(bias, "%z f32[2,3] = aten.addmm.default(%c, %x, %y, alpha=2)", "!n, m k^, k^ n -> m n");
     let bias = "c f32[5,1,3]; x f32[5,2,8]; y f32[5,8,3]";
     check(bias, "%z f32[5,2,3] = aten.baddbmm.default(%c, %x, %y)", "!b 1 n, b m k+, b k+ n -> b m n");
-    check("x f32[2]; y f32[3]", "%z f32[2,3] = aten.outer.default(%x, %y)", "m, n -> m n ; linear 0 ; linear 1");
+    check(
+        "x f32[2]; y f32[3]",
+        "%z f32[2,3] = aten.outer.default(%x, %y)",
+        "m, n -> m n ; linear 0 ; linear 1",
+    );
 }
 
 #[test]
@@ -138,7 +186,13 @@ fn einsum_reads_its_equation() {
         check(&inputs, &format!("%z f32[{to}] = aten.einsum.default(\"{equation}\", [%x, %y])"), expect);
     };
     let both = " ; linear 0 ; linear 1";
-    einsum("bqhd, bkhd -> bhqk", "2,5,3,4", "2,6,3,4", "2,3,5,6", &format!("b q h d+, b k h d+ -> b h q k{both}"));
+    einsum(
+        "bqhd, bkhd -> bhqk",
+        "2,5,3,4",
+        "2,6,3,4",
+        "2,3,5,6",
+        &format!("b q h d+, b k h d+ -> b h q k{both}"),
+    );
     einsum("ij,jk", "2,3", "3,4", "2,4", &format!("i j+, j+ k -> i k{both}"));
     einsum("...i,ij->...j", "2,5,3", "3,4", "2,5,4", &format!("dots1 dots0 i+, i+ j -> dots1 dots0 j{both}"));
     einsum("ii,ij->j", "3,3", "3,4", "4", "");
@@ -147,7 +201,9 @@ fn einsum_reads_its_equation() {
 #[test]
 fn attention_maps_batch_and_heads() {
     let qkv = "q f32[2,4,5,8]; k f32[2,4,6,8]; v f32[2,4,6,8]";
-    let attention = |extra: &str| format!("%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v{extra})");
+    let attention = |extra: &str| {
+        format!("%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v{extra})")
+    };
     check(qkv, &attention(""), "b h l e^, b h s^ e^, b h s^ d -> b h l d ; linear 2");
     check(qkv, &attention(", None, 0.0, True"), "b h l^ e^, b h s^ e^, b h s^ d -> b h l^ d ; linear 2");
     check(qkv, &attention(", None, 0.1"), "b h l^ e^, b h s^ e^, b h s^ d^ -> b h l^ d^");
@@ -174,14 +230,24 @@ fn norms_keep_what_they_average_whole() {
     );
     check("x f32[2,5,8]", "%y f32[2,5,8] = aten.rms_norm.default(%x, [5, 8])", "a b^ c^ -> a b^ c^");
     let image = "x f32[2,4,3,3]; w f32[4]; b f32[4]";
-    check(image, "%y f32[2,4,3,3] = aten.group_norm.default(%x, 2, %w, %b)", "a b^ c^ d^, b^, b^ -> a b^ c^ d^");
+    check(
+        image,
+        "%y f32[2,4,3,3] = aten.group_norm.default(%x, 2, %w, %b)",
+        "a b^ c^ d^, b^, b^ -> a b^ c^ d^",
+    );
     check(image, "%y f32[2,4,3,3] = aten.group_norm.default(%x, 4, %w, %b)", "a b c^ d^, b, b -> a b c^ d^");
     let batch = format!("{image}; m f32[4]; v f32[4]");
     let norm = |training: &str| {
-        format!("%y f32[2,4,3,3], _, _, %m1 f32[4], %v1 f32[4] = aten._native_batch_norm_legit_functional.default(%x, %w, %b, %m, %v, {training}, 0.1, 1e-05)")
+        format!(
+            "%y f32[2,4,3,3], _, _, %m1 f32[4], %v1 f32[4] = aten._native_batch_norm_legit_functional.default(%x, %w, %b, %m, %v, {training}, 0.1, 1e-05)"
+        )
     };
     check(&batch, &norm("True"), "a@ b c@ d@, b, b, b, b -> a@ b c@ d@, -, -, b, b");
-    check(&batch, &norm("False"), "a b c d, b, b, b, b -> a b c d, -, -, b, b");
+    check(&batch, &norm("False"), "a@ b c@ d@, b, b, b, b -> a@ b c@ d@, -, -, b, b");
+    let evaluated = "%y f32[2,4,3,3], _, _ = aten._native_batch_norm_legit_no_training.default(%x, %w, %b, %m, %v, 0.1, 1e-05)";
+    check(&batch, evaluated, "a b c d, b, b, b, b -> a b c d, -, -");
+    let bare = "%y f32[2,4,3,3], _, %s f32[4] = aten._native_batch_norm_legit.no_stats(%x, %w, %b, True, 0.1, 1e-05)";
+    check(image, bare, "a@ b c@ d@, b, b -> a@ b c@ d@, -, b");
     let plain = "%y f32[2,4,3,3] = aten.batch_norm.default(%x, %w, %b, %m, %v, False, 0.1, 1e-05, True)";
     check(&batch, plain, "a b c d, b, b, b, b -> a b c d");
     check(&batch, &plain.replace("False", "True"), "");
@@ -196,7 +262,11 @@ fn softmax_has_its_own_algorithm_along_its_dim() {
 #[test]
 fn embedding_sums_over_rows() {
     let inputs = "w f32[10,4]; i i64[2,3]";
-    check(inputs, "%y f32[2,3,4] = aten.embedding.default(%w, %i)", "vocab+~ width, a b -> a b width ; linear 0");
+    check(
+        inputs,
+        "%y f32[2,3,4] = aten.embedding.default(%w, %i)",
+        "vocab+~ width, a b -> a b width ; linear 0",
+    );
     check(inputs, "%y f32[2,3,4] = aten.embedding.default(%w, %i, -1, True)", "");
 }
 
@@ -251,12 +321,19 @@ fn reductions_leave_partial_results() {
 #[test]
 fn convolutions_sum_input_channels() {
     let conv = |from: &str, weight: &str, to: &str, extra: &str, expect: &str| {
-        let inputs = format!("x f32[{from}]; w f32[{weight}]; b f32[{}]", to.split(',').nth(1).unwrap_or("1"));
+        let inputs =
+            format!("x f32[{from}]; w f32[{weight}]; b f32[{}]", to.split(',').nth(1).unwrap_or("1"));
         check(&inputs, &format!("%y f32[{to}] = aten.conv2d.default(%x, %w, %b{extra})"), expect);
     };
     conv("2,4,9,9", "6,4,3,3", "2,6,7,7", "", "n i+ x0^ x1^, o i+ k0^ k1^, !o -> n o y0^ y1^");
     let groups = ", [1, 1], [0, 0], [1, 1], 2";
-    conv("2,4,9,9", "6,2,3,3", "2,6,7,7", groups, "n (g i+) x0^ x1^, (g o) i+ k0^ k1^, !(g o) -> n (g o) y0^ y1^");
+    conv(
+        "2,4,9,9",
+        "6,2,3,3",
+        "2,6,7,7",
+        groups,
+        "n (g i+) x0^ x1^, (g o) i+ k0^ k1^, !(g o) -> n (g o) y0^ y1^",
+    );
     conv("2,2,9,9", "2,1,3,3", "2,2,7,7", groups, "n g x0^ x1^, g 1 k0^ k1^, !g -> n g y0^ y1^");
     check(
         "x f32[4,9]; w f32[6,4,3]",
@@ -278,11 +355,31 @@ fn convolutions_sum_input_channels() {
 
 #[test]
 fn pooling_maps_planes() {
-    check("x f32[2,3,8,8]", "%y f32[2,3,4,4] = aten.max_pool2d.default(%x, [2, 2])", "a b c^ d^ -> a b c_out^ d_out^");
-    check("x f32[2,3,8,8]", "%y f32[2,3,1,1] = aten.adaptive_avg_pool2d.default(%x, [1, 1])", "a b c^ d^ -> a b 1 1 ; linear 0");
-    check("x f32[2,3,8]", "%y f32[2,3,16] = aten.upsample_nearest1d.vec(%x, None, [2.0])", "a b c^ -> a b c_out^ ; linear 0");
-    check("x f32[2,3,8,8]", "%y f32[2,12,49] = aten.im2col.default(%x, [2, 2], [1, 1], [0, 0], [1, 1])", "a b x0^ x1^ -> a (b k^) l^ ; linear 0");
-    check("x f32[2,12,4,4]", "%y f32[2,3,8,8] = aten.pixel_shuffle.default(%x, 2)", "a (b k^) x0^ x1^ -> a b y0^ y1^ ; linear 0");
+    check(
+        "x f32[2,3,8,8]",
+        "%y f32[2,3,4,4] = aten.max_pool2d.default(%x, [2, 2])",
+        "a b c^ d^ -> a b c_out^ d_out^",
+    );
+    check(
+        "x f32[2,3,8,8]",
+        "%y f32[2,3,1,1] = aten.adaptive_avg_pool2d.default(%x, [1, 1])",
+        "a b c^ d^ -> a b 1 1 ; linear 0",
+    );
+    check(
+        "x f32[2,3,8]",
+        "%y f32[2,3,16] = aten.upsample_nearest1d.vec(%x, None, [2.0])",
+        "a b c^ -> a b c_out^ ; linear 0",
+    );
+    check(
+        "x f32[2,3,8,8]",
+        "%y f32[2,12,49] = aten.im2col.default(%x, [2, 2], [1, 1], [0, 0], [1, 1])",
+        "a b x0^ x1^ -> a (b k^) l^ ; linear 0",
+    );
+    check(
+        "x f32[2,12,4,4]",
+        "%y f32[2,3,8,8] = aten.pixel_shuffle.default(%x, 2)",
+        "a (b k^) x0^ x1^ -> a b y0^ y1^ ; linear 0",
+    );
     check(
         "x f32[2,3,8,8]; g f32[2,5,6,2]",
         "%y f32[2,3,5,6] = aten.grid_sampler_2d.default(%x, %g, 0, 0, False)",
@@ -294,7 +391,11 @@ fn pooling_maps_planes() {
 fn dropout_maps_and_is_linear_only_when_off() {
     check("x f32[2,3]", "%y f32[2,3] = aten.dropout.default(%x, 0.1, True)", "a b -> a b");
     check("x f32[2,3]", "%y f32[2,3] = aten.dropout.default(%x, 0.1, False)", "a b -> a b ; linear 0");
-    check("x f32[2,3]", "%y f32[2,3], %m bool[2,3] = aten.native_dropout.default(%x, 0.1, True)", "a b -> a b, a b");
+    check(
+        "x f32[2,3]",
+        "%y f32[2,3], %m bool[2,3] = aten.native_dropout.default(%x, 0.1, True)",
+        "a b -> a b, a b",
+    );
 }
 
 #[test]
@@ -309,11 +410,31 @@ fn creation_needs_no_operand() {
 
 #[test]
 fn indexed_dims_stay_whole() {
-    check("x f32[5,4]; i i64[3,4]", "%y f32[3,4] = aten.gather.default(%x, 0, %i)", "rows^ b, index b -> index b ; linear 0");
-    check("x f32[5,4]; i i64[3,2]", "%y f32[3,2] = aten.gather.default(%x, 0, %i)", "rows^ b^, index b_out^ -> index b_out^ ; linear 0");
-    check("x f32[5,4]; i i64[3]", "%y f32[3,4] = aten.index_select.default(%x, 0, %i)", "rows^ b, index -> index b ; linear 0");
-    check("x f32[5,4]; i i64[2,3]", "%y f32[2,3,4] = aten.index.Tensor(%x, [%i])", "a^ b, i0 i1 -> i0 i1 b ; linear 0");
-    check("x f32[5,4]; i i64[3]", "%y f32[5,3] = aten.index.Tensor(%x, [None, %i])", "a b^, i0 -> a i0 ; linear 0");
+    check(
+        "x f32[5,4]; i i64[3,4]",
+        "%y f32[3,4] = aten.gather.default(%x, 0, %i)",
+        "rows^ b, index b -> index b ; linear 0",
+    );
+    check(
+        "x f32[5,4]; i i64[3,2]",
+        "%y f32[3,2] = aten.gather.default(%x, 0, %i)",
+        "rows^ b^, index b_out^ -> index b_out^ ; linear 0",
+    );
+    check(
+        "x f32[5,4]; i i64[3]",
+        "%y f32[3,4] = aten.index_select.default(%x, 0, %i)",
+        "rows^ b, index -> index b ; linear 0",
+    );
+    check(
+        "x f32[5,4]; i i64[2,3]",
+        "%y f32[2,3,4] = aten.index.Tensor(%x, [%i])",
+        "a^ b, i0 i1 -> i0 i1 b ; linear 0",
+    );
+    check(
+        "x f32[5,4]; i i64[3]",
+        "%y f32[5,3] = aten.index.Tensor(%x, [None, %i])",
+        "a b^, i0 -> a i0 ; linear 0",
+    );
     check(
         "x f32[5,4,6]; i i64[3]; j i64[2,1]",
         "%y f32[2,3,4] = aten.index.Tensor(%x, [%i, None, %j])",
@@ -330,7 +451,11 @@ fn indexed_dims_stay_whole() {
         "%y f32[5,4] = aten.scatter_add.default(%x, 0, %i, %s)",
         "rows^ b, index^ b, index^ b -> rows^ b ; linear 0 2",
     );
-    check("x f32[5,4]; i i64[3,4]", "%y f32[5,4] = aten.scatter.value(%x, 0, %i, 1)", "rows^ b, index^ b -> rows^ b");
+    check(
+        "x f32[5,4]; i i64[3,4]",
+        "%y f32[5,4] = aten.scatter.value(%x, 0, %i, 1)",
+        "rows^ b, index^ b -> rows^ b",
+    );
     check("x f32[2,3,3]", "%y f32[2,3,3] = aten.tril.default(%x)", "a b^ c^ -> a b^ c^ ; linear 0");
     check("x i64[2,3]", "%y i64[2,3,7] = aten.one_hot.default(%x, 7)", "a b -> a b c^");
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -23,11 +24,12 @@ class Names:
         return Names(params, buffers, _persistent(module))
 
     def canonical(self, name: str) -> str:
-        for groups in (self.params, self.buffers):
-            for first, group in groups.items():
-                if name in group:
-                    return first
-        raise KeyError(name)
+        return self._canonical[name]
+
+    @cached_property
+    def _canonical(self) -> dict[str, str]:
+        both = (*self.params.values(), *self.buffers.values())
+        return {name: group[0] for group in both for name in group}
 
 
 def _groups(named: Any) -> dict[str, list[str]]:

@@ -41,8 +41,7 @@ def trace(
     _merge_ties(program, names)
     _refuse_hidden_mutation(program)
     _keep_detach(program)
-    with _quiet():
-        functional: ExportedProgram = program.run_decompositions({})
+    functional = _make_functional(program)
     _refuse_mutation(functional)
     simplify(functional)
     return functional
@@ -64,6 +63,16 @@ def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise
     except Exception as error:
         raise _refusal(error) from error
+
+
+def _make_functional(program: ExportedProgram) -> ExportedProgram:
+    """Turns in-place operators into functional ones and leaves the others whole."""
+    try:
+        with _quiet(), torch.enable_grad():
+            functional: ExportedProgram = program.run_decompositions({})
+    except Exception as error:
+        raise _refusal(error) from error
+    return functional
 
 
 @contextmanager
@@ -192,8 +201,15 @@ def _merge_ties(program: ExportedProgram, names: Names) -> None:
             kept = first.setdefault(names.canonical(str(spec.target)), node)
             if kept is not node:
                 node.replace_all_uses_with(kept)
-                node.meta["val"] = node.meta["val"].clone()  # no alias of the one that is kept
+                _unalias(program, str(spec.target))
     program.graph_module.recompile()
+
+
+def _unalias(program: ExportedProgram, name: str) -> None:
+    """Decomposing refuses a change of a tensor that is there twice."""
+    for values in (program.state_dict, program.constants):
+        if name in values:
+            values[name] = values[name].clone()
 
 
 def _refuse_hidden_mutation(program: ExportedProgram) -> None:

@@ -26,7 +26,7 @@ class Bucket:
         """The leaves' gradients become views of the message: nothing is copied."""
         if self._work is not None:
             self._work.wait()
-        parts = self._flat.split([leaf.numel() for leaf in self._leaves])
+        parts = torch.split(self._flat, [leaf.numel() for leaf in self._leaves])
         for leaf, part in zip(self._leaves, parts, strict=True):
             leaf.grad = part.view(leaf.shape)
 

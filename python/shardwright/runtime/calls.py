@@ -54,7 +54,7 @@ class _Enter(torch.autograd.Function):
         return box[0].detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
         ctx.slot.grad = grad
         return None, None, None
 

@@ -47,7 +47,7 @@ class Cut:
         return prod(self.extents()[: self.at]) == 1 and len(set(self.sizes)) == 1
 
     def split(self, x: Tensor) -> list[Tensor]:
-        return list(x.reshape(self.extents()).split(self.sizes, self.at))
+        return list(torch.split(x.reshape(self.extents()), self.sizes, self.at))
 
     def join(self, pieces: list[Tensor]) -> Tensor:
         shaped = [piece.reshape(self.extents(index)) for index, piece in enumerate(pieces)]

@@ -64,7 +64,7 @@ class TorchComm:
     def __init__(self, device: torch.device | str | None = None, *, watch: bool = True):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = torch.device(device) if device else _default_device()
-        self._groups: dict[frozenset[int], dist.ProcessGroup | None] = {}
+        self._groups: dict[frozenset[int], Any] = {}
         self._watch = watch and self.world > 1
 
     def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
@@ -72,8 +72,7 @@ class TorchComm:
         self._groups[everyone] = None
         for group in (frozenset(group) for grouping in groups for group in grouping):
             if len(group) > 1 and group not in self._groups:
-                made = dist.new_group(sorted(group))
-                self._groups[group] = made if self.rank in group else None
+                self._groups[group] = dist.new_group(sorted(group))
         if self.world > 1:
             # NCCL wants one collective of all ranks before it sends between two of them.
             self.barrier()
@@ -110,7 +109,7 @@ class TorchComm:
         dist.all_to_all_single(
             received, torch.cat(given), lengths, [x.numel() for x in given], group=self._group(ranks)
         )
-        for target, part in zip(taken, received.split(lengths), strict=True):
+        for target, part in zip(taken, torch.split(received, lengths), strict=True):
             _wire(target).view(-1).copy_(part)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
@@ -125,7 +124,7 @@ class TorchComm:
     def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1, device=self.device))
 
-    def _group(self, ranks: Ranks) -> dist.ProcessGroup | None:
+    def _group(self, ranks: Ranks) -> Any:
         return self._groups[frozenset(ranks)]
 
 

@@ -78,7 +78,7 @@ def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -
     if sends or receives:
         comm.exchange(_nonempty(sends), _nonempty(receives))
     found = {
-        peer: list(message.split([numel(piece.region) for piece in part.receives[peer]]))
+        peer: list(torch.split(message, [numel(piece.region) for piece in part.receives[peer]]))
         for peer, message in receives.items()
     }
     found[comm.rank] = own

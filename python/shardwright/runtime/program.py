@@ -199,7 +199,7 @@ def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
         found = ", ".join(texts) or "nothing"
         raise RuntimeFault("SW0601", "there is no program.json", place=place, why=f"found {found}")
     try:
-        tables = json.loads(texts["program.json"])
+        tables: dict[str, Any] = json.loads(texts["program.json"])
     except json.JSONDecodeError as error:
         raise RuntimeFault("SW0601", "program.json cannot be read", place=place, why=str(error)) from error
     missing = [role["file"] for role in tables.get("roles", []) if role.get("file") not in texts]

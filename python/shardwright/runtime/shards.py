@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import RuntimeFault
 from .program import Program, TensorInfo
-from .regions import Region, cut, local_factors, whole, window, within
+from .regions import Region, cut, local_factors, meet, numel, whole, window, within
 
 Source = Callable[[str], Tensor]
 
@@ -65,6 +65,7 @@ class Shards:
         get = _lookup(source) if isinstance(source, Mapping) else source
         self.held = [self._make(get, device, *entry) for entry in self.table.shards]
         self._leaves: Leaves | None = None
+        self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
     def _make(self, source: Source, device: torch.device, number: int, region: Region) -> Shard:
         tensor = self.program.tensors[number]
@@ -82,6 +83,20 @@ class Shards:
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
             self._leaves = old = Leaves(self._tree(made), made, pointers)
         return old
+
+    def earlier(self, shard: int) -> list[Region]:
+        """What shards before this one have of its region; those of lower ranks come first."""
+        if not self._owners:
+            for rank, table in enumerate(self.program.ranks):
+                for at, (tensor, region) in enumerate(table.shards):
+                    self._owners.setdefault(tensor, []).append((rank, at, region))
+        tensor, region = self.table.shards[shard]
+        shared = [
+            meet(region, other)
+            for rank, at, other in self._owners[tensor]
+            if (rank, at) < (self.rank, shard)
+        ]
+        return [overlap for overlap in shared if numel(overlap)]
 
     def _shard_of(self, leaf: int) -> Shard:
         return self.held[self.table.leaves[leaf][0]]

@@ -115,7 +115,7 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     }
     let (work, all) = (wide(to.dtype(x)), names(&shape, dim));
     let x = widened(to, x, work, &operand(&all));
-    let mut loss = Loss { to, op, target, dim, work, all };
+    let mut loss = Loss { to, op, target, dim, work, all, valid: None };
     let rows = if op.target.contains("cross_entropy") { loss.cross_entropy(x) } else { loss.likelihood(x) };
     loss.reduce(rows);
 }
@@ -128,6 +128,8 @@ struct Loss<'a, 'g> {
     dim: usize,
     work: Dtype,
     all: Terms,
+    /// Which targets are not ignored, once something asked for it.
+    valid: Option<TensorId>,
 }
 
 impl Loss<'_, '_> {
@@ -196,7 +198,8 @@ impl Loss<'_, '_> {
         let (rows, shape) = (self.rows(), self.shape());
         let args = vec![Arg::Tensor(self.target), Arg::Int(self.ignored())];
         let labels = format!("{rows} -> {rows}");
-        self.to.op_no_grad("aten.ne.Scalar", args, &labels, Dtype::Bool, &shape)
+        let make = || self.to.op_no_grad("aten.ne.Scalar", args, &labels, Dtype::Bool, &shape);
+        *self.valid.get_or_insert_with(make)
     }
 
     fn reduce(&mut self, rows: TensorId) {

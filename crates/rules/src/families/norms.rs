@@ -23,6 +23,7 @@ pub(super) const FAMILY: Family = Family {
         "aten.batch_norm.default",
         "aten._native_batch_norm_legit_functional.default",
         "aten._native_batch_norm_legit.no_stats",
+        "aten._native_batch_norm_legit_no_training.default",
     ],
     rule,
     local,
@@ -88,18 +89,20 @@ struct BatchNorm {
 
 impl BatchNorm {
     fn read(op: &Op) -> Option<Self> {
-        let bare = op.target == "aten._native_batch_norm_legit.no_stats";
-        let skip = if bare { 2 } else { 0 };
-        let stats = |position, name| if bare { None } else { tensor(op, position, name) };
+        let without_stats = op.target == "aten._native_batch_norm_legit.no_stats";
+        let no_training = op.target == "aten._native_batch_norm_legit_no_training.default";
+        let stats = |position, name| if without_stats { None } else { tensor(op, position, name) };
+        let flag_at = if without_stats { 3 } else { 5 };
+        let numbers = if no_training { 5 } else { flag_at + 1 };
         Some(Self {
             x: tensor(op, 0, "input")?,
             weight: tensor(op, 1, "weight"),
             bias: tensor(op, 2, "bias"),
             mean: stats(3, "running_mean"),
             var: stats(4, "running_var"),
-            training: flag(op, 5 - skip, "training", false),
-            momentum: float(op, 6 - skip, "momentum", 0.0),
-            eps: float(op, 7 - skip, "eps", 0.0),
+            training: !no_training && flag(op, flag_at, "training", false),
+            momentum: float(op, numbers, "momentum", 0.0),
+            eps: float(op, numbers + 1, "eps", 0.0),
         })
     }
 }
@@ -112,26 +115,29 @@ fn batches(view: View<'_>) -> Option<String> {
     }
     let mut names = terms(input);
     let channel = names.get(1)?.clone();
-    if norm.training {
+    let outputs = view.output_shapes();
+    // In evaluation the saved statistics have no elements, and the running ones are copies.
+    let [_, rest @ ..] = &outputs[..] else { return None };
+    if rest.contains(&Some(&[0])) {
+        return None;
+    }
+    if norm.training || rest.iter().any(Option::is_some) {
         let over = |(_, name): (usize, &mut String)| *name = mark(name, "@");
         names.iter_mut().enumerate().filter(|(dim, _)| *dim != 1).for_each(over);
     }
     let weights = vec![channel.clone(); view.op.inputs().len() - 1];
     let inputs = [vec![operand(&names)], weights].concat();
-    // In evaluation the saved statistics have no elements.
-    let statistics = |shape: &Option<&[i64]>| match shape {
-        Some([0]) => "none^".into(),
-        _ => channel.clone(),
-    };
-    let mut outputs: Vec<String> = view.output_shapes().iter().map(statistics).collect();
-    *outputs.first_mut()? = operand(&names);
-    text(view, &inputs, &outputs, &[])
+    let made = [vec![operand(&names)], vec![channel; rest.len()]].concat();
+    text(view, &inputs, &made, &[])
 }
 
 /// Batch norm in training, as sums over the batch.
 fn expand(op: &Op, to: &mut Builder<'_>) {
-    let Some(norm) = BatchNorm::read(op).filter(|norm| norm.training) else { return };
+    let Some(norm) = BatchNorm::read(op) else { return };
     let mut steps = Steps::new(&norm, to);
+    if !norm.training {
+        return steps.evaluate(op, &norm);
+    }
     let (centered, mean, var) = steps.moments(norm.x);
     let scale = steps.scale(var, norm.eps);
     steps.normalised(op, &norm, centered, scale);
@@ -157,6 +163,26 @@ impl<'a, 'g> Steps<'a, 'g> {
 
     fn all(&self) -> String {
         operand(&self.names)
+    }
+
+    /// Evaluation, apart from the statistics that it passes on.
+    fn evaluate(&mut self, op: &Op, norm: &BatchNorm) {
+        let (all, channel) = (self.all(), self.names[1].clone());
+        let or_none = |id: Option<TensorId>| id.map_or(Arg::None, Arg::Tensor);
+        let tensors = [norm.weight, norm.bias, norm.mean, norm.var];
+        let labels = vec![&channel[..]; tensors.iter().flatten().count()];
+        let labels = format!("{} -> {all}", [vec![&all[..]], labels].concat().join(", "));
+        let mut args = vec![Arg::Tensor(norm.x)];
+        args.extend(tensors.map(or_none));
+        let numbers = [norm.momentum, norm.eps].map(Arg::Float);
+        args.extend([vec![Arg::Bool(false)], numbers.to_vec(), vec![Arg::Bool(true)]].concat());
+        self.to.result(0, "aten.batch_norm.default", args, &labels);
+        for (index, id) in [(3, norm.mean), (4, norm.var)] {
+            if let (Some(id), Some(Some(_))) = (id, op.outputs.get(index)) {
+                let labels = format!("{channel} -> {channel}");
+                self.to.result(index, "aten.clone.default", vec![Arg::Tensor(id)], &labels);
+            }
+        }
     }
 
     /// One element per channel, in the rank of the operand.

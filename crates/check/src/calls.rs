@@ -1,0 +1,341 @@
+//! Follows calls: forward through their operators, backward through them in reverse.
+
+use graph::OpId;
+use program::{BufId, Call, Grad, Instr};
+use rules::{Interval, Kind, Reduction};
+
+use crate::facts::Facts;
+use crate::fault::Fault;
+use crate::local::{Scene, clause_shares};
+use crate::share::{
+    EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Term, WHOLE, reached_outputs, sizes,
+};
+use crate::state::{Context, Held, Part, Rank, is_any, place, unify, unify_all};
+
+pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
+    after_update(cx, rank, call);
+    let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
+    for (offset, local) in call.ops.iter().enumerate() {
+        let number = first + offset;
+        let inputs: Option<Vec<Held>> = local.inputs().iter().map(|buf| rank.held(*buf)).collect();
+        let Some(inputs) = inputs else { continue };
+        let site = base + u32::try_from(number).expect("fewer than 2^32 operators");
+        let scene = Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs, table: rank.table };
+        match cx.finder.find(&mut cx.store, &scene) {
+            Ok(found) => {
+                for (buf, held) in local.outputs.iter().zip(found.outputs) {
+                    if let Some(buf) = buf {
+                        rank.bufs[buf.index()] = held;
+                    }
+                }
+                rank.parts[number] = Some(found.part);
+                cx.tally.local(found.part.op, &local.target);
+            }
+            Err(fault) => {
+                let place = place(rank, Some(offset));
+                cx.faults.push(fault.at(rank.id, Some(place)));
+            }
+        }
+    }
+}
+
+/// What was updated is not read any more.
+fn after_update(cx: &mut Context<'_>, rank: &Rank<'_>, call: &Call) {
+    let leaves = call.inputs.iter().filter_map(|buf| cx.codes[rank.role].leaf_of.get(buf));
+    let late = { leaves }.find(|leaf| rank.updated[rank.leaves[**leaf].shard]).copied();
+    if let Some(leaf) = late {
+        let name = cx.name(rank.leaves[leaf].tensor);
+        cx.refuse(rank, Fault::new("SW0513", format!("{name} is read after its update")));
+    }
+}
+
+/// The gradients of buffers inside one call, while its backward is followed.
+#[derive(Default)]
+struct Sums {
+    of: Vec<Option<(ListId, ShareId)>>,
+    touched: Vec<BufId>,
+}
+
+impl Sums {
+    fn get(&self, buf: BufId) -> Option<(ListId, ShareId)> {
+        self.of[buf.index()].filter(|(_, share)| *share != EMPTY)
+    }
+
+    fn set(&mut self, buf: BufId, sum: (ListId, ShareId)) {
+        self.of[buf.index()] = Some(sum);
+        self.touched.push(buf);
+    }
+}
+
+pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
+    let Some((index, call)) = cx.codes[rank.role].call(grad.step.0) else { return };
+    let mut sums = Sums { of: vec![None; rank.bufs.len()], touched: vec![] };
+    match follow(cx, rank, (index, call, grad), &mut sums) {
+        Ok(true) => {}
+        Ok(false) => return,
+        Err(fault) => return cx.refuse(rank, fault),
+    }
+    if let Err(fault) = give(cx, rank, (call, grad), &sums) {
+        cx.refuse(rank, fault);
+    }
+}
+
+/// Whether a buffer counts among those that need a gradient.
+fn needs(cx: &Context<'_>, rank: &Rank<'_>, buf: BufId) -> bool {
+    cx.facts.needs(rank.body.buf(buf).tensor, rank.held(buf).map(|held| held.of.tensor))
+}
+
+fn follow(
+    cx: &mut Context<'_>,
+    rank: &mut Rank<'_>,
+    (index, call, grad): (usize, &Call, &Grad),
+    sums: &mut Sums,
+) -> Result<bool, Fault> {
+    let outputs: Vec<BufId> = call.outputs.iter().copied().filter(|buf| needs(cx, rank, *buf)).collect();
+    if outputs.len() != grad.from.len() {
+        return Err(Fault::new("SW0509", "a call is given another number of gradients than it has results that need one")
+            .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
+    }
+    for (buf, from) in outputs.iter().zip(&grad.from) {
+        let Some(from) = from else { continue };
+        let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*from)) else { return Ok(false) };
+        let region = unify_all(cx.store.region(value.region), cx.store.region(given.region));
+        let wanted = Held { of: Quantity { grad: true, ..value.of }, ..value };
+        if given.of != wanted.of || region.is_none() {
+            let (wanted, given) = (cx.text(wanted), cx.text(given));
+            return Err(Fault::new("SW0509", "a call is given the gradient of something else")
+                .why(format!("expected {wanted}, found {given}")));
+        }
+        add(cx, rank, sums, *buf, (given.region, given.share))?;
+    }
+    let first = cx.codes[rank.role].first_op[index];
+    for (offset, local) in call.ops.iter().enumerate().rev() {
+        let Some(part) = rank.parts[first + offset] else { return Ok(false) };
+        let step = Step { part, outputs: &local.outputs };
+        step.back(cx, rank, sums).map_err(|fault| fault.operator(cx.facts.graph.describe(part.op)))?;
+    }
+    Ok(true)
+}
+
+fn add(
+    cx: &mut Context<'_>,
+    rank: &Rank<'_>,
+    sums: &mut Sums,
+    buf: BufId,
+    (region, share): (ListId, ShareId),
+) -> Result<(), Fault> {
+    let held = rank.held(buf).expect("operands of found operators are known");
+    let (region, shares) = match sums.get(buf) {
+        Some((known, had)) => {
+            let joined = unify_all(cx.store.region(known), cx.store.region(region));
+            let joined = joined.ok_or_else(|| {
+                Fault::new("SW0509", format!("gradients of different parts of {} are added", cx.name(held.of.tensor)))
+            })?;
+            (cx.store.intervals.number(&joined), vec![had, share])
+        }
+        None => (region, vec![share]),
+    };
+    let of = Quantity { grad: true, ..held.of };
+    let share = sum(cx, of, region, &shares)?;
+    sums.set(buf, (region, share));
+    Ok(())
+}
+
+/// The sum of shares, or the fault of summing something twice.
+pub(crate) fn sum(
+    cx: &mut Context<'_>,
+    of: Quantity,
+    region: ListId,
+    shares: &[ShareId],
+) -> Result<ShareId, Fault> {
+    cx.store.sum(cx.facts, of, region, shares).map_err(|verdict| {
+        let held = Held { of, region, share: WHOLE };
+        let fault = Fault::new("SW0508", format!("something is summed twice into {}", cx.text(held)));
+        crate::finish::explain(cx, fault, verdict)
+    })
+}
+
+/// One operator's backward.
+struct Step<'s> {
+    part: Part,
+    outputs: &'s [Option<BufId>],
+}
+
+impl Step<'_> {
+    fn back(&self, cx: &mut Context<'_>, rank: &Rank<'_>, sums: &mut Sums) -> Result<(), Fault> {
+        let op = self.part.op;
+        if cx.facts.op(op).uses.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let mut at: Vec<Interval> = cx.store.region(self.part.at).to_vec();
+        let mut shares = vec![];
+        for (position, _) in reached_outputs(cx.facts, op) {
+            let sum = self.outputs.get(position).copied().flatten().and_then(|buf| sums.get(buf));
+            shares.push(sum.map_or(EMPTY, |(_, share)| share));
+            if let Some((region, _)) = sum {
+                resolve(cx, op, position, region, &mut at)?;
+            }
+        }
+        if shares.iter().all(|share| *share == EMPTY) {
+            return Ok(());
+        }
+        if shares.iter().any(|share| !cx.store.is_everywhere(*share)) {
+            return Err(Fault::new("SW0509", "a gradient enters an operator that is not there for its whole region"));
+        }
+        refuse_ties(cx.facts, op, &at)?;
+        let binding = cx.finder.bindings.get(self.part.binding).clone();
+        for (buf, position) in binding.iter() {
+            let Some(number) = cx.facts.op(op).uses[*position] else { continue };
+            let (mode, subs) = self.subs(cx, rank, *position, &shares)?;
+            let cut = cut(cx, op, *position, number, &at)?;
+            let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true };
+            let tensor = cx.facts.op(op).inputs[*position];
+            let share = cx.store.contribution(cx.facts, tensor, term);
+            let region = cx.facts.analysis.region(tensor, &cx.facts.analysis.op(op).inputs[*position], &at);
+            let region = cx.store.intervals.number(&region.0);
+            add(cx, rank, sums, *buf, (region, share))?;
+        }
+        Ok(())
+    }
+
+    /// What the contribution to one operand is partial in: the gradients of the outputs or, for an
+    /// operand in which the operator is not linear with the partial ones, their values.
+    fn subs(
+        &self,
+        cx: &mut Context<'_>,
+        rank: &Rank<'_>,
+        position: usize,
+        shares: &[ShareId],
+    ) -> Result<(Mode, ListId), Fault> {
+        let op = self.part.op;
+        let rule = cx.facts.analysis.rules[op.index()].as_ref();
+        let other = self.part.clause.filter(|clause| {
+            rule.is_some_and(|rule| {
+                !rule.linear[*clause as usize].contains(&position) && !rule.inputs[position].once
+            })
+        });
+        let complete = shares.iter().all(|share| *share == WHOLE);
+        match other {
+            Some(_) if !complete => Err(Fault::new(
+                "SW0509",
+                "a partial gradient enters an operator whose operands are partial too",
+            )),
+            Some(clause) => {
+                let binding = cx.finder.bindings.get(self.part.binding).clone();
+                let shares = clause_shares(cx.facts, op, clause, |wanted| {
+                    let (buf, _) = binding.iter().find(|(_, position)| *position == wanted)?;
+                    rank.held(*buf).map(|held| held.share)
+                });
+                Ok((Mode::Clause(clause), cx.store.list(&shares)))
+            }
+            None if complete => Ok((Mode::Plain, 0)),
+            None => Ok((Mode::Outputs, cx.store.list(shares))),
+        }
+    }
+}
+
+/// Intervals that could lie anywhere lie where the gradient is.
+fn resolve(
+    cx: &Context<'_>,
+    op: OpId,
+    output: usize,
+    region: ListId,
+    at: &mut [Interval],
+) -> Result<(), Fault> {
+    let carried = &cx.facts.analysis.op(op).outputs[output];
+    for (carried, i) in carried.iter().zip(cx.store.region(region)) {
+        if let Some(l) = *carried {
+            at[l] = unify(at[l], *i)
+                .ok_or_else(|| Fault::new("SW0509", "an operator's gradient is that of another part"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The gradient of a maximum over a part is not a part of the gradient of the maximum.
+fn refuse_ties(facts: &Facts<'_>, op: OpId, at: &[Interval]) -> Result<(), Fault> {
+    let loops = facts.analysis.op(op).loops.iter().zip(at);
+    let split = |kind: Kind| matches!(kind, Kind::Reduce(reduction) if reduction != Reduction::Sum);
+    if { loops }.any(|(l, i)| split(l.kind) && *i != Interval::whole(l.size)) {
+        return Err(Fault::new("SW0509", "a gradient flows through a reduction that is split and not a sum"));
+    }
+    Ok(())
+}
+
+fn cut(
+    cx: &mut Context<'_>,
+    op: OpId,
+    position: usize,
+    number: u32,
+    at: &[Interval],
+) -> Result<ListId, Fault> {
+    let loose = &cx.facts.op(op).loose[position];
+    if loose.is_empty() {
+        return Ok(FULL);
+    }
+    let intervals: Vec<Interval> = loose.iter().map(|&l| at[l]).collect();
+    if intervals.iter().any(|i| is_any(*i)) {
+        return Err(Fault::new("SW0509", "it cannot be told of which part a gradient is"));
+    }
+    let sizes = sizes(cx.facts, Owner::Use(number));
+    Ok(cx.store.cut(&intervals, &sizes))
+}
+
+/// Hands the gradients of a call's inputs to leaves and buffers.
+fn give(
+    cx: &mut Context<'_>,
+    rank: &mut Rank<'_>,
+    (call, grad): (&Call, &Grad),
+    sums: &Sums,
+) -> Result<(), Fault> {
+    let mut inputs = vec![];
+    for buf in &call.inputs {
+        match cx.codes[rank.role].leaf_of.get(buf).copied() {
+            Some(leaf) => give_leaf(cx, rank, leaf, sums.get(*buf))?,
+            None if needs(cx, rank, *buf) => inputs.push(*buf),
+            None => {}
+        }
+    }
+    if inputs.len() != grad.to.len() {
+        return Err(Fault::new("SW0509", "a call gives another number of gradients than it has inputs that need one")
+            .why(format!("expected {}, found {}", inputs.len(), grad.to.len())));
+    }
+    for (buf, to) in inputs.iter().zip(&grad.to) {
+        let (Some(to), Some(held)) = (to, rank.held(*buf)) else { continue };
+        let (region, share) = sums.get(*buf).unwrap_or((held.region, EMPTY));
+        let of = Quantity { grad: true, ..held.of };
+        rank.bufs[to.index()] = Some(Held { of, region, share });
+    }
+    Ok(())
+}
+
+fn give_leaf(
+    cx: &mut Context<'_>,
+    rank: &mut Rank<'_>,
+    leaf: usize,
+    given: Option<(ListId, ShareId)>,
+) -> Result<(), Fault> {
+    let Some((region, share)) = given else { return Ok(()) };
+    let state = rank.leaves[leaf];
+    debug_assert_eq!(region, state.region);
+    if state.sealed {
+        let name = cx.name(state.tensor);
+        return Err(Fault::new("SW0510", format!("the gradient of {name} is communicated before its last contribution"))
+            .why("expected the reduction after every backward that contributes, found one before this"));
+    }
+    let of = Quantity { tensor: state.tensor, grad: true };
+    rank.leaves[leaf].gradient = sum(cx, of, region, &[state.gradient, share])?;
+    Ok(())
+}
+
+/// Whether an instruction is the last thing of its kind to run locally.
+pub(crate) fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr) {
+    match instr {
+        Instr::Call(made) => call(cx, rank, index, made),
+        Instr::Grad(made) => grad(cx, rank, made),
+        Instr::Slice(slice) => crate::moves::slice(cx, rank, slice),
+        Instr::Add { from, to } => crate::moves::add(cx, rank, from, *to),
+        Instr::Update { shard, from } => crate::finish::update(cx, rank, *shard, *from),
+        _ => {}
+    }
+}

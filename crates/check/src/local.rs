@@ -1,0 +1,472 @@
+//! Finds of which operator of the graph, and of which part of it, a local operator is.
+//!
+//! The operator named by [`LocalOp::op`] is only the first guess. What counts is that the rule, for
+//! the intervals that the operands have, gives exactly what is executed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graph::OpId;
+use program::{BufId, LocalOp, Table};
+use rules::local::unchanged;
+use rules::{Analysis, Interval, Kind, Reduction, View, families};
+
+use crate::args::{compare, expected_text, found_text, has_holes};
+use crate::facts::Facts;
+use crate::fault::Fault;
+use crate::infer::{describe, infer};
+use crate::intern::{Lists, Map};
+use crate::share::{ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE};
+use crate::state::{Held, Part, any, is_any, region_text, unify};
+
+/// A local operator with everything that is known where it stands.
+pub(crate) struct Scene<'s> {
+    pub(crate) facts: &'s Facts<'s>,
+    pub(crate) local: &'s LocalOp,
+    /// The number of the local operator among all roles'.
+    pub(crate) site: u32,
+    pub(crate) bufs: &'s [Option<Held>],
+    /// What its operands hold, in order.
+    pub(crate) inputs: Vec<Held>,
+    pub(crate) table: &'s Table,
+}
+
+pub(crate) struct Found {
+    pub(crate) part: Part,
+    pub(crate) outputs: Vec<Option<Held>>,
+}
+
+/// Remembers what was found, so that ranks and steps that do the same are looked up.
+pub(crate) struct Finder {
+    last: Vec<Option<OpId>>,
+    numbers: Map<Box<[i64]>, usize>,
+    expected: Vec<rules::LocalOp>,
+    compared: Map<(u32, usize), Option<u32>>,
+    pub(crate) bindings: Lists<(BufId, usize)>,
+    /// The regions that random operators draw for.
+    pub(crate) drawn: BTreeMap<OpId, BTreeSet<ListId>>,
+}
+
+/// How a part is applied to what its operands hold.
+#[derive(Clone, Copy)]
+struct Way {
+    clause: Option<u32>,
+    first: bool,
+}
+
+impl Finder {
+    pub(crate) fn new(sites: usize) -> Self {
+        Self {
+            last: vec![None; sites],
+            numbers: Map::default(),
+            expected: vec![],
+            compared: Map::default(),
+            bindings: Lists::new(),
+            drawn: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn find(&mut self, store: &mut Store, scene: &Scene<'_>) -> Result<Found, Fault> {
+        if let Some(held) = scene.inputs.iter().find(|held| held.of.grad) {
+            let name = &scene.facts.graph.tensor(held.of.tensor).name;
+            return Err(Fault::new("SW0504", format!("forward code reads the gradient of %{name}")));
+        }
+        if let Some(op) = self.last[scene.site as usize] {
+            if let Ok(found) = self.attempt(store, scene, op) {
+                return Ok(found);
+            }
+        }
+        let mut first = None;
+        for op in candidates(scene) {
+            match self.attempt(store, scene, op) {
+                Ok(found) => {
+                    self.last[scene.site as usize] = Some(op);
+                    return Ok(found);
+                }
+                Err(fault) => first = first.or(Some(fault)),
+            }
+        }
+        Err(first.unwrap_or_else(|| nothing_reads(scene)))
+    }
+
+    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Found, Fault> {
+        let mut at = infer(store, scene, op)?;
+        let at = self.solve(scene, op, &mut at);
+        divisible(scene, op, &at)?;
+        let partial = partial(store, scene, op)?;
+        let mut mismatch = None;
+        for way in ways(scene, op, &partial)? {
+            match self.same(scene, op, &at, way) {
+                Ok(binding) => {
+                    self.operands_fit(store, scene, op, &at, (way.clause, binding))?;
+                    return self.outcome(store, scene, op, &at, (way, binding));
+                }
+                Err(fault) => mismatch = mismatch.or(Some(fault)),
+            }
+        }
+        Err(mismatch.expect("there is at least one way"))
+    }
+
+    /// What a part executes, by a number. Where a part begins is only told for dims marked `~`, so
+    /// that parts of one size share what they execute.
+    pub(crate) fn expect(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool) -> usize {
+        let dims = scene.facts.analysis.op(op);
+        let slot = if scene.facts.op(op).random { slot(scene) } else { 0 };
+        let rule = scene.facts.analysis.rules[op.index()].as_ref();
+        let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
+        let first = first && at.iter().enumerate().all(|(l, i)| !reduces(l) || i.lo == 0);
+        let mut key = vec![i64::from(op.0), i64::from(first), slot];
+        for (l, i) in dims.loops.iter().zip(at) {
+            key.push(i.len());
+            if rule.is_some_and(|rule| rule.dim(l.dim).contiguous) {
+                key.push(i.lo);
+            }
+        }
+        if let Some(&known) = self.numbers.get(&key[..]) {
+            return known;
+        }
+        let number = self.expected.len();
+        self.expected.push(executed(scene, op, at, first, slot));
+        self.numbers.insert(key.into(), number);
+        number
+    }
+
+    pub(crate) fn expected(&self, number: usize) -> &rules::LocalOp {
+        &self.expected[number]
+    }
+
+    fn same(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], way: Way) -> Result<u32, Fault> {
+        let number = self.expect(scene, op, at, way.first);
+        let holes = has_holes(scene.local);
+        if let Some(Some(binding)) = self.compared.get(&(scene.site, number)).filter(|_| !holes) {
+            return Ok(*binding);
+        }
+        let constants = &scene.table.constants;
+        let mut binding = compare(&self.expected[number], scene.local, constants);
+        if binding.is_none() && way.first && is_whole(scene.facts.analysis, op, at) && !scene.facts.op(op).random {
+            binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, constants);
+        }
+        let binding = binding.map(|binding| self.bindings.number(&binding));
+        if !holes {
+            self.compared.insert((scene.site, number), binding);
+        }
+        binding.ok_or_else(|| {
+            let expected = expected_text(&self.expected[number]);
+            let found = found_text(scene.local, constants);
+            Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
+                .why(format!("expected `{expected}` for {}, found `{found}`", describe(scene.facts, op, at)))
+                .operator(scene.facts.graph.describe(op))
+        })
+    }
+
+    fn operands_fit(
+        &self,
+        store: &Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        at: &[Interval],
+        (clause, binding): (Option<u32>, u32),
+    ) -> Result<(), Fault> {
+        let (facts, dims) = (scene.facts, scene.facts.analysis.op(op));
+        let rule = facts.analysis.rules[op.index()].as_ref();
+        for (buf, position) in self.bindings.get(binding).iter() {
+            let held = scene.bufs[buf.index()].expect("inputs are known");
+            let linear = clause.zip(rule).is_some_and(|(clause, rule)| rule.linear[clause as usize].contains(position));
+            if held.share != WHOLE && !linear {
+                return Err(not_linear(facts, op, *position));
+            }
+            let expected = facts.op(op).inputs[*position];
+            let name = &facts.graph.tensor(expected).name;
+            if held.of.tensor != expected {
+                let found = &facts.graph.tensor(held.of.tensor).name;
+                return Err(Fault::new("SW0504", "a local operator reads another tensor than its operator")
+                    .why(format!("expected operand {position} to be %{name}, found %{found}"))
+                    .operator(facts.graph.describe(op)));
+            }
+            let factors = facts.analysis.factors[expected.index()].iter().flatten();
+            let region = store.region(held.region);
+            let fits = { factors }.zip(&dims.inputs[*position]).zip(region).all(|((&size, carried), i)| {
+                let wanted = carried.map_or(Interval::whole(size), |l| at[l]);
+                unify(wanted, *i).is_some()
+            });
+            if !fits {
+                let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
+                let factors = &facts.analysis.factors[expected.index()];
+                let (wanted, found) = (region_text(factors, &wanted.0), region_text(factors, region));
+                return Err(Fault::new("SW0504", "a local operator reads another part of a tensor than it needs")
+                    .why(format!("expected %{name}{wanted}, found %{name}{found}"))
+                    .operator(facts.graph.describe(op)));
+            }
+        }
+        Ok(())
+    }
+
+    fn outcome(
+        &mut self,
+        store: &mut Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        at: &[Interval],
+        (way, binding): (Way, u32),
+    ) -> Result<Found, Fault> {
+        let facts = scene.facts;
+        check_grad_mode(scene, op)?;
+        let share = self.share(store, scene, op, at, (way, binding))?;
+        let mut outputs = vec![];
+        for (tensor, carried) in facts.op(op).outputs.iter().zip(&facts.analysis.op(op).outputs) {
+            outputs.push(tensor.map(|tensor| {
+                let region = facts.analysis.region(tensor, carried, at);
+                let region = store.intervals.number(&region.0);
+                Held { of: Quantity { tensor, grad: false }, region, share }
+            }));
+        }
+        if scene.local.outputs.len() != outputs.len() {
+            let (expected, found) = (outputs.len(), scene.local.outputs.len());
+            return Err(Fault::new("SW0504", "a local operator has another number of outputs than its operator")
+                .why(format!("expected {expected}, found {found}"))
+                .operator(facts.graph.describe(op)));
+        }
+        if facts.op(op).random {
+            self.drawn_region(store, scene, op, &outputs)?;
+        }
+        let part = Part { op, at: store.intervals.number(at), binding, clause: way.clause };
+        Ok(Found { part, outputs })
+    }
+
+    fn share(
+        &self,
+        store: &mut Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        at: &[Interval],
+        (way, binding): (Way, u32),
+    ) -> Result<ShareId, Fault> {
+        let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
+        let loops = &facts.analysis.op(op).loops;
+        let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
+        if intervals.iter().any(|i| is_any(*i)) {
+            return Err(unclear(scene, op));
+        }
+        let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();
+        let cut = store.cut(&intervals, &sizes);
+        let Some(clause) = way.clause else {
+            if cut == crate::share::FULL {
+                return Ok(WHOLE);
+            }
+            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once: true };
+            return Ok(store.share(term));
+        };
+        if cut != crate::share::FULL && facts.reduction(op) != Reduction::Sum {
+            return Err(Fault::new("SW0505", "an operator that is not a sum is split over partial operands")
+                .operator(facts.graph.describe(op)));
+        }
+        let subs = self.clause_shares(store, scene, op, (clause, binding));
+        let once = way.first && intervals.iter().all(|i| i.lo == 0);
+        Ok(store.share(Term { owner: Owner::Part(op), cut, mode: Mode::Clause(clause), subs, once }))
+    }
+
+    fn clause_shares(&self, store: &mut Store, scene: &Scene<'_>, op: OpId, (clause, binding): (u32, u32)) -> ListId {
+        let shares = clause_shares(scene.facts, op, clause, |position| {
+            let (buf, _) = self.bindings.get(binding).iter().find(|(_, p)| *p == position)?;
+            scene.bufs[buf.index()].map(|held| held.share)
+        });
+        store.list(&shares)
+    }
+
+    fn drawn_region(
+        &mut self,
+        store: &Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        outputs: &[Option<Held>],
+    ) -> Result<(), Fault> {
+        // Operators without a keyed form draw whole tensors; the proof names them.
+        let keyed = scene.local.target.starts_with("sw.");
+        let Some(held) = outputs.iter().flatten().next().filter(|_| keyed) else { return Ok(()) };
+        let slots = scene.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
+        let entry = { slots }.flat_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?)).next();
+        let region = store.region(held.region);
+        let factors = &scene.facts.analysis.factors[held.of.tensor.index()];
+        let found = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
+        if entry.is_none_or(|entry| entry.0[..] != *region) {
+            return Err(Fault::new("SW0515", "random numbers are drawn for another region than is computed")
+                .why(format!("expected the region {} in the rank's table, found {found}", region_text(factors, region)))
+                .operator(scene.facts.graph.describe(op)));
+        }
+        self.drawn.entry(op).or_default().insert(held.region);
+        Ok(())
+    }
+}
+
+/// The shares of a clause's operands, by position; complete where an operand is not read.
+pub(crate) fn clause_shares(
+    facts: &Facts<'_>,
+    op: OpId,
+    clause: u32,
+    share: impl Fn(usize) -> Option<ShareId>,
+) -> Vec<ShareId> {
+    let rule = facts.analysis.rules[op.index()].as_ref();
+    let positions = rule.map_or(&[][..], |rule| &rule.linear[clause as usize]);
+    positions.iter().map(|&position| share(position).unwrap_or(WHOLE)).collect()
+}
+
+fn is_whole(analysis: &Analysis, op: OpId, at: &[Interval]) -> bool {
+    analysis.op(op).loops.iter().zip(at).all(|(l, i)| *i == Interval::whole(l.size))
+}
+
+/// The slot that a random operator names: its last argument.
+fn slot(scene: &Scene<'_>) -> i64 {
+    let last = scene.local.args.last();
+    last.and_then(|arg| crate::state::integer(arg, &scene.table.constants)).unwrap_or(0)
+}
+
+fn executed(scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool, slot: i64) -> rules::LocalOp {
+    let analysis = scene.facts.analysis;
+    let Some(rule) = &analysis.rules[op.index()] else { return unchanged(scene.facts.graph.op(op)) };
+    let plain = |i: &Interval| if is_any(*i) { Interval::whole(i.len()) } else { *i };
+    let at: Vec<Interval> = at.iter().map(plain).collect();
+    let mut part = analysis.part(scene.facts.graph, op, &at, first, slot);
+    for (start, dim) in part.start.iter_mut().zip(&rule.dims).filter(|(_, dim)| !dim.contiguous) {
+        // The rule does not ask for it: what it gives must not depend on it.
+        debug_assert!(dim.size >= 0);
+        *start = None;
+    }
+    families::local_of(View::new(scene.facts.graph, op), rule, &part)
+}
+
+/// The operators that read what a local operator reads: the one that it names first.
+fn candidates(scene: &Scene<'_>) -> Vec<OpId> {
+    let fewest = scene.inputs.iter().map(|held| scene.facts.readers(held.of.tensor)).min_by_key(|r| r.len());
+    let mut all: Vec<OpId> = scene.facts.canon(scene.local.op).into_iter().collect();
+    all.extend(fewest.unwrap_or(&scene.facts.creators));
+    all
+}
+
+fn nothing_reads(scene: &Scene<'_>) -> Fault {
+    let names: Vec<String> =
+        scene.inputs.iter().map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name)).collect();
+    let found = found_text(scene.local, &scene.table.constants);
+    Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
+        .why(format!("found `{found}`; no operator reads {}", names.join(", ")))
+}
+
+/// Loops that may not be split must not be.
+fn divisible(scene: &Scene<'_>, op: OpId, at: &[Interval]) -> Result<(), Fault> {
+    let (facts, dims) = (scene.facts, scene.facts.analysis.op(op));
+    let rule = facts.analysis.rules[op.index()].as_ref();
+    for (l, i) in dims.loops.iter().zip(at) {
+        let whole = *i == Interval::whole(l.size);
+        if !whole && matches!(l.kind, Kind::Whole | Kind::Own) {
+            return Err(Fault::new("SW0504", format!("an operator is split along `{}`, which its rule forbids", l.name))
+                .why(format!("expected all {}, found {}..{}", l.size, i.lo, i.hi))
+                .operator(facts.graph.describe(op)));
+        }
+        if is_any(*i) && (facts.op(op).random || rule.is_some_and(|rule| rule.dim(l.dim).contiguous)) {
+            return Err(unclear(scene, op));
+        }
+    }
+    Ok(())
+}
+
+fn unclear(scene: &Scene<'_>, op: OpId) -> Fault {
+    Fault::new("SW0504", "it cannot be told which part of an operator this is")
+        .why("along one loop its operands are the same everywhere, and the part's place matters")
+        .operator(scene.facts.graph.describe(op))
+}
+
+/// The operands that are not complete.
+fn partial(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Vec<usize>, Fault> {
+    let mut partial = vec![];
+    let positions = crate::infer::positions(scene, op).unwrap_or_default();
+    for (held, position) in scene.inputs.iter().zip(positions) {
+        if held.share == WHOLE {
+            continue;
+        }
+        if !store.is_everywhere(held.share) {
+            let name = &scene.facts.graph.tensor(held.of.tensor).name;
+            return Err(Fault::new("SW0505", format!("an operator reads %{name} where it is not complete everywhere"))
+                .operator(scene.facts.graph.describe(op)));
+        }
+        partial.push(position);
+    }
+    Ok(partial)
+}
+
+/// The ways in which an operator may be applied to these partial operands.
+fn ways(scene: &Scene<'_>, op: OpId, partial: &[usize]) -> Result<Vec<Way>, Fault> {
+    if partial.is_empty() {
+        return Ok(vec![Way { clause: None, first: true }]);
+    }
+    let rule = scene.facts.analysis.rules[op.index()].as_ref();
+    let clauses = rule.map_or(&[][..], |rule| &rule.linear);
+    let joint = clauses.iter().position(|clause| partial.iter().all(|position| clause.contains(position)));
+    match joint {
+        Some(clause) => {
+            let clause = Some(u32::try_from(clause).expect("few clauses"));
+            Ok([true, false].map(|first| Way { clause, first }).to_vec())
+        }
+        None => Err(not_linear(scene.facts, op, partial[0])),
+    }
+}
+
+fn not_linear(facts: &Facts<'_>, op: OpId, position: usize) -> Fault {
+    let name = &facts.graph.tensor(facts.op(op).inputs[position]).name;
+    Fault::new("SW0505", format!("an operator reads a partial %{name}, in which it is not linear"))
+        .why("expected a complete value, found a partial one")
+        .operator(facts.graph.describe(op))
+}
+
+fn check_grad_mode(scene: &Scene<'_>, op: OpId) -> Result<(), Fault> {
+    let matters = scene.facts.op(op).inputs.iter().any(|t| scene.facts.depends(*t));
+    let (expected, found) = (scene.facts.graph.op(op).no_grad, scene.local.no_grad);
+    if expected == found || !matters {
+        return Ok(());
+    }
+    let text = |off| if off { "off" } else { "on" };
+    Err(Fault::new("SW0504", "gradients are on where they are off in the model, or the other way round")
+        .why(format!("expected gradients {}, found them {}", text(expected), text(found)))
+        .operator(scene.facts.graph.describe(op)))
+}
+
+impl Finder {
+    /// Fills in the loops that no operand carries, from the arguments that depend on them.
+    fn solve(&mut self, scene: &Scene<'_>, op: OpId, at: &mut [Option<Interval>]) -> Vec<Interval> {
+        let loops = &scene.facts.analysis.op(op).loops;
+        let open: Vec<usize> = (0..at.len()).filter(|&l| at[l].is_none()).collect();
+        let mut known: Vec<Interval> =
+            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();
+        for l in open {
+            if loops[l].kind == Kind::Map && loops[l].size > 1 && !scene.facts.op(op).random {
+                known[l] = self.solve_loop(scene, op, &known, l).unwrap_or(known[l]);
+            }
+        }
+        known
+    }
+
+    fn solve_loop(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize) -> Option<Interval> {
+        let dims = scene.facts.analysis.op(op);
+        let rule = scene.facts.analysis.rules[op.index()].as_ref()?;
+        let size = dims.loops[l].size;
+        let mut with = |lo: i64, hi: i64| {
+            let mut at = at.to_vec();
+            at[l] = Interval { lo, hi };
+            let number = self.expect(scene, op, &at, true);
+            crate::args::expected_ints(self.expected(number))
+        };
+        let (full, less) = (with(0, size), with(0, size - 1));
+        let found = crate::args::found_ints(scene.local, &scene.table.constants);
+        let contiguous = rule.dim(dims.loops[l].dim).contiguous;
+        let moved = if contiguous { with(1, size) } else { less.clone() };
+        if full.len() != found.len() || less.len() != found.len() || moved.len() != found.len() {
+            return None;
+        }
+        // Each argument is linear in where the part begins and in its length.
+        let row = |j: usize| (moved[j] - less[j], full[j] - less[j], found[j] - full[j]);
+        let rows: Vec<(i64, i64, i64)> = (0..found.len()).map(row).filter(|r| r.0 != 0 || r.1 != 0).collect();
+        let (lo, delta) = crate::infer::solve_rows(&rows)?;
+        let len = size + delta;
+        if !(0..=size).contains(&len) || lo < 0 || lo + len > size {
+            return None;
+        }
+        Some(if contiguous { Interval { lo, hi: lo + len } } else { any(len, size) })
+    }
+}

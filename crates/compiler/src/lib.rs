@@ -1,0 +1,72 @@
+//! The whole way after capture: a plan is lowered, the program is checked, emitted, read back, and
+//! what was read back is checked again. Only then it exists.
+
+mod summary;
+
+use std::time::{Duration, Instant};
+
+use check::Proof;
+use diag::{Error, Result};
+use emit::File;
+use graph::Graph;
+use lower::{Lowered, Outputs};
+use plan::Plan;
+use program::Program;
+use rules::Analysis;
+
+pub use summary::{Communication, Summary};
+
+/// A program that was proved to compute what its graph computes.
+pub struct Compiled {
+    /// The graph after rewriting: what the program was proved against.
+    pub graph: Graph,
+    pub program: Program,
+    pub files: Vec<File>,
+    pub proof: Proof,
+    pub summary: Summary,
+    /// How long each phase took.
+    pub phases: Vec<(&'static str, Duration)>,
+}
+
+pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs) -> Result<Compiled> {
+    let mut clock = Clock::default();
+    let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, outputs))?;
+    let Lowered { graph, analysis, program, origin: _ } = lowered;
+    clock.time("check", || prove(&graph, &analysis, &program))?;
+    let files = clock.time("emit", || emit::emit(&graph, &program));
+    let read = clock.time("read back", || emit::read(&graph, &files))?;
+    let proof = clock.time("check again", || prove(&graph, &analysis, &read))?;
+    let summary = summary::summarise(&graph, &program);
+    Ok(Compiled { graph, program, files, proof, summary, phases: clock.phases })
+}
+
+/// Proves a program that was read from files, against the graph it was made from.
+pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
+    let program = emit::read(graph, files)?;
+    prove(graph, &Analysis::of(graph), &program)
+}
+
+fn prove(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof> {
+    check::check(graph, analysis, program).map_err(|faults| {
+        let all: Vec<String> = faults.iter().map(|f| Error::from(f.clone()).to_string()).collect();
+        let mut first = faults.first().map_or_else(|| Error::new("SW0500", "the program is not equal to the model"), |f| Error::from(f.clone()));
+        if all.len() > 1 {
+            first.what = format!("{} (and {} more)", first.what, all.len() - 1);
+        }
+        first
+    })
+}
+
+#[derive(Default)]
+struct Clock {
+    phases: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        self.phases.push((name, start.elapsed()));
+        result
+    }
+}

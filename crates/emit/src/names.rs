@@ -1,0 +1,94 @@
+//! Identifiers from names that people or PyTorch gave.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::python::{KEYWORDS, is_identifier};
+
+/// Names with a meaning of their own in an emitted file.
+const RESERVED: [&str; 10] = ["p", "k", "run", "torch", "F", "ops", "float", "forward", "backward", "_"];
+
+/// The names of one scope.
+#[derive(Clone, Default)]
+pub(crate) struct Scope {
+    taken: HashSet<String>,
+    next: HashMap<String, u32>,
+}
+
+impl Scope {
+    pub(crate) fn new() -> Self {
+        Self { taken: RESERVED.map(str::to_owned).into(), next: HashMap::new() }
+    }
+
+    /// This name as an identifier, with a number if it is taken.
+    pub(crate) fn fresh(&mut self, wanted: &str) -> String {
+        let base = identifier(wanted);
+        if self.taken.insert(base.clone()) {
+            return base;
+        }
+        let next = self.next.entry(base.clone()).or_insert(1);
+        loop {
+            let name = format!("{base}_{next}");
+            *next += 1;
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+pub(crate) fn identifier(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if is_identifier(text) && text.len() <= LONGEST {
+        return text.to_owned();
+    }
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let mut name: String = text.chars().take(LONGEST).map(letter).collect();
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        name.insert_str(0, "x_");
+    }
+    if KEYWORDS.contains(&name.as_str()) {
+        name.push('_');
+    }
+    name
+}
+
+/// `CausalSelfAttention` to `causal_self_attention`, `GPT2Block` to `gpt2_block`.
+pub(crate) fn snake(class: &str) -> String {
+    let chars: Vec<char> = class.chars().collect();
+    let mut name = String::with_capacity(class.len() + 4);
+    for (at, &c) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).map(|at| chars[at]);
+        let word = c.is_uppercase()
+            && before.is_some_and(|b| {
+                b.is_lowercase()
+                    || (b.is_alphanumeric() && chars.get(at + 1).is_some_and(|n| n.is_lowercase()))
+            });
+        if word {
+            name.push('_');
+        }
+        name.extend(c.to_lowercase());
+    }
+    identifier(name.trim_matches('_'))
+}
+
+/// `linear_3` to `linear`.
+pub(crate) fn base(name: &str) -> &str {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    match stem.strip_suffix('_') {
+        Some(base) if stem.len() < name.len() && !base.is_empty() => base,
+        _ => name,
+    }
+}
+
+/// The last part of a module path: `c_attn`, or `mlp_0` where that is a number. The mark of a
+/// second call, `@1`, is left out.
+pub(crate) fn tail(path: &str) -> String {
+    let mut parts = path.rsplit('.').map(|part| part.split('@').next().unwrap_or(part));
+    let last = parts.next().unwrap_or_default();
+    let number = last.bytes().all(|b| b.is_ascii_digit());
+    let name = match parts.next().filter(|_| number) {
+        Some(outer) => format!("{outer}_{last}"),
+        None => last.to_owned(),
+    };
+    identifier(if name.is_empty() { "x" } else { &name })
+}

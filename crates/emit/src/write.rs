@@ -1,0 +1,73 @@
+//! A program to text.
+
+mod calls;
+mod comments;
+mod functions;
+mod group;
+mod modules;
+mod outline;
+mod role;
+pub(crate) mod tables;
+
+use graph::Graph;
+use program::{Arg, Program, RankId, Role};
+
+use crate::File;
+use crate::python::Expr;
+use modules::Modules;
+
+pub(crate) fn files(graph: &Graph, program: &Program) -> Vec<File> {
+    let modules = Modules::new(graph);
+    let mut files: Vec<File> = (program.roles.iter())
+        .map(|role| File { name: file_name(role), text: role::text(graph, program, role, &modules) })
+        .collect();
+    files.push(File { name: "program.json".to_owned(), text: tables::text(graph, program) });
+    files
+}
+
+/// `ranks_0_3.py`. The first rank makes it unique.
+pub(crate) fn file_name(role: &Role) -> String {
+    let ranks = &role.ranks;
+    match (ranks.first(), ranks.last()) {
+        (Some(first), Some(_)) if ranks.len() == 1 => format!("rank_{}.py", first.0),
+        (Some(first), Some(last)) if is_run(ranks) => format!("ranks_{}_{}.py", first.0, last.0),
+        (Some(first), _) => format!("ranks_{}_and_{}_more.py", first.0, ranks.len() - 1),
+        (None, _) => "no_ranks.py".to_owned(),
+    }
+}
+
+/// Which ranks a role is for, to people.
+fn rank_names(ranks: &[RankId]) -> String {
+    const MOST: usize = 8;
+    let some = |ranks: &[RankId]| ranks.iter().map(|r| r.0.to_string()).collect::<Vec<_>>().join(", ");
+    match ranks {
+        [] => "no rank".to_owned(),
+        [one] => format!("rank {}", one.0),
+        [first, .., last] if is_run(ranks) => format!("ranks {}-{}", first.0, last.0),
+        _ if ranks.len() <= MOST => format!("ranks {}", some(ranks)),
+        _ => format!("ranks {} and {} more", some(&ranks[..MOST]), ranks.len() - MOST),
+    }
+}
+
+fn is_run(ranks: &[RankId]) -> bool {
+    ranks.windows(2).all(|pair| pair[1].0 == pair[0].0.wrapping_add(1))
+}
+
+/// An argument as Python, given how bufs and holes are written.
+pub(crate) fn argument<'a>(arg: &'a Arg, holes: &'a [String], buf: &dyn Fn(program::BufId) -> Expr<'a>) -> Expr<'a> {
+    match arg {
+        Arg::None => Expr::None,
+        Arg::Bool(value) => Expr::Bool(*value),
+        Arg::Int(value) => Expr::Int(*value),
+        Arg::Hole(index) => hole(holes, *index),
+        Arg::Float(value) => Expr::Float(*value),
+        Arg::Str(text) => Expr::Str(text.as_str().into()),
+        Arg::Dtype(dtype) => Expr::Name("torch").attr(&dtype.torch()["torch.".len()..]),
+        Arg::Buf(id) => buf(*id),
+        Arg::List(items) => Expr::List(items.iter().map(|item| argument(item, holes, buf)).collect()),
+    }
+}
+
+pub(crate) fn hole(holes: &[String], index: u32) -> Expr<'_> {
+    Expr::Name("k").attr(holes.get(index as usize).map_or("unknown", String::as_str))
+}

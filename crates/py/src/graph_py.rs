@@ -1,0 +1,133 @@
+//! Graphs and their operators, as plan functions see them.
+
+use std::sync::Arc;
+
+use graph::OpId;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rules::{Analysis, Kind};
+
+use crate::errors::raise;
+
+/// A graph with its dims followed through, shared by everything that speaks of it.
+pub(crate) struct Model {
+    pub(crate) graph: graph::Graph,
+    pub(crate) analysis: Analysis,
+}
+
+#[pyclass(frozen, module = "shardwright._core")]
+pub(crate) struct Graph {
+    pub(crate) model: Arc<Model>,
+}
+
+#[pymethods]
+impl Graph {
+    #[new]
+    fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
+        py.detach(|| {
+            let graph: graph::Graph = text.parse().map_err(raise)?;
+            let analysis = Analysis::of(&graph);
+            Ok(Self { model: Arc::new(Model { graph, analysis }) })
+        })
+    }
+
+    #[getter]
+    fn model(&self) -> &str {
+        &self.model.graph.model
+    }
+
+    #[getter]
+    fn text(&self) -> String {
+        self.model.graph.to_string()
+    }
+
+    #[getter]
+    fn digest(&self) -> String {
+        self.model.graph.digest()
+    }
+
+    #[getter]
+    fn operators(&self) -> Vec<Operator> {
+        self.model.graph.op_ids().map(|id| Operator { model: Arc::clone(&self.model), id }).collect()
+    }
+
+    /// The results: name and whether they carry a gradient; `None` where the model returns `None`.
+    #[getter]
+    fn outputs(&self) -> Vec<Option<(String, Vec<i64>, bool)>> {
+        let needs = self.model.graph.needs_grad();
+        let output = |t: &Option<graph::TensorId>| {
+            t.map(|t| {
+                let tensor = self.model.graph.tensor(t);
+                (tensor.name.clone(), tensor.shape.clone(), needs[t.index()])
+            })
+        };
+        self.model.graph.outputs.iter().map(output).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Graph({:?}, {} operators)", self.model.graph.model, self.model.graph.ops.len())
+    }
+}
+
+/// One operator of the model.
+#[pyclass(frozen, module = "shardwright._core", skip_from_py_object)]
+#[derive(Clone)]
+pub(crate) struct Operator {
+    pub(crate) model: Arc<Model>,
+    pub(crate) id: OpId,
+}
+
+#[pymethods]
+impl Operator {
+    /// The name of its first result.
+    #[getter]
+    fn name(&self) -> &str {
+        let graph = &self.model.graph;
+        graph.op(self.id).outputs.iter().flatten().next().map_or("_", |t| &graph.tensor(*t).name)
+    }
+
+    #[getter]
+    fn path(&self) -> &str {
+        &self.model.graph.op(self.id).module
+    }
+
+    #[getter]
+    fn target(&self) -> &str {
+        &self.model.graph.op(self.id).target
+    }
+
+    #[getter]
+    fn line(&self) -> &str {
+        &self.model.graph.op(self.id).line
+    }
+
+    #[getter]
+    fn rule(&self) -> Option<String> {
+        self.model.analysis.rules[self.id.index()].as_ref().map(ToString::to_string)
+    }
+
+    /// The dims that may be split, and their sizes.
+    #[getter]
+    fn dims<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dims = PyDict::new(py);
+        for l in &self.model.analysis.op(self.id).loops {
+            if l.kind != Kind::Whole && l.size > 1 {
+                dims.set_item(&l.name, l.size)?;
+            }
+        }
+        Ok(dims)
+    }
+
+    /// The shapes of its inputs and outputs.
+    #[getter]
+    fn shapes(&self) -> (Vec<Vec<i64>>, Vec<Vec<i64>>) {
+        let graph = &self.model.graph;
+        let op = graph.op(self.id);
+        let shape = |t: graph::TensorId| graph.tensor(t).shape.clone();
+        (op.inputs().into_iter().map(shape).collect(), op.outputs.iter().flatten().map(|t| shape(*t)).collect())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Operator({})", self.model.graph.describe(self.id))
+    }
+}

@@ -1,0 +1,18 @@
+//! The Python module `shardwright._core`: the whole compiler on one screen. Nothing is decided here.
+
+mod errors;
+mod graph_py;
+mod plan_py;
+mod program_py;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::graph_py::{Graph, Operator};
+    #[pymodule_export]
+    use super::plan_py::{Draft, Part, Plan};
+    #[pymodule_export]
+    use super::program_py::{Compiled, compile, operators_table, verify};
+}

@@ -1,0 +1,110 @@
+//! Compiling, and checking again what was compiled.
+
+use compiler::Communication;
+use lower::Outputs;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::raise;
+use crate::plan_py::Plan;
+
+/// A program that was proved equal to its model.
+#[pyclass(frozen, module = "shardwright._core")]
+pub(crate) struct Compiled {
+    inner: compiler::Compiled,
+}
+
+#[pymethods]
+impl Compiled {
+    /// The emitted files, by name.
+    #[getter]
+    fn files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let files = PyDict::new(py);
+        for file in &self.inner.files {
+            files.set_item(&file.name, &file.text)?;
+        }
+        Ok(files)
+    }
+
+    /// What was proved, and what the proof rests on.
+    #[getter]
+    fn proof(&self) -> String {
+        self.inner.proof.to_string()
+    }
+
+    /// The graph that the program was proved against: the model's, with rewritten operators.
+    #[getter]
+    fn graph_text(&self) -> String {
+        self.inner.graph.to_string()
+    }
+
+    #[getter]
+    fn digest(&self) -> &str {
+        &self.inner.program.digest
+    }
+
+    /// For each rank: how many communications of each kind, keyed by `forward all_reduce`.
+    #[getter]
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let count = |counts: &std::collections::BTreeMap<(&'static str, &'static str), usize>| {
+            let dict = PyDict::new(py);
+            for ((phase, kind), count) in counts {
+                dict.set_item(format!("{phase} {kind}"), count)?;
+            }
+            Ok(dict)
+        };
+        self.inner.summary.counts.iter().map(count).collect()
+    }
+
+    /// What rank 0 communicates, in order: phase, kind, module, tensor.
+    #[getter]
+    fn communications(&self) -> Vec<(&'static str, &'static str, String, String)> {
+        let row = |c: &Communication| (c.phase, c.kind, c.module.clone(), c.tensor.clone());
+        self.inner.summary.communications.iter().map(row).collect()
+    }
+
+    /// Bytes of parameters and buffers that each rank holds.
+    #[getter]
+    fn held(&self) -> Vec<u64> {
+        self.inner.summary.held.clone()
+    }
+
+    /// Operators without a rule, which every device repeats.
+    #[getter]
+    fn unknown(&self) -> Vec<String> {
+        self.inner.summary.unknown.clone()
+    }
+
+    /// Seconds of each phase.
+    #[getter]
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        self.inner.phases.iter().map(|(name, time)| (*name, time.as_secs_f64())).collect()
+    }
+}
+
+/// Lowers a plan, proves the program, emits it, reads it back and proves it again.
+/// `outputs` is `"loss"` or `"all"`.
+#[pyfunction]
+#[pyo3(signature = (plan, outputs = "loss"))]
+pub(crate) fn compile(py: Python<'_>, plan: &Plan, outputs: &str) -> PyResult<Compiled> {
+    let outputs = if outputs == "all" { Outputs::All } else { Outputs::Loss };
+    let inner = py.detach(|| compiler::compile(&plan.model.graph, &plan.model.analysis, &plan.plan, &outputs));
+    Ok(Compiled { inner: inner.map_err(raise)? })
+}
+
+/// Reads emitted files back and proves them against the text of their graph.
+#[pyfunction]
+pub(crate) fn verify(py: Python<'_>, graph_text: &str, files: std::collections::BTreeMap<String, String>) -> PyResult<String> {
+    py.detach(|| {
+        let graph: graph::Graph = graph_text.parse()?;
+        let files: Vec<emit::File> = files.into_iter().map(|(name, text)| emit::File { name, text }).collect();
+        compiler::verify(&graph, &files).map(|proof| proof.to_string())
+    })
+    .map_err(raise)
+}
+
+/// The table of operator families, as in the documentation.
+#[pyfunction]
+pub(crate) fn operators_table() -> String {
+    rules::families::table()
+}

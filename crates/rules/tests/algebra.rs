@@ -1,0 +1,140 @@
+//! Rules as text: what prints parses, and what is not a rule is refused with its reason.
+
+use proptest::prelude::*;
+use rules::{Dim, DimId, Kind, Operand, Reduction, Rule};
+
+fn shape(rule: &Rule, operand: &Operand) -> Vec<i64> {
+    let size = |product: &Vec<DimId>| product.iter().map(|dim| rule.dim(*dim).size).product();
+    operand.dims.iter().map(size).collect()
+}
+
+fn parse_again(rule: &Rule) -> diag::Result<Rule> {
+    let inputs: Vec<Vec<i64>> = rule.inputs.iter().map(|o| shape(rule, o)).collect();
+    let outputs: Vec<Vec<i64>> = rule.outputs.iter().map(|o| shape(rule, o)).collect();
+    let inputs: Vec<&[i64]> = inputs.iter().map(Vec::as_slice).collect();
+    let given = outputs.iter().zip(&rule.outputs);
+    let outputs: Vec<Option<&[i64]>> =
+        given.map(|(shape, o)| (!o.absent).then_some(shape.as_slice())).collect();
+    Rule::parse(&rule.to_string(), &inputs, &outputs)
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Map,
+    Kind::Whole,
+    Kind::Own,
+    Kind::Reduce(Reduction::Sum),
+    Kind::Reduce(Reduction::Max),
+    Kind::Reduce(Reduction::Min),
+    Kind::Reduce(Reduction::Any),
+    Kind::Reduce(Reduction::All),
+];
+
+fn dims() -> impl Strategy<Value = Vec<Dim>> {
+    let one = (0..KINDS.len(), 2..9_i64, any::<bool>());
+    prop::collection::vec(one, 1..8).prop_map(|rows| {
+        let dim = |(i, (kind, size, contiguous))| Dim {
+            name: format!("d{i}"),
+            size,
+            kind: KINDS[kind],
+            contiguous,
+        };
+        rows.into_iter().enumerate().map(dim).collect()
+    })
+}
+
+/// Dims in groups of up to three, and a dim of size one now and then.
+fn grouped(dims: &[DimId], seed: u64) -> Vec<Vec<DimId>> {
+    let (mut groups, mut rest, mut seed) = (vec![], dims, seed);
+    while !rest.is_empty() {
+        let take = (seed % 4).min(rest.len() as u64) as usize;
+        groups.push(rest[..take].to_vec());
+        rest = &rest[take..];
+        seed = seed / 4 + if seed < 4 { 6 } else { 0 };
+    }
+    groups
+}
+
+/// One input has every dim by itself, so that all sizes are known; the others have products.
+fn rules() -> impl Strategy<Value = Rule> {
+    let shuffled = dims().prop_flat_map(|dims| {
+        let ids: Vec<DimId> = (0..dims.len()).map(DimId::new).collect();
+        (Just(dims), Just(ids).prop_shuffle(), any::<u64>(), any::<[bool; 3]>())
+    });
+    shuffled.prop_map(|(dims, order, seed, [once, absent, linear])| {
+        let all: Vec<Vec<DimId>> = (0..dims.len()).map(|i| vec![DimId::new(i)]).collect();
+        let kept: Vec<DimId> =
+            order.iter().copied().filter(|dim| !matches!(dims[dim.index()].kind, Kind::Reduce(_))).collect();
+        let operand = |dims| Operand { dims, ..Operand::default() };
+        let second = Operand { once, ..operand(grouped(&order, seed)) };
+        let gone = Operand { absent: true, ..Operand::default() };
+        let mut outputs = vec![operand(grouped(&kept, seed / 3))];
+        outputs.extend(absent.then_some(gone));
+        let linear = if linear { vec![vec![0], vec![0, 1]] } else { vec![] };
+        Rule { dims, inputs: vec![operand(all), second], outputs, linear }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_prints_parses(rule in rules()) {
+        let again = parse_again(&rule);
+        prop_assert_eq!(again.as_ref().map(ToString::to_string), Ok(rule.to_string()));
+        prop_assert_eq!(again, Ok(rule));
+    }
+}
+
+#[test]
+fn sizes_follow_from_each_other() {
+    let rule = Rule::parse("a (b c) d -> (a b) (c d)", &[&[2, 6, 2]], &[Some(&[4, 6])]).expect("a rule");
+    let sizes: Vec<i64> = rule.dims.iter().map(|dim| dim.size).collect();
+    assert_eq!(sizes, [2, 2, 3, 2]);
+}
+
+#[test]
+fn operands_that_do_not_matter_have_no_dims() {
+    let rule = Rule::parse("a, - -> a, -", &[&[2], &[7, 7]], &[Some(&[2]), None]).expect("a rule");
+    assert!(rule.inputs[1].absent && rule.outputs[1].absent);
+    assert_eq!(rule.to_string(), "a, - -> a, -");
+}
+
+#[track_caller]
+fn refuse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>], why: &str) {
+    let error = Rule::parse(text, inputs, outputs).expect_err(text);
+    assert_eq!((error.code, error.why.as_deref()), ("SW0301", Some(why)), "{text}");
+}
+
+#[test]
+fn bad_grammar_is_refused() {
+    let refuse = |text, why| refuse(text, &[&[2, 3]], &[Some(&[2, 3])], why);
+    refuse("a b", "`->` is missing");
+    refuse("a b -> a b ; fast 0", "only `linear` clauses may follow `;`");
+    refuse("a b -> a b ; linear x", "`linear` takes positions");
+    refuse("a b -> a b ; linear 1", "`linear` names an operand that does not exist");
+    refuse("(a b -> a b", "parentheses do not match");
+    refuse("a b) -> a b", "parentheses do not match");
+    refuse("a ((b)) -> a b", "parentheses do not match");
+    refuse("a ? -> a b", "a dim's name is made of letters, digits and `_`");
+    refuse("a b* -> a b", "an unknown mark");
+    refuse("a b^ -> a b@", "a dim carries two different marks");
+    refuse("a a -> a b", "a dim has two different sizes");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    refuse("a, a -> a", &[&[2]], &[Some(&[2])], "the number of operands differs from the operator's");
+    refuse("a b -> a", &[&[2]], &[Some(&[2])], "an operand has another number of dims than its tensor");
+    refuse("a -> a", &[&[2]], &[Some(&[3])], "a dim has two different sizes");
+    refuse("a -> a 1", &[&[2]], &[Some(&[2, 3])], "a product of dims does not have its tensor's size");
+    refuse("(a b) -> a b", &[&[7]], &[Some(&[2, 3])], "a product of dims does not have its tensor's size");
+    refuse("(a b) -> (a b)", &[&[6]], &[Some(&[6])], "a product of dims does not have its tensor's size");
+    refuse("a -> a, b", &[&[2]], &[Some(&[2]), None], "a dim's size cannot be inferred");
+}
+
+#[test]
+fn dims_that_make_no_sense_are_refused() {
+    let pair: &[i64] = &[2, 3];
+    refuse("a b+ -> a b", &[pair], &[Some(pair)], "a reduced dim appears in an output");
+    refuse("a b -> a b, a", &[pair], &[Some(pair), Some(&[2])], "a mapped dim must appear in every output");
+    refuse("a b -> a", &[pair], &[Some(&[2])], "a dim that only inputs have must say what becomes of it");
+    refuse("a a -> a", &[&[2, 2]], &[Some(&[2])], "a dim appears twice in one operand");
+}

@@ -1,0 +1,84 @@
+"""Between the shards of the ranks and the state dict of the single-device model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import RuntimeFault
+from .comm import Comm
+from .program import Program, TensorInfo
+from .regions import Region, contains, local_factors, numel, shape_of, window
+from .shards import Shards, own_copy
+
+
+def full_state_dict(shards: Shards, comm: Comm) -> dict[str, Tensor]:
+    """Gathered tensor by tensor; tied names share one tensor, as in the model."""
+    full: dict[str, Tensor] = {}
+    for tensor in shards.program.saved_tensors():
+        gathered = _gather(shards, comm, tensor)
+        full.update(dict.fromkeys(tensor.names, gathered))
+    return full
+
+
+def load_full_state_dict(shards: Shards, full: Mapping[str, Tensor]) -> None:
+    """All or nothing: a state dict that does not fit changes no shard."""
+    tensors = shards.program.saved_tensors()
+    _refuse_misfits(tensors, full)
+    with torch.no_grad():
+        for shard in shards.held:
+            if shard.tensor.saved:
+                name = next(name for name in shard.tensor.names if name in full)
+                shard.data.copy_(own_copy(full[name], shard.tensor, shard.region, shard.data.device))
+
+
+def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
+    """Shards that together are the tensor: for each region the first rank that has it."""
+    found: list[tuple[int, Region]] = []
+    held = [
+        (rank, region)
+        for rank, table in enumerate(program.ranks)
+        for number, region in table.shards
+        if number == tensor.id
+    ]
+    # Large ones first: what lies inside of them is not needed.
+    for rank, region in sorted(held, key=lambda entry: -numel(entry[1])):
+        if not any(contains(other, region) for _, other in found):
+            found.append((rank, region))
+    return found
+
+
+def _gather(shards: Shards, comm: Comm, tensor: TensorInfo) -> Tensor:
+    full = torch.zeros(tensor.shape, dtype=tensor.dtype, device=comm.device)
+    for rank, region in owners(shards.program, tensor):
+        factors = local_factors(region, tensor.factors)
+        part = torch.empty(shape_of(factors), dtype=tensor.dtype, device=comm.device)
+        if rank == comm.rank:
+            mine = (s.data for s in shards.held if s.tensor.id == tensor.id and s.region == region)
+            part.copy_(next(mine).detach())
+        if comm.world > 1 and part.numel():
+            comm.broadcast(part, rank)
+        there = window(full, tensor.factors, region)
+        there.copy_(part.view(there.shape))
+    return full
+
+
+def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor]) -> None:
+    known = {name: tensor for tensor in tensors for name in tensor.names}
+    missing = [" or ".join(t.names) for t in tensors if not any(name in full for name in t.names)]
+    extra = [name for name in full if name not in known]
+    misshapen = [
+        f"{name} is {tuple(value.shape)}, the model has {known[name].shape}"
+        for name, value in full.items()
+        if name in known and tuple(value.shape) != known[name].shape
+    ]
+    found = [("missing", missing), ("unknown", extra), ("of another shape", misshapen)]
+    if missing or extra or misshapen:
+        raise RuntimeFault(
+            "SW0610",
+            "the state dict does not fit the model",
+            why="; ".join(f"{label}: {', '.join(names)}" for label, names in found if names),
+            fix="load the state dict of the model that was compiled",
+        )

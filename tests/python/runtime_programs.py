@@ -1,0 +1,296 @@
+"""Small programs written by hand, as the compiler would emit them, for the tests of the runtime."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HEADER = """
+import torch
+import torch.nn.functional as F
+
+from shardwright.runtime import ops
+
+"""
+
+
+class Mlp(nn.Module):
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.up, self.down, self.dropout = nn.Linear(4, 6), nn.Linear(6, 3), dropout
+        self.double()
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = F.dropout(torch.relu(self.up(x)), self.dropout, self.training)
+        return F.mse_loss(self.down(h), t)
+
+
+def mlp(seed: int = 0, dropout: float = 0.0) -> Mlp:
+    torch.manual_seed(seed)
+    return Mlp(dropout)
+
+
+def batch(seed: int = 1, size: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(size, 4, generator=generator, dtype=torch.float64),
+        torch.randn(size, 3, generator=generator, dtype=torch.float64),
+    )
+
+
+class Tables:
+    """Builds `program.json`: regions are given as lists of intervals and numbered here."""
+
+    def __init__(self, world: int, **others: Any):
+        self.regions: list[Any] = []
+        self.json: dict[str, Any] = {
+            "format": 1, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "world": world, "groups": [[list(range(world))]], "regions": self.regions, "tensors": [],
+            "roles": [], "ranks": [], "exchanges": {}, "random": [], **others,
+        }  # fmt: skip
+
+    def region(self, *intervals: tuple[int, int]) -> int:
+        region = [list(interval) for interval in intervals]
+        if region not in self.regions:
+            self.regions.append(region)
+        return self.regions.index(region)
+
+    def tensor(self, id: int, kind: str, names: str, factors: list[list[int]], dtype: str = "f64", **more: Any) -> None:
+        more.setdefault("frozen", False) if kind == "param" else None
+        self.json["tensors"].append(
+            {"id": id, "kind": kind, "names": names.split(), "dtype": dtype, "factors": factors, **more}
+        )
+
+    def role(
+        self, file: str, ranks: list[int], leaves: list[int], inputs: list[int], outputs: list[Any], holes: Any = ()
+    ) -> None:
+        self.json["roles"].append({
+            "file": file, "ranks": ranks, "holes": list(holes), "inputs": inputs, "outputs": outputs,
+            "leaves": [
+                {"tensor": tensor, "number": leaves[:at].count(tensor)} for at, tensor in enumerate(leaves)
+            ],
+        })  # fmt: skip
+
+    def rank(
+        self,
+        shards: list[tuple[int, Any]],
+        inputs: list[Any],
+        leaves: list[tuple[int, Any]] | None = None,
+        random: dict[str, list[Any]] | None = None,
+        constants: Any = (),
+    ) -> None:
+        numbered = [[tensor, self.region(*region)] for tensor, region in shards]
+        parts = [[at, region] for at, (_, region) in enumerate(numbered)]
+        if leaves is not None:
+            parts = [[shard, self.region(*region)] for shard, region in leaves]
+        self.json["ranks"].append({
+            "constants": list(constants), "shards": numbered, "leaves": parts,
+            "inputs": [self.region(*region) for region in inputs],
+            "random": {op: [self.region(*region) for region in slots] for op, slots in (random or {}).items()},
+        })  # fmt: skip
+
+    def exchange(self, step: int, tensor: int, sources: Any, targets: Any, pieces: Any, op: str = "sum") -> None:
+        self.json["exchanges"][str(step)] = {
+            "tensor": tensor,
+            "op": op,
+            "sources": [[rank, self.region(*region)] for rank, region in sources],
+            "targets": [[rank, self.region(*region)] for rank, region in targets],
+            "pieces": [[source, target, self.region(*region)] for source, target, region in pieces],
+        }
+
+    def files(self, **sources: str) -> dict[str, str]:
+        texts = {f"{name}.py": HEADER + text for name, text in sources.items()}
+        return {"program.json": json.dumps(self.json), **texts}
+
+
+def _mlp_tables(world: int, size: int) -> Tables:
+    tables = Tables(world)
+    tables.tensor(0, "input", "x", [[size], [4]], position=0)
+    tables.tensor(1, "input", "t", [[size], [3]], position=1)
+    tables.tensor(2, "param", "up.weight", [[6], [4]])
+    tables.tensor(3, "param", "up.bias", [[6]])
+    tables.tensor(4, "param", "down.weight", [[3], [6]])
+    tables.tensor(5, "param", "down.bias", [[3]])
+    tables.tensor(6, "value", "relu", [[size], [6]])
+    tables.tensor(7, "value", "linear_1", [[size], [3]])
+    return tables
+
+
+LOSS = [{"tensor": 9, "grad": True}]
+
+MEGATRON = """
+def hidden(p, x):
+    h = F.linear(x, p.up.weight, p.up.bias)
+    h_1 = torch.relu(h)
+    return F.linear(h_1, p.down.weight)
+
+
+def error(p, y, t):
+    z = y + p.down.bias
+    return F.mse_loss(z, t)
+
+
+def forward(run, p, k, x, t):
+    y = run.call(0, hidden, p, x, recompute=RECOMPUTE)
+    y_1 = run.all_reduce(1, y, 0)
+    loss = run.call(2, error, p, y_1, t)
+    return (loss,)
+
+
+def backward(run, p, k, g_loss):
+    g_y = run.grad(2, g_loss)
+    run.grad(0, g_y)
+"""
+
+
+def megatron(size: int = 5, recompute: bool = False) -> dict[str, str]:
+    """The inner dim split over two ranks."""
+    tables = _mlp_tables(2, size)
+    tables.role("all.py", [0, 1], [2, 3, 4, 5], [0, 1], LOSS)
+    for half in ((0, 3), (3, 6)):
+        shards = [(2, [half, (0, 4)]), (3, [half]), (4, [(0, 3), half]), (5, [(0, 3)])]
+        tables.rank(shards, [[(0, size), (0, 4)], [(0, size), (0, 3)]])
+    return tables.files(all=MEGATRON.replace("RECOMPUTE", str(recompute)))
+
+
+DATA = """
+def error(p, x, t):
+    h = F.linear(x, p.up.weight, p.up.bias)
+    h_1 = torch.relu(h)
+    DROP
+    y = F.linear(h_1, p.down.weight, p.down.bias)
+    d = (y - t) ** 2
+    return ops.mean(d, [0, 1], False, COUNT, None)
+
+
+def forward(run, p, k, x, t):
+    part = run.call(0, error, p, x, t, recompute=RECOMPUTE)
+    loss = run.all_reduce(1, part, 0)
+    return (loss,)
+
+
+def backward(run, p, k, g_loss):
+    run.grad(0, g_loss)
+    run.reduce_gradients(2, 0, [p.down.weight, p.down.bias])
+    run.reduce_gradients(3, 0, [p.up.weight, p.up.bias])
+"""
+
+
+def data(world: int, size: int = 5, dropout: float = 0.0, recompute: bool = False) -> dict[str, str]:
+    """The batch split, unevenly if need be."""
+    tables = _mlp_tables(world, size)
+    tables.json["random"] = [{"op": 17, "tensor": 6, "p": dropout}] if dropout else []
+    tables.role("all.py", list(range(world)), [2, 3, 4, 5], [0, 1], LOSS)
+    whole = [(2, [(0, 6), (0, 4)]), (3, [(0, 6)]), (4, [(0, 3), (0, 6)]), (5, [(0, 3)])]
+    start = 0
+    for rank in range(world):
+        end = start + size // world + (rank < size % world)
+        rows = (start, end)
+        tables.rank(whole, [[rows, (0, 4)], [rows, (0, 3)]], random={"17": [[rows, (0, 6)]]} if dropout else None)
+        start = end
+    drop = f"h_1 = ops.dropout(h_1, {dropout}, 17, 0)" if dropout else "pass"
+    source = DATA.replace("DROP", drop).replace("COUNT", str(size * 3)).replace("RECOMPUTE", str(recompute))
+    return tables.files(all=source)
+
+
+FIRST_STAGE = """
+def hidden(p, x):
+    h = F.linear(x, p.up.weight, p.up.bias)
+    return torch.relu(h)
+
+
+def forward(run, p, k, x):
+    h = run.call(0, hidden, p, x)
+    run.exchange(1, h)
+    loss = run.exchange(3)
+    return (loss,)
+
+
+def backward(run, p, k):
+    g_h = run.exchange(4)
+    run.grad(0, g_h)
+"""
+
+SECOND_STAGE = """
+def error(p, h, t):
+    y = F.linear(h, p.down.weight, p.down.bias)
+    return F.mse_loss(y, t)
+
+
+def forward(run, p, k, t):
+    h = run.exchange(1)
+    loss = run.call(2, error, p, h, t)
+    run.exchange(3, loss)
+    return (loss,)
+
+
+def backward(run, p, k, g_loss):
+    g_h = run.grad(2, g_loss)
+    run.exchange(4, g_h)
+"""
+
+
+def pipeline(size: int = 5) -> dict[str, str]:
+    """Two stages; the loss is sent back."""
+    tables = _mlp_tables(2, size)
+    tables.tensor(9, "value", "mse_loss", [])
+    tables.role("first.py", [0], [2, 3], [0], [{"tensor": 9, "grad": False}])
+    tables.role("second.py", [1], [4, 5], [1], LOSS)
+    tables.rank([(2, [(0, 6), (0, 4)]), (3, [(0, 6)])], [[(0, size), (0, 4)]])
+    tables.rank([(4, [(0, 3), (0, 6)]), (5, [(0, 3)])], [[(0, size), (0, 3)]])
+    h = [(0, size), (0, 6)]
+    tables.exchange(1, 6, [(0, h)], [(1, h)], [(0, 0, h)])
+    tables.exchange(3, 9, [(1, [])], [(0, [])], [(0, 0, [])])
+    tables.exchange(4, 6, [(1, h)], [(0, h)], [(0, 0, h)])
+    return tables.files(first=FIRST_STAGE, second=SECOND_STAGE)
+
+
+ZERO = """
+def error(p, w, x, t):
+    h = F.linear(x, w, p.up.bias)
+    h_1 = torch.relu(h)
+    y = F.linear(h_1, p.down.weight) + F.linear(h_1, p.down.weight__1) + p.down.bias
+    d = (y - t) ** 2
+    return ops.mean(d, [0, 1], False, COUNT, None)
+
+
+def gather(p):
+    return p.up.weight
+
+
+def forward(run, p, k, x, t):
+    own = run.call(0, gather, p)
+    w = run.all_gather(1, own, 0, 1, [3, 1], [[6], [4]])
+    part = run.call(2, error, p, w, x, t)
+    loss = run.all_reduce(3, part, 0)
+    return (loss,)
+
+
+def backward(run, p, k, g_loss):
+    g_w = run.grad(2, g_loss)
+    g_own = run.reduce_scatter(4, g_w, 0, 1, [3, 1], [[6], [4]])
+    run.grad(0, g_own)
+    run.exchange_gradients(5, [p.up.bias], [1])
+    run.reduce_gradients(6, 0, [p.down.weight, p.down.bias])
+    run.reduce_gradients(7, 0, [p.down.weight__1])
+"""
+
+
+def zero(size: int = 5) -> dict[str, str]:
+    """Data parallel; `up.weight` is split unevenly and gathered, `down.weight` is read by two leaves."""
+    tables = _mlp_tables(2, size)
+    tables.role("all.py", [0, 1], [2, 3, 4, 4, 5], [0, 1], LOSS)
+    bias, first, second = [(0, 6)], [(0, 3), (0, 6)], [(0, 3), (0, 6)]
+    cut = size - size // 2
+    for columns, rows in (((0, 3), (0, cut)), ((3, 4), (cut, size))):
+        shards = [(2, [(0, 6), columns]), (3, bias), (4, first), (5, [(0, 3)])]
+        leaves = [(0, [(0, 6), columns]), (1, bias), (2, first), (2, second), (3, [(0, 3)])]
+        tables.rank(shards, [[rows, (0, 4)], [rows, (0, 3)]], leaves)
+    both = [(0, bias), (1, bias)]
+    pieces = [(0, 0, bias), (1, 0, bias), (0, 1, bias), (1, 1, bias)]
+    tables.exchange(5, 3, both, both, pieces)
+    return tables.files(all=ZERO.replace("COUNT", str(size * 3)))
