@@ -49,8 +49,8 @@ class Tables:
         self.regions: list[Any] = []
         self.json: dict[str, Any] = {
             "format": 1, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
-            "world": world, "groups": [[list(range(world))]], "regions": self.regions, "tensors": [],
-            "roles": [], "ranks": [], "exchanges": {}, "random": [], **others,
+            "world": world, "groups": [[list(range(world))]], "regions": self.regions,
+            "tensors": [], "roles": [], "ranks": [], "exchanges": {}, "random": [], **others,
         }  # fmt: skip
 
     def region(self, *intervals: tuple[int, int]) -> int:
@@ -59,19 +59,42 @@ class Tables:
             self.regions.append(region)
         return self.regions.index(region)
 
-    def tensor(self, id: int, kind: str, names: str, factors: list[list[int]], dtype: str = "f64", **more: Any) -> None:
+    def tensor(
+        self,
+        id: int,
+        kind: str,
+        names: str,
+        factors: list[list[int]],
+        dtype: str = "f64",
+        **more: Any,
+    ) -> None:
         more.setdefault("frozen", False) if kind == "param" else None
         self.json["tensors"].append(
-            {"id": id, "kind": kind, "names": names.split(), "dtype": dtype, "factors": factors, **more}
+            {
+                "id": id,
+                "kind": kind,
+                "names": names.split(),
+                "dtype": dtype,
+                "factors": factors,
+                **more,
+            }
         )
 
     def role(
-        self, file: str, ranks: list[int], leaves: list[int], inputs: list[int], outputs: list[Any], holes: Any = ()
+        self,
+        file: str,
+        ranks: list[int],
+        leaves: list[int],
+        inputs: list[int],
+        outputs: list[Any],
+        holes: Any = (),
     ) -> None:
         self.json["roles"].append({
-            "file": file, "ranks": ranks, "holes": list(holes), "inputs": inputs, "outputs": outputs,
+            "file": file, "ranks": ranks, "holes": list(holes), "inputs": inputs,
+            "outputs": outputs,
             "leaves": [
-                {"tensor": tensor, "number": leaves[:at].count(tensor)} for at, tensor in enumerate(leaves)
+                {"tensor": tensor, "number": leaves[:at].count(tensor)}
+                for at, tensor in enumerate(leaves)
             ],
         })  # fmt: skip
 
@@ -90,10 +113,15 @@ class Tables:
         self.json["ranks"].append({
             "constants": list(constants), "shards": numbered, "leaves": parts,
             "inputs": [self.region(*region) for region in inputs],
-            "random": {op: [self.region(*region) for region in slots] for op, slots in (random or {}).items()},
+            "random": {
+                op: [self.region(*region) for region in slots]
+                for op, slots in (random or {}).items()
+            },
         })  # fmt: skip
 
-    def exchange(self, step: int, tensor: int, sources: Any, targets: Any, pieces: Any, op: str = "sum") -> None:
+    def exchange(
+        self, step: int, tensor: int, sources: Any, targets: Any, pieces: Any, op: str = "sum"
+    ) -> None:
         self.json["exchanges"][str(step)] = {
             "tensor": tensor,
             "op": op,
@@ -180,7 +208,9 @@ def backward(run, p, k, g_loss):
 """
 
 
-def data(world: int, size: int = 5, dropout: float = 0.0, recompute: bool = False) -> dict[str, str]:
+def data(
+    world: int, size: int = 5, dropout: float = 0.0, recompute: bool = False
+) -> dict[str, str]:
     """The batch split, unevenly if need be."""
     tables = _mlp_tables(world, size)
     tables.json["random"] = [{"op": 17, "tensor": 6, "p": dropout}] if dropout else []
@@ -190,10 +220,18 @@ def data(world: int, size: int = 5, dropout: float = 0.0, recompute: bool = Fals
     for rank in range(world):
         end = start + size // world + (rank < size % world)
         rows = (start, end)
-        tables.rank(whole, [[rows, (0, 4)], [rows, (0, 3)]], random={"17": [[rows, (0, 6)]]} if dropout else None)
+        tables.rank(
+            whole,
+            [[rows, (0, 4)], [rows, (0, 3)]],
+            random={"17": [[rows, (0, 6)]]} if dropout else None,
+        )
         start = end
     drop = f"h_1 = ops.dropout(h_1, {dropout}, 17, 0)" if dropout else "pass"
-    source = DATA.replace("DROP", drop).replace("COUNT", str(size * 3)).replace("RECOMPUTE", str(recompute))
+    source = (
+        DATA.replace("DROP", drop)
+        .replace("COUNT", str(size * 3))
+        .replace("RECOMPUTE", str(recompute))
+    )
     return tables.files(all=source)
 
 
@@ -253,7 +291,8 @@ ZERO = """
 def error(p, w, x, t):
     h = F.linear(x, w, p.up.bias)
     h_1 = torch.relu(h)
-    y = F.linear(h_1, p.down.weight) + F.linear(h_1, p.down.weight__1) + p.down.bias
+    first = F.linear(h_1[:, [0, 1, 3, 4]], p.down.weight)
+    y = first + F.linear(h_1[:, [2, 5]], p.down.weight__1) + p.down.bias
     d = (y - t) ** 2
     return ops.mean(d, [0, 1], False, COUNT, None)
 
@@ -281,13 +320,18 @@ def backward(run, p, k, g_loss):
 
 
 def zero(size: int = 5) -> dict[str, str]:
-    """Data parallel; `up.weight` is split unevenly and gathered, `down.weight` is read by two leaves."""
+    """Data parallel; `up.weight` is split unevenly and gathered, `down.weight` has two leaves.
+
+    The first of these is not a view of its shard.
+    """
     tables = _mlp_tables(2, size)
+    tables.json["tensors"][4]["factors"] = [[3], [2, 3]]
     tables.role("all.py", [0, 1], [2, 3, 4, 4, 5], [0, 1], LOSS)
-    bias, first, second = [(0, 6)], [(0, 3), (0, 6)], [(0, 3), (0, 6)]
+    bias, down = [(0, 6)], [(0, 3), (0, 2), (0, 3)]
+    first, second = [(0, 3), (0, 2), (0, 2)], [(0, 3), (0, 2), (2, 3)]
     cut = size - size // 2
     for columns, rows in (((0, 3), (0, cut)), ((3, 4), (cut, size))):
-        shards = [(2, [(0, 6), columns]), (3, bias), (4, first), (5, [(0, 3)])]
+        shards = [(2, [(0, 6), columns]), (3, bias), (4, down), (5, [(0, 3)])]
         leaves = [(0, [(0, 6), columns]), (1, bias), (2, first), (2, second), (3, [(0, 3)])]
         tables.rank(shards, [[rows, (0, 4)], [rows, (0, 3)]], leaves)
     both = [(0, bias), (1, bias)]

@@ -50,13 +50,20 @@ fn after_update(cx: &mut Context<'_>, rank: &Rank<'_>, call: &Call) {
 }
 
 /// The gradients of buffers inside one call, while its backward is followed.
-#[derive(Default)]
-struct Sums {
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
     of: Vec<Option<(ListId, ShareId)>>,
     touched: Vec<BufId>,
 }
 
 impl Sums {
+    fn clear(&mut self, bufs: usize) {
+        self.of.resize(self.of.len().max(bufs), None);
+        for buf in self.touched.drain(..) {
+            self.of[buf.index()] = None;
+        }
+    }
+
     fn get(&self, buf: BufId) -> Option<(ListId, ShareId)> {
         self.of[buf.index()].filter(|(_, share)| *share != EMPTY)
     }
@@ -69,13 +76,15 @@ impl Sums {
 
 pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
     let Some((index, call)) = cx.codes[rank.role].call(grad.step.0) else { return };
-    let mut sums = Sums { of: vec![None; rank.bufs.len()], touched: vec![] };
-    match follow(cx, rank, (index, call, grad), &mut sums) {
-        Ok(true) => {}
-        Ok(false) => return,
-        Err(fault) => return cx.refuse(rank, fault),
-    }
-    if let Err(fault) = give(cx, rank, (call, grad), &sums) {
+    let mut sums = std::mem::take(&mut cx.sums);
+    sums.clear(rank.bufs.len());
+    let done = match follow(cx, rank, (index, call, grad), &mut sums) {
+        Ok(true) => give(cx, rank, (call, grad), &sums),
+        Ok(false) => Ok(()),
+        Err(fault) => Err(fault),
+    };
+    cx.sums = sums;
+    if let Err(fault) = done {
         cx.refuse(rank, fault);
     }
 }
@@ -328,7 +337,7 @@ fn give_leaf(
     Ok(())
 }
 
-/// Whether an instruction is the last thing of its kind to run locally.
+/// Follows an instruction that concerns this rank only.
 pub(crate) fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr) {
     match instr {
         Instr::Call(made) => call(cx, rank, index, made),

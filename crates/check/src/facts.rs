@@ -164,7 +164,8 @@ impl<'g> Facts<'g> {
             }
         }
         for tensor in self.graph.tensor_ids() {
-            self.class_needs[self.class(tensor).index()] |= self.needs[tensor.index()];
+            let class = self.class(tensor);
+            self.class_needs[class.index()] |= self.needs[tensor.index()];
         }
     }
 
@@ -245,8 +246,8 @@ impl<'g> Facts<'g> {
             let Some(out) = out.map(|out| self.class[out.index()]) else { continue };
             self.reached[out.index()] = self.depends[out.index()];
         }
-        for id in self.graph.op_ids().rev().filter(|id| self.canon[id.index()] == *id) {
-            if !self.ends_reached(id) {
+        for id in (0..self.graph.ops.len()).rev().map(OpId::new) {
+            if self.canon[id.index()] != id || !self.ends_reached(id) {
                 continue;
             }
             for (_, input) in self.ops[id.index()].values() {
@@ -288,6 +289,14 @@ impl<'g> Facts<'g> {
         number
     }
 
+    /// Whether the caller gives a gradient for this output of a program's code.
+    pub(crate) fn expects_seed(&self, body: &program::Body, output: usize) -> bool {
+        let seeds = !(body.seeds.is_empty() && body.backward.is_empty());
+        let needs = self.graph.outputs[output].is_some_and(|tensor| self.needs[tensor.index()]);
+        seeds && body.outputs[output].is_some() && needs
+    }
+
+    /// The use of an output's tensor by the caller.
     pub(crate) fn seed(&self, output: usize) -> Option<u32> {
         let at = self.uses.iter().rposition(|u| *u == Use::Seed { output })?;
         u32::try_from(at).ok()

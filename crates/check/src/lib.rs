@@ -1,1 +1,160 @@
+//! Proves that a program computes what its graph computes, from scratch.
+//!
+//! An abstract interpreter: for each buffer of each rank it follows which region of which tensor, or
+//! of which gradient, it holds, and which share of its value ([`share`]). It knows the graph, the
+//! rules and the program; nothing of plans, and nothing of how the program was made.
+//!
+//! Invariants, each with the code of the fault that reports its breach:
+//!
+//! | code | holds |
+//! | --- | --- |
+//! | `SW0501` | the program belongs to the graph: its digest, the factors of all tensors |
+//! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target |
+//! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside |
+//! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
+//! | `SW0505` | operators read complete values, or partial ones in which they are linear by their rule |
+//! | `SW0506` | communications are listed in one rising order; in each step all ranks do the same, and whoever is waited for comes |
+//! | `SW0507` | slices, cuts and exchanges fit what they are applied to: extents, sizes, the order of a group |
+//! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
+//! | `SW0509` | backward mirrors forward; each call is given the gradients of its results |
+//! | `SW0510` | the gradient of a leaf is communicated after its last contribution |
+//! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard |
+//! | `SW0512` | every output that leaves is whole on every rank |
+//! | `SW0513` | every shard of a buffer that the model updates gets its new value, once, and is not read afterwards |
+//! | `SW0514` | every element of every parameter, and of every updated buffer, is held by some rank |
+//! | `SW0515` | random operators draw for the region that they compute, and overlapping parts for the same one |
+//!
+//! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
+//! value is computed.
 
+mod args;
+mod calls;
+mod cuts;
+mod exchange;
+mod facts;
+mod fault;
+mod finish;
+mod infer;
+mod intern;
+mod local;
+mod moves;
+mod order;
+mod proof;
+mod share;
+mod state;
+mod structure;
+mod sweep;
+
+pub use fault::{Fault, Place};
+pub use proof::Proof;
+
+use graph::Graph;
+use program::Program;
+use rules::Analysis;
+
+use facts::Facts;
+use fault::Faults;
+use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
+use state::{Code, Context, Held, Rank};
+
+/// Proves that every rank's program, together, computes the outputs, the updates of buffers and the
+/// gradients of parameters that the graph says; or says what is wrong, first things first.
+pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof, Vec<Fault>> {
+    let faults = structure::structure(graph, analysis, program);
+    if !faults.is_empty() {
+        return Err(faults.list);
+    }
+    let trains = program.roles.iter().any(|role| !role.body.seeds.is_empty() || !role.body.backward.is_empty());
+    let facts = Facts::new(graph, analysis, &seeded(graph, program, trains));
+    let mut cx = context(&facts, program);
+    let mut ranks = ranks(&mut cx);
+    if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
+        finish::finish(&mut cx, &ranks, trains);
+    }
+    if !cx.faults.is_empty() {
+        return Err(cx.faults.list);
+    }
+    let proof = cx.tally.proof(&facts);
+    Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
+}
+
+/// Which outputs leave, and get a gradient from the caller.
+fn seeded(graph: &Graph, program: &Program, trains: bool) -> Vec<bool> {
+    let needs = graph.needs_grad();
+    let leaving = |index: usize| program.roles.iter().any(|role| role.body.outputs[index].is_some());
+    let seeded = |(index, output): (usize, &Option<graph::TensorId>)| {
+        trains && leaving(index) && output.is_some_and(|output| needs[output.index()])
+    };
+    graph.outputs.iter().enumerate().map(seeded).collect()
+}
+
+fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
+    let (mut codes, mut base) = (vec![], 0);
+    for role in &program.roles {
+        let code = Code::new(role, base);
+        base += u32::try_from(code.ops).expect("fewer than 2^32 operators");
+        codes.push(code);
+    }
+    Context {
+        facts,
+        program,
+        codes,
+        store: Store::new(),
+        finder: local::Finder::new(base as usize),
+        faults: Faults::default(),
+        tally: proof::Tally::default(),
+        sums: calls::Sums::default(),
+    }
+}
+
+/// All ranks in order, with what is there before the first step.
+fn ranks<'a>(cx: &mut Context<'a>) -> Vec<Rank<'a>> {
+    let roles = cx.program.roles.iter().enumerate();
+    let mut all: Vec<(usize, usize)> = roles.flat_map(|(role, r)| (0..r.ranks.len()).map(move |i| (role, i))).collect();
+    all.sort_by_key(|(role, index)| cx.program.roles[*role].ranks[*index]);
+    let mut ranks = vec![];
+    for (role, index) in all {
+        let mut rank = Rank::new(cx, role, index);
+        given(cx, &mut rank);
+        ranks.push(rank);
+    }
+    ranks
+}
+
+/// Inputs, leaves, and the gradients that the caller gives.
+fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
+    for (input, region) in rank.body.inputs.iter().zip(&rank.table.inputs) {
+        let of = Quantity { tensor: input.tensor, grad: false };
+        let region = cx.store.intervals.number(&region.0);
+        rank.bufs[input.buf.index()] = Some(Held { of, region, share: WHOLE });
+    }
+    for (leaf, state) in rank.body.leaves.iter().zip(&rank.leaves) {
+        let of = Quantity { tensor: leaf.tensor, grad: false };
+        rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
+    }
+    let wanted: Vec<usize> =
+        (0..rank.body.outputs.len()).filter(|&output| cx.facts.expects_seed(rank.body, output)).collect();
+    if wanted.len() != rank.body.seeds.len() {
+        let why = format!("expected {}, found {}", wanted.len(), rank.body.seeds.len());
+        let what = "backward is given another number of gradients than there are outputs that need one";
+        cx.faults.push(Fault::new("SW0509", what).why(why).at(rank.id, None));
+    }
+    for (&output, buf) in wanted.iter().zip(&rank.body.seeds) {
+        rank.bufs[buf.index()] = seed(cx, output);
+    }
+}
+
+fn seed(cx: &mut Context<'_>, output: usize) -> Option<Held> {
+    let tensor = cx.facts.class(cx.facts.graph.outputs[output]?);
+    let of = Quantity { tensor, grad: true };
+    let whole = rules::Region::whole(&cx.facts.analysis.flat(tensor));
+    let region = cx.store.intervals.number(&whole.0);
+    let share = match cx.facts.seed(output) {
+        Some(number) => {
+            let term = Term { owner: Owner::Use(number), cut: FULL, mode: Mode::Plain, subs: 0, once: true };
+            cx.store.contribution(cx.facts, tensor, term)
+        }
+        None => EMPTY,
+    };
+    Some(Held { of, region, share })
+}

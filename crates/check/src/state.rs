@@ -4,6 +4,7 @@ use graph::{OpId, TensorId};
 use program::{Arg, Body, BufId, Call, Instr, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
+use crate::calls::Sums;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults};
 use crate::intern::Map;
@@ -109,6 +110,8 @@ pub(crate) struct Context<'a> {
     pub(crate) finder: Finder,
     pub(crate) faults: Faults,
     pub(crate) tally: Tally,
+    /// Room for the gradients inside one call.
+    pub(crate) sums: Sums,
 }
 
 impl<'a> Rank<'a> {

@@ -1,3 +1,31 @@
+//! Programs as text: one Python file for each kind of rank, and `program.json` beside them.
+//!
+//! [`emit`] writes what `docs/emitted-program.md` describes; [`read`] gives the program back from the
+//! text alone, so that what is proved is what runs. Nothing of a model's or a plan's strings can run
+//! as code: names become identifiers, everything else stands in escaped literals and comments.
+//!
+//! It knows no plans, no rules and nothing of how a program was made.
+
+mod leaves;
+mod names;
 mod python;
 mod templates;
+mod write;
+
+use graph::Graph;
+use program::Program;
+
 pub use templates::templates;
+
+/// One file of an emitted program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Without folders.
+    pub name: String,
+    pub text: String,
+}
+
+/// The files of a program: one for each role, then `program.json`.
+pub fn emit(graph: &Graph, program: &Program) -> Vec<File> {
+    write::files(graph, program)
+}

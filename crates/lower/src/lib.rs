@@ -63,12 +63,11 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
     let segments = segments::cut(&cx, &uses);
     let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);
     let global = project::Global { cx: &cx, uses: &uses, segments: &segments, schedule: &schedule, interner: &interner };
-    let ranks = (0..plan.devices)
-        .map(|r| {
-            let (body, table) = project::project(&global, RankId(r));
-            (RankId(r), body, table)
-        })
-        .collect();
+    let mut roles = roles::Roles::default();
+    for rank in (0..plan.devices).map(RankId) {
+        let (body, table) = project::project(&global, rank);
+        roles.add(rank, body, table);
+    }
     let program = Program {
         model: graph.model.clone(),
         digest: graph.digest(),
@@ -77,7 +76,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.iter().cloned().collect(),
-        roles: roles::merge(ranks),
+        roles: roles.finish(),
     };
     Ok(Lowered { graph, analysis, origin, program })
 }

@@ -75,14 +75,6 @@ pub struct Cut {
     pub factor: usize,
 }
 
-impl Move {
-    pub fn is_nothing(&self) -> bool {
-        matches!(self.method, Method::Local)
-            && self.middle.iter().all(|m| m.from.len() == 1)
-            && self.gets.iter().all(|g| matches!(g, Get::Is(_)))
-    }
-}
-
 pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexSet<Grouping>) -> Move {
     let (middle, parts) = collapse(source, target.parts);
     let reduction = source.reduction;

@@ -60,6 +60,8 @@ struct Class {
     dims: OpDims,
     factors: Vec<Vec<i64>>,
     once: Vec<bool>,
+    /// Operands that no part reads: their shapes are known.
+    unread: Vec<bool>,
     linear: Vec<usize>,
     grads: Vec<bool>,
     plan: OpPlan,
@@ -86,13 +88,15 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], o
     let rule = analysis.rules[op.index()].as_ref();
     let gives_grad = !it.no_grad && it.outputs.iter().flatten().any(|t| needs_grad[t.index()]);
     let outputs = it.outputs.iter().map(|t| t.map_or(vec![], |t| analysis.flat(t)));
+    let unread = |i: usize| rule.is_some_and(|r| r.inputs[i].absent);
     let splits_value = plan.op(op).splits.iter().any(|s| s.on == On::Value);
     Class {
         dims: analysis.op(op).clone(),
         factors: inputs.iter().map(|t| analysis.flat(*t)).chain(outputs).collect(),
+        unread: (0..inputs.len()).map(|i| unread(i)).collect(),
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
         linear: rule.filter(|_| splits_value).and_then(|r| r.linear.first().cloned()).unwrap_or_default(),
-        grads: inputs.iter().map(|t| gives_grad && needs_grad[t.index()]).collect(),
+        grads: (inputs.iter().enumerate()).map(|(i, t)| gives_grad && !unread(i) && needs_grad[t.index()]).collect(),
         plan: plan.op(op).clone(),
     }
 }
@@ -170,7 +174,7 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
         p.sub.first && p.sub.at.iter().zip(&class.dims.loops).all(|(i, l)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0)
     };
     let port = |p: &Numbered| {
-        (!once || is_first(p)).then(|| Port {
+        (!class.unread[input] && (!once || is_first(p))).then(|| Port {
             rank: p.sub.rank,
             region: region(&class.factors[input], carried, &p.sub.at),
             value: number(class, &p.digits, is_value).0,

@@ -1,56 +1,41 @@
 //! Ranks that run the same code share it; the integers in which they differ become holes.
 
-use std::collections::HashMap;
-
 use program::{Arg, Body, Instr, RankId, Role, Table};
 
-/// Groups ranks by their code with all integers left out, then makes holes where they differ.
-pub fn merge(ranks: Vec<(RankId, Body, Table)>) -> Vec<Role> {
-    let mut roles: Vec<(Role, Vec<Vec<i64>>)> = vec![];
-    let mut known: HashMap<String, usize> = HashMap::new();
-    for (rank, mut body, table) in ranks {
-        let ints = integers(&mut body);
-        let key = shape(&mut body, &ints);
-        match known.get(&key) {
-            Some(&at) => {
-                roles[at].0.ranks.push(rank);
-                roles[at].0.tables.push(table);
-                roles[at].1.push(ints);
-            }
-            None => {
-                known.insert(key, roles.len());
-                roles.push((Role { ranks: vec![rank], tables: vec![table], body }, vec![ints]));
-            }
-        }
-    }
-    roles.into_iter().map(|(role, ints)| punch(role, &ints)).collect()
+/// Ranks whose code is the same but for integers, and each rank's integers in the code's order.
+#[derive(Default)]
+pub struct Roles {
+    found: Vec<(Role, Vec<Vec<i64>>)>,
 }
 
-fn integers(body: &mut Body) -> Vec<i64> {
+impl Roles {
+    pub fn add(&mut self, rank: RankId, mut body: Body, table: Table) {
+        let ints = take_integers(&mut body);
+        match self.found.iter_mut().find(|(role, _)| role.body == body) {
+            Some((role, all)) => {
+                role.ranks.push(rank);
+                role.tables.push(table);
+                all.push(ints);
+            }
+            None => self.found.push((Role { ranks: vec![rank], tables: vec![table], body }, vec![ints])),
+        }
+    }
+
+    /// The roles, with holes where their ranks differ.
+    pub fn finish(self) -> Vec<Role> {
+        self.found.into_iter().map(|(role, ints)| punch(role, &ints)).collect()
+    }
+}
+
+/// The integers of a body, which are left as zeros.
+fn take_integers(body: &mut Body) -> Vec<i64> {
     let mut found = vec![];
     visit(body, &mut |arg, _| {
         if let Arg::Int(value) = arg {
-            found.push(*value);
+            found.push(std::mem::take(value));
         }
     });
     found
-}
-
-/// The text of a body without its integers.
-fn shape(body: &mut Body, ints: &[i64]) -> String {
-    visit(body, &mut |arg, _| {
-        if matches!(arg, Arg::Int(_)) {
-            *arg = Arg::Int(0);
-        }
-    });
-    let text = format!("{body:?}");
-    let mut at = ints.iter();
-    visit(body, &mut |arg, _| {
-        if let (Arg::Int(slot), true) = (&mut *arg, true) {
-            *slot = *at.next().expect("as many integers as before");
-        }
-    });
-    text
 }
 
 fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
@@ -58,11 +43,14 @@ fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
     let mut position = 0;
     visit(&mut role.body, &mut |arg, name| {
         let Arg::Int(_) = arg else { return };
-        let values: Vec<i64> = ints.iter().map(|list| list[position]).collect();
+        let first = ints[0][position];
+        let differs = ints.iter().any(|list| list[position] != first);
         position += 1;
-        if values.iter().all(|v| *v == values[0]) {
+        if !differs {
+            *arg = Arg::Int(first);
             return;
         }
+        let values: Vec<i64> = ints.iter().map(|list| list[position - 1]).collect();
         let at = holes.iter().position(|(_, known)| *known == values).unwrap_or_else(|| {
             let count = holes.iter().filter(|(n, _)| n.rsplit_once('_').is_some_and(|(base, _)| base == name)).count();
             holes.push((format!("{name}_{count}"), values));

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use graph::Source;
 use indexmap::{IndexMap, IndexSet};
 use program::{Exchange, Grouping, GroupingId, Piece, StepId};
+use rules::Reduction;
 
 use crate::layout::{Interner, Layout, LayoutId, PortsId, bytes};
 use crate::moves::{self, Get, Method, Middle, Move};
@@ -19,17 +20,25 @@ pub enum Event {
     /// The operators of a segment; each rank may need several calls, numbered from `step` on.
     Call { step: StepId, segment: usize },
     /// What a use needs is moved to its ports.
-    Move { step: StepId, id: UseId, plan: Rc<Move> },
+    Move { step: StepId, id: UseId, way: Way },
     /// Buffers get their new values.
     Update { id: UseId, number: usize },
     /// The backward of a segment.
     Grad { segment: usize },
     /// The gradient that a use gives back is moved to the producer's shards.
-    MoveGrad { step: StepId, id: UseId, plan: Rc<Move> },
+    MoveGrad { step: StepId, id: UseId, way: Way },
     /// Gradients of parameters, one bucket.
     Reduce { step: StepId, group: GroupingId, uses: Vec<UseId> },
     /// The gradient of one parameter, region by region.
     ReduceExactly { step: StepId, id: UseId, plan: Rc<Move> },
+}
+
+/// A move, and the layouts between which it goes.
+#[derive(Clone)]
+pub struct Way {
+    pub plan: Rc<Move>,
+    pub from: LayoutId,
+    pub to: LayoutId,
 }
 
 #[derive(Default)]
@@ -43,6 +52,8 @@ pub struct Schedule {
     next: usize,
     known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
+    known_layouts: HashMap<PortsId, (LayoutId, LayoutId)>,
+    complete: HashMap<LayoutId, LayoutId>,
 }
 
 /// The leaves of a use: ports on one rank whose gradients may be added up are one leaf.
@@ -50,7 +61,9 @@ pub struct Leaves {
     pub middle: Vec<Middle>,
     pub layout: Layout,
     /// The layout of the gradients before they are added up: `middle.from` points here.
-    pub gradient: Layout,
+    pub gradient: LayoutId,
+    /// For each gradient the middle entry that it is added up in.
+    pub of: Vec<usize>,
 }
 
 pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) -> Schedule {
@@ -97,13 +110,11 @@ impl Schedule {
                     return;
                 }
                 let from = uses.written[it.tensor.index()];
-                let reduction = interner.get(from).reduction;
-                let need = interner.get_ports(it.ports).need(reduction);
-                let need = interner.layout(need);
-                let plan = self.plan(cx, from, need, interner);
+                let to = self.layouts(it.ports, interner.get(from).reduction, interner).0;
+                let plan = self.plan(cx, from, to, interner);
                 let step = self.steps(1);
-                self.exchange(cx, it.tensor, step, &plan, interner.get(need));
-                self.forward.push(Event::Move { step, id, plan });
+                self.exchange(it.tensor, step, &plan, interner.get(to));
+                self.forward.push(Event::Move { step, id, way: Way { plan, from, to } });
             }
             _ => {
                 let known = self.known_leaves.entry(it.ports);
@@ -113,13 +124,22 @@ impl Schedule {
         }
     }
 
+    /// What ports read and what they give back. Values that are partial are always sums, but for
+    /// what is read whole, where the reduction does not matter.
+    fn layouts(&mut self, ports: PortsId, reduction: Reduction, interner: &mut Interner) -> (LayoutId, LayoutId) {
+        *self.known_layouts.entry(ports).or_insert_with(|| {
+            let (need, gradient) = (interner.get_ports(ports).need(reduction), interner.get_ports(ports).gradient());
+            (interner.layout(need), interner.layout(gradient))
+        })
+    }
+
     fn plan(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &Interner) -> Rc<Move> {
         let groupings = &mut self.groupings;
         let make = || Rc::new(moves::plan(interner.get(from), interner.get(to), cx.plan.devices, groupings));
         Rc::clone(self.known.entry((from, to)).or_insert_with(make))
     }
 
-    fn exchange(&mut self, cx: &Context<'_>, tensor: graph::TensorId, step: StepId, plan: &Move, target: &Layout) {
+    fn exchange(&mut self, tensor: graph::TensorId, step: StepId, plan: &Move, target: &Layout) {
         let Method::Exchange(pieces) = &plan.method else { return };
         let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
         let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
@@ -131,7 +151,6 @@ impl Schedule {
             targets: pieces.targets.iter().map(wanted).collect(),
             pieces: pieces.pieces.iter().map(piece).collect(),
         };
-        let _ = cx;
         self.exchanges.push((step, exchange));
     }
 
@@ -164,8 +183,11 @@ impl Schedule {
         if !it.carries_grad || it.direct {
             return;
         }
-        let held = interner.get(uses.written[it.tensor.index()]).complete();
-        let held = interner.layout(held);
+        let written = uses.written[it.tensor.index()];
+        let held = *self.complete.entry(written).or_insert_with(|| {
+            let complete = interner.get(written).complete();
+            interner.layout(complete)
+        });
         if let Some(leaves) = self.leaves.get(&id).cloned() {
             let from = interner.layout(leaves.layout.clone());
             let plan = self.plan(cx, from, held, interner);
@@ -180,7 +202,7 @@ impl Schedule {
                     let target = interner.get(held);
                     let plan = exactly(&leaves.layout, target, cx.plan.devices);
                     let step = self.steps(1);
-                    self.exchange(cx, it.tensor, step, &plan, target);
+                    self.exchange(it.tensor, step, &plan, target);
                     self.backward.push(Event::ReduceExactly { step, id, plan: Rc::new(plan) });
                 }
             };
@@ -188,20 +210,23 @@ impl Schedule {
         if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
             return;
         }
-        let gradient = interner.get_ports(it.ports).gradient();
-        let from = interner.layout(gradient);
+        let from = self.layouts(it.ports, Reduction::Sum, interner).1;
         let plan = self.plan(cx, from, held, interner);
         let step = self.steps(1);
-        self.exchange(cx, it.tensor, step, &plan, interner.get(held));
-        self.backward.push(Event::MoveGrad { step, id, plan });
+        self.exchange(it.tensor, step, &plan, interner.get(held));
+        self.backward.push(Event::MoveGrad { step, id, way: Way { plan, from, to: held } });
     }
 }
 
-fn leaves(interner: &Interner, ports: PortsId) -> Leaves {
+fn leaves(interner: &mut Interner, ports: PortsId) -> Leaves {
     let gradient = interner.get_ports(ports).gradient();
     let (middle, parts) = moves::collapse(&gradient, 1);
     let layout = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, gradient.reduction);
-    Leaves { middle, layout, gradient }
+    let mut of = vec![0; gradient.entries.len()];
+    for (index, it) in middle.iter().enumerate() {
+        it.from.iter().for_each(|&entry| of[entry] = index);
+    }
+    Leaves { middle, layout, gradient: interner.layout(gradient), of }
 }
 
 enum Reduce {

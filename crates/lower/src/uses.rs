@@ -7,7 +7,7 @@ use graph::{Graph, OpId, Source, TensorId};
 use indexmap::IndexMap;
 use plan::Plan;
 use program::RankId;
-use rules::{Analysis, Reduction, Region};
+use rules::{Analysis, Region};
 
 use crate::layout::{Interner, Layout, LayoutId, Ports, PortsId, everywhere};
 use crate::place::Placement;
@@ -177,9 +177,4 @@ fn is_direct(cx: &Context<'_>, uses: &Uses, index: usize, interner: &Interner) -
     }
     let exact = |l: &Layout| l.entries.iter().map(|e| (e.rank, e.region.clone())).collect::<Vec<_>>();
     ports.grads == 1 && exact(&need.complete()) == exact(&there.complete())
-}
-
-/// The reduction that completes a tensor's partial results.
-pub fn reduction(uses: &Uses, interner: &Interner, tensor: TensorId) -> Reduction {
-    interner.get(uses.written[tensor.index()]).reduction
 }

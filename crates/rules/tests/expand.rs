@@ -130,9 +130,9 @@ n = aten.to.dtype(y.3) : scalar -> scalar
 #[test]
 fn distances_are_averaged_apart() {
     assert_eq!(
-        expand("x f32[6,2]; y f32[6,1]", "%z f32[] = aten.mse_loss.default(%x, %y)"),
+        expand("x f32[6,2]; y f32[6,2]", "%z f32[] = aten.mse_loss.default(%x, %y)"),
         "\
-z.0 = aten.mse_loss.default(x, y) : a b, a 1 -> a b
+z.0 = aten.mse_loss.default(x, y) : a b, a b -> a b
 z = aten.mean.default(z.0) : a b -> scalar
 "
     );

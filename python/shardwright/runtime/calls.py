@@ -1,7 +1,7 @@
 """Local code under autograd, cut off from what made its arguments.
 
-After a call only two things are kept: the graph's edges at its results, and a slot for the gradient of
-each argument that needs one. Neither holds a tensor, so activations live only as long as autograd
+After a call only two things are kept: the graph's edges at its results, and a slot for the gradient
+of each argument that needs one. Neither holds a tensor, so activations live only as long as autograd
 itself needs them.
 """
 
@@ -59,7 +59,9 @@ class _Enter(torch.autograd.Function):
         return None, None, None
 
 
-def call_saving(function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]) -> tuple[Any, Saved]:
+def call_saving(
+    function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]
+) -> tuple[Any, Saved]:
     """The results, detached but marked where they need a gradient; and what backward needs.
 
     `leaves` are the `id`s of tensors that keep their own gradients.
@@ -81,7 +83,9 @@ def call_saving(function: Callable[..., Any], args: tuple[Any, ...], leaves: Con
     return (marked if isinstance(results, tuple) else marked[0]), saved
 
 
-def call_forgetting(function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]) -> tuple[Any, Saved]:
+def call_forgetting(
+    function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]
+) -> tuple[Any, Saved]:
     """The same, but keeps the arguments instead of what is inside."""
     kept = tuple(x.detach().requires_grad_() if _is_cut(x, leaves) else x for x in args)
     with saved_tensors_hooks(lambda _: None, _never):
@@ -100,11 +104,14 @@ def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEd
     else:
         raise RuntimeFault(
             "SW0608",
-            f"backward gives {len(grads)} gradients to a call with {len(saved.edges)} results that need one",
+            f"backward gives {len(grads)} gradients to a call,"
+            f" of whose results {len(saved.edges)} need one",
             why="the program and PyTorch disagree about what is differentiable",
             fix="report this as a bug, with the model",
         )
-    pairs = [(edge, grad) for edge, grad in zip(saved.edges, given, strict=True) if grad is not None]
+    pairs = [
+        (edge, grad) for edge, grad in zip(saved.edges, given, strict=True) if grad is not None
+    ]
     return [edge for edge, _ in pairs], [grad for _, grad in pairs]
 
 

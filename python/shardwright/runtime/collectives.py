@@ -1,6 +1,6 @@
-"""Collectives on tensors: factors, uneven pieces, and every way to combine. Padding happens here only.
+"""Collectives on tensors: factors, uneven pieces, and every way to combine.
 
-All functions give a new tensor and leave their arguments as they are.
+Padding happens here only. All functions give a new tensor and leave their arguments as they are.
 """
 
 from __future__ import annotations
@@ -56,14 +56,23 @@ class Cut:
 
 def all_reduce(comm: Comm, x: Tensor, ranks: Ranks, op: str) -> Tensor:
     y = _reducible(x, op)
-    y = y.clone(memory_format=torch.contiguous_format) if y.data_ptr() == x.data_ptr() else y.contiguous()
+    y = (
+        y.clone(memory_format=torch.contiguous_format)
+        if y.data_ptr() == x.data_ptr()
+        else y.contiguous()
+    )
     if len(ranks) > 1 and y.numel():
         comm.all_reduce(y, ranks, {"any": "max", "all": "min"}.get(op, op)).wait()
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
 def all_gather(
-    comm: Comm, x: Tensor, ranks: Ranks, dim: int, sizes: Sequence[int] | None, factors: Factors | None
+    comm: Comm,
+    x: Tensor,
+    ranks: Ranks,
+    dim: int,
+    sizes: Sequence[int] | None,
+    factors: Factors | None,
 ) -> Tensor:
     cut = Cut.of(x.shape, dim, sizes or _even_pieces(x.shape, dim, len(ranks), factors), factors)
     if len(ranks) == 1:
@@ -78,7 +87,12 @@ def all_gather(
 
 
 def reduce_scatter(
-    comm: Comm, x: Tensor, ranks: Ranks, dim: int, sizes: Sequence[int] | None, factors: Factors | None
+    comm: Comm,
+    x: Tensor,
+    ranks: Ranks,
+    dim: int,
+    sizes: Sequence[int] | None,
+    factors: Factors | None,
 ) -> Tensor:
     own, dtype = ranks.index(comm.rank), x.dtype
     cut = Cut.of(x.shape, dim, sizes or _even_cut(x, dim, len(ranks), factors), factors)

@@ -107,7 +107,11 @@ class TorchComm:
         lengths = [x.numel() * size for x in taken]
         received = torch.empty(sum(lengths), dtype=given[0].dtype, device=given[0].device)
         dist.all_to_all_single(
-            received, torch.cat(given), lengths, [x.numel() for x in given], group=self._group(ranks)
+            received,
+            torch.cat(given),
+            lengths,
+            [x.numel() for x in given],
+            group=self._group(ranks),
         )
         for target, part in zip(taken, torch.split(received, lengths), strict=True):
             _wire(target).view(-1).copy_(part)

@@ -1,4 +1,4 @@
-"""Exact transfers, region by region: one message for each pair of ranks, results in a fixed order."""
+"""Exact transfers, region by region: one message for each pair of ranks, in a fixed order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
     targets: list[Region] = field(default_factory=list)
     sends: dict[int, list[Piece]] = field(default_factory=dict)
     receives: dict[int, list[Piece]] = field(default_factory=dict)
-    # For each target in the order of the table: who gives the piece, and which of that rank's it is.
+    # For each target: who gives a piece, and which of that rank's it is; in the table's order.
     arrivals: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def bytes_sent(self, rank: int, element_size: int) -> int:
@@ -63,7 +63,7 @@ def part_of(table: Exchange, tensor: TensorInfo, rank: int) -> Part:
 
 
 def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """This rank's targets. The results may share memory with each other's messages, or with `xs`."""
+    """This rank's targets. They may share memory with messages, or with `xs`."""
     own = [_taken(part, xs, piece) for piece in part.sends.get(comm.rank, [])]
     sends = {
         peer: torch.cat([_taken(part, xs, piece).reshape(-1) for piece in pieces])

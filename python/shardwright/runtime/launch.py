@@ -26,7 +26,12 @@ Result = TypeVar("Result")
 # How long to listen to the other ranks after the first has failed, to find who failed first.
 GRACE = 2.0
 # What a rank says when it fails because another has.
-ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
+ECHOES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ def launch(
         for rank in range(devices):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(  # type: ignore[attr-defined]
-                target=_body, args=(rank, devices, store.port, backend, payload, theirs, os.getpid()), daemon=True
+                target=_body,
+                args=(rank, devices, store.port, backend, payload, theirs, os.getpid()),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -122,7 +129,9 @@ def _body(
 
 
 def _start(rank: int, world: int, port: int, backend: str) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world)
+    )
     if os.path.exists("/sys/class/net/lo"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
@@ -179,7 +188,9 @@ def _received(rank: int, pipe: Connection, process: Any) -> _Report:
 
 def _failure(reports: list[_Report]) -> RuntimeFault:
     failed = [report for report in reports if report.trace]
-    first = min(failed, key=lambda report: (any(echo in report.trace for echo in ECHOES), report.time))
+    first = min(
+        failed, key=lambda report: (any(echo in report.trace for echo in ECHOES), report.time)
+    )
     others = [str(report.rank) for report in failed if report is not first]
     also = f"\n(then also failed: ranks {', '.join(others)})" if others else ""
     return RuntimeFault("SW0612", f"rank {first.rank} failed", why=first.trace.rstrip() + also)

@@ -42,7 +42,9 @@ def run_local(world: int, fn: Callable[[int, LocalComm], Result]) -> list[Result
         finally:
             meeting.leave(rank)
 
-    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)]
+    threads = [
+        threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -109,7 +111,9 @@ class LocalWorld:
             for rank, (kind, ranks, number) in sorted(self._waiting.items())
         ]
         waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
-        self.error = RuntimeFault("SW0617", "the ranks wait for each other for ever", why="; ".join(waits))
+        self.error = RuntimeFault(
+            "SW0617", "the ranks wait for each other for ever", why="; ".join(waits)
+        )
         self._changed.notify_all()
 
 
@@ -182,4 +186,6 @@ class LocalComm:
     def _same_shape(self, kind: str, ranks: Ranks, parts: list[Tensor]) -> None:
         kinds = {None if part is None else (tuple(part.shape), part.dtype) for part in parts}
         if len(kinds) > 1:
-            raise RuntimeFault("SW0617", f"ranks {list(ranks)} give different shapes to one {kind}", why=str(kinds))
+            raise RuntimeFault(
+                "SW0617", f"ranks {list(ranks)} give different shapes to one {kind}", why=str(kinds)
+            )

@@ -1,4 +1,4 @@
-"""A rank's end of a parallel model, looking like the model: an `nn.Module` that holds this rank's shards."""
+"""A rank's end of a parallel model: an `nn.Module` like the model, with this rank's shards."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Positional:
 class ParallelModule(nn.Module):
     """`source` gives the model's full tensors by name, one at a time; only parts of them are kept.
 
-    With `inputs="global"` every rank is given the same batch and takes its part; with `"local"` each
-    is given its part.
+    With `inputs="global"` every rank is given the same batch and takes its part; with `"local"`
+    each is given its part.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class ParallelModule(nn.Module):
     def train_step(self, batches: Any, scale: float | None = None) -> Tensor | None:
         """Forward and backward of each batch; gradients are reduced once, at the end.
 
-        The same as `for b in batches: (model(b) * scale).backward()`, with `scale = 1 / len(batches)`
-        unless given. `batches` is one batch (a tensor, a tuple of arguments, or a dict of them) or a
-        list of them. Returns the mean of the losses, or `None` on a rank that has no loss.
+        The same as `for b in batches: (model(b) * scale).backward()`, `scale` being one over their
+        number unless given. `batches` is one batch (a tensor, a tuple of arguments, or a dict of
+        them) or a list of them. Returns the mean loss, or `None` on a rank that has no loss.
         """
         given = batches if isinstance(batches, list) else [batches]
         if not given:
@@ -140,7 +140,9 @@ class _Outside(torch.autograd.Function):
     """The program as one node of the caller's graph."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any) -> Any:
+    def forward(
+        ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any
+    ) -> Any:
         ctx.program_backward = backward
         return tuple(box[0].detach() for box in boxes)
 
@@ -151,24 +153,48 @@ class _Outside(torch.autograd.Function):
 
 
 def _differentiable(run: Run, outputs: Sequence[Any]) -> list[Any]:
-    places = _with_gradient(run)
+    """The outputs as results of one node, also those whose gradient only other ranks need.
+
+    So `loss.backward()` starts the backward of every rank that has the loss.
+    """
     found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
+    places, seeded = _places(run, outputs), _seeded(run)
+
+    def backward(grads: Sequence[Tensor]) -> None:
+        run.backward([grad for place, grad in zip(places, grads, strict=True) if place in seeded])
+
     if places:
         anchor = torch.zeros((), requires_grad=True)
-        values = _Outside.apply(anchor, run.backward, *([found[place]] for place in places))
+        values = _Outside.apply(anchor, backward, *([found[place]] for place in places))
         for place, value in zip(places, values, strict=True):
             found[place] = value
     return found
 
 
-def _with_gradient(run: Run) -> list[int]:
-    """The positions of the outputs for which backward takes a seed."""
-    return [at for at, output in enumerate(run.worker.role.outputs) if output is not None and output.grad]
+def _seeded(run: Run) -> list[int]:
+    """The positions of the outputs for which this rank's backward takes a seed."""
+    return [
+        at
+        for at, output in enumerate(run.worker.role.outputs)
+        if output is not None and output.grad
+    ]
+
+
+def _places(run: Run, outputs: Sequence[Any]) -> list[int]:
+    """The positions of this rank's outputs that need a gradient on any rank."""
+    roles = run.worker.program.roles
+    needed = {
+        at
+        for role in roles
+        for at, output in enumerate(role.outputs)
+        if output is not None and output.grad
+    }
+    return [at for at in sorted(needed) if isinstance(outputs[at], Tensor)]
 
 
 def _loss(run: Run, outputs: Sequence[Any]) -> Tensor | None:
     """The one output that `train_step` can start backward from."""
-    places = _with_gradient(run)
+    places = _places(run, outputs)
     scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
     if places and len(scalars) != 1:
         raise RuntimeFault(
@@ -183,7 +209,7 @@ def _seeds(run: Run, outputs: Sequence[Any], scale: float) -> list[Tensor]:
     def seed(x: Tensor) -> Tensor:
         return torch.full_like(x, scale) if x.dim() == 0 else torch.zeros_like(x)
 
-    return [seed(outputs[place].detach()) for place in _with_gradient(run)]
+    return [seed(outputs[place].detach()) for place in _seeded(run)]
 
 
 def _arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The `sw.*` operators that emitted code calls: see `docs/runtime-operators.md`. All are differentiable."""
+"""The `sw.*` operators that emitted code calls: see `docs/runtime-operators.md`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def cut(x: Tensor, factors: Sequence[Sequence[int]], region: Sequence[tuple[int,
     return regions.cut(x, factors, tuple(region))
 
 
-def mean(x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch.dtype | None) -> Tensor:
+def mean(
+    x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch.dtype | None
+) -> Tensor:
     return x.sum(list(dims), keepdim, dtype=dtype) / count
 
 
@@ -87,5 +89,3 @@ def attention(
 
 def _mask(shape: Sequence[int], p: float, operator: int, slot: int, device: torch.device) -> Tensor:
     return current_run().masks(operator, slot, shape, 1 - p, device)
-
-

@@ -20,7 +20,8 @@ from .shards import Shards
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
 ELEMENTWISE = {
-    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD", "Rprop",
+    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD",
+    "Rprop",
 }  # fmt: skip
 WHOLE_TENSOR = {"Adafactor", "LBFGS", "Muon"}
 
@@ -33,8 +34,8 @@ def optimizer(
 ) -> AnyOptimizer:
     """`cls` over this rank's shards.
 
-    `params` are parameter groups: `{"params": [names or globs], ...}`, by the model's own names. What
-    no group names is in a last one with the default options. Every rank has the same groups.
+    `params` are parameter groups: `{"params": [names or globs], ...}`, by the model's own names.
+    What no group names is in a last one with the default options. Every rank has the same groups.
     """
     _refuse_whole_tensor_methods(model.program, cls)
     group_of = _assign(model.program, params or [])
@@ -96,8 +97,13 @@ def _counted(shards: Shards, shard: int, grad: Tensor) -> Tensor:
 def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, int | None]:
     """For each trainable tensor its group; refuses names that match nothing, or two groups."""
     tensors = [tensor for tensor in program.parameters() if tensor.trainable]
-    patterns = [[name for name in group["params"]] for group in groups]
-    unused = [p for names in patterns for p in names if not any(_matches(t, p) for t in program.parameters())]
+    patterns = [list(group["params"]) for group in groups]
+    unused = [
+        p
+        for names in patterns
+        for p in names
+        if not any(_matches(t, p) for t in program.parameters())
+    ]
     if unused:
         raise RuntimeFault(
             "SW0616",
@@ -106,10 +112,13 @@ def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, 
         )
     chosen: dict[int, int | None] = {}
     for tensor in tensors:
-        found = [at for at, names in enumerate(patterns) if any(_matches(tensor, name) for name in names)]
+        found = [
+            at for at, names in enumerate(patterns) if any(_matches(tensor, name) for name in names)
+        ]
         if len(found) > 1:
             raise RuntimeFault(
-                "SW0616", f"parameter {tensor.names[0]!r} is in groups {found[0]} and {found[1]} both"
+                "SW0616",
+                f"parameter {tensor.names[0]!r} is in groups {found[0]} and {found[1]} both",
             )
         chosen[tensor.id] = found[0] if found else None
     return chosen
@@ -129,10 +138,11 @@ def _refuse_whole_tensor_methods(program: Program, cls: Callable[..., Any]) -> N
             "SW0615",
             f"{name} does not work on parts of a tensor",
             why=f"the plan splits {split[0]!r} and {len(split) - 1} more parameters",
-            fix="take an optimizer that treats each element by itself, or a plan that splits no parameter",
+            fix="take an elementwise optimizer, or a plan that splits no parameter",
         )
     warnings.warn(
-        f"{name or cls} steps on parts of tensors: right only if it treats each element by itself", stacklevel=3
+        f"{name or cls} steps on parts of tensors: right only if it treats each element by itself",
+        stacklevel=3,
     )
 
 
@@ -140,4 +150,8 @@ def _split_parameters(program: Program) -> list[str]:
     """Names of parameters of which some rank has only a part."""
     held: list[tuple[int, Region]] = [shard for table in program.ranks for shard in table.shards]
     split = {number for number, region in held if region != whole(program.tensors[number].factors)}
-    return [tensor.names[0] for tensor in program.parameters() if tensor.id in split and tensor.trainable]
+    return [
+        tensor.names[0]
+        for tensor in program.parameters()
+        if tensor.id in split and tensor.trainable
+    ]

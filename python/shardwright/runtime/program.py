@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import linecache
 import re
@@ -174,10 +175,22 @@ def load_program(
     folder = None if isinstance(files, Mapping) else Path(files)
     texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
     tables = _parse(texts, folder)
-    _require(tables, "format", FORMAT, "SW0602", "compile the model again with this version of shardwright")
+    _require(
+        tables,
+        "format",
+        FORMAT,
+        "SW0602",
+        "compile the model again with this version of shardwright",
+    )
     _require(tables, "shardwright", version or _own_version(), "SW0603", "compile the model again")
     _require(tables, "digest", digest, "SW0604", "the model has changed since: compile it again")
-    _require(tables, "world", world, "SW0605", "start as many ranks as the program is for, or compile it again")
+    _require(
+        tables,
+        "world",
+        world,
+        "SW0605",
+        "start as many ranks as the program is for, or compile it again",
+    )
     try:
         return _program(tables, texts, folder)
     except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -190,7 +203,11 @@ def load_program(
 
 
 def _read_folder(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(folder.glob("*")) if path.suffix in (".py", ".json")}
+    return {
+        path.name: path.read_text()
+        for path in sorted(folder.glob("*"))
+        if path.suffix in (".py", ".json")
+    }
 
 
 def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
@@ -201,10 +218,14 @@ def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     try:
         tables: dict[str, Any] = json.loads(texts["program.json"])
     except json.JSONDecodeError as error:
-        raise RuntimeFault("SW0601", "program.json cannot be read", place=place, why=str(error)) from error
+        raise RuntimeFault(
+            "SW0601", "program.json cannot be read", place=place, why=str(error)
+        ) from error
     missing = [role["file"] for role in tables.get("roles", []) if role.get("file") not in texts]
     if missing:
-        raise RuntimeFault("SW0601", f"files of the program are missing: {', '.join(missing)}", place=place)
+        raise RuntimeFault(
+            "SW0601", f"files of the program are missing: {', '.join(missing)}", place=place
+        )
     return tables
 
 
@@ -221,7 +242,12 @@ def _require(tables: dict[str, Any], key: str, expected: Any, code: str, fix: st
 def _own_version() -> str | None:
     import shardwright
 
-    return getattr(shardwright, "__version__", None)
+    try:
+        return getattr(shardwright, "__version__", None) or importlib.metadata.version(
+            "shardwright"
+        )
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | None) -> Program:
@@ -236,7 +262,9 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         tensors={tensor.id: tensor for tensor in tensors},
         roles=[_role(entry) for entry in tables["roles"]],
         ranks=[_rank(entry, regions) for entry in tables["ranks"]],
-        exchanges={int(step): _exchange(entry, regions) for step, entry in tables["exchanges"].items()},
+        exchanges={
+            int(step): _exchange(entry, regions) for step, entry in tables["exchanges"].items()
+        },
         random=[Draw(**entry) for entry in tables.get("random", [])],
         files=texts,
         folder=folder,
@@ -254,7 +282,9 @@ def _role(entry: dict[str, Any]) -> Role:
         holes=entry["holes"],
         inputs=entry["inputs"],
         leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
-        outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
+        outputs=[
+            output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]
+        ],
     )
 
 
@@ -264,7 +294,10 @@ def _rank(entry: dict[str, Any], regions: list[Region]) -> RankTable:
         shards=[(tensor, regions[region]) for tensor, region in entry["shards"]],
         leaves=[(shard, regions[region]) for shard, region in entry["leaves"]],
         inputs=[regions[region] for region in entry["inputs"]],
-        random={int(op): [regions[slot] for slot in slots] for op, slots in entry.get("random", {}).items()},
+        random={
+            int(op): [regions[slot] for slot in slots]
+            for op, slots in entry.get("random", {}).items()
+        },
     )
 
 

@@ -1,7 +1,7 @@
 """Random numbers that do not depend on which rank draws them, or how often.
 
-*Keyed*: a mask is drawn from a generator seeded by what it is for: seed, step, micro-batch, operator
-and region. Replicas agree, shards differ, recomputation repeats.
+*Keyed*: a mask is drawn from a generator seeded by what it is for: seed, step, micro-batch,
+operator and region. Replicas agree, shards differ, recomputation repeats.
 
 *Single-device*: at the start of a forward the masks of all random operators are drawn whole, in the
 order of the graph, from PyTorch's default CPU generator, as the plain module would; each rank keeps
@@ -35,7 +35,9 @@ def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region
 
 
 def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
-    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device
+    ) -> Tensor:
         generator = torch.Generator(device)
         generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
         drawn = torch.empty(list(shape), dtype=torch.bool, device=device)
@@ -52,7 +54,9 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
         for slot, region in enumerate(regions.get(draw.op, [])):
             kept[draw.op, slot] = _part(program, draw, full, region)
 
-    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device
+    ) -> Tensor:
         found = kept.get((operator, slot))
         if found is None or tuple(found.shape) != tuple(shape):
             has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
@@ -68,7 +72,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
 
 
 def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
-    """The whole mask, drawn as `F.dropout` does: in the order in which the tensor lies in memory."""
+    """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory."""
     shape = list(program.tensors[draw.tensor].shape)
     if draw.keys is not None:
         shape[-1] = draw.keys

@@ -1,4 +1,7 @@
-"""Regions: an interval for each factor over all dims of a tensor. A dim of size one has no factors."""
+"""Regions: an interval for each factor over all dims of a tensor.
+
+A dim of size one has no factors.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def contains(outer: Region, inner: Region) -> bool:
 
 def within(region: Region, frame: Region) -> Region:
     """The same region counted from the start of the frame that contains it."""
-    return tuple((low - start, high - start) for (low, high), (start, _) in zip(region, frame, strict=True))
+    return tuple(
+        (low - start, high - start) for (low, high), (start, _) in zip(region, frame, strict=True)
+    )
 
 
 def local_factors(region: Region, factors: Factors) -> list[list[int]]:

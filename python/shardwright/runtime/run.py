@@ -63,7 +63,7 @@ class Run:
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> None:
-        """With `reduce` the gradients become whole and move to the shards; else they stay in the leaves."""
+        """With `reduce` the gradients become whole and move to the shards, else they stay local."""
         self._begin_backward()
         self._reducing = reduce
         worker = self.worker
@@ -78,7 +78,9 @@ class Run:
 
     # What emitted code calls.
 
-    def call(self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+    def call(
+        self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False
+    ) -> Any:
         with self._executing():
             if not self._saving:
                 return function(*args)
@@ -106,7 +108,13 @@ class Run:
         return self._marked(y, x.requires_grad)
 
     def all_gather(
-        self, step: int, x: Tensor, group: int, dim: int, sizes: Sizes = None, factors: Factors = None
+        self,
+        step: int,
+        x: Tensor,
+        group: int,
+        dim: int,
+        sizes: Sizes = None,
+        factors: Factors = None,
     ) -> Tensor:
         ranks = self._begin(step, "all_gather", x.nbytes, group)
         with torch.no_grad():
@@ -114,7 +122,13 @@ class Run:
         return self._marked(y, x.requires_grad)
 
     def reduce_scatter(
-        self, step: int, x: Tensor, group: int, dim: int, sizes: Sizes = None, factors: Factors = None
+        self,
+        step: int,
+        x: Tensor,
+        group: int,
+        dim: int,
+        sizes: Sizes = None,
+        factors: Factors = None,
     ) -> Tensor:
         ranks = self._begin(step, "reduce_scatter", x.nbytes, group)
         with torch.no_grad():
@@ -136,7 +150,11 @@ class Run:
         ranks = self._begin(step, "all_to_all", x.nbytes, group)
         with torch.no_grad():
             y = collectives.all_to_all(
-                self.comm, x, ranks, (send, send_sizes, send_factors), (receive, receive_sizes, receive_factors)
+                self.comm,
+                x,
+                ranks,
+                (send, send_sizes, send_factors),
+                (receive, receive_sizes, receive_factors),
             )
         return self._marked(y, x.requires_grad)
 
@@ -158,7 +176,9 @@ class Run:
             own = [leaf for leaf in leaves if leaf.dtype == dtype]
             self._buckets.append(Bucket(self.comm, own, ranks))
 
-    def exchange_gradients(self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
+    def exchange_gradients(
+        self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]
+    ) -> None:
         if not self._reducing:
             return
         self._settle()
@@ -168,7 +188,7 @@ class Run:
         targets = self._exchange(step, "exchange_gradients", grads)
         for shard, target in zip(shards, targets, strict=True):
             before = self._of_shards.get(shard)
-            # A target may be a view of a message or a leaf's gradient: the shard's own is no one else's.
+            # A target may be a view of a message; a shard's gradient is its own.
             self._of_shards[shard] = target.clone() if before is None else before + target
 
     def update(self, shard: int, x: Tensor) -> None:
@@ -207,7 +227,9 @@ class Run:
 
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
-            raise RuntimeFault("SW0609", "this forward was run without gradients, so it has no backward")
+            raise RuntimeFault(
+                "SW0609", "this forward was run without gradients, so it has no backward"
+            )
         if self._state != "forwarded":
             raise RuntimeFault(
                 "SW0609",

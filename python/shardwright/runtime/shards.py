@@ -59,7 +59,13 @@ class Leaves:
 class Shards:
     """All shards of one rank, in the order of its table."""
 
-    def __init__(self, program: Program, rank: int, source: Source | Mapping[str, Tensor], device: torch.device):
+    def __init__(
+        self,
+        program: Program,
+        rank: int,
+        source: Source | Mapping[str, Tensor],
+        device: torch.device,
+    ):
         self.program, self.rank = program, rank
         self.role, self.table = program.role(rank), program.ranks[rank]
         get = _lookup(source) if isinstance(source, Mapping) else source
@@ -105,7 +111,11 @@ class Shards:
         shard, part = self._shard_of(at), self._part(at)
         base = shard.data.detach()
         pointer = base.data_ptr()
-        if old and old.pointers[at] == pointer and (part is None or _is_view(old.tensors[at], base)):
+        if (
+            old
+            and old.pointers[at] == pointer
+            and (part is None or _is_view(old.tensors[at], base))
+        ):
             return old.tensors[at]
         leaf = base if part is None else cut(base, shard.factors, part)
         leaf.requires_grad_(shard.tensor.trainable)
@@ -199,6 +209,7 @@ def _full(source: Source, tensor: TensorInfo) -> Tensor:
     if tuple(found.shape) != tensor.shape:
         raise RuntimeFault(
             "SW0610",
-            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)}, the program has {tensor.shape}",
+            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)},"
+            f" the program has {tensor.shape}",
         )
     return found

@@ -1,9 +1,9 @@
 """A rank that dies must not leave the others waiting.
 
 Gloo notices a closed connection by itself. What it cannot see (a rank that waits for a third, a
-machine that vanished, NCCL) is seen through the process group's store: each rank counts a heartbeat,
-watches that of the next rank, and looks for a word that somebody has given up. A rank that is told
-so, or whose neighbour's heart has stopped, ends its process.
+machine that vanished, NCCL) is seen through the process group's store: each rank counts a
+heartbeat, watches that of the next rank, and looks for a word that somebody has given up. A rank
+that is told so, or whose neighbour's heart has stopped, ends its process.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class _Watcher:
 
     def _end(self, why: str) -> None:
         if not self.closed.is_set():
-            print(f"shardwright: rank {self.rank} ends because of {why}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"shardwright: rank {self.rank} ends because of {why}\n")
+            sys.stderr.flush()
             os._exit(1)
 
 

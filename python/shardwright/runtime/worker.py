@@ -32,7 +32,9 @@ class Worker:
                 fix="start as many ranks as the program is for, or compile it again",
             )
         if randomness not in MODES:
-            raise RuntimeFault("SW0611", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}")
+            raise RuntimeFault(
+                "SW0611", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
+            )
         self.program, self.comm, self.shards = program, comm, shards
         self.seed, self.randomness = seed, randomness
         self.generator = generator or torch.default_generator
@@ -72,7 +74,7 @@ class Worker:
                 "SW0606",
                 f"input {name} is {tuple(value.shape)} of {value.dtype},"
                 f" the program is for {expected} of {tensor.dtype}",
-                fix="give inputs of the shape that the program was compiled for, or compile another for this shape",
+                fix="give inputs of that shape, or compile another program for this one",
             )
         if value.requires_grad and torch.is_grad_enabled():
             raise RuntimeFault(

@@ -4,8 +4,9 @@
 //! hang, and in the numbers of random operators: those become arguments.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use graph::{Graph, OpId, Source, TensorId};
+use graph::{Dtype, Graph, Source};
 use program::{Arg, Body, BufId, Call, LocalOp};
 
 use super::group::{Group, Node, group, shared};
@@ -13,7 +14,7 @@ use super::modules::{Modules, plain};
 use crate::leaves::{self, Leaves};
 use crate::names;
 
-/// A variable of a function. The parameters come first.
+/// A variable of a function.
 pub(crate) type Var = usize;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,15 +25,15 @@ pub(crate) enum Value<'a> {
     Hole(u32),
     /// The number of a random operator: a position in [`Outlined::numbers`].
     Number(usize),
-    /// The bits of a float, so that code can be compared.
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Its bits, so that code can be compared.
     Float(u64),
+    Str(&'a str),
+    Dtype(Dtype),
     List(Vec<Value<'a>>),
-    Plain(&'a PlainArg),
 }
-
-/// An argument that holds neither bufs nor floats.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PlainArg(pub(crate) Arg);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Item<'a> {
@@ -56,7 +57,7 @@ pub(crate) enum Item<'a> {
 }
 
 /// What makes functions the same.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Shape<'a> {
     pub(crate) params: Vec<Var>,
     pub(crate) items: Vec<Item<'a>>,
@@ -66,11 +67,11 @@ pub(crate) struct Shape<'a> {
 }
 
 pub(crate) struct Outlined<'a> {
-    pub(crate) shape: std::rc::Rc<Shape<'a>>,
+    pub(crate) shape: Shape<'a>,
     pub(crate) name: String,
     /// What each variable would like to be called.
     pub(crate) hints: Vec<String>,
-    /// The modules that use it, the first few, and how many there are.
+    /// The first few of the modules that use it.
     pub(crate) paths: Vec<&'a str>,
     pub(crate) users: HashSet<&'a str>,
     /// Numbers of random operators, where all uses agree.
@@ -82,6 +83,7 @@ pub(crate) struct Use<'a> {
     pub(crate) function: usize,
     /// The module that `p` stands for.
     pub(crate) tree: Option<String>,
+    pub(crate) tensors: Vec<BufId>,
     /// Leaves that are arguments, after the tensors.
     pub(crate) leaves: Vec<usize>,
     pub(crate) numbers: Vec<i64>,
@@ -92,10 +94,330 @@ pub(crate) struct Outline<'a> {
     graph: &'a Graph,
     modules: &'a Modules<'a>,
     body: &'a Body,
-    leaves: &'a Leaves<'a>,
-    leaf_of: Vec<Option<usize>>,
+    pub(crate) leaves: &'a Leaves<'a>,
+    pub(crate) leaf_of: Vec<Option<usize>>,
     /// The last operator of the current call that reads a buf; the largest number if it leaves.
     last_use: Vec<usize>,
-    known: HashMap<std::rc::Rc<Shape<'a>>, usize>,
+    known: HashMap<u64, Vec<usize>>,
     pub(crate) functions: Vec<Outlined<'a>>,
+}
+
+/// A function that is being written.
+struct Draft<'a> {
+    shape: Shape<'a>,
+    tree: String,
+    vars: HashMap<BufId, Var>,
+    hints: Vec<String>,
+    leaves: Vec<usize>,
+    numbers: Vec<i64>,
+    /// Parameters that have no name of their own so far.
+    unnamed: usize,
+}
+
+impl<'a> Outline<'a> {
+    pub(crate) fn new(graph: &'a Graph, modules: &'a Modules<'a>, body: &'a Body, leaves: &'a Leaves<'a>) -> Self {
+        let mut leaf_of = vec![None; body.bufs.len()];
+        for (index, leaf) in body.leaves.iter().enumerate() {
+            leaf_of[leaf.buf.index()] = Some(index);
+        }
+        let last_use = vec![0; body.bufs.len()];
+        Self { graph, modules, body, leaves, leaf_of, last_use, known: HashMap::new(), functions: vec![] }
+    }
+
+    /// The function of a call, and its arguments: first the call's inputs that are no leaves.
+    pub(crate) fn call(&mut self, call: &'a Call) -> Use<'a> {
+        for (index, op) in call.ops.iter().enumerate() {
+            for buf in op.inputs() {
+                self.last_use[buf.index()] = index;
+            }
+        }
+        for buf in &call.outputs {
+            self.last_use[buf.index()] = usize::MAX;
+        }
+        let group = group(self.modules, &call.ops);
+        let params: Vec<BufId> =
+            call.inputs.iter().copied().filter(|buf| self.leaf_of[buf.index()].is_none()).collect();
+        let tree = self.tree(&call.ops, &group, &call.outputs);
+        let name = self.name(&call.ops, &group);
+        self.function(&call.ops, &group, name, tree, &params, &call.outputs)
+    }
+
+    /// The module that `p` stands for: the group's own, or the innermost that has all leaves.
+    fn tree(&self, ops: &[LocalOp], group: &Group<'a>, results: &[BufId]) -> String {
+        if group.complete && !group.path.is_empty() {
+            return plain(group.path);
+        }
+        let read = ops.iter().flat_map(LocalOp::inputs).chain(results.iter().copied());
+        let mut modules =
+            read.filter_map(|buf| self.leaf_of[buf.index()]).map(|leaf| self.leaves.module(leaf));
+        let first = modules.next().unwrap_or("");
+        let tree = modules.fold(first, shared);
+        let path = plain(group.path);
+        if leaves::strip(&path, tree).is_some() && !self.modules.is_leaf(&path) { self.widest(ops, tree, path) } else { tree.to_owned() }
+    }
+
+    /// The group's own module, if some of its leaves are there; else what has all leaves.
+    fn widest(&self, ops: &[LocalOp], tree: &str, path: String) -> String {
+        let mut read = ops.iter().flat_map(LocalOp::inputs).filter_map(|buf| self.leaf_of[buf.index()]);
+        let most = read.any(|leaf| self.leaves.within(leaf, &path).is_some());
+        if most { path } else { tree.to_owned() }
+    }
+
+    /// What the function of a whole call is named: its module, and the child it is mostly about.
+    fn name(&self, ops: &[LocalOp], group: &Group<'a>) -> String {
+        let name = self.modules.function_name(group.path);
+        if group.complete || self.modules.is_leaf(group.path) {
+            return name;
+        }
+        let mut counts: Vec<(&str, usize)> = vec![];
+        for op in ops {
+            let Some(rest) = leaves::strip(self.modules.of(op.op), group.path) else { continue };
+            let child = rest.split(['.', '@']).next().unwrap_or(rest);
+            match counts.iter_mut().find(|(known, _)| *known == child) {
+                Some((_, count)) => *count += 1,
+                None if counts.len() < 64 => counts.push((child, 1)),
+                None => {}
+            }
+        }
+        let most = counts.iter().map(|(_, count)| *count).max();
+        let child = counts.iter().find(|(_, count)| Some(*count) == most).map_or("", |(child, _)| *child);
+        if child.is_empty() || child.bytes().all(|b| b.is_ascii_digit()) {
+            return name;
+        }
+        format!("{name}_{}", names::snake(child))
+    }
+
+    fn function(
+        &mut self,
+        ops: &'a [LocalOp],
+        group: &Group<'a>,
+        name: String,
+        tree: String,
+        params: &[BufId],
+        results: &[BufId],
+    ) -> Use<'a> {
+        let mut draft = Draft::new(tree);
+        for buf in params {
+            let hint = self.param_hint(*buf, &mut draft.unnamed);
+            let var = draft.define(*buf, hint);
+            draft.shape.params.push(var);
+        }
+        for (at, node) in group.nodes.iter().enumerate() {
+            match node {
+                Node::Op(index) => self.op(&mut draft, ops, *index, group, group.nodes.get(at + 1)),
+                Node::Group(inner) => self.nested(&mut draft, ops, inner),
+            }
+        }
+        for buf in results {
+            let value = self.buf(&mut draft, *buf);
+            draft.shape.results.push(value);
+        }
+        let tree = draft.shape.uses_leaves.then_some(draft.tree);
+        let function = self.intern(draft.shape, draft.hints, name, group.path, &draft.numbers);
+        let tensors = params.to_vec();
+        Use { function, tree, tensors, leaves: draft.leaves, numbers: draft.numbers, path: group.path }
+    }
+
+    fn intern(
+        &mut self,
+        shape: Shape<'a>,
+        hints: Vec<String>,
+        name: String,
+        path: &'a str,
+        numbers: &[i64],
+    ) -> usize {
+        const MOST_PATHS: usize = 4;
+        let mut hasher = DefaultHasher::new();
+        shape.hash(&mut hasher);
+        let same = self.known.entry(hasher.finish()).or_default();
+        let functions = &mut self.functions;
+        let found = same.iter().copied().find(|id| functions[*id].shape == shape);
+        let id = found.unwrap_or_else(|| {
+            let (paths, users) = (vec![], HashSet::new());
+            let numbers = numbers.iter().copied().map(Some).collect();
+            functions.push(Outlined { shape, name, hints, paths, users, numbers });
+            same.push(functions.len() - 1);
+            functions.len() - 1
+        });
+        let function = &mut functions[id];
+        let title = self.modules.title(path);
+        if function.users.insert(title) && function.paths.len() < MOST_PATHS {
+            function.paths.push(title);
+        }
+        for (known, number) in function.numbers.iter_mut().zip(numbers) {
+            *known = known.filter(|known| known == number);
+        }
+        id
+    }
+
+    fn op(
+        &self,
+        draft: &mut Draft<'a>,
+        ops: &'a [LocalOp],
+        index: usize,
+        group: &Group<'a>,
+        next: Option<&Node<'a>>,
+    ) {
+        let op = &ops[index];
+        let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
+        if let Some(Value::Int(number)) = random_number(&op.target).and_then(|at| args.get(at)) {
+            draft.numbers.push(*number);
+            let at = random_number(&op.target).unwrap_or_default();
+            args[at] = Value::Number(draft.numbers.len() - 1);
+        }
+        let kwargs = op.kwargs.iter().map(|(name, arg)| (name.as_str(), self.value(draft, arg))).collect();
+        let module = self.modules.of(op.op);
+        let ends = !matches!(next, Some(Node::Op(next)) if self.modules.of(ops[*next].op) == module);
+        let hint = (ends && op.outputs.len() == 1 && module != group.path && !module.is_empty())
+            .then(|| names::tail(module));
+        let outputs = (op.outputs.iter())
+            .map(|buf| buf.map(|buf| draft.define(buf, hint.clone().unwrap_or_else(|| self.op_hint(op, buf)))))
+            .collect();
+        let (target, no_grad) = (op.target.as_str(), op.no_grad);
+        let line = self.modules.line(op.op);
+        draft.shape.items.push(Item::Op { target, args, kwargs, outputs, no_grad, line });
+    }
+
+    fn nested(&mut self, draft: &mut Draft<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
+        let (params, results) = self.interface(ops, group);
+        let path = plain(group.path);
+        // The leaves of this group may all hang deeper than its own module.
+        let tree = if leaves::strip(&draft.tree, &path).is_some() { draft.tree.clone() } else { path };
+        let name = self.modules.function_name(group.path);
+        let inner = self.function(ops, group, name, tree, &params, &results);
+        let tree = inner.tree.map(|tree| {
+            draft.shape.uses_leaves = true;
+            leaves::path("p", leaves::strip(&tree, &draft.tree).unwrap_or(""))
+        });
+        draft.shape.uses_holes |= self.functions[inner.function].shape.uses_holes;
+        let mut args: Vec<_> = params.iter().map(|buf| self.buf(draft, *buf)).collect();
+        args.extend(inner.leaves.iter().map(|leaf| self.leaf(draft, *leaf)));
+        let numbers = draft.numbers.len();
+        draft.numbers.extend(inner.numbers);
+        let hint = (results.len() == 1).then(|| names::tail(group.path));
+        let outputs = results.iter().map(|buf| {
+            let hint = hint.clone().unwrap_or_else(|| self.buf_hint(*buf));
+            draft.define(*buf, hint)
+        });
+        let outputs = outputs.collect();
+        draft.shape.items.push(Item::Call { function: inner.function, tree, args, outputs, numbers });
+    }
+
+    /// What a group reads (leaves left out), and what it writes for others.
+    fn interface(&self, ops: &[LocalOp], group: &Group<'a>) -> (Vec<BufId>, Vec<BufId>) {
+        let (mut params, mut results) = (vec![], vec![]);
+        let (mut seen, mut written) = (HashSet::new(), HashSet::new());
+        for op in &ops[group.range.clone()] {
+            for buf in op.inputs() {
+                if self.leaf_of[buf.index()].is_none() && !written.contains(&buf) && seen.insert(buf) {
+                    params.push(buf);
+                }
+            }
+            for buf in op.outputs.iter().flatten() {
+                written.insert(*buf);
+                if self.last_use[buf.index()] >= group.range.end {
+                    results.push(*buf);
+                }
+            }
+        }
+        (params, results)
+    }
+
+    fn value(&self, draft: &mut Draft<'a>, arg: &'a Arg) -> Value<'a> {
+        match arg {
+            Arg::None => Value::None,
+            Arg::Bool(value) => Value::Bool(*value),
+            Arg::Int(value) => Value::Int(*value),
+            Arg::Hole(index) => {
+                draft.shape.uses_holes = true;
+                Value::Hole(*index)
+            }
+            Arg::Float(value) => Value::Float(value.to_bits()),
+            Arg::Str(text) => Value::Str(text),
+            Arg::Dtype(dtype) => Value::Dtype(*dtype),
+            Arg::Buf(buf) => self.buf(draft, *buf),
+            Arg::List(items) => Value::List(items.iter().map(|item| self.value(draft, item)).collect()),
+        }
+    }
+
+    fn buf(&self, draft: &mut Draft<'a>, buf: BufId) -> Value<'a> {
+        match self.leaf_of[buf.index()] {
+            Some(leaf) => self.leaf(draft, leaf),
+            None => Value::Var(*draft.vars.get(&buf).unwrap_or(&usize::MAX)),
+        }
+    }
+
+    fn leaf(&self, draft: &mut Draft<'a>, leaf: usize) -> Value<'a> {
+        if let Some(text) = self.leaves.within(leaf, &draft.tree) {
+            draft.shape.uses_leaves = true;
+            return Value::Leaf(text);
+        }
+        let buf = self.body.leaves[leaf].buf;
+        if let Some(var) = draft.vars.get(&buf) {
+            return Value::Var(*var);
+        }
+        let var = draft.define(buf, names::identifier(self.leaves.short(leaf)));
+        draft.shape.params.push(var);
+        draft.leaves.push(leaf);
+        Value::Var(var)
+    }
+
+    /// A parameter is named after what it is: an input of the model, a parameter that was gathered,
+    /// else `x`, `y`, `z`, so that code is the same wherever its input comes from.
+    fn param_hint(&self, buf: BufId, unnamed: &mut usize) -> String {
+        let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
+        match tensor.map(|tensor| &tensor.source) {
+            Some(Source::Input { .. }) => names::identifier(&tensor.expect("it has a source").name),
+            Some(Source::Param { names, .. }) => gathered(names.first().map_or("x", String::as_str)),
+            Some(Source::Buffer { name, .. } | Source::Const { name }) => gathered(name),
+            _ => {
+                *unnamed += 1;
+                ["x", "y", "z", "u", "v", "w"].get(*unnamed - 1).map_or("x", |name| *name).to_owned()
+            }
+        }
+    }
+
+    fn op_hint(&self, op: &LocalOp, buf: BufId) -> String {
+        let name = self.buf_hint(buf);
+        if !name.is_empty() && !name.starts_with("getitem") {
+            return name;
+        }
+        let name = op.target.split('.').nth(1).unwrap_or("x");
+        names::identifier(name.trim_start_matches('_'))
+    }
+
+    fn buf_hint(&self, buf: BufId) -> String {
+        let buf = self.body.buf(buf);
+        let tensor = self.graph.tensors.get(buf.tensor.index());
+        names::base(tensor.map_or(buf.name.as_str(), |tensor| &tensor.name)).to_owned()
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(tree: String) -> Self {
+        let (vars, hints) = (HashMap::new(), vec![]);
+        Self { shape: Shape::default(), tree, vars, hints, leaves: vec![], numbers: vec![], unnamed: 0 }
+    }
+
+    fn define(&mut self, buf: BufId, hint: String) -> Var {
+        let var = self.hints.len();
+        self.hints.push(hint);
+        self.vars.insert(buf, var);
+        var
+    }
+}
+
+/// The module's and the parameter's own name: `c_attn_weight`.
+fn gathered(name: &str) -> String {
+    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
+    if module.is_empty() { names::identifier(own) } else { names::identifier(&format!("{}_{own}", names::tail(module))) }
+}
+
+/// Which argument of a random operator is its number.
+fn random_number(target: &str) -> Option<usize> {
+    match target {
+        "sw.dropout" | "sw.native_dropout" => Some(2),
+        "sw.attention" => Some(8),
+        _ => None,
+    }
 }

@@ -48,8 +48,8 @@ impl Projector<'_> {
         let port = &ports.entries[port];
         let leaves = &self.global.schedule.leaves[&id];
         let entry = crate::layout::Entry { rank: port.rank, region: port.region.clone(), part: port.grad };
-        let at = leaves.gradient.find(&entry).expect("a gradient of this use");
-        leaves.middle.iter().position(|m| m.from.contains(&at)).expect("every gradient is in a leaf")
+        let gradient = self.global.interner.get(leaves.gradient);
+        leaves.of[gradient.find(&entry).expect("a gradient of this use")]
     }
 
     /// The leaves of a use on this rank, as (position in the use's layout, leaf).
@@ -57,7 +57,9 @@ impl Projector<'_> {
         let leaves = &self.global.schedule.leaves[&id];
         let tensor = self.global.uses.get(id).tensor;
         let mut found = vec![];
-        for (index, middle) in leaves.middle.iter().enumerate().filter(|(_, m)| m.entry.rank == self.rank) {
+        let start = leaves.middle.partition_point(|m| m.entry.rank < self.rank);
+        let here = leaves.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == self.rank);
+        for (index, middle) in here {
             let number = u32::try_from(index).unwrap_or(0);
             let buf = self.leaves[&(tensor, middle.entry.region.clone(), Some(id), number)];
             let leaf = self.body.leaves.iter().position(|l| l.buf == buf).expect("a leaf of this rank");

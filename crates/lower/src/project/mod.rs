@@ -6,7 +6,7 @@ mod transfers;
 
 use std::collections::HashMap;
 
-use graph::{OpId, Source, TensorId};
+use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, Instr, RankId, StepId, Table};
 use rules::Region;
 
@@ -84,14 +84,14 @@ pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
     (it.body, it.table)
 }
 
-impl<'a> Projector<'a> {
+impl Projector<'_> {
     fn event(&mut self, event: &Event) {
         match event {
             Event::Call { step, segment } => self.call(*step, *segment),
-            Event::Move { step, id, plan } => self.transfer(*step, *id, plan),
+            Event::Move { step, id, way } => self.transfer(*step, *id, way),
             Event::Update { id, number } => self.update(*id, *number),
             Event::Grad { segment } => self.grad(*segment),
-            Event::MoveGrad { step, id, plan } => self.transfer_gradient(*step, *id, plan),
+            Event::MoveGrad { step, id, way } => self.transfer_gradient(*step, *id, way),
             Event::Reduce { step, group, uses } => self.reduce(*step, *group, uses),
             Event::ReduceExactly { step, id, plan } => self.reduce_exactly(*step, *id, plan),
         }
@@ -201,9 +201,5 @@ impl<'a> Projector<'a> {
                 self.push(Instr::Update { shard, from });
             }
         }
-    }
-
-    fn op_name(&self, op: OpId) -> &'a str {
-        &self.global.cx.graph.op(op).target
     }
 }

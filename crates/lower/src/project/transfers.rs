@@ -6,21 +6,21 @@ use rules::Region;
 use super::{Owner, Projector};
 use crate::layout::{Entry, Layout, extents};
 use crate::moves::{Collective, Get, Member, Method, Move};
+use crate::schedule::Way;
 use crate::uses::UseId;
 
 /// Where a move's target entries end up on this rank.
 type Arrived = Vec<(usize, BufId)>;
 
 impl Projector<'_> {
-    pub(super) fn transfer(&mut self, step: StepId, id: UseId, plan: &Move) {
+    pub(super) fn transfer(&mut self, step: StepId, id: UseId, way: &Way) {
         let global = self.global;
         let it = global.uses.get(id);
-        let from = global.interner.get(global.uses.written[it.tensor.index()]);
         let ports = global.interner.get_ports(it.ports);
-        let need = ports.need(from.reduction);
+        let (from, need) = (global.interner.get(way.from), global.interner.get(way.to));
         let sources: Vec<(usize, BufId)> =
             from.on(self.rank).filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
-        for (entry, buf) in self.run(step, id, plan, &sources, from, &need) {
+        for (entry, buf) in self.run(step, id, &way.plan, &sources, need) {
             let entry = &need.entries[entry];
             for port in ports.on(self.rank) {
                 let p = &ports.entries[port];
@@ -31,13 +31,12 @@ impl Projector<'_> {
         }
     }
 
-    pub(super) fn transfer_gradient(&mut self, step: StepId, id: UseId, plan: &Move) {
+    pub(super) fn transfer_gradient(&mut self, step: StepId, id: UseId, way: &Way) {
         let global = self.global;
         let it = global.uses.get(id);
         let ports = global.interner.get_ports(it.ports);
-        let gradient = ports.gradient();
         let written = global.interner.get(global.uses.written[it.tensor.index()]);
-        let complete = written.complete();
+        let (gradient, complete) = (global.interner.get(way.from), global.interner.get(way.to));
         let mut sources = vec![];
         for entry in gradient.on(self.rank) {
             let e = &gradient.entries[entry];
@@ -46,7 +45,7 @@ impl Projector<'_> {
                 sources.push((entry, buf));
             }
         }
-        for (entry, buf) in self.run(step, id, plan, &sources, &gradient, &complete) {
+        for (entry, buf) in self.run(step, id, &way.plan, &sources, complete) {
             let region = &complete.entries[entry].region;
             for e in written.on(self.rank).filter(|&e| written.entries[e].region == *region) {
                 self.gradients.entry(Owner::Written(it.tensor, e)).or_default().push(buf);
@@ -54,7 +53,7 @@ impl Projector<'_> {
         }
     }
 
-    fn run(&mut self, step: StepId, id: UseId, plan: &Move, sources: &[(usize, BufId)], _from: &Layout, to: &Layout) -> Arrived {
+    fn run(&mut self, step: StepId, id: UseId, plan: &Move, sources: &[(usize, BufId)], to: &Layout) -> Arrived {
         let middle = self.sums(id, plan, sources);
         let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
         let targets: Vec<usize> = to.on(self.rank).collect();

@@ -58,6 +58,9 @@ fn common_shape(shapes: &[&[i64]]) -> Vec<i64> {
 
 fn rule(view: View<'_>) -> Option<String> {
     let shapes = view.input_shapes();
+    if shapes.first() != shapes.get(1) {
+        return None; // PyTorch's own gradient is not right for these.
+    }
     let common = common_shape(&shapes);
     let sign = match reduction(view.op) {
         NONE => "",

@@ -19,7 +19,8 @@ pub(super) const FAMILY: Family = Family {
 fn rule(view: View<'_>) -> Option<String> {
     let names = operand(&terms(output(view)?));
     let linear = if draws(view.op) { vec![] } else { vec![vec![0]] };
-    text(view, &[names.clone()], &vec![names; view.op.outputs.len()], &linear)
+    let made = vec![names.clone(); view.op.outputs.len()];
+    text(view, &[names], &made, &linear)
 }
 
 /// Whether it draws numbers, or is the identity.

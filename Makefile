@@ -1,0 +1,115 @@
+# Every target sets itself up from nothing: it needs Rust, Python 3.10 or newer, and nothing else.
+# `uv` and `cargo-nextest` are used where they are installed.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+WORKERS ?= 2
+OLDEST_TORCH := 2.11.0
+
+UV := $(shell command -v uv 2>/dev/null)
+NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
+VENV := .venv
+OLDEST := .venv-oldest
+BIN := $(VENV)/bin
+WHEELS := target/wheels
+
+ifdef UV
+make_venv = $(UV) venv --quiet $(if $(PYTHON),--python $(PYTHON)) $(1)
+install = $(UV) pip install --quiet --python $(1)/bin/python
+DEVELOP := $(BIN)/maturin develop --uv
+else
+make_venv = $(or $(PYTHON),python3) -m venv $(1)
+install = $(1)/bin/python -m pip install --quiet
+DEVELOP := $(BIN)/maturin develop
+endif
+
+# What the extension is made of, and what the wheel is made of. Folders stand for removed files.
+RUST := Cargo.toml Cargo.lock $(shell find crates \( -path '*/src' -o -path '*/src/*' -o -name Cargo.toml \))
+PACKAGE := $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
+
+# Crates have no Python to link to, but for `py`, which has no tests of its own.
+CRATES := --workspace --exclude shardwright-py
+ifdef NEXTEST
+CARGO_TEST := cargo nextest run $(CRATES) --no-tests pass --status-level fail
+else
+CARGO_TEST := cargo test --quiet $(CRATES) --lib --bins --tests
+endif
+
+# Tests run as many processes as there are cores; each of them is one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+.PHONY: help demo test quick lint format bench build edges rust-tests python-tests oldest wheel clean
+
+help: ## says what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build ## a small GPT on 4 local processes, beside the single-device run
+	$(BIN)/shardwright demo
+
+test: edges rust-tests python-tests oldest ## everything that must hold
+
+quick: build ## the inner loop: all tests that take no processes and no time
+	$(CARGO_TEST)
+	$(PYTEST) -m "not processes and not slow"
+
+lint: build ## format, clippy, ruff, mypy, stubs
+	cargo fmt --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy.stubtest shardwright._core
+
+format: $(VENV)/.tools ## rewrites the sources as `lint` wants them
+	cargo fmt
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+bench: build ## times and sizes
+	$(BIN)/python benches/run.py
+
+build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
+
+edges: ## the crates depend on each other in one direction only
+	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_edges.py
+
+rust-tests:
+	$(CARGO_TEST)
+	cargo test --quiet $(CRATES) --doc
+
+python-tests: build
+	$(PYTEST)
+
+oldest: $(OLDEST)/.built ## the sample of the tests on the oldest supported torch, from the wheel
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -m oldest
+
+wheel: $(WHEELS)/.built ## the wheel, in target/wheels
+
+clean: ## removes all that was built
+	cargo clean
+	rm -rf $(VENV) $(OLDEST) python/shardwright/_core*.so
+
+$(VENV)/bin/python $(OLDEST)/bin/python: %/bin/python:
+	$(call make_venv,$*)
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/bin/python
+	$(call install,$(VENV)) "maturin>=1.9,<2" "ruff>=0.9"
+	@touch $@
+
+$(VENV)/.built: $(RUST) pyproject.toml | $(VENV)/.tools
+	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs" >&2; exit 1; }
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test
+	@touch $@
+
+$(WHEELS)/.built: $(VENV)/.built $(PACKAGE)
+	rm -rf $(WHEELS)
+	$(BIN)/maturin build --quiet --release --interpreter $(BIN)/python --out $(WHEELS)
+	@touch $@
+
+$(OLDEST)/.built: $(WHEELS)/.built | $(OLDEST)/bin/python
+	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" numpy pytest
+	$(call install,$(OLDEST)) --no-deps $(if $(UV),--reinstall,--force-reinstall) $(WHEELS)/*.whl
+	@touch $@

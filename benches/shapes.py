@@ -1,0 +1,74 @@
+"""The models that the benches run: shapes only, small code, written for this purpose."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, kv_heads: int, inner: int):
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        size = width // heads
+        self.ln_1 = nn.RMSNorm(width)
+        self.q = nn.Linear(width, heads * size, bias=False)
+        self.k = nn.Linear(width, kv_heads * size, bias=False)
+        self.v = nn.Linear(width, kv_heads * size, bias=False)
+        self.o = nn.Linear(heads * size, width, bias=False)
+        self.ln_2 = nn.RMSNorm(width)
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.ln_1(x))
+        y = self.ln_2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    def attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q = self.q(x).view(batch, length, self.heads, -1).transpose(1, 2)
+        k = self.k(x).view(batch, length, self.kv_heads, -1).transpose(1, 2)
+        v = self.v(x).view(batch, length, self.kv_heads, -1).transpose(1, 2)
+        gqa = self.heads != self.kv_heads
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
+        return self.o(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class Gpt(nn.Module):
+    """Embeddings, blocks, a projection and the loss."""
+
+    def __init__(
+        self, layers: int, width: int, heads: int, kv_heads: int, inner: int, words: int, length: int
+    ):
+        super().__init__()
+        self.wte = nn.Embedding(words, width)
+        self.wpe = nn.Embedding(length, width)
+        self.h = nn.ModuleList(Block(width, heads, kv_heads, inner) for _ in range(layers))
+        self.ln_f = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, words, bias=False)
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def llama_3_8b(batch: int = 64, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Llama-3-8B's shape on `meta`: 32 layers, full size, no memory."""
+    with torch.device("meta"):
+        model = Gpt(32, 4096, 32, 8, 14336, 128256, length).to(torch.bfloat16)
+        words = torch.zeros(batch, length, dtype=torch.long)
+        return model, (words, words.clone())
+
+
+def gpt_100m(batch: int = 4, length: int = 256) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """A GPT of about 100M parameters, with values."""
+    torch.manual_seed(0)
+    model = Gpt(12, 768, 12, 12, 2048, 16384, length)
+    words = torch.randint(0, 16384, (batch, length + 1))
+    return model, (words[:, :-1].contiguous(), words[:, 1:].contiguous())

@@ -1,0 +1,150 @@
+//! Where instructions cut and join local tensors, told in the factors of the logical tensor.
+//!
+//! Instructions name factors of the *local* tensor. These may be coarser than those of the logical
+//! tensor (`x[:, 4:8]`), so a cut is located by its stride.
+
+use program::{Arg, Cut};
+use rules::Interval;
+
+use crate::state::{Rank, any, is_any};
+
+/// The local extents of a region's factors, dim by dim.
+pub(crate) fn lengths(factors: &[Vec<i64>], region: &[Interval]) -> Vec<Vec<i64>> {
+    let mut rest = region.iter();
+    factors.iter().map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).collect()).collect()
+}
+
+/// Extents as the program gives them, holes filled.
+pub(crate) fn extents(rank: &Rank<'_>, extents: &[Vec<Arg>]) -> Option<Vec<Vec<i64>>> {
+    let dim = |dim: &Vec<Arg>| dim.iter().map(|arg| rank.integer(arg)).collect();
+    extents.iter().map(dim).collect()
+}
+
+/// Whether two lists of extents describe the same local tensor.
+pub(crate) fn same_shape(a: &[Vec<i64>], b: &[Vec<i64>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.iter().product::<i64>() == b.iter().product())
+}
+
+/// Factor `factor` (counted over all dims) of the program's extents, in its dim.
+fn find(given: &[Vec<i64>], factor: usize) -> Option<(usize, usize)> {
+    let mut before = 0;
+    for (dim, list) in given.iter().enumerate() {
+        if factor < before + list.len() {
+            return Some((dim, factor - before));
+        }
+        before += list.len();
+    }
+    None
+}
+
+/// `interval` of the program's factor, as an interval of one factor of the logical tensor: which
+/// factor, counted over all dims, and the interval inside the local region.
+pub(crate) fn locate(
+    known: &[Vec<i64>],
+    given: &[Vec<i64>],
+    factor: usize,
+    interval: Interval,
+) -> Vec<(usize, Interval)> {
+    let Some((dim, inner)) = find(given, factor) else { return vec![] };
+    let before: usize = known[..dim].iter().map(Vec::len).sum();
+    if known[dim] == given[dim] {
+        return vec![(before + inner, interval)];
+    }
+    let stride: i64 = given[dim][inner + 1..].iter().product();
+    let block = stride * given[dim][inner];
+    let (lo, hi) = (interval.lo * stride, interval.hi * stride);
+    let fits = |(index, &len): (usize, &i64)| {
+        let own: i64 = known[dim][index + 1..].iter().product();
+        let aligned = own > 0 && own * len == block && lo % own == 0 && hi % own == 0;
+        aligned.then(|| (before + index, Interval { lo: lo / own, hi: hi / own }))
+    };
+    known[dim].iter().enumerate().filter_map(fits).collect()
+}
+
+/// A region with one interval replaced by a part of it, counted from its start.
+pub(crate) fn part_of(region: &[Interval], factors: &[i64], index: usize, part: Interval) -> Vec<Interval> {
+    let mut region = region.to_vec();
+    let old = region[index];
+    region[index] = if is_any(old) {
+        any(part.len(), factors[index])
+    } else {
+        Interval { lo: old.lo + part.lo, hi: old.lo + part.hi }
+    };
+    region
+}
+
+/// One piece of a cut: its interval along the program's factor.
+pub(crate) fn piece(cut: &Cut, position: usize) -> Option<Interval> {
+    let size = *cut.sizes.get(position)?;
+    let lo = cut.sizes[..position].iter().sum();
+    Some(Interval { lo, hi: lo + size })
+}
+
+/// Whether the pieces are all of the factor that is cut.
+pub(crate) fn adds_up(cut: &Cut, given: &[Vec<i64>], pieces: usize) -> bool {
+    let whole = find(given, cut.factor).map(|(dim, inner)| given[dim][inner]);
+    cut.sizes.len() == pieces
+        && cut.sizes.iter().all(|size| *size >= 0)
+        && whole == Some(cut.sizes.iter().sum())
+}
+
+/// The piece at `position` of what a region is cut into, if the cut is one of this region.
+pub(crate) fn scattered(
+    rank: &Rank<'_>,
+    cut: &Cut,
+    factors: &[Vec<i64>],
+    region: &[Interval],
+    (position, pieces): (usize, usize),
+) -> Option<Vec<Interval>> {
+    let (known, given) = (lengths(factors, region), extents(rank, &cut.extents)?);
+    if !same_shape(&known, &given) || !adds_up(cut, &given, pieces) {
+        return None;
+    }
+    let (index, part) = locate(&known, &given, cut.factor, piece(cut, position)?).into_iter().next()?;
+    let flat: Vec<i64> = factors.iter().flatten().copied().collect();
+    Some(part_of(region, &flat, index, part))
+}
+
+/// What the pieces are, joined in their order, if they fit together along the cut.
+pub(crate) fn gathered(
+    rank: &Rank<'_>,
+    cut: &Cut,
+    factors: &[Vec<i64>],
+    pieces: &[&[Interval]],
+) -> Option<Vec<Interval>> {
+    let given = extents(rank, &cut.extents)?;
+    if !adds_up(cut, &given, pieces.len()) {
+        return None;
+    }
+    let flat: Vec<i64> = factors.iter().flatten().copied().collect();
+    (0..flat.len()).find_map(|index| {
+        let whole = joined(pieces, &flat, index)?;
+        let known = lengths(factors, &whole);
+        let mut next = 0;
+        let fits = same_shape(&known, &given)
+            && pieces.iter().zip(&cut.sizes).all(|(own, size)| {
+                let interval = Interval { lo: next, hi: next + size };
+                next += size;
+                let found = locate(&known, &given, cut.factor, interval);
+                found.iter().any(|(at, i)| *at == index && i.len() == own[index].len())
+            });
+        fits.then_some(whole)
+    })
+}
+
+/// Regions that differ along one factor only and follow each other there, as one.
+fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Vec<Interval>> {
+    let (first, last) = (pieces.first()?, pieces.last()?);
+    let elsewhere = |piece: &&[Interval]| (0..first.len()).all(|i| i == index || piece[i] == first[i]);
+    if !pieces.iter().all(elsewhere) {
+        return None;
+    }
+    let mut whole = first.to_vec();
+    if pieces.iter().all(|piece| is_any(piece[index])) {
+        whole[index] = any(pieces.iter().map(|piece| piece[index].len()).sum(), factors[index]);
+        return Some(whole);
+    }
+    let follows = pieces.windows(2).all(|pair| pair[0][index].hi == pair[1][index].lo);
+    whole[index].hi = last[index].hi;
+    (follows && !is_any(first[index])).then_some(whole)
+}

@@ -1,0 +1,236 @@
+//! Exact transfers, region by region.
+
+use program::{Exchange, LeafId, Piece, RankId, StepId};
+use rules::{Interval, Reduction, Region};
+
+use crate::calls::sum;
+use crate::fault::Fault;
+use crate::intern::Map;
+use crate::moves::fits_reduction;
+use crate::share::{EMPTY, Quantity, ShareId, Verdict};
+use crate::state::{Context, Held, Rank, fits, unify_all};
+use crate::sweep::sweep;
+
+/// Each rank's own entries of an exchange's list, by their place in the whole list.
+struct Own(Map<u32, Vec<usize>>);
+
+impl Own {
+    fn of(list: &[(RankId, Region)]) -> Self {
+        let mut own: Map<u32, Vec<usize>> = Map::default();
+        list.iter().enumerate().for_each(|(i, (rank, _))| own.entry(rank.0).or_default().push(i));
+        Self(own)
+    }
+
+    fn get(&self, rank: RankId) -> &[usize] {
+        self.0.get(&rank.0).map_or(&[], |list| list)
+    }
+}
+
+/// The table of a step, if it is one that can be followed.
+pub(crate) fn table<'a>(cx: &Context<'a>, step: StepId) -> Result<&'a Exchange, Fault> {
+    let program = cx.program;
+    let Some(exchange) = program.exchanges.get(&step) else {
+        return Err(Fault::new("SW0502", format!("the exchange of step {} has no table", step.0)));
+    };
+    let bad = |what: &str| Err(Fault::new("SW0502", format!("the exchange of step {} {what}", step.0)));
+    if exchange.tensor.index() >= cx.facts.graph.tensors.len() {
+        return bad("is of a tensor that does not exist");
+    }
+    let factors = cx.facts.analysis.flat(exchange.tensor);
+    let regions = exchange.sources.iter().chain(&exchange.targets).map(|(_, region)| region);
+    if !{ regions }.all(|region| fits(region, &factors)) {
+        return bad("has regions that are not of its tensor");
+    }
+    let inside = |piece: &Piece| {
+        let ends = (exchange.sources.get(piece.from), exchange.targets.get(piece.to));
+        matches!(ends, (Some(from), Some(to)) if from.1.contains(&piece.region) && to.1.contains(&piece.region))
+            && fits(&piece.region, &factors)
+    };
+    if !exchange.pieces.iter().all(inside) {
+        return bad("has a piece that is outside its source or target");
+    }
+    Ok(exchange)
+}
+
+/// What arrives in each target, given what the sources hold.
+pub(crate) fn arrivals(
+    cx: &mut Context<'_>,
+    exchange: &Exchange,
+    grad: bool,
+    sources: &[ShareId],
+) -> Result<Vec<Held>, Fault> {
+    let of = Quantity { tensor: cx.facts.class(exchange.tensor), grad };
+    let mut pieces: Vec<Vec<&Piece>> = vec![vec![]; exchange.targets.len()];
+    exchange.pieces.iter().for_each(|piece| pieces[piece.to].push(piece));
+    let mut made = vec![];
+    for ((_, region), pieces) in exchange.targets.iter().zip(pieces) {
+        let region = cx.store.intervals.number(&region.0);
+        let share = arrival(cx, (of, region), &pieces, exchange, sources)?;
+        made.push(Held { of, region, share });
+    }
+    Ok(made)
+}
+
+fn arrival(
+    cx: &mut Context<'_>,
+    (of, region): (Quantity, u32),
+    pieces: &[&Piece],
+    exchange: &Exchange,
+    sources: &[ShareId],
+) -> Result<ShareId, Fault> {
+    let mut shares = vec![];
+    for piece in pieces {
+        let part = cx.store.intervals.number(&piece.region.0);
+        let share = cx.store.within(sources[piece.from], part);
+        shares.push((part, share));
+    }
+    let (covered, overlapping) = tiling(cx, region, pieces);
+    let alike = shares.iter().all(|(_, share)| *share == shares[0].1);
+    if let (true, false, Some((_, share))) = (covered, overlapping, shares.first()) {
+        if alike && cx.store.is_everywhere(*share) {
+            return Ok(*share);
+        }
+    }
+    let given: Vec<ShareId> = shares.iter().map(|(_, share)| *share).collect();
+    if overlapping || (!covered && !of.grad) {
+        let held = Held { of, region, share: EMPTY };
+        let by = if overlapping { exchange.reduction } else { needed(cx, &given) };
+        let mut given = given;
+        if !covered && by != Reduction::Sum {
+            given.push(EMPTY);
+        }
+        fits_reduction(cx, held, &given, by)?;
+    }
+    let placed: Vec<ShareId> =
+        shares.into_iter().map(|(part, share)| cx.store.placed(share, part, region)).collect();
+    sum(cx, of, region, &placed)
+}
+
+/// The reduction that completes these shares.
+fn needed(cx: &Context<'_>, shares: &[ShareId]) -> Reduction {
+    let all = shares.iter().flat_map(|share| cx.store.reductions(cx.facts, *share));
+    { all }.flatten().find(|reduction| *reduction != Reduction::Sum).unwrap_or(Reduction::Sum)
+}
+
+/// Whether pieces cover a region, and whether any two overlap.
+fn tiling(cx: &Context<'_>, region: u32, pieces: &[&Piece]) -> (bool, bool) {
+    let frame = cx.store.region(region);
+    if let [only] = pieces {
+        return (only.region.0[..] == *frame, false);
+    }
+    let boxes: Vec<&[Interval]> = pieces.iter().map(|piece| &piece.region.0[..]).collect();
+    let (mut covered, mut overlapping) = (true, false);
+    sweep(frame, &boxes, &mut |inside, _| {
+        covered &= !inside.is_empty();
+        overlapping |= inside.len() > 1;
+        Verdict::Complete
+    });
+    (covered, overlapping)
+}
+
+/// An exchange between buffers.
+pub(crate) fn buffers(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    step: StepId,
+    members: &[(usize, &[program::BufId], &[program::BufId])],
+) -> Result<(), Fault> {
+    let exchange = table(cx, step)?;
+    let mut shares = vec![EMPTY; exchange.sources.len()];
+    let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
+    let mut grad = None;
+    for (member, from, to) in members {
+        let rank = &ranks[*member];
+        let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));
+        if sources.len() != from.len() || targets.len() != to.len() {
+            return Err(numbers(rank.id, (sources.len(), targets.len()), (from.len(), to.len())));
+        }
+        for (&source, buf) in sources.iter().zip(*from) {
+            let Some(held) = rank.held(*buf) else { return Ok(()) };
+            source_fits(cx, exchange, source, held, grad).map_err(|fault| fault.at(rank.id, None))?;
+            grad = Some(held.of.grad);
+            shares[source] = held.share;
+        }
+    }
+    // An exchange without sources makes gradients that are nothing.
+    let made = arrivals(cx, exchange, grad.unwrap_or(true), &shares)?;
+    for (member, _, to) in members {
+        for (&target, buf) in all_targets.get(ranks[*member].id).iter().zip(*to) {
+            ranks[*member].bufs[buf.index()] = Some(made[target]);
+        }
+    }
+    Ok(())
+}
+
+fn numbers(rank: RankId, expected: (usize, usize), found: (usize, usize)) -> Fault {
+    Fault::new("SW0507", "an exchange has other buffers than its table says")
+        .why(format!("expected {} sources and {} targets, found {} and {}", expected.0, expected.1, found.0, found.1))
+        .at(rank, None)
+}
+
+fn source_fits(
+    cx: &Context<'_>,
+    exchange: &Exchange,
+    source: usize,
+    held: Held,
+    grad: Option<bool>,
+) -> Result<(), Fault> {
+    let region = &exchange.sources[source].1;
+    let same = held.of.tensor == cx.facts.class(exchange.tensor)
+        && unify_all(&region.0, cx.store.region(held.region)).is_some()
+        && grad.is_none_or(|grad| grad == held.of.grad);
+    if same {
+        return Ok(());
+    }
+    let factors = &cx.facts.analysis.factors[exchange.tensor.index()];
+    let expected = format!("{}{}", cx.name(exchange.tensor), crate::state::region_text(factors, &region.0));
+    Err(Fault::new("SW0507", "an exchange sends something else than its table says")
+        .why(format!("expected {expected}, found {}", cx.text(held))))
+}
+
+/// An exchange of gradients of leaves into gradients of shards.
+pub(crate) fn gradients(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    step: StepId,
+    members: &[(usize, &[LeafId], &[usize])],
+) -> Result<(), Fault> {
+    let exchange = table(cx, step)?;
+    let mut shares = vec![EMPTY; exchange.sources.len()];
+    let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
+    for (member, leaves, shards) in members {
+        let rank = &mut ranks[*member];
+        let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));
+        if sources.len() != leaves.len() || targets.len() != shards.len() {
+            let (expected, found) = ((sources.len(), targets.len()), (leaves.len(), shards.len()));
+            return Err(numbers(rank.id, expected, found));
+        }
+        for (&source, leaf) in sources.iter().zip(*leaves) {
+            let state = &mut rank.leaves[leaf.index()];
+            (state.sealed, state.exchanged) = (true, true);
+            let of = Quantity { tensor: state.tensor, grad: false };
+            let held = Held { of, region: state.region, share: state.gradient };
+            shares[source] = state.gradient;
+            source_fits(cx, exchange, source, held, None).map_err(|fault| fault.at(rank.id, None))?;
+        }
+        for (&target, &shard) in targets.iter().zip(*shards) {
+            shard_fits(exchange, target, rank, shard)?;
+        }
+    }
+    let made = arrivals(cx, exchange, true, &shares)?;
+    for (member, _, shards) in members {
+        for (&target, &shard) in all_targets.get(ranks[*member].id).iter().zip(*shards) {
+            let (held, had) = (made[target], ranks[*member].shards[shard]);
+            ranks[*member].shards[shard] = sum(cx, held.of, held.region, &[had, held.share])?;
+        }
+    }
+    Ok(())
+}
+
+fn shard_fits(exchange: &Exchange, target: usize, rank: &Rank<'_>, shard: usize) -> Result<(), Fault> {
+    let held = &rank.table.shards[shard];
+    if held.tensor == exchange.tensor && held.region == exchange.targets[target].1 {
+        return Ok(());
+    }
+    Err(Fault::new("SW0507", "an exchange brings gradients to another shard than its table says").at(rank.id, None))
+}

@@ -1,0 +1,245 @@
+//! What must have happened by the end: outputs, updates, and every gradient, whole and once.
+
+use graph::{Source, TensorId};
+use program::{BufId, Instr, LeafId};
+use rules::Interval;
+
+use crate::calls::sum;
+use crate::facts::Use;
+use crate::fault::Fault;
+use crate::share::{EMPTY, Owner, Quantity, ShareId, Verdict, WHOLE, loops_of};
+use crate::state::{Context, Held, Rank, region_text};
+use crate::sweep::sweep;
+
+pub(crate) fn reduce_gradients(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    members: &[usize],
+    instrs: &[&Instr],
+) -> Result<(), Fault> {
+    let lists: Vec<&[LeafId]> = instrs.iter().filter_map(|instr| leaves(instr)).collect();
+    if lists.iter().any(|list| list.len() != lists[0].len()) {
+        return Err(Fault::new("SW0508", "the ranks of one group reduce different numbers of gradients"));
+    }
+    for position in 0..lists[0].len() {
+        let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
+        reduce_leaf(cx, ranks, members, &own)?;
+    }
+    Ok(())
+}
+
+fn leaves<'i>(instr: &&'i Instr) -> Option<&'i [LeafId]> {
+    match instr {
+        Instr::ReduceGradients { leaves, .. } => Some(leaves),
+        _ => None,
+    }
+}
+
+fn reduce_leaf(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    members: &[usize],
+    own: &[usize],
+) -> Result<(), Fault> {
+    let states: Vec<_> = members.iter().zip(own).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
+    let first = states[0];
+    if let Some(other) = states.iter().find(|s| s.tensor != first.tensor || s.region != first.region) {
+        let text = |tensor: TensorId, region| format!("{}{}", cx.name(tensor), cx.region_text(tensor, region));
+        let (expected, found) = (text(first.tensor, first.region), text(other.tensor, other.region));
+        return Err(Fault::new("SW0508", "gradients of different things are reduced")
+            .why(format!("expected {expected} on every rank of the group, found {found}")));
+    }
+    let of = Quantity { tensor: first.tensor, grad: true };
+    let shares: Vec<ShareId> = states.iter().map(|state| state.gradient).collect();
+    let gradient = sum(cx, of, first.region, &shares)?;
+    for (&member, &leaf) in members.iter().zip(own) {
+        let state = &mut ranks[member].leaves[leaf];
+        (state.gradient, state.sealed) = (gradient, true);
+    }
+    Ok(())
+}
+
+pub(crate) fn update(cx: &mut Context<'_>, rank: &mut Rank<'_>, shard: usize, from: BufId) {
+    let Some(held) = rank.held(from) else { return };
+    if let Err(fault) = updated(cx, rank, shard, held) {
+        cx.refuse(rank, fault);
+    }
+    rank.updated[shard] = true;
+}
+
+fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Result<(), Fault> {
+    let shard = &rank.table.shards[index];
+    let (name, tensor) = (cx.name(shard.tensor), shard.tensor);
+    let Some(value) = new_value(cx, tensor) else {
+        return Err(Fault::new("SW0513", format!("{name} is updated, which the model does not update")));
+    };
+    if rank.updated[index] {
+        return Err(Fault::new("SW0513", format!("{name} is updated twice")));
+    }
+    let factors = |t: TensorId| &cx.facts.analysis.factors[t.index()];
+    let whole = |t: TensorId, region: &[Interval]| {
+        factors(t).iter().flatten().zip(region).all(|(&size, i)| *i == Interval::whole(size))
+    };
+    let region = cx.store.region(held.region);
+    let same = factors(tensor) == factors(value) && *region == *shard.region.0;
+    let all = whole(tensor, &shard.region.0) && whole(value, region);
+    if held.of == (Quantity { tensor: value, grad: false }) && held.share == WHOLE && (same || all) {
+        return Ok(());
+    }
+    let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
+    let expected = region_text(factors(tensor), &shard.region.0);
+    Err(Fault::new("SW0513", format!("{name} is updated with something else than its new value"))
+        .why(format!("expected %{}{expected}, found {part}{}", cx.facts.graph.tensor(value).name, cx.text(held))))
+}
+
+/// What a buffer of the model becomes.
+fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
+    let Source::Buffer { name, .. } = &cx.facts.graph.tensor(tensor).source else { return None };
+    let update = cx.facts.graph.updates.iter().find(|(other, _)| other == name)?;
+    Some(cx.facts.class(update.1))
+}
+
+/// Everything that must hold once all ranks are at their ends.
+pub(crate) fn finish(cx: &mut Context<'_>, ranks: &[Rank<'_>], trains: bool) {
+    for rank in ranks {
+        outputs(cx, rank);
+        updates(cx, rank);
+        if trains {
+            gradients(cx, rank);
+        }
+        if cx.faults.is_full() {
+            return;
+        }
+    }
+    covered(cx, ranks);
+    drawn_apart(cx);
+}
+
+fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
+    for (output, buf) in cx.facts.graph.outputs.iter().zip(&rank.body.outputs) {
+        let Some(buf) = buf else { continue };
+        let (Some(output), Some(held)) = (output, rank.held(*buf)) else { continue };
+        let tensor = cx.facts.class(*output);
+        let sizes = cx.facts.analysis.factors[tensor.index()].iter().flatten();
+        let all = { sizes }.zip(cx.store.region(held.region)).all(|(&size, i)| *i == Interval::whole(size));
+        if held.of == (Quantity { tensor, grad: false }) && all && held.share == WHOLE {
+            continue;
+        }
+        let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
+        let found = format!("expected all of {}, found {part}{}", cx.name(tensor), cx.text(held));
+        let fault = Fault::new("SW0512", format!("the output {} is not whole", cx.name(tensor))).why(found);
+        cx.faults.push(fault.at(rank.id, None));
+    }
+}
+
+fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
+    for (shard, updated) in rank.table.shards.iter().zip(&rank.updated) {
+        if !updated && new_value(cx, shard.tensor).is_some() {
+            let fault = Fault::new("SW0513", format!("{} is not updated", cx.name(shard.tensor)));
+            cx.faults.push(fault.at(rank.id, None));
+        }
+    }
+}
+
+fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
+    let mut leaves: Vec<Vec<usize>> = vec![vec![]; rank.table.shards.len()];
+    for (leaf, state) in rank.leaves.iter().enumerate().filter(|(_, state)| !state.exchanged) {
+        leaves[state.shard].push(leaf);
+    }
+    for (index, shard) in rank.table.shards.iter().enumerate() {
+        if !cx.facts.reached(shard.tensor) {
+            continue;
+        }
+        let region = cx.store.intervals.number(&shard.region.0);
+        let of = Quantity { tensor: shard.tensor, grad: true };
+        let mut shares = vec![rank.shards[index]];
+        for &leaf in &leaves[index] {
+            let state = rank.leaves[leaf];
+            shares.push(cx.store.placed(state.gradient, state.region, region));
+        }
+        if let Err(fault) = complete(cx, of, region, &shares) {
+            cx.faults.push(fault.at(rank.id, None));
+        }
+    }
+}
+
+fn complete(cx: &mut Context<'_>, of: Quantity, region: u32, shares: &[ShareId]) -> Result<(), Fault> {
+    let share = sum(cx, of, region, shares)?;
+    if share == WHOLE {
+        return Ok(());
+    }
+    let held = Held { of, region, share };
+    let fault = Fault::new("SW0511", format!("{} is not complete", cx.text(held)));
+    let verdict = cx.store.verdict(cx.facts, of, region, share);
+    Err(explain(cx, fault, verdict))
+}
+
+/// Adds to a fault which contribution is missing, or there twice.
+pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault {
+    let (owner, cell, expected, found) = match verdict {
+        Verdict::Complete => return fault,
+        Verdict::Missing(owner, cell) => (owner, cell, "expected", "found nothing"),
+        Verdict::Twice(owner, cell) => (owner, cell, "expected once", "found more than once"),
+    };
+    let part = loops_of(cx.facts, owner).map_or_else(String::new, |(op, loops)| {
+        let loops = loops.iter().map(|&l| &cx.facts.analysis.op(op).loops[l]);
+        let parts = loops.zip(cx.store.region(cell)).map(|(l, i)| format!("{} {}..{}", l.name, i.lo, i.hi));
+        let parts: Vec<String> = parts.collect();
+        if parts.is_empty() { String::new() } else { format!("the part {} of ", parts.join(", ")) }
+    });
+    let (of, operator) = match owner {
+        Owner::Whole => ("the whole value".to_string(), None),
+        Owner::Part(op) => ("the operator's result".into(), Some(op)),
+        Owner::Use(number) => match cx.facts.uses[number as usize] {
+            Use::Operand { op, position } => {
+                (format!("the contribution by operand {position} of {}", cx.facts.graph.describe(op)), Some(op))
+            }
+            Use::Seed { output } => (format!("the caller's gradient of output {output}"), None),
+        },
+    };
+    let fault = fault.why(format!("{expected} {part}{of}, {found}"));
+    match operator {
+        Some(op) if fault.operator.is_none() => fault.operator(cx.facts.graph.describe(op)),
+        _ => fault,
+    }
+}
+
+/// Every element of every parameter, and of every buffer that changes, lies somewhere.
+fn covered(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
+    let mut regions = vec![vec![]; cx.facts.graph.tensors.len()];
+    for shard in ranks.iter().flat_map(|rank| &rank.table.shards) {
+        regions[shard.tensor.index()].push(cx.store.intervals.number(&shard.region.0));
+    }
+    for (id, mut regions) in cx.facts.graph.tensor_ids().zip(regions) {
+        let param = matches!(cx.facts.graph.tensor(id).source, Source::Param { .. });
+        if !param && new_value(cx, id).is_none() {
+            continue;
+        }
+        regions.sort_unstable();
+        regions.dedup();
+        let lists: Vec<&[Interval]> = regions.iter().map(|region| cx.store.region(*region)).collect();
+        let space: Vec<Interval> = cx.facts.analysis.flat(id).into_iter().map(Interval::whole).collect();
+        let verdict = sweep(&space, &lists, &mut |inside, _| {
+            if inside.is_empty() { Verdict::Missing(Owner::Whole, EMPTY) } else { Verdict::Complete }
+        });
+        if verdict != Verdict::Complete {
+            cx.faults.push(Fault::new("SW0514", format!("no rank holds all of {}'s parts", cx.name(id))));
+        }
+    }
+}
+
+/// Parts of one random operator draw for the same region, or for regions apart from each other.
+fn drawn_apart(cx: &mut Context<'_>) {
+    for (op, regions) in std::mem::take(&mut cx.finder.drawn) {
+        let lists: Vec<&[Interval]> = regions.iter().map(|region| cx.store.region(*region)).collect();
+        let Some(tensor) = cx.facts.op(op).outputs.iter().flatten().next() else { continue };
+        let space: Vec<Interval> = cx.facts.analysis.flat(*tensor).into_iter().map(Interval::whole).collect();
+        let verdict = sweep(&space, &lists, &mut |inside, _| {
+            if inside.len() > 1 { Verdict::Twice(Owner::Whole, EMPTY) } else { Verdict::Complete }
+        });
+        if verdict != Verdict::Complete {
+            let fault = Fault::new("SW0515", "parts of a random operator that overlap draw different numbers");
+            cx.faults.push(fault.operator(cx.facts.graph.describe(op)));
+        }
+    }
+}

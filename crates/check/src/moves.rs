@@ -1,0 +1,246 @@
+//! Slices, additions and the collectives that follow the order of a group.
+
+use program::{BufId, Cut, Slice};
+use rules::{Interval, Reduction};
+
+use crate::calls::sum;
+use crate::cuts::{extents, gathered, lengths, locate, part_of, same_shape, scattered};
+use crate::fault::Fault;
+use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
+use crate::state::{Context, Held, Rank};
+
+pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
+    let Some(held) = rank.held(slice.from) else { return };
+    match sliced(cx, rank, slice, held) {
+        Some(region) => {
+            let region = cx.store.intervals.number(&region);
+            let share = cx.store.within(held.share, region);
+            let share = settled(cx, held.of, region, share);
+            rank.bufs[slice.to.index()] = Some(Held { region, share, ..held });
+        }
+        None => {
+            let found = cx.text(held);
+            cx.refuse(rank, Fault::new("SW0507", "a slice does not fit what it slices").why(format!("found {found}")));
+        }
+    }
+}
+
+fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Option<Vec<Interval>> {
+    let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
+    let flat: Vec<i64> = factors.iter().flatten().copied().collect();
+    let mut region = cx.store.region(held.region).to_vec();
+    let (known, given) = (lengths(factors, &region), extents(rank, &slice.extents)?);
+    let sizes: Vec<i64> = given.iter().flatten().copied().collect();
+    if !same_shape(&known, &given) || sizes.len() != slice.region.len() {
+        return None;
+    }
+    for (factor, ((lo, hi), size)) in slice.region.iter().zip(sizes).enumerate() {
+        let part = Interval { lo: rank.integer(lo)?, hi: rank.integer(hi)? };
+        if part.lo < 0 || part.lo > part.hi || part.hi > size {
+            return None;
+        }
+        if part != Interval::whole(size) {
+            let (index, part) = locate(&known, &given, factor, part).into_iter().next()?;
+            region = part_of(&region, &flat, index, part);
+        }
+    }
+    Some(region)
+}
+
+/// A share, or all of it if it is.
+fn settled(cx: &mut Context<'_>, of: Quantity, region: u32, share: ShareId) -> ShareId {
+    cx.store.sum(cx.facts, of, region, &[share]).unwrap_or(share)
+}
+
+pub(crate) fn add(cx: &mut Context<'_>, rank: &mut Rank<'_>, from: &[BufId], to: BufId) {
+    let held: Option<Vec<Held>> = from.iter().map(|buf| rank.held(*buf)).collect();
+    let Some(held) = held else { return };
+    match combined(cx, &held, Reduction::Sum) {
+        Ok(sum) => rank.bufs[to.index()] = sum,
+        Err(fault) => cx.refuse(rank, fault),
+    }
+}
+
+/// Parts of one tensor's value or gradient in the same region, as one.
+fn combined(cx: &mut Context<'_>, held: &[Held], reduction: Reduction) -> Result<Option<Held>, Fault> {
+    let Some(first) = held.first().copied() else { return Ok(None) };
+    if let Some(other) = held.iter().find(|other| other.of != first.of || other.region != first.region) {
+        let (expected, found) = (cx.text(first), cx.text(*other));
+        return Err(Fault::new("SW0507", "different things are added")
+            .why(format!("expected {expected} everywhere, found {found}")));
+    }
+    let shares: Vec<ShareId> = held.iter().map(|held| held.share).collect();
+    let share = reduced(cx, first, &shares, reduction)?;
+    Ok(Some(Held { share, ..first }))
+}
+
+fn reduced(cx: &mut Context<'_>, first: Held, shares: &[ShareId], by: Reduction) -> Result<ShareId, Fault> {
+    // The largest of several copies is a copy.
+    let copies = shares.iter().all(|share| *share == shares[0]);
+    if by != Reduction::Sum && copies && shares[0] == WHOLE {
+        return Ok(WHOLE);
+    }
+    if shares.len() > 1 {
+        fits_reduction(cx, first, shares, by)?;
+    }
+    sum(cx, first.of, first.region, shares)
+}
+
+/// Partial maxima are completed by a maximum, partial sums by a sum.
+pub(crate) fn fits_reduction(cx: &Context<'_>, held: Held, shares: &[ShareId], by: Reduction) -> Result<(), Fault> {
+    let all = shares.iter().flat_map(|share| cx.store.reductions(cx.facts, *share));
+    let wrong = { all }.map(|reduction| reduction.unwrap_or(Reduction::Sum)).find(|reduction| *reduction != by);
+    let partly = |share: &ShareId| *share == EMPTY || !cx.store.is_everywhere(*share);
+    match wrong {
+        Some(wrong) => Err(Fault::new("SW0508", format!("parts of {} are combined by another reduction", cx.text(held)))
+            .why(format!("expected {}, found {}", wrong.name(), by.name()))),
+        None if by != Reduction::Sum && shares.iter().any(partly) => {
+            Err(Fault::new("SW0508", format!("the {} of {} is taken with zeros that are not a part of it", by.name(), cx.text(held))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What the members of a group give to a collective, in the order of the group.
+pub(crate) struct Group<'g> {
+    /// Indices into the list of ranks.
+    pub(crate) members: &'g [usize],
+    pub(crate) held: Vec<Held>,
+}
+
+impl<'g> Group<'g> {
+    /// `None` if something is unknown, because of an earlier fault.
+    pub(crate) fn of(ranks: &[Rank<'_>], members: &'g [usize], from: &[BufId]) -> Option<Self> {
+        let held = members.iter().zip(from).map(|(&member, buf)| ranks[member].held(*buf));
+        Some(Self { members, held: held.collect::<Option<_>>()? })
+    }
+
+    fn like(&self) -> bool {
+        self.held.iter().all(|held| held.of == self.held[0].of)
+    }
+}
+
+pub(crate) fn all_reduce(cx: &mut Context<'_>, group: &Group<'_>, by: Reduction) -> Result<Vec<Held>, Fault> {
+    let held = combined(cx, &group.held, by)?;
+    Ok(held.map(|held| vec![held; group.members.len()]).unwrap_or_default())
+}
+
+pub(crate) fn all_gather(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    group: &Group<'_>,
+    cuts: &[&Cut],
+) -> Result<Vec<Held>, Fault> {
+    let mut made: Vec<Held> = vec![];
+    for (position, cut) in cuts.iter().enumerate() {
+        // All members agree, unless their extents differ.
+        let same = position > 0 && (std::ptr::eq(cuts[position - 1], *cut) || cuts[position - 1] == *cut);
+        if same && !has_holes(cut) {
+            made.push(made[position - 1]);
+            continue;
+        }
+        let region = joined(cx, &ranks[group.members[position]], cut, group, &regions(group))?;
+        made.push(together(cx, group, region, &regions(group))?);
+    }
+    Ok(made)
+}
+
+fn has_holes(cut: &Cut) -> bool {
+    cut.extents.iter().flatten().any(|arg| matches!(arg, program::Arg::Hole(_)))
+}
+
+fn regions(group: &Group<'_>) -> Vec<u32> {
+    group.held.iter().map(|held| held.region).collect()
+}
+
+fn joined(
+    cx: &mut Context<'_>,
+    rank: &Rank<'_>,
+    cut: &Cut,
+    group: &Group<'_>,
+    pieces: &[u32],
+) -> Result<u32, Fault> {
+    let of = group.held[0].of;
+    let factors = &cx.facts.analysis.factors[of.tensor.index()];
+    let lists: Vec<&[Interval]> = pieces.iter().map(|region| cx.store.region(*region)).collect();
+    let whole = if group.like() { gathered(rank, cut, factors, &lists) } else { None };
+    match whole {
+        Some(whole) => Ok(cx.store.intervals.number(&whole)),
+        None => {
+            let texts: Vec<String> = (group.held.iter().zip(pieces).take(3))
+                .map(|(held, region)| cx.text(Held { region: *region, ..*held }))
+                .collect();
+            Err(Fault::new("SW0507", "pieces are joined that do not follow each other")
+                .why(format!("expected pieces of {:?} along one factor, found {}", cut.sizes, texts.join(", "))))
+        }
+    }
+}
+
+/// The share of pieces that are put together.
+fn together(cx: &mut Context<'_>, group: &Group<'_>, region: u32, pieces: &[u32]) -> Result<Held, Fault> {
+    let first = group.held[0];
+    let alike = group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
+    if alike {
+        return Ok(Held { region, ..first });
+    }
+    let placed: Vec<ShareId> = (group.held.iter().zip(pieces))
+        .map(|(held, piece)| {
+            let share = cx.store.within(held.share, *piece);
+            cx.store.placed(share, *piece, region)
+        })
+        .collect();
+    let share = sum(cx, first.of, region, &placed)?;
+    Ok(Held { region, share, ..first })
+}
+
+pub(crate) fn reduce_scatter(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    group: &Group<'_>,
+    cuts: &[&Cut],
+) -> Result<Vec<Held>, Fault> {
+    let Some(sum) = combined(cx, &group.held, Reduction::Sum)? else { return Ok(vec![]) };
+    let pieces = cuts.len();
+    let scatter = |(position, cut): (usize, &&Cut)| {
+        let region = piece(cx, &ranks[group.members[position]], cut, sum, (position, pieces))?;
+        let share = cx.store.within(sum.share, region);
+        Ok(Held { region, share: settled(cx, sum.of, region, share), ..sum })
+    };
+    cuts.iter().enumerate().map(scatter).collect()
+}
+
+fn piece(
+    cx: &mut Context<'_>,
+    rank: &Rank<'_>,
+    cut: &Cut,
+    held: Held,
+    (position, pieces): (usize, usize),
+) -> Result<u32, Fault> {
+    let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
+    let region = cx.store.region(held.region);
+    match scattered(rank, cut, factors, region, (position, pieces)) {
+        Some(region) => Ok(cx.store.intervals.number(&region)),
+        None => Err(Fault::new("SW0507", "a tensor is cut in pieces that do not fit it")
+            .why(format!("expected {pieces} pieces of {}, found {:?}", cx.text(held), cut.sizes))),
+    }
+}
+
+pub(crate) fn all_to_all(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    group: &Group<'_>,
+    cuts: &[(&Cut, &Cut)],
+) -> Result<Vec<Held>, Fault> {
+    let count = cuts.len();
+    let mut made = vec![];
+    for (position, (_, receive)) in cuts.iter().enumerate() {
+        // The piece that every member sends to this one.
+        let mut pieces = vec![];
+        for (&member, (held, (send, _))) in group.members.iter().zip(group.held.iter().zip(cuts)) {
+            pieces.push(piece(cx, &ranks[member], send, *held, (position, count))?);
+        }
+        let region = joined(cx, &ranks[group.members[position]], receive, group, &pieces)?;
+        made.push(together(cx, group, region, &pieces)?);
+    }
+    Ok(made)
+}

@@ -1,0 +1,103 @@
+//! What a proof rests on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use graph::OpId;
+
+use crate::facts::Facts;
+
+/// A program computes what its graph computes, if what is listed here is right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    pub model: String,
+    pub plan: String,
+    pub ranks: u32,
+    /// How many different operators of the graph are computed.
+    pub operators: usize,
+    /// How many local operators were found to be parts of them, over all ranks.
+    pub local_operators: usize,
+    /// Whether gradients are proved too, or only outputs and updates.
+    pub backward: bool,
+    /// Targets of operators whose rule was used.
+    pub rules: BTreeSet<String>,
+    /// The runtime's own functions.
+    pub functions: BTreeSet<String>,
+    /// Operators without a rule: every rank computes them whole.
+    pub unknown: Vec<String>,
+    /// Operators that draw random numbers without a key: ranks agree only if their generators do.
+    pub unkeyed: Vec<String>,
+    /// How many communications of each kind there are, in the one order.
+    pub communications: BTreeMap<&'static str, usize>,
+}
+
+/// Counts, while a program is followed.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    computed: Vec<bool>,
+    functions: BTreeSet<String>,
+    local: usize,
+    communications: BTreeMap<&'static str, usize>,
+}
+
+impl Tally {
+    pub(crate) fn local(&mut self, op: OpId, target: &str) {
+        self.local += 1;
+        if self.computed.len() <= op.index() {
+            self.computed.resize(op.index() + 1, false);
+        }
+        self.computed[op.index()] = true;
+        if target.starts_with("sw.") && !self.functions.contains(target) {
+            self.functions.insert(target.into());
+        }
+    }
+
+    pub(crate) fn communication(&mut self, kind: &'static str) {
+        *self.communications.entry(kind).or_insert(0) += 1;
+    }
+
+    pub(crate) fn proof(self, facts: &Facts<'_>) -> Proof {
+        let computed: Vec<OpId> =
+            facts.graph.op_ids().filter(|id| self.computed.get(id.index()).copied().unwrap_or(false)).collect();
+        let has_rule = |id: &OpId| facts.analysis.rules[id.index()].is_some();
+        let (ruled, unknown): (Vec<OpId>, Vec<OpId>) = computed.iter().copied().partition(has_rule);
+        let unkeyed = unknown.iter().filter(|id| facts.op(**id).random);
+        Proof {
+            model: facts.graph.model.clone(),
+            operators: computed.len(),
+            local_operators: self.local,
+            rules: ruled.iter().map(|id| facts.graph.op(*id).target.clone()).collect(),
+            functions: self.functions,
+            unkeyed: unkeyed.map(|id| facts.graph.describe(*id)).collect(),
+            unknown: unknown.iter().map(|id| facts.graph.describe(*id)).collect(),
+            communications: self.communications,
+            ..Proof::default()
+        }
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.backward { "outputs, updates and gradients" } else { "outputs and updates" };
+        writeln!(f, "proved: plan {} on {} ranks computes the {what} of {}", self.plan, self.ranks, self.model)?;
+        writeln!(f, "  {} operators, as {} local operators", self.operators, self.local_operators)?;
+        for (kind, count) in &self.communications {
+            writeln!(f, "  {kind}: {count}")?;
+        }
+        writeln!(f, "this rests on")?;
+        writeln!(f, "  the rules of {}", list(self.rules.iter()))?;
+        writeln!(f, "  the runtime's communications and its functions {}", list(self.functions.iter()))?;
+        for operator in &self.unknown {
+            writeln!(f, "  {operator}, which has no rule: every rank computes all of it")?;
+        }
+        for operator in &self.unkeyed {
+            writeln!(f, "  {operator}, which draws without a key: generators must agree")?;
+        }
+        Ok(())
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    if names.is_empty() { "(none)".into() } else { names.join(", ") }
+}

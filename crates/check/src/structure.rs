@@ -1,0 +1,355 @@
+//! What must hold of the program before it can be followed: sizes of tables, numbers in range, and
+//! every buffer written once, before it is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graph::{Graph, Source};
+use program::{Arg, Body, BufId, Call, Instr, LeafId, Program, RankId, Role, StepId, Table};
+use rules::Analysis;
+
+use crate::fault::{Fault, Faults, Place};
+use crate::state::fits;
+
+pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -> Faults {
+    let mut faults = Faults::default();
+    belongs(graph, analysis, program, &mut faults);
+    ranks(program, &mut faults);
+    if !faults.is_empty() {
+        return faults;
+    }
+    for (index, role) in program.roles.iter().enumerate() {
+        Roles { graph, analysis, program, index, role, faults: &mut faults }.check();
+    }
+    let outputs = |role: &Role| role.body.outputs.iter().map(Option::is_some).collect::<Vec<_>>();
+    if program.roles.windows(2).any(|pair| outputs(&pair[0]) != outputs(&pair[1])) {
+        faults.push(Fault::new("SW0502", "different outputs leave the program on different ranks"));
+    }
+    faults
+}
+
+fn belongs(graph: &Graph, analysis: &Analysis, program: &Program, faults: &mut Faults) {
+    if program.digest != graph.digest() {
+        let why = format!("expected digest {}, found {}", graph.digest(), program.digest);
+        faults.push(Fault::new("SW0501", "the program was made for another graph").why(why));
+    }
+    if program.factors != analysis.factors {
+        faults.push(Fault::new("SW0501", "the program's factors are not those of the graph"));
+    }
+}
+
+fn ranks(program: &Program, faults: &mut Faults) {
+    let mut roles = BTreeMap::new();
+    for rank in program.roles.iter().flat_map(|role| &role.ranks) {
+        *roles.entry(*rank).or_insert(0) += 1;
+    }
+    let expected = (0..program.world).map(RankId);
+    let wrong = expected.clone().find(|rank| roles.get(rank) != Some(&1));
+    if let Some(rank) = wrong.or_else(|| roles.keys().find(|rank| rank.0 >= program.world).copied()) {
+        let times = roles.get(&rank).copied().unwrap_or(0);
+        faults.push(
+            Fault::new("SW0502", format!("rank {} of {} has {times} roles", rank.0, program.world)),
+        );
+    }
+    for (index, grouping) in program.groupings.iter().enumerate() {
+        let mut all: Vec<RankId> = grouping.iter().flatten().copied().collect();
+        all.sort_unstable();
+        let twice = all.windows(2).any(|pair| pair[0] == pair[1]);
+        if twice || all.last().is_some_and(|rank| rank.0 >= program.world) {
+            faults.push(Fault::new("SW0502", format!("grouping {index} is not a partition of ranks")));
+        }
+    }
+    if program.roles.iter().any(|role| role.ranks.len() != role.tables.len()) {
+        faults.push(Fault::new("SW0502", "a role has another number of tables than of ranks"));
+    }
+}
+
+struct Roles<'a> {
+    graph: &'a Graph,
+    analysis: &'a Analysis,
+    program: &'a Program,
+    index: usize,
+    role: &'a Role,
+    faults: &'a mut Faults,
+}
+
+/// Which buffers can be read, while a body is read from its start.
+struct Known {
+    written: Vec<bool>,
+    /// Inside of a call that is over.
+    hidden: Vec<bool>,
+}
+
+impl Roles<'_> {
+    fn check(mut self) {
+        for (rank, table) in self.role.ranks.iter().zip(&self.role.tables) {
+            if let Err(what) = self.table(table) {
+                self.faults.push(Fault::new("SW0502", what).at(*rank, None));
+            }
+        }
+        let body = &self.role.body;
+        if let Err(what) = self.numbers(body) {
+            self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], None));
+            return;
+        }
+        self.reads(body);
+        self.steps(body);
+        self.mirrored(body);
+    }
+
+    fn table(&self, table: &Table) -> Result<(), String> {
+        let body = &self.role.body;
+        if table.constants.len() != body.holes.len()
+            || table.leaves.len() != body.leaves.len()
+            || table.inputs.len() != body.inputs.len()
+        {
+            return Err("a rank's table has other sizes than the code of its role".into());
+        }
+        for shard in &table.shards {
+            let Some(tensor) = self.graph.tensors.get(shard.tensor.index()) else {
+                return Err("a shard is of a tensor that does not exist".into());
+            };
+            let held = matches!(tensor.source, Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. });
+            if !held || !fits(&shard.region, &self.analysis.flat(shard.tensor)) {
+                return Err(format!("a shard of %{} is not a part of a parameter, buffer or constant", tensor.name));
+            }
+        }
+        for (leaf, (shard, region)) in body.leaves.iter().zip(&table.leaves) {
+            let shard = table.shards.get(*shard).filter(|shard| shard.tensor == leaf.tensor);
+            let inside = shard.is_some_and(|shard| {
+                fits(region, &self.analysis.flat(shard.tensor)) && shard.region.contains(region)
+            });
+            if !inside {
+                return Err(format!("leaf {} of tensor {} is not a part of a shard of it", leaf.number, leaf.tensor.0));
+            }
+        }
+        for (input, region) in body.inputs.iter().zip(&table.inputs) {
+            let tensor = self.graph.tensors.get(input.tensor.index());
+            let given = tensor.is_some_and(|tensor| matches!(tensor.source, Source::Input { .. }));
+            if !given || !fits(region, &self.analysis.flat(input.tensor)) {
+                return Err(format!("input of tensor {} is not a part of an input of the model", input.tensor.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every number that an instruction names exists.
+    fn numbers(&self, body: &Body) -> Result<(), String> {
+        let mut bufs: Vec<BufId> = body.inputs.iter().map(|input| input.buf).collect();
+        bufs.extend(body.leaves.iter().map(|leaf| leaf.buf));
+        bufs.extend(body.outputs.iter().flatten().chain(&body.seeds));
+        let mut holes = vec![];
+        for instr in body.forward.iter().chain(&body.backward) {
+            let (reads, writes) = traffic(instr);
+            bufs.extend(reads.into_iter().chain(writes));
+            if let Instr::Call(call) = instr {
+                bufs.extend(call.ops.iter().flat_map(|op| op.inputs().into_iter().chain(op.outputs.iter().flatten().copied())));
+            }
+            args(instr, &mut |arg| collect_holes(arg, &mut holes));
+            self.indices(instr)?;
+        }
+        if bufs.iter().any(|buf| buf.index() >= body.bufs.len()) {
+            return Err("an instruction names a buffer that does not exist".into());
+        }
+        if holes.iter().any(|hole| *hole as usize >= body.holes.len()) {
+            return Err("an argument names a constant that does not exist".into());
+        }
+        if body.outputs.len() != self.graph.outputs.len() {
+            return Err("the program has another number of outputs than the model".into());
+        }
+        Ok(())
+    }
+
+    fn indices(&self, instr: &Instr) -> Result<(), String> {
+        let leaf = |leaf: &LeafId| leaf.index() < self.role.body.leaves.len();
+        let shards = self.role.tables.iter().map(|table| table.shards.len()).min().unwrap_or(0);
+        let group = match instr {
+            Instr::AllReduce { group, .. }
+            | Instr::AllGather { group, .. }
+            | Instr::ReduceScatter { group, .. }
+            | Instr::AllToAll { group, .. }
+            | Instr::ReduceGradients { group, .. } => group.index(),
+            _ => 0,
+        };
+        let fine = match instr {
+            Instr::ReduceGradients { leaves, .. } => leaves.iter().all(leaf),
+            Instr::ExchangeGradients { leaves, shards: own, .. } => {
+                leaves.iter().all(leaf) && own.iter().all(|shard| *shard < shards)
+            }
+            Instr::Update { shard, .. } => *shard < shards,
+            _ => true,
+        };
+        let grouped = !matches!(instr, Instr::Exchange { .. } | Instr::ExchangeGradients { .. }) && instr.step().is_some();
+        if !fine || (grouped && group >= self.program.groupings.len()) {
+            return Err("an instruction names a leaf, shard or grouping that does not exist".into());
+        }
+        Ok(())
+    }
+
+    fn reads(&mut self, body: &Body) {
+        let count = body.bufs.len();
+        let mut known = Known { written: vec![false; count], hidden: vec![false; count] };
+        for buf in body.inputs.iter().map(|input| input.buf).chain(body.leaves.iter().map(|leaf| leaf.buf)) {
+            self.write(&mut known, buf, None);
+        }
+        for (index, instr) in body.forward.iter().enumerate() {
+            self.instr(&mut known, instr, Place { role: self.index, backward: false, index, op: None });
+        }
+        for buf in body.outputs.iter().flatten() {
+            self.read(&known, *buf, None);
+        }
+        for buf in &body.seeds {
+            self.write(&mut known, *buf, None);
+        }
+        for (index, instr) in body.backward.iter().enumerate() {
+            self.instr(&mut known, instr, Place { role: self.index, backward: true, index, op: None });
+        }
+    }
+
+    fn instr(&mut self, known: &mut Known, instr: &Instr, place: Place) {
+        let (reads, writes) = traffic(instr);
+        for buf in reads {
+            self.read(known, buf, Some(place));
+        }
+        if let Instr::Call(call) = instr {
+            return self.call(known, call, place);
+        }
+        for buf in writes {
+            self.write(known, buf, Some(place));
+        }
+    }
+
+    fn call(&mut self, known: &mut Known, call: &Call, place: Place) {
+        let mut inside: BTreeSet<BufId> = BTreeSet::new();
+        for (offset, op) in call.ops.iter().enumerate() {
+            let place = Some(Place { op: Some(offset), ..place });
+            for buf in op.inputs() {
+                if !inside.contains(&buf) && !call.inputs.contains(&buf) {
+                    self.unreadable(buf, place);
+                }
+            }
+            for buf in op.outputs.iter().flatten() {
+                self.write(known, *buf, place);
+                inside.insert(*buf);
+            }
+        }
+        for buf in &call.outputs {
+            if !inside.remove(buf) {
+                self.unreadable(*buf, Some(place));
+            }
+        }
+        inside.iter().for_each(|buf| known.hidden[buf.index()] = true);
+    }
+
+    fn read(&mut self, known: &Known, buf: BufId, place: Option<Place>) {
+        if !known.written[buf.index()] || known.hidden[buf.index()] {
+            self.unreadable(buf, place);
+        }
+    }
+
+    fn unreadable(&mut self, buf: BufId, place: Option<Place>) {
+        let name = &self.role.body.buf(buf).name;
+        let fault = Fault::new("SW0503", format!("the buffer `{name}` is read before it is written"));
+        self.faults.push(fault.at(self.role.ranks[0], place));
+    }
+
+    fn write(&mut self, known: &mut Known, buf: BufId, place: Option<Place>) {
+        if std::mem::replace(&mut known.written[buf.index()], true) {
+            let name = &self.role.body.buf(buf).name;
+            let fault = Fault::new("SW0503", format!("the buffer `{name}` is written twice"));
+            self.faults.push(fault.at(self.role.ranks[0], place));
+        }
+    }
+
+    /// Steps of communications rise, forward then backward; so do those of calls.
+    fn steps(&mut self, body: &Body) {
+        let (mut last, mut last_call): (Option<StepId>, Option<StepId>) = (None, None);
+        for (at, instr) in body.forward.iter().chain(&body.backward).enumerate() {
+            let (step, last) = match instr {
+                Instr::Call(call) => (Some(call.step), &mut last_call),
+                other => (other.step(), &mut last),
+            };
+            let Some(step) = step else { continue };
+            if let Some(before) = last.filter(|before| *before >= step) {
+                let backward = at >= body.forward.len();
+                let index = if backward { at - body.forward.len() } else { at };
+                let place = Place { role: self.index, backward, index, op: None };
+                let what = format!("step {} is listed after step {}", step.0, before.0);
+                self.faults.push(Fault::new("SW0506", what).at(self.role.ranks[0], Some(place)));
+            }
+            *last = Some(step);
+        }
+    }
+
+    /// Backward mirrors forward: each call at most once, the last one first.
+    fn mirrored(&mut self, body: &Body) {
+        let calls: BTreeSet<StepId> = { body.forward.iter() }
+            .filter_map(|instr| if let Instr::Call(call) = instr { Some(call.step) } else { None })
+            .collect();
+        let mut last = None;
+        for (index, instr) in body.forward.iter().chain(&body.backward).enumerate() {
+            let Instr::Grad(grad) = instr else { continue };
+            let what = if !calls.contains(&grad.step) || index < body.forward.len() {
+                format!("the backward of step {} has no call before it", grad.step.0)
+            } else if last.is_some_and(|last| last <= grad.step) {
+                format!("the backward of step {} does not follow in reverse order", grad.step.0)
+            } else {
+                last = Some(grad.step);
+                continue;
+            };
+            let index = index.saturating_sub(body.forward.len());
+            let place = Place { role: self.index, backward: true, index, op: None };
+            self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
+        }
+    }
+}
+
+/// What an instruction reads and writes.
+fn traffic(instr: &Instr) -> (Vec<BufId>, Vec<BufId>) {
+    match instr {
+        Instr::Call(call) => (call.inputs.clone(), call.outputs.clone()),
+        Instr::Grad(grad) => {
+            (grad.from.iter().flatten().copied().collect(), grad.to.iter().flatten().copied().collect())
+        }
+        Instr::Slice(slice) => (vec![slice.from], vec![slice.to]),
+        Instr::Add { from, to } => (from.clone(), vec![*to]),
+        Instr::AllReduce { from, to, .. }
+        | Instr::AllGather { from, to, .. }
+        | Instr::ReduceScatter { from, to, .. }
+        | Instr::AllToAll { from, to, .. } => (vec![*from], vec![*to]),
+        Instr::Exchange { from, to, .. } => (from.clone(), to.clone()),
+        Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => (vec![], vec![]),
+        Instr::Update { from, .. } => (vec![*from], vec![]),
+    }
+}
+
+fn args(instr: &Instr, visit: &mut dyn FnMut(&Arg)) {
+    let extents = |list: &Vec<Vec<Arg>>, visit: &mut dyn FnMut(&Arg)| list.iter().flatten().for_each(visit);
+    match instr {
+        Instr::Call(call) => {
+            for op in &call.ops {
+                op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg)).for_each(&mut *visit);
+            }
+        }
+        Instr::Slice(slice) => {
+            extents(&slice.extents, visit);
+            for (lo, hi) in &slice.region {
+                visit(lo);
+                visit(hi);
+            }
+        }
+        Instr::AllGather { cut, .. } | Instr::ReduceScatter { cut, .. } => extents(&cut.extents, visit),
+        Instr::AllToAll { send, receive, .. } => {
+            extents(&send.extents, visit);
+            extents(&receive.extents, visit);
+        }
+        _ => {}
+    }
+}
+
+fn collect_holes(arg: &Arg, holes: &mut Vec<u32>) {
+    match arg {
+        Arg::Hole(hole) => holes.push(*hole),
+        Arg::List(items) => items.iter().for_each(|item| collect_holes(item, holes)),
+        _ => {}
+    }
+}

@@ -1,0 +1,192 @@
+//! Functions of a role as Python, and calls of them.
+
+use program::{Arg, BufId};
+
+use super::comments;
+use super::hole;
+use super::outline::{Item, Outlined, Use, Value, Var};
+use crate::names::Scope;
+use crate::python::{Expr, Function, Stmt, StmtKind, print};
+use crate::templates::{self, Applied};
+
+/// The names of all functions, and of everything inside them.
+pub(crate) struct Names {
+    pub(crate) functions: Vec<String>,
+    locals: Vec<Locals>,
+}
+
+struct Locals {
+    vars: Vec<String>,
+    /// Numbers of random operators that differ between uses: parameters.
+    numbers: Vec<Option<String>>,
+}
+
+impl Names {
+    /// The second result knows all names of functions: no variable may hide one.
+    pub(crate) fn new(functions: &[Outlined<'_>]) -> (Names, Scope) {
+        let mut scope = Scope::new();
+        let names: Vec<String> = functions.iter().map(|f| scope.fresh(&f.name)).collect();
+        let locals = functions.iter().map(|f| Locals::new(f, scope.clone())).collect();
+        (Names { functions: names, locals }, scope)
+    }
+}
+
+impl Locals {
+    fn new(function: &Outlined<'_>, mut scope: Scope) -> Locals {
+        let vars = function.hints.iter().map(|hint| scope.fresh(hint)).collect();
+        let number = |known: &Option<i64>| known.is_none().then(|| "operator");
+        let numbers = function.numbers.iter().map(|n| number(n).map(|name| scope.fresh(name))).collect();
+        Locals { vars, numbers }
+    }
+}
+
+pub(crate) struct Printer<'n> {
+    pub(crate) functions: &'n [Outlined<'n>],
+    pub(crate) names: &'n Names,
+    pub(crate) holes: &'n [String],
+}
+
+impl<'n> Printer<'n> {
+    pub(crate) fn text(&self, out: &mut String) {
+        for index in 0..self.functions.len() {
+            out.push_str("\n\n");
+            print::function(out, &self.function(index));
+        }
+    }
+
+    fn function(&self, index: usize) -> Function<'n> {
+        let (outlined, locals) = (&self.functions[index], &self.names.locals[index]);
+        let shape = &outlined.shape;
+        let mut params = vec![];
+        params.extend(shape.uses_leaves.then_some("p"));
+        params.extend(shape.uses_holes.then_some("k"));
+        params.extend(shape.params.iter().map(|var| locals.vars[*var].as_str()));
+        params.extend(locals.numbers.iter().flatten().map(String::as_str));
+        let mut body = vec![];
+        let mut line = "";
+        for item in &shape.items {
+            let no_grad = matches!(item, Item::Op { no_grad: true, .. });
+            let stmt = self.item(index, item, &mut line);
+            push(&mut body, stmt, no_grad);
+        }
+        if !shape.results.is_empty() {
+            let results = shape.results.iter().map(|value| self.value(index, value)).collect();
+            body.push(Stmt::new(StmtKind::Return(results)));
+        }
+        let doc = comments::docstring(&outlined.paths, outlined.users.len());
+        Function { line: 0, name: &self.names.functions[index], params, doc, body }
+    }
+
+    fn item(&self, index: usize, item: &'n Item<'n>, last: &mut &'n str) -> Stmt<'n> {
+        match item {
+            Item::Op { target, args, kwargs, outputs, line, .. } => {
+                let args = args.iter().map(|value| self.value(index, value)).collect();
+                let kwargs =
+                    kwargs.iter().map(|(name, value)| ((*name).into(), self.value(index, value))).collect();
+                let value = templates::write(Applied { target: (*target).into(), args, kwargs });
+                let unpack = outputs.len() > 1 || templates::gives_list(target);
+                let targets = outputs.iter().map(|var| var.map_or("_", |var| self.var(index, var))).collect();
+                let comment = (*line != *last && !line.is_empty()).then(|| (*line).to_owned());
+                *last = line;
+                statement(targets, unpack, value).with(comment)
+            }
+            Item::Call { function, tree, args, outputs, numbers } => {
+                let inner = &self.functions[*function];
+                let mut all = vec![];
+                all.extend(tree.as_deref().map(Expr::Name));
+                all.extend(inner.shape.uses_holes.then_some(Expr::Name("k")));
+                all.extend(args.iter().map(|value| self.value(index, value)));
+                let differ = inner.numbers.iter().enumerate().filter(|(_, known)| known.is_none());
+                all.extend(differ.map(|(at, _)| self.number(index, numbers + at)));
+                let targets = outputs.iter().map(|var| self.var(index, *var)).collect();
+                let value = Expr::Name(&self.names.functions[*function]).call(all);
+                statement(targets, outputs.len() > 1, value)
+            }
+        }
+    }
+
+    fn var(&self, index: usize, var: Var) -> &'n str {
+        self.names.locals[index].vars.get(var).map_or("unknown", String::as_str)
+    }
+
+    fn number(&self, index: usize, at: usize) -> Expr<'n> {
+        match &self.names.locals[index].numbers[at] {
+            Some(name) => Expr::Name(name),
+            None => Expr::Int(self.functions[index].numbers[at].unwrap_or_default()),
+        }
+    }
+
+    fn value(&self, index: usize, value: &'n Value<'n>) -> Expr<'n> {
+        match value {
+            Value::Var(var) => Expr::Name(self.var(index, *var)),
+            Value::Leaf(text) => Expr::Name(text),
+            Value::Hole(at) => hole(self.holes, *at),
+            Value::Number(at) => self.number(index, *at),
+            Value::None => Expr::None,
+            Value::Bool(value) => Expr::Bool(*value),
+            Value::Int(value) => Expr::Int(*value),
+            Value::Float(bits) => Expr::Float(f64::from_bits(*bits)),
+            Value::Str(text) => Expr::Str((*text).into()),
+            Value::Dtype(dtype) => Expr::Name("torch").attr(&dtype.torch()["torch.".len()..]),
+            Value::List(items) => Expr::List(items.iter().map(|item| self.value(index, item)).collect()),
+        }
+    }
+
+    /// The arguments of `run.call` after the step: function, `p`, `k`, tensors, leaves, numbers.
+    pub(crate) fn arguments(
+        &self,
+        used: &'n CallText,
+        buf: &dyn Fn(BufId) -> Expr<'n>,
+    ) -> Vec<Expr<'n>> {
+        let function = &self.functions[used.function];
+        let mut all = vec![Expr::Name(&self.names.functions[used.function])];
+        all.extend(used.tree.as_deref().map(Expr::Name));
+        all.extend(function.shape.uses_holes.then_some(Expr::Name("k")));
+        all.extend(used.tensors.iter().map(|id| buf(*id)));
+        all.extend(used.leaves.iter().map(|text| Expr::Name(text)));
+        let differ = function.numbers.iter().zip(&used.numbers).filter(|(known, _)| known.is_none());
+        all.extend(differ.map(|(_, number)| Expr::Int(*number)));
+        all
+    }
+}
+
+/// A call's own part of its arguments, as it is written.
+pub(crate) struct CallText {
+    pub(crate) function: usize,
+    tree: Option<String>,
+    tensors: Vec<BufId>,
+    leaves: Vec<String>,
+    numbers: Vec<i64>,
+}
+
+impl CallText {
+    pub(crate) fn new(used: &Use<'_>, leaves: &crate::leaves::Leaves<'_>) -> CallText {
+        CallText {
+            function: used.function,
+            tree: used.tree.as_ref().map(|tree| crate::leaves::path("p", tree)),
+            tensors: used.tensors.clone(),
+            leaves: used.leaves.iter().map(|leaf| leaves.full(*leaf)).collect(),
+            numbers: used.numbers.clone(),
+        }
+    }
+}
+
+pub(crate) fn statement<'a>(targets: Vec<&'a str>, unpack: bool, value: Expr<'a>) -> Stmt<'a> {
+    Stmt::new(if targets.is_empty() { StmtKind::Expr(value) } else { StmtKind::Assign { targets, unpack, value } })
+}
+
+/// Statements without gradients stand together in one block.
+fn push<'a>(body: &mut Vec<Stmt<'a>>, stmt: Stmt<'a>, no_grad: bool) {
+    if !no_grad {
+        return body.push(stmt);
+    }
+    if let Some(Stmt { kind: StmtKind::NoGrad(block), .. }) = body.last_mut() {
+        return block.push(stmt);
+    }
+    body.push(Stmt::new(StmtKind::NoGrad(vec![stmt])));
+}
+
+/// A number that may be a hole.
+pub(crate) fn number<'a>(arg: &'a Arg, holes: &'a [String]) -> Expr<'a> {
+    super::argument(arg, holes, &|_| Expr::None)
+}

@@ -1,0 +1,229 @@
+//! `program.json`: the tables behind the code, one entry a line.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+
+use graph::{Arg, Graph, Op, OpId, Source, TensorId};
+use program::{Exchange, Program, RankId, Role, Table};
+use rules::Region;
+
+use super::file_name;
+use super::role::hole_names;
+
+pub(crate) const FORMAT: u64 = 1;
+
+pub(crate) fn text(graph: &Graph, program: &Program) -> String {
+    let mut tables = Tables { graph, program, regions: vec![], numbers: HashMap::new() };
+    // What refers to regions comes first, so that the regions are known.
+    let ranks: Vec<String> = (0..program.world).map(|rank| tables.rank(RankId(rank))).collect();
+    let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
+    let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
+    let listed = listed(program);
+    let tensors: Vec<String> = listed.iter().filter_map(|id| tables.tensor(*id)).collect();
+    let random: Vec<String> = graph.op_ids().filter_map(|id| random(graph, id)).collect();
+    let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
+
+    let mut out = String::from("{\n");
+    let _ = writeln!(out, "  \"format\": {FORMAT},");
+    let version = env!("CARGO_PKG_VERSION");
+    let head = [("shardwright", version), ("model", &program.model), ("digest", &program.digest), ("plan", &program.plan)];
+    for (key, value) in head {
+        let _ = writeln!(out, "  \"{key}\": {},", quoted(value));
+    }
+    let _ = writeln!(out, "  \"world\": {},", program.world);
+    list(&mut out, "groups", &program.groupings.iter().map(|g| groups(g)).collect::<Vec<_>>(), '[');
+    list(&mut out, "regions", &regions, '[');
+    list(&mut out, "tensors", &tensors, '[');
+    list(&mut out, "factors", &tables.factors(&listed), '{');
+    list(&mut out, "random", &random, '[');
+    list(&mut out, "roles", &roles, '[');
+    list(&mut out, "ranks", &ranks, '[');
+    list(&mut out, "exchanges", &exchanges, '{');
+    out.truncate(out.len() - 2);
+    out.push_str("\n}\n");
+    out
+}
+
+/// The tensors that the tables mention.
+fn listed(program: &Program) -> BTreeSet<TensorId> {
+    let mut found = BTreeSet::new();
+    for role in &program.roles {
+        let body = &role.body;
+        found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
+        found.extend(body.inputs.iter().map(|input| input.tensor));
+        found.extend(body.outputs.iter().flatten().map(|buf| body.buf(*buf).tensor));
+        found.extend(role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor));
+    }
+    found.extend(program.exchanges.values().map(|exchange| exchange.tensor));
+    found
+}
+
+struct Tables<'a> {
+    graph: &'a Graph,
+    program: &'a Program,
+    regions: Vec<&'a Region>,
+    numbers: HashMap<&'a Region, usize>,
+}
+
+impl<'a> Tables<'a> {
+    fn region(&mut self, region: &'a Region) -> usize {
+        let next = self.regions.len();
+        let number = *self.numbers.entry(region).or_insert(next);
+        if number == next {
+            self.regions.push(region);
+        }
+        number
+    }
+
+    fn rank(&mut self, rank: RankId) -> String {
+        let Some((_, table)) = self.program.role_of(rank) else { return "null".to_owned() };
+        self.table(table)
+    }
+
+    fn table(&mut self, table: &'a Table) -> String {
+        let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, self.region(&s.region)));
+        let leaves = joined(&table.leaves, |(shard, region)| format!("[{shard}, {}]", self.region(region)));
+        let inputs = joined(&table.inputs, |region| self.region(region).to_string());
+        let random = joined(&table.random, |(op, regions)| {
+            format!("\"{}\": [{}]", op.0, joined(regions, |region| self.region(region).to_string()))
+        });
+        let constants = joined(&table.constants, i64::to_string);
+        format!(
+            "{{\"constants\": [{constants}], \"shards\": [{shards}], \"leaves\": [{leaves}], \
+             \"inputs\": [{inputs}], \"random\": {{{random}}}}}"
+        )
+    }
+
+    fn exchange(&mut self, step: u32, exchange: &'a Exchange) -> String {
+        let mut ends = |ends: &'a [(RankId, Region)]| {
+            joined(ends, |(rank, region)| format!("[{}, {}]", rank.0, self.region(region)))
+        };
+        let (sources, targets) = (ends(&exchange.sources), ends(&exchange.targets));
+        let pieces =
+            joined(&exchange.pieces, |p| format!("[{}, {}, {}]", p.from, p.to, self.region(&p.region)));
+        format!(
+            "\"{step}\": {{\"tensor\": {}, \"op\": \"{}\", \"sources\": [{sources}], \
+             \"targets\": [{targets}], \"pieces\": [{pieces}]}}",
+            exchange.tensor.0,
+            exchange.reduction.name(),
+        )
+    }
+
+    fn tensor(&self, id: TensorId) -> Option<String> {
+        let tensor = self.graph.tensors.get(id.index())?;
+        let names = |names: &[String]| joined(names, |name| quoted(name));
+        let (kind, names, more) = match &tensor.source {
+            Source::Param { names: all, frozen } => ("param", names(all), format!(", \"frozen\": {frozen}")),
+            Source::Buffer { name, persistent } => {
+                ("buffer", quoted(name), format!(", \"persistent\": {persistent}"))
+            }
+            Source::Const { name } => ("const", quoted(name), String::new()),
+            Source::Input { position } => ("input", quoted(&tensor.name), format!(", \"position\": {position}")),
+            Source::Op { .. } => ("value", quoted(&tensor.name), String::new()),
+        };
+        let (number, dtype) = (id.0, tensor.dtype.short());
+        let factors = factors(self.program.factors.get(id.index()).map_or(&[], Vec::as_slice));
+        Some(format!(
+            "{{\"id\": {number}, \"kind\": \"{kind}\", \"names\": [{names}], \"dtype\": \"{dtype}\", \
+             \"factors\": {factors}{more}}}"
+        ))
+    }
+
+    /// The factors of the other tensors, unless each dim is one factor.
+    fn factors(&self, listed: &BTreeSet<TensorId>) -> Vec<String> {
+        let all = self.program.factors.iter().enumerate();
+        let told = all.filter(|(index, found)| {
+            let tensor = self.graph.tensors.get(*index);
+            tensor.is_none_or(|t| plain_factors(&t.shape) != **found) && !listed.contains(&TensorId::new(*index))
+        });
+        told.map(|(index, found)| format!("\"{index}\": {}", factors(found))).collect()
+    }
+
+    fn role(&self, role: &Role) -> String {
+        let body = &role.body;
+        let mut seeds = body.seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
+        let outputs = joined(&body.outputs, |output| {
+            let Some(output) = output else { return "null".to_owned() };
+            let tensor = body.buf(*output).tensor;
+            let grad = seeds.next_if_eq(&tensor).is_some();
+            format!("{{\"tensor\": {}, \"grad\": {grad}}}", tensor.0)
+        });
+        let leaves =
+            joined(&body.leaves, |l| format!("{{\"tensor\": {}, \"number\": {}}}", l.tensor.0, l.number));
+        format!(
+            "{{\"file\": {}, \"ranks\": [{}], \"holes\": [{}], \"inputs\": [{}], \"leaves\": [{leaves}], \
+             \"outputs\": [{outputs}]}}",
+            quoted(&file_name(role)),
+            joined(&role.ranks, |rank| rank.0.to_string()),
+            joined(&hole_names(body), |hole| quoted(hole)),
+            joined(&body.inputs, |input| input.tensor.0.to_string()),
+        )
+    }
+}
+
+/// The factors of a tensor that nothing splits.
+pub(crate) fn plain_factors(shape: &[i64]) -> Vec<Vec<i64>> {
+    shape.iter().map(|&size| if size == 1 { vec![] } else { vec![size] }).collect()
+}
+
+/// The entry of a random operator, if it is one: `p` is not zero and it is training.
+fn random(graph: &Graph, id: OpId) -> Option<String> {
+    let op = graph.op(id);
+    let attention = op.target == "aten.scaled_dot_product_attention.default";
+    let p = if attention { number(op, 4, "dropout_p")? } else { dropout(op)? };
+    if p == 0.0 {
+        return None;
+    }
+    let tensor = op.outputs.iter().flatten().next()?;
+    let kind = if attention { ", \"kind\": \"attention\"" } else { "" };
+    Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}}}", id.0, tensor.0, float(p)))
+}
+
+fn dropout(op: &Op) -> Option<f64> {
+    if !matches!(op.target.as_str(), "aten.dropout.default" | "aten.native_dropout.default") {
+        return None;
+    }
+    let off = matches!(op.arg(2, "train"), Some(Arg::Bool(false)));
+    number(op, 1, "p").filter(|_| !off)
+}
+
+fn number(op: &Op, position: usize, name: &str) -> Option<f64> {
+    match op.arg(position, name)? {
+        Arg::Float(value) => Some(*value),
+        Arg::Int(value) => Some(*value as f64),
+        _ => None,
+    }
+}
+
+fn list(out: &mut String, key: &str, items: &[String], open: char) {
+    let close = if open == '[' { ']' } else { '}' };
+    let _ = write!(out, "  \"{key}\": {open}");
+    if !items.is_empty() {
+        let _ = write!(out, "\n    {}\n  ", items.join(",\n    "));
+    }
+    let _ = writeln!(out, "{close},");
+}
+
+fn joined<'a, T>(items: &'a [T], item: impl FnMut(&'a T) -> String) -> String {
+    items.iter().map(item).collect::<Vec<_>>().join(", ")
+}
+
+fn groups(grouping: &[Vec<RankId>]) -> String {
+    format!("[{}]", joined(grouping, |group| format!("[{}]", joined(group, |rank| rank.0.to_string()))))
+}
+
+fn intervals(region: &Region) -> String {
+    format!("[{}]", joined(&region.0, |i| format!("[{}, {}]", i.lo, i.hi)))
+}
+
+fn factors(dims: &[Vec<i64>]) -> String {
+    format!("[{}]", joined(dims, |dim| format!("[{}]", joined(dim, i64::to_string))))
+}
+
+fn float(value: f64) -> String {
+    serde_json::Number::from_f64(value).map_or_else(|| "null".to_owned(), |n| n.to_string())
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,40 @@
+"""Shardwright: a PyTorch model for one device becomes a program for many, proved equal."""
+
+from ._core import Compiled, Draft, Graph, Operator, Part, Plan
+from .api import parallelize, save
+from .capture import capture
+from .compiling import Bundle, compile_model, make_plan
+from .errors import (
+    CaptureError,
+    CheckError,
+    CompileError,
+    PlanError,
+    RuntimeFault,
+    ShardwrightError,
+)
+from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
+
+__all__ = [
+    "Bundle",
+    "CaptureError",
+    "CheckError",
+    "CompileError",
+    "Compiled",
+    "Draft",
+    "Graph",
+    "Operator",
+    "ParallelModule",
+    "Part",
+    "Plan",
+    "PlanError",
+    "RuntimeFault",
+    "ShardwrightError",
+    "capture",
+    "clip_grad_norm_",
+    "compile_model",
+    "launch",
+    "make_plan",
+    "optimizer",
+    "parallelize",
+    "save",
+]
