@@ -120,6 +120,7 @@ def _train_on_gloo(rank: int, files: dict[str, str]) -> dict[str, Any]:
     return train(files, TorchComm())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["megatron", "data on 3", "pipeline", "zero"])
 def test_training_on_processes(name: str) -> None:
     world, files = PROGRAMS[name]
@@ -322,3 +323,95 @@ def test_a_traceback_shows_the_line_of_the_program() -> None:
     with pytest.raises(TypeError) as caught:
         run_local(1, lambda rank, comm: train(files, comm))
     assert "h_1 = torch.relu(h, 1, 2)" in "".join(traceback.format_exception(caught.value))
+
+
+NEEDS = """
+def first(p, x):
+    h = F.linear(x, p.up.weight, p.up.bias)
+    statistic = h.mean(0)
+    nothing = torch.zeros_like(h)
+    return h, statistic, nothing
+
+
+def second(p, h, nothing, t):
+    y = F.linear(torch.relu(h + nothing), p.down.weight, p.down.bias)
+    return F.mse_loss(y, t)
+
+
+def forward(run, p, k, x, t):
+    h, statistic, nothing = run.call(0, first, p, x)
+    loss = run.call(1, second, p, h, nothing, t)
+    return loss
+
+
+def backward(run, p, k, g_loss):
+    g_h, g_nothing = run.grad(1, g_loss)
+    run.grad(0, g_h, g_nothing)
+"""
+
+
+def test_the_program_says_what_needs_a_gradient() -> None:
+    """Not autograd, which differs where a result is not used, or is differentiable but constant."""
+    files = data(1)
+    tables = json.loads(files["program.json"])
+    tables["roles"][0]["grads"] = {
+        "0": {"arguments": [], "results": [0, 2]},
+        "1": {"arguments": [0, 1], "results": [0]},
+    }
+    start, _ = files["all.py"].split("def error")
+    for recompute in (False, True):
+        source = NEEDS.replace("first, p, x", f"first, p, x, recompute={recompute}")
+        given = {"program.json": json.dumps(tables), "all.py": start + source}
+        assert_same_training(run_local(1, lambda rank, comm, given=given: train(given, comm)))
+
+
+COUNTING = """
+def error(p, x, t):
+    h = F.linear(torch.relu(F.linear(x, p.up.weight, p.up.bias)), p.down.weight, p.down.bias)
+    return F.mse_loss(h * p["odd count"], t), p["odd count"] + 1
+
+
+def forward(run, p, k, x, t):
+    loss, count = run.call(0, error, p, x, t, recompute=True)
+    run.update(4, count)
+    return loss, None
+
+
+def backward(run, p, k, g_loss):
+    run.grad(0, g_loss)
+"""
+
+
+def test_a_buffer_has_its_new_value_in_the_next_micro_batch() -> None:
+    """And the old one when backward computes the forward of its own micro-batch again."""
+    files = data(1)
+    tables = json.loads(files["program.json"])
+    buffer = {"id": 8, "kind": "buffer", "names": ["odd count"], "dtype": "f64", "factors": []}
+    tables["tensors"].append({**buffer, "persistent": True})
+    tables["regions"].append([])
+    tables["roles"][0]["leaves"].append({"tensor": 8, "number": 0})
+    tables["roles"][0]["outputs"].append(None)
+    tables["ranks"][0]["shards"].append([8, len(tables["regions"]) - 1])
+    tables["ranks"][0]["leaves"].append([4, len(tables["regions"]) - 1])
+    given = {"program.json": json.dumps(tables), "all.py": "import torch\n" + COUNTING}
+    given["all.py"] = "import torch.nn.functional as F\n" + given["all.py"]
+    plain = mlp()
+    for count, b in enumerate(BATCHES):
+        h = plain.down(torch.relu(plain.up(b[0]))) * (count + 1)
+        (torch.nn.functional.mse_loss(h, b[1]) / 3).backward()
+
+    def body(rank: int, comm: Comm) -> ParallelModule:
+        source = {**STATE, "odd count": torch.ones((), dtype=torch.float64)}
+        model = ParallelModule(load_program(given), comm, source)
+        model.train_step(BATCHES)
+        return model
+
+    model = run_local(1, body)[0]
+    assert model.state_dict()["odd count"] == 4
+    assert model.full_state_dict()["odd count"] == 4
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        close(grads[name], parameter.grad)  # type: ignore[arg-type]
+    assert model.to("cpu").float().state_dict()["odd count"].dtype == torch.float32
+    assert model.shards.held[4].data.dtype == torch.float32

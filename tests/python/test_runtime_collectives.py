@@ -149,5 +149,6 @@ def _on_gloo(rank: int) -> None:
         check(comm)
 
 
+@pytest.mark.processes
 def test_on_processes() -> None:
     launch(_on_gloo, WORLD, timeout=120)

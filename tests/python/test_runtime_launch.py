@@ -17,6 +17,8 @@ import shardwright
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import launch
 
+pytestmark = pytest.mark.processes
+
 PYTHON = Path(shardwright.__file__).parents[1]
 
 
@@ -34,7 +36,7 @@ def _die(rank: int) -> None:
 
 def _sleep(rank: int, folder: str) -> None:
     Path(folder, str(os.getpid())).touch()
-    time.sleep(60)
+    time.sleep(100)
 
 
 def _double(rank: int, x: torch.Tensor) -> torch.Tensor:
@@ -63,9 +65,10 @@ def test_a_killed_rank_ends_the_others() -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_no_process_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match="SW0614"):
-        launch(_sleep, 2, (str(tmp_path),), timeout=12)
+        launch(_sleep, 2, (str(tmp_path),), timeout=30)
     started = [int(path.name) for path in tmp_path.iterdir()]
     assert len(started) == 2
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
@@ -106,6 +109,7 @@ time.sleep(100)  # Gloo cannot tell this rank anything
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_without_a_launcher_ends_the_others() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}

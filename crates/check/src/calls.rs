@@ -89,9 +89,16 @@ pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
     }
 }
 
-/// Whether a buffer counts among those that need a gradient.
-fn needs(cx: &Context<'_>, rank: &Rank<'_>, buf: BufId) -> bool {
-    cx.facts.needs(rank.body.buf(buf).tensor, rank.held(buf).map(|held| held.of.tensor))
+/// The buffers that count among those that need a gradient; `None` if one is unknown.
+fn needing(cx: &Context<'_>, rank: &Rank<'_>, bufs: impl Iterator<Item = BufId>) -> Option<Vec<BufId>> {
+    let mut found = vec![];
+    for buf in bufs {
+        let held = rank.held(buf)?;
+        if cx.facts.needs(rank.body.buf(buf).tensor, held.of.tensor) {
+            found.push(buf);
+        }
+    }
+    Some(found)
 }
 
 fn follow(
@@ -100,7 +107,7 @@ fn follow(
     (index, call, grad): (usize, &Call, &Grad),
     sums: &mut Sums,
 ) -> Result<bool, Fault> {
-    let outputs: Vec<BufId> = call.outputs.iter().copied().filter(|buf| needs(cx, rank, *buf)).collect();
+    let Some(outputs) = needing(cx, rank, call.outputs.iter().copied()) else { return Ok(false) };
     if outputs.len() != grad.from.len() {
         return Err(Fault::new("SW0509", "a call is given another number of gradients than it has results that need one")
             .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
@@ -297,14 +304,14 @@ fn give(
     (call, grad): (&Call, &Grad),
     sums: &Sums,
 ) -> Result<(), Fault> {
-    let mut inputs = vec![];
     for buf in &call.inputs {
-        match cx.codes[rank.role].leaf_of.get(buf).copied() {
-            Some(leaf) => give_leaf(cx, rank, leaf, sums.get(*buf))?,
-            None if needs(cx, rank, *buf) => inputs.push(*buf),
-            None => {}
+        if let Some(leaf) = cx.codes[rank.role].leaf_of.get(buf).copied() {
+            give_leaf(cx, rank, leaf, sums.get(*buf))?;
         }
     }
+    let leaf_of = &cx.codes[rank.role].leaf_of;
+    let others = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf));
+    let Some(inputs) = needing(cx, rank, others) else { return Ok(()) };
     if inputs.len() != grad.to.len() {
         return Err(Fault::new("SW0509", "a call gives another number of gradients than it has inputs that need one")
             .why(format!("expected {}, found {}", inputs.len(), grad.to.len())));

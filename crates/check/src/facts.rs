@@ -107,11 +107,11 @@ impl<'g> Facts<'g> {
     }
 
     /// Whether the program's instructions count this value among those that need a gradient.
-    pub(crate) fn needs(&self, declared: TensorId, held: Option<TensorId>) -> bool {
-        match (self.class.get(declared.index()), held) {
-            (Some(class), Some(held)) if *class != held => self.class_needs[held.index()],
-            (None, held) => held.is_some_and(|held| self.class_needs[held.index()]),
-            _ => self.needs[declared.index()],
+    /// Of equal computations one may need it and the other not: the declared one is meant.
+    pub(crate) fn needs(&self, declared: TensorId, held: TensorId) -> bool {
+        match self.class.get(declared.index()) {
+            Some(class) if *class == held => self.needs[declared.index()],
+            _ => self.class_needs[held.index()],
         }
     }
 

@@ -46,6 +46,9 @@ pub(crate) struct Finder {
     pub(crate) drawn: BTreeMap<OpId, BTreeSet<ListId>>,
 }
 
+/// How far an operator got before it was refused, and why it was.
+type Refusal = (u8, Fault);
+
 /// How a part is applied to what its operands hold.
 #[derive(Clone, Copy)]
 struct Way {
@@ -75,32 +78,36 @@ impl Finder {
                 return Ok(found);
             }
         }
-        let mut first = None;
+        // The refusal of the operator that came closest is reported.
+        let mut closest: Option<Refusal> = None;
         for op in candidates(scene) {
             match self.attempt(store, scene, op) {
                 Ok(found) => {
                     self.last[scene.site as usize] = Some(op);
                     return Ok(found);
                 }
-                Err(fault) => first = first.or(Some(fault)),
+                Err(refusal) if closest.as_ref().is_some_and(|best| best.0 >= refusal.0) => {}
+                Err(refusal) => closest = Some(refusal),
             }
         }
-        Err(first.unwrap_or_else(|| nothing_reads(scene)))
+        Err(closest.map_or_else(|| nothing_reads(scene), |refusal| refusal.1))
     }
 
-    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Found, Fault> {
-        let mut at = infer(store, scene, op)?;
+    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Found, Refusal> {
+        let mut at = infer(store, scene, op).map_err(|fault| (0, fault))?;
         let at = self.solve(scene, op, &mut at);
-        divisible(scene, op, &at)?;
-        let partial = partial(store, scene, op)?;
+        let ways = divisible(scene, op, &at)
+            .and_then(|()| ways(scene, op, &partial(store, scene, op)?))
+            .map_err(|fault| (1, fault))?;
         let mut mismatch = None;
-        for way in ways(scene, op, &partial)? {
+        for way in ways {
             match self.same(scene, op, &at, way) {
                 Ok(binding) => {
-                    self.operands_fit(store, scene, op, &at, (way.clause, binding))?;
-                    return self.outcome(store, scene, op, &at, (way, binding));
+                    let fit = self.operands_fit(store, scene, op, &at, (way.clause, binding));
+                    fit.map_err(|fault| (2, fault))?;
+                    return self.outcome(store, scene, op, &at, (way, binding)).map_err(|fault| (3, fault));
                 }
-                Err(fault) => mismatch = mismatch.or(Some(fault)),
+                Err(fault) => mismatch = mismatch.or(Some((1, fault))),
             }
         }
         Err(mismatch.expect("there is at least one way"))

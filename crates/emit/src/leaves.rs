@@ -34,11 +34,7 @@ impl<'a> Leaves<'a> {
     /// The leaf seen from `p`, which stands for the module `tree`; nothing if it is outside.
     pub(crate) fn within(&self, leaf: usize, tree: &str) -> Option<String> {
         let rest = self.names[leaf].iter().find_map(|name| strip(name, tree))?;
-        let mut text = path("p", rest);
-        if self.numbers[leaf] > 0 {
-            suffix(&mut text, self.numbers[leaf]);
-        }
-        Some(text)
+        Some(written(path("p", rest), self.numbers[leaf]))
     }
 
     pub(crate) fn full(&self, leaf: usize) -> String {
@@ -93,8 +89,12 @@ pub(crate) fn path(root: &str, name: &str) -> String {
     text
 }
 
-/// The second leaf of a tensor: `weight__1`, `["odd name__1"]`, `["0__1"]`.
-fn suffix(text: &mut String, number: u32) {
+/// A leaf's path with its number. The second leaf of a tensor is `weight__1`, or
+/// `["odd name__1"]`, or `["0__1"]`.
+pub(crate) fn written(mut text: String, number: u32) -> String {
+    if number == 0 {
+        return text;
+    }
     if text.ends_with("\"]") {
         text.truncate(text.len() - 2);
         let _ = write!(text, "__{number}\"]");
@@ -106,4 +106,5 @@ fn suffix(text: &mut String, number: u32) {
     } else {
         let _ = write!(text, "__{number}");
     }
+    text
 }

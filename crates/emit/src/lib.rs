@@ -6,15 +6,19 @@
 //!
 //! It knows no plans, no rules and nothing of how a program was made.
 
+mod canonical;
 mod leaves;
 mod names;
 mod python;
+mod read;
 mod templates;
 mod write;
 
+use diag::Result;
 use graph::Graph;
 use program::Program;
 
+pub use canonical::canonical;
 pub use templates::templates;
 
 /// One file of an emitted program.
@@ -28,4 +32,13 @@ pub struct File {
 /// The files of a program: one for each role, then `program.json`.
 pub fn emit(graph: &Graph, program: &Program) -> Vec<File> {
     write::files(graph, program)
+}
+
+/// The program that these files are the text of.
+///
+/// It equals the program that was emitted, except for names of bufs and for what only guesses can
+/// tell: the operators of sub-operators, and the tensors of bufs inside calls. Bufs are numbered in
+/// the order in which the text defines them.
+pub fn read(graph: &Graph, files: &[File]) -> Result<Program> {
+    read::program(graph, files)
 }

@@ -16,6 +16,8 @@ use crate::File;
 use crate::python::Expr;
 use modules::Modules;
 
+pub(crate) use calls::even_sizes;
+
 pub(crate) fn files(graph: &Graph, program: &Program) -> Vec<File> {
     let modules = Modules::new(graph);
     let mut files: Vec<File> = (program.roles.iter())

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{Graph, OpId};
-use plan::{On, OpPlan, Plan};
+use plan::{On, OpPlan, Plan, value_operands};
 use program::RankId;
 use rules::{Analysis, Interval, Kind, OpDims, Reduction};
 
@@ -95,7 +95,7 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], o
         factors: inputs.iter().map(|t| analysis.flat(*t)).chain(outputs).collect(),
         unread: (0..inputs.len()).map(|i| unread(i)).collect(),
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
-        linear: rule.filter(|_| splits_value).and_then(|r| r.linear.first().cloned()).unwrap_or_default(),
+        linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
         grads: (inputs.iter().enumerate()).map(|(i, t)| gives_grad && !unread(i) && needs_grad[t.index()]).collect(),
         plan: plan.op(op).clone(),
     }

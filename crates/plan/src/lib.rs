@@ -128,10 +128,10 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
         match split.on {
             On::Copies => {}
             On::Value => {
-                let linear = analysis.rules[op.index()].as_ref().is_some_and(|r| !r.linear.is_empty());
+                let linear = value_operands(graph, analysis, op).is_some();
                 if !linear || splits.iter().filter(|s| s.on == On::Value).count() > 1 {
                     return Err(Error::new("SW0304", format!("{} may not be split by value", title(graph, op)))
-                        .why("it is not linear in its operands, or is split by value already"));
+                        .why("it is not linear in values that operators make, or is split by value already"));
                 }
             }
             On::Loop(index) => {
@@ -155,6 +155,14 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
         }
     }
     one_reduction(graph, analysis, op, splits)
+}
+
+/// The inputs of which an operator may be given partial sums: it is linear in them jointly, and
+/// operators make them (what a rank holds of a parameter is always whole).
+pub fn value_operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Option<&'a Vec<usize>> {
+    let inputs = graph.op(op).inputs();
+    let made = |set: &&Vec<usize>| set.iter().all(|&i| graph.producer(inputs[i]).is_some());
+    analysis.rules[op.index()].as_ref()?.linear.iter().find(made)
 }
 
 /// Partial results of one operator are completed by one reduction.

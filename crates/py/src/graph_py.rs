@@ -70,7 +70,7 @@ impl Graph {
 }
 
 /// One operator of the model.
-#[pyclass(frozen, module = "shardwright._core", skip_from_py_object)]
+#[pyclass(frozen, module = "shardwright._core")]
 #[derive(Clone)]
 pub(crate) struct Operator {
     pub(crate) model: Arc<Model>,

@@ -1,8 +1,8 @@
 """Local code under autograd, cut off from what made its arguments.
 
 After a call only two things are kept: the graph's edges at its results, and a slot for the gradient
-of each argument that needs one. Neither holds a tensor, so activations live only as long as autograd
-itself needs them.
+of each argument that needs one. Neither holds a tensor, so activations live only as long as
+autograd itself needs them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from ..errors import RuntimeFault
+from .program import Needs
 
 
 class Slot:
@@ -37,10 +38,8 @@ class Saved:
     """What backward needs of a call."""
 
     slots: list[Slot]
-    edges: list[GradientEdge]
-    # Positions of the edges among the floating-point results, and how many of those there are.
-    places: list[int]
-    floating: int
+    # One for each result that needs a gradient; `None` where autograd has no use for it.
+    edges: list[GradientEdge | None]
     again: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
 
@@ -60,48 +59,50 @@ class _Enter(torch.autograd.Function):
 
 
 def call_saving(
-    function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
 ) -> tuple[Any, Saved]:
-    """The results, detached but marked where they need a gradient; and what backward needs.
+    """The results, detached and marked where they need a gradient; and what backward needs.
 
     `leaves` are the `id`s of tensors that keep their own gradients.
     """
     anchor = torch.zeros((), requires_grad=True)
-    slots: list[Slot] = []
-
-    def entered(x: Any) -> Any:
-        if not _is_cut(x, leaves):
-            return x
-        slots.append(Slot(x))
-        return _Enter.apply(anchor, [x], slots[-1])
-
+    entered = list(args)
+    slots = []
+    for at in _cut_places(args, leaves, needs):
+        slots.append(Slot(args[at]))
+        entered[at] = _Enter.apply(anchor, [args[at]], slots[-1])
     with torch.enable_grad():
-        results = function(*map(entered, args))
-    saved = Saved(slots, [], [], 0)
-    values = results if isinstance(results, tuple) else (results,)
-    marked = tuple(_leave(value, saved) for value in values)
-    return (marked if isinstance(results, tuple) else marked[0]), saved
+        results = function(*entered)
+    values = list(results) if isinstance(results, tuple) else [results]
+    saved = Saved(slots, [])
+    for at in _marked_places(values, needs):
+        saved.edges.append(get_gradient_edge(values[at]) if values[at].requires_grad else None)
+        values[at] = values[at].detach().requires_grad_()
+    # What needs no gradient must not hold the graph that made it.
+    left = [x.detach() if isinstance(x, Tensor) and x.grad_fn is not None else x for x in values]
+    return (tuple(left) if isinstance(results, tuple) else left[0]), saved
 
 
 def call_forgetting(
-    function: Callable[..., Any], args: tuple[Any, ...], leaves: Container[int]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
 ) -> tuple[Any, Saved]:
     """The same, but keeps the arguments instead of what is inside."""
-    kept = tuple(x.detach().requires_grad_() if _is_cut(x, leaves) else x for x in args)
+    places = set(_cut_places(args, leaves, needs))
+    kept = tuple(x.detach().requires_grad_() if at in places else x for at, x in enumerate(args))
     with saved_tensors_hooks(lambda _: None, _never):
-        marked, saved = call_saving(function, args, leaves)
-    saved.edges = []
-    saved.again = (function, kept)
-    return marked, saved
+        marked, saved = call_saving(function, args, leaves, needs)
+    return marked, Saved(saved.slots, [], again=(function, kept))
 
 
 def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEdge], list[Tensor]]:
     """Pairs the gradients that there are with the results they belong to."""
-    if len(grads) == len(saved.edges):
-        given = list(grads)
-    elif len(grads) == saved.floating:
-        given = [grads[place] for place in saved.places]
-    else:
+    if len(grads) != len(saved.edges):
         raise RuntimeFault(
             "SW0608",
             f"backward gives {len(grads)} gradients to a call,"
@@ -109,25 +110,23 @@ def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEd
             why="the program and PyTorch disagree about what is differentiable",
             fix="report this as a bug, with the model",
         )
-    pairs = [
-        (edge, grad) for edge, grad in zip(saved.edges, given, strict=True) if grad is not None
-    ]
-    return [edge for edge, _ in pairs], [grad for _, grad in pairs]
+    pairs = zip(saved.edges, grads, strict=True)
+    both = [(edge, grad) for edge, grad in pairs if edge is not None and grad is not None]
+    return [edge for edge, _ in both], [grad for _, grad in both]
 
 
-def _is_cut(x: Any, leaves: Container[int]) -> bool:
-    return isinstance(x, Tensor) and x.requires_grad and id(x) not in leaves
+def _cut_places(args: Sequence[Any], leaves: Container[int], needs: Needs | None) -> list[int]:
+    """The positions of the arguments that get a slot."""
+    tensors = [at for at, x in enumerate(args) if isinstance(x, Tensor) and id(x) not in leaves]
+    if needs is not None:
+        return [tensors[number] for number in needs.arguments]
+    return [at for at in tensors if args[at].requires_grad]
 
 
-def _leave(value: Any, saved: Saved) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    saved.floating += value.is_floating_point() or value.is_complex()
-    if not value.requires_grad:
-        return value
-    saved.edges.append(get_gradient_edge(value))
-    saved.places.append(saved.floating - 1)
-    return value.detach().requires_grad_()
+def _marked_places(values: Sequence[Any], needs: Needs | None) -> list[int]:
+    if needs is not None:
+        return needs.results
+    return [at for at, x in enumerate(values) if isinstance(x, Tensor) and x.requires_grad]
 
 
 def _never(_: Any) -> Tensor:

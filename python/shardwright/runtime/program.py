@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import linecache
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from .freeing import free_early
 from .regions import Region, shape_of
 
 FORMAT = 1
+
+# Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
+_compiling = threading.Lock()
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -68,6 +72,17 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """Which arguments and results of a call need a gradient.
+
+    Arguments are counted over the tensors among them that are not leaves.
+    """
+
+    arguments: list[int]
+    results: list[int]
+
+
+@dataclass(frozen=True)
 class Role:
     """Ranks that run the same code."""
 
@@ -77,6 +92,8 @@ class Role:
     inputs: list[int]
     leaves: list[tuple[int, int]]
     outputs: list[Output | None]
+    # By the call's step; a call that is not here needs what autograd says.
+    grads: dict[int, Needs]
 
 
 @dataclass(frozen=True)
@@ -107,6 +124,7 @@ class Draw:
     op: int
     tensor: int
     p: float
+    kind: str | None = None
     keys: int | None = None
     order: list[int] | None = None
 
@@ -145,8 +163,9 @@ class Program:
 
     def code(self, rank: int) -> Code:
         file = self.role(rank).file
-        if file not in self._codes:
-            self._codes[file] = _compile(self, file)
+        with _compiling:
+            if file not in self._codes:
+                self._codes[file] = _compile(self, file)
         return self._codes[file]
 
     def group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
@@ -285,6 +304,10 @@ def _role(entry: dict[str, Any]) -> Role:
         outputs=[
             output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]
         ],
+        grads={
+            int(step): Needs(needs["arguments"], needs["results"])
+            for step, needs in entry.get("grads", {}).items()
+        },
     )
 
 

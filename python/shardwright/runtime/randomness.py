@@ -73,6 +73,13 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
 
 def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
     """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory."""
+    if draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
+        raise RuntimeFault(
+            "SW0611",
+            f"the single device's random numbers are not known for operator {draw.op}",
+            why="the program's table does not say what shape it draws",
+            fix='use randomness="keyed"',
+        )
     shape = list(program.tensors[draw.tensor].shape)
     if draw.keys is not None:
         shape[-1] = draw.keys

@@ -60,7 +60,7 @@ class Run:
         with torch.enable_grad() if self._saving else torch.no_grad():
             outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
         self._state = "forwarded"
-        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+        return _listed(outputs, len(worker.role.outputs))
 
     def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> None:
         """With `reduce` the gradients become whole and move to the shards, else they stay local."""
@@ -85,7 +85,8 @@ class Run:
             if not self._saving:
                 return function(*args)
             keep = call_forgetting if recompute else call_saving
-            results, self._saved[step] = keep(function, args, self.leaves.index)
+            needs = self.worker.role.grads.get(step)
+            results, self._saved[step] = keep(function, args, self.leaves.index, needs)
             return results
 
     def grad(self, step: int, *grads: Tensor | None) -> Any:
@@ -93,7 +94,8 @@ class Run:
         with self._executing():
             if saved.again is not None and any(grad is not None for grad in grads):
                 function, args = saved.again
-                _, saved = call_saving(function, args, self.leaves.index)
+                needs = self.worker.role.grads.get(step)
+                _, saved = call_saving(function, args, self.leaves.index, needs)
             if saved.again is None:
                 edges, given = match(saved, grads)
                 if edges:
@@ -248,3 +250,9 @@ class Run:
                 yield
         finally:
             _current.reset(token)
+
+
+def _listed(outputs: Any, count: int) -> list[Any]:
+    if isinstance(outputs, tuple):
+        return list(outputs)
+    return [outputs] if count else []

@@ -165,6 +165,7 @@ impl<'a> Outline<'a> {
 
     /// What the function of a whole call is named: its module, and the child it is mostly about.
     fn name(&self, ops: &[LocalOp], group: &Group<'a>) -> String {
+        const MOST_CHILDREN: usize = 64;
         let name = self.modules.function_name(group.path);
         if group.complete || self.modules.is_leaf(group.path) {
             return name;
@@ -173,9 +174,9 @@ impl<'a> Outline<'a> {
         for op in ops {
             let Some(rest) = leaves::strip(self.modules.of(op.op), group.path) else { continue };
             let child = rest.split(['.', '@']).next().unwrap_or(rest);
-            match counts.iter_mut().find(|(known, _)| *known == child) {
-                Some((_, count)) => *count += 1,
-                None if counts.len() < 64 => counts.push((child, 1)),
+            match counts.iter().position(|(known, _)| *known == child) {
+                Some(at) => counts[at].1 += 1,
+                None if counts.len() < MOST_CHILDREN => counts.push((child, 1)),
                 None => {}
             }
         }

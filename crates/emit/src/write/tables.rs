@@ -15,10 +15,12 @@ pub(crate) const FORMAT: u64 = 1;
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let mut tables = Tables { graph, program, regions: vec![], numbers: HashMap::new() };
     // What refers to regions comes first, so that the regions are known.
-    let ranks: Vec<String> = (0..program.world).map(|rank| tables.rank(RankId(rank))).collect();
+    let ranks: Vec<String> = (by_rank(program).into_iter())
+        .map(|table| table.map_or_else(|| "null".to_owned(), |table| tables.table(table)))
+        .collect();
     let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
     let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
-    let listed = listed(program);
+    let listed = listed(graph, program);
     let tensors: Vec<String> = listed.iter().filter_map(|id| tables.tensor(*id)).collect();
     let random: Vec<String> = graph.op_ids().filter_map(|id| random(graph, id)).collect();
     let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
@@ -44,9 +46,20 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     out
 }
 
+/// The table of every rank that has a role.
+fn by_rank(program: &Program) -> Vec<Option<&Table>> {
+    let mut tables = vec![None; program.world as usize];
+    for (rank, table) in program.roles.iter().flat_map(|role| role.ranks.iter().zip(&role.tables)) {
+        if let Some(entry) = tables.get_mut(rank.index()) {
+            *entry = Some(table);
+        }
+    }
+    tables
+}
+
 /// The tensors that the tables mention.
-fn listed(program: &Program) -> BTreeSet<TensorId> {
-    let mut found = BTreeSet::new();
+fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
+    let mut found: BTreeSet<_> = graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
     for role in &program.roles {
         let body = &role.body;
         found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
@@ -73,11 +86,6 @@ impl<'a> Tables<'a> {
             self.regions.push(region);
         }
         number
-    }
-
-    fn rank(&mut self, rank: RankId) -> String {
-        let Some((_, table)) = self.program.role_of(rank) else { return "null".to_owned() };
-        self.table(table)
     }
 
     fn table(&mut self, table: &'a Table) -> String {
@@ -166,15 +174,24 @@ pub(crate) fn plain_factors(shape: &[i64]) -> Vec<Vec<i64>> {
     shape.iter().map(|&size| if size == 1 { vec![] } else { vec![size] }).collect()
 }
 
-/// The entry of a random operator, if it is one: `p` is not zero and it is training.
-fn random(graph: &Graph, id: OpId) -> Option<String> {
+/// A random operator: what it draws for, and how often it drops.
+struct Drawn {
+    tensor: TensorId,
+    p: f64,
+    attention: bool,
+}
+
+/// A random operator of the graph: `p` is not zero and it is training.
+fn drawn(graph: &Graph, id: OpId) -> Option<Drawn> {
     let op = graph.op(id);
     let attention = op.target == "aten.scaled_dot_product_attention.default";
     let p = if attention { number(op, 4, "dropout_p")? } else { dropout(op)? };
-    if p == 0.0 {
-        return None;
-    }
-    let tensor = op.outputs.iter().flatten().next()?;
+    let tensor = *op.outputs.iter().flatten().next()?;
+    (p != 0.0).then_some(Drawn { tensor, p, attention })
+}
+
+fn random(graph: &Graph, id: OpId) -> Option<String> {
+    let Drawn { tensor, p, attention } = drawn(graph, id)?;
     let kind = if attention { ", \"kind\": \"attention\"" } else { "" };
     Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}}}", id.0, tensor.0, float(p)))
 }

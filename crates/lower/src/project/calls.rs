@@ -145,8 +145,12 @@ impl Projector<'_> {
         if let Some((known, _)) = inputs.iter().find(|(_, o)| *o == owner && owner != Owner::Nobody) {
             return *known;
         }
-        match inputs.iter().find(|(b, _)| *b == buf) {
-            Some((_, o)) if *o == owner => buf,
+        match inputs.iter_mut().find(|(b, _)| *b == buf) {
+            Some((_, o)) if *o == owner || owner == Owner::Nobody => buf,
+            Some((_, o)) if *o == Owner::Nobody => {
+                *o = owner;
+                buf
+            }
             Some(_) => {
                 let it = self.global.uses.get(id);
                 let region = self.global.interner.get_ports(it.ports).entries[port].region.clone();
@@ -217,10 +221,14 @@ impl Projector<'_> {
             }
             let mut to = vec![];
             for (buf, owner) in &made.inputs {
+                let tensor = self.body.bufs[buf.index()].tensor;
+                let made = self.global.cx.graph.producer(tensor).is_some();
                 if *owner != Owner::Nobody {
-                    let grad = self.buf(self.body.bufs[buf.index()].tensor, true);
+                    let grad = self.buf(tensor, true);
                     self.gradients.entry(*owner).or_default().push(grad);
                     to.push(Some(grad));
+                } else if made && self.global.cx.needs_grad[tensor.index()] {
+                    to.push(None);
                 }
             }
             self.push(Instr::Grad(Grad { step: made.step, from, to }));

@@ -1,0 +1,327 @@
+//! Values that are partial, the same everywhere, random, or laid out in factors.
+
+mod support;
+
+use support::{faults, graph, proof};
+
+fn refused(graph_text: &str, program: &str, code: &str) {
+    let found = faults(&graph(graph_text), program);
+    assert_eq!(found.first().map(|fault| fault.code), Some(code), "{found:?}");
+}
+
+/// `old` becomes `new`, which must be refused.
+fn breaks(graph_text: &str, program: &str, old: &str, new: &str, code: &str) {
+    assert!(program.contains(old), "{old}");
+    refused(graph_text, &program.replace(old, new), code);
+}
+
+const SUM: &str = "input %x f64[4,8] 0
+param %w f64[6,8] \"w\"
+param %v f64[6] \"v\"
+op %y f64[4,6] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"
+op %z f64[4,6] = aten.mul.Tensor(%y, %v) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
+const PARTIAL: &str = "group 0,1
+ranks 0,1
+shard w %w :,0..4 | :,4..8
+shard v %v :
+input x %x :,0..4 | :,4..8
+call 0 x, w, v -> s : y = aten.linear.default(x, w) ; z = aten.mul.Tensor(y, v) ; s = aten.sum.default(z)
+all_reduce 1 g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+reduce_gradients 2 g0 v
+";
+
+#[test]
+fn linear_operators_take_partial_operands() {
+    proof(&graph(SUM), PARTIAL);
+    // The gradient of v is a product with the partial y: it must be summed.
+    breaks(SUM, PARTIAL, "reduce_gradients 2 g0 v\n", "", "SW0511");
+    breaks(SUM, PARTIAL, "reduce_gradients 2 g0 v\n", "reduce_gradients 2 g0 w\n", "SW0508");
+    breaks(SUM, PARTIAL, ":,0..4 | :,4..8\ncall", ":,0..4 | :,0..4\ncall", "SW0504");
+}
+
+const POSITIONS: &str = "input %x f64[4,8] 0
+param %p f64[1,8] \"p\"
+op %e f64[4,8] = aten.expand.default(%p, [4, 8]) in \"\" at \"m.py:1\"
+op %r f64[4,8] = aten.relu.default(%e) in \"\" at \"m.py:2\"
+op %i i64[8] = aten.arange.default(8) in \"\" at \"m.py:3\"
+op %a f64[4,8] = aten.add.Tensor(%x, %r) in \"\" at \"m.py:4\"
+op %b f64[4,8] = aten.mul.Tensor(%a, %i) in \"\" at \"m.py:5\"
+op %s f64[] = aten.sum.default(%b) in \"\" at \"m.py:6\"
+output %s
+";
+
+const SPREAD: &str = "group 0,2 1,3
+group 0,1,2,3
+ranks 0,1,2,3
+constant lo 0 5 0 5
+constant hi 5 8 5 8
+constant n 5 3 5 3
+shard p %p 0..5 | 5..8 | 0..5 | 5..8
+input x %x 0..2,0..5 | 0..2,5..8 | 2..4,0..5 | 2..4,5..8
+call 0 x, p -> s : e = aten.expand.default(p, [2, n]) ; r = aten.relu.default(e) ; i = aten.arange.start_step(lo, hi, 1, dtype=i64) ; a = aten.add.Tensor(x, r) ; b = aten.mul.Tensor(a, i) ; s = aten.sum.default(b)
+all_reduce 1 g1 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+reduce_gradients 2 g0 p
+";
+
+#[test]
+fn what_is_the_same_everywhere_lies_where_it_is_used() {
+    proof(&graph(POSITIONS), SPREAD);
+    breaks(POSITIONS, SPREAD, "constant lo 0 5 0 5", "constant lo 0 4 0 4", "SW0504");
+    breaks(POSITIONS, SPREAD, "[2, n]", "[3, n]", "SW0504");
+    breaks(POSITIONS, SPREAD, "reduce_gradients 2 g0 p\n", "", "SW0511");
+    breaks(POSITIONS, SPREAD, "group 0,2 1,3", "group 0,1 2,3", "SW0508");
+}
+
+const HEADS: &str = "input %x f64[2,4] 0
+param %w f64[24,4] \"w\"
+op %f f64[2,24] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"
+op %g f64[2,3,4,2] = aten.view.default(%f, [2, 3, 4, 2]) in \"\" at \"m.py:2\"
+op %q f64[2,4,2], %k f64[2,4,2], %v f64[2,4,2] = aten.unbind.int(%g, 1) in \"\" at \"m.py:3\"
+op %a f64[2,4,2] = aten.mul.Tensor(%q, %k) in \"\" at \"m.py:4\"
+op %b f64[2,4,2] = aten.mul.Tensor(%a, %v) in \"\" at \"m.py:5\"
+op %s f64[] = aten.sum.default(%b) in \"\" at \"m.py:6\"
+output %s
+";
+
+const FUSED: &str = "group 0,1
+ranks 0,1
+shard w %w :,0..2,:,: | :,2..4,:,:
+input x %x :,:
+call 0 x, w -> s : f = aten.linear.default(x, w) ; g = aten.reshape.default(f, [2, 3, 2, 2]) ; q, k, v = aten.unbind.int(g, 1) ; a = aten.mul.Tensor(q, k) ; b = aten.mul.Tensor(a, v) ; s = aten.sum.default(b)
+all_reduce 1 g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+";
+
+#[test]
+fn a_fused_projection_is_split_by_heads() {
+    proof(&graph(HEADS), FUSED);
+    breaks(HEADS, FUSED, "a = aten.mul.Tensor(q, k)", "a = aten.mul.Tensor(k, v)", "SW0504");
+}
+
+const GATHERED: &str = "group 0,1
+ranks 0,1
+constant lo 0 2
+constant hi 2 4
+shard w %w :,0..2,:,: | :,2..4,:,:
+input x %x :,:
+call 0 x, w -> f : f = aten.linear.default(x, w)
+all_gather 1 g0 f -> h : [2, [3, 4, 2]] 2 [2, 2]
+call 2 h -> s : g = aten.reshape.default(h, [2, 3, 4, 2]) ; q, k, v = aten.unbind.int(g, 1) ; a = aten.mul.Tensor(q, k) ; b = aten.mul.Tensor(a, v) ; s = aten.sum.default(b)
+output s
+seed ds
+grad 2 ds -> dh
+slice dh -> df : [2, [3, 4, 2]] 0..2, 0..3, lo..hi, 0..2
+grad 0 df ->
+";
+
+#[test]
+fn a_cut_inside_a_dim_is_one_of_its_factors() {
+    proof(&graph(HEADS), GATHERED);
+    breaks(HEADS, GATHERED, "h : [2, [3, 4, 2]] 2", "h : [2, [2, 4, 3]] 2", "SW0507");
+    breaks(HEADS, GATHERED, "h : [2, [3, 4, 2]] 2 [2, 2]", "h : [2, 24] 1 [12, 12]", "SW0507");
+    breaks(HEADS, GATHERED, "lo..hi, 0..2\n", "0..2, 0..2\n", "SW0509");
+}
+
+const DROPOUT: &str = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %d f64[4,8] = aten.dropout.default(%y, 0.5, True) in \"\" at \"m.py:2\"
+op %e f64[4,8] = aten.dropout.default(%y, 0.5, True) in \"\" at \"m.py:3\"
+op %z f64[4,8] = aten.add.Tensor(%d, %e) in \"\" at \"m.py:4\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:5\"
+output %s
+";
+
+const DROPPED: &str = "group 0,1
+ranks 0,1
+shard w %w :
+input x %x 0..2,: | 2..4,:
+random 1 0..2,: | 2..4,:
+random 2 0..2,: | 2..4,:
+recompute 0 x, w -> s : y = aten.mul.Tensor(x, w) ; d = sw.dropout(y, 0.5, 1, 0) ; e = sw.dropout(y, 0.5, 2, 0) ; z = aten.add.Tensor(d, e) ; s = aten.sum.default(z)
+all_reduce 1 g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+reduce_gradients 2 g0 w
+";
+
+#[test]
+fn random_operators_draw_for_their_own_region() {
+    let proof = proof(&graph(DROPOUT), DROPPED);
+    assert!(proof.functions.contains("sw.dropout"));
+    breaks(DROPOUT, DROPPED, "random 1 0..2,: | 2..4,:", "random 1 0..2,: | 0..2,:", "SW0515");
+    breaks(DROPOUT, DROPPED, "random 2 0..2,: | 2..4,:\n", "", "SW0515");
+    breaks(DROPOUT, DROPPED, "e = sw.dropout(y, 0.5, 2, 0)", "e = sw.dropout(y, 0.5, 1, 0)", "SW0504");
+    let overlapping = DROPPED.replace("0..2,: | 2..4,:", "0..2,: | 0..4,:").replace("all_reduce 1 g0 sum s -> t\noutput t", "output s");
+    let found = faults(&graph(DROPOUT), &overlapping.replace("reduce_gradients 2 g0 w\n", ""));
+    assert!(found.iter().any(|fault| fault.what.contains("overlap")), "{found:?}");
+}
+
+const NORM: &str = "input %x f64[4,8] 0
+buffer %m f64[8] \"mean\"
+op %c f64[8] = aten.mean.dim(%x, [0]) in \"\" at \"m.py:1\" nograd
+op %o f64[8] = aten.mul.Tensor(%m, 0.9) in \"\" at \"m.py:2\" nograd
+op %n f64[8] = aten.add.Tensor(%o, %c) in \"\" at \"m.py:3\" nograd
+op %y f64[4,8] = aten.sub.Tensor(%x, %m) in \"\" at \"m.py:4\"
+output %y
+update \"mean\" %n
+";
+
+const TRACKED: &str = "group 0,1
+ranks 0,1
+shard m %m :
+input x %x 0..2,: | 2..4,:
+call 0 x -> c : c = sw.mean(x, [0], False, 4, None) nograd
+all_reduce 1 g0 sum c -> d
+call 2 x, m, d -> y, n : o = aten.mul.Tensor(m, 0.9) nograd ; n = aten.add.Tensor(o, d) nograd ; y = aten.sub.Tensor(x, m)
+all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]
+update m n
+output z
+";
+
+#[test]
+fn buffers_get_their_new_value_once() {
+    let proof = proof(&graph(NORM), TRACKED);
+    assert!(!proof.backward);
+    breaks(NORM, TRACKED, "update m n\n", "", "SW0513");
+    breaks(NORM, TRACKED, "update m n\n", "update m n\nupdate m n\n", "SW0513");
+    breaks(NORM, TRACKED, "update m n\n", "update m d\n", "SW0513");
+    breaks(NORM, TRACKED, "[0], False, 4, None", "[0], False, 2, None", "SW0504");
+    breaks(NORM, TRACKED, "all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]", "all_gather 3 g0 y -> z : [4, 8] 0 [2, 1]", "SW0507");
+}
+
+const TIED: &str = "input %i i64[4] 0
+param %w f64[9,6] \"wte\" \"head\"
+op %x f64[4,6] = aten.embedding.default(%w, %i) in \"\" at \"m.py:1\"
+op %y f64[4,9] = aten.linear.default(%x, %w) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:3\"
+output %s
+";
+
+const VOCABULARY: &str = "group 0,1
+ranks 0,1
+constant start 0 5
+shard w %w 0..5,: | 5..9,:
+input i %i :
+call 0 w, i -> x : x = sw.embedding_shard(w, i, start, -1)
+all_reduce 1 g0 sum x -> x2
+call 2 x2, w -> s : y = aten.linear.default(x2, w) ; s = aten.sum.default(y)
+all_reduce 3 g0 sum s -> t
+output t
+seed ds
+grad 2 ds -> dx
+all_reduce 4 g0 sum dx -> dx2
+grad 0 dx2 ->
+";
+
+#[test]
+fn tied_and_uneven() {
+    proof(&graph(TIED), VOCABULARY);
+    breaks(TIED, VOCABULARY, "all_reduce 4 g0 sum dx -> dx2\ngrad 0 dx2", "grad 0 dx", "SW0511");
+    breaks(TIED, VOCABULARY, "constant start 0 5", "constant start 0 4", "SW0504");
+    breaks(TIED, VOCABULARY, "grad 0 dx2 ->\n", "", "SW0511");
+    // Two leaves of one shard add up.
+    let two = VOCABULARY
+        .replace("shard w %w 0..5,: | 5..9,:", "shard w %w 0..5,: | 5..9,:\nleaf v w 0..5,: | 5..9,:")
+        .replace("call 2 x2, w", "call 2 x2, v")
+        .replace("default(x2, w)", "default(x2, v)");
+    proof(&graph(TIED), &two);
+}
+
+const STAGES: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+param %v f64[8,8] \"v\"
+op %a f64[4,8] = aten.linear.default(%x, %w) in \"0\" at \"m.py:1\"
+op %r f64[4,8] = aten.relu.default(%a) in \"0\" at \"m.py:1\"
+op %b f64[4,8] = aten.linear.default(%r, %v) in \"1\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%b) in \"1\" at \"m.py:3\"
+output %s
+";
+
+const PIPELINE: &str = "ranks 0
+shard w %w :,:
+input x %x :,:
+call 0 x, w -> r : a = aten.linear.default(x, w) ; r = aten.relu.default(a)
+exchange 1 r ->
+exchange 3 -> s
+output s
+seed ds
+exchange 4 -> dr
+grad 0 dr ->
+ranks 1
+shard v %v :,:
+exchange 1 -> r
+call 2 r, v -> s : b = aten.linear.default(r, v) ; s = aten.sum.default(b)
+exchange 3 s ->
+output s
+seed ds
+grad 2 ds -> dr
+exchange 4 dr ->
+table 1 %r sum
+from 0 :,:
+to 1 :,:
+piece 0 0 :,:
+table 3 %s sum
+from 1
+to 0
+piece 0 0
+table 4 %r sum
+from 1 :,:
+to 0 :,:
+piece 0 0 :,:
+";
+
+#[test]
+fn a_pipeline_sends_and_receives() {
+    proof(&graph(STAGES), PIPELINE);
+    breaks(STAGES, PIPELINE, "exchange 4 dr ->\ntable", "table", "SW0506");
+    breaks(STAGES, PIPELINE, "table 1 %r", "table 1 %a", "SW0507");
+    breaks(STAGES, PIPELINE, "piece 0 0 :,:\ntable 3", "piece 0 0 :,0..4\ntable 3", "SW0505");
+    breaks(STAGES, PIPELINE, "exchange 4 -> dr\ngrad 0 dr ->", "grad 0 _ ->", "SW0506");
+}
+
+const SWAP: &str = "input %x f64[4,8] 0
+param %w f64[4,8] \"w\"
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %p f64[4,8] = aten.softmax.int(%y, 1) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%p) in \"\" at \"m.py:3\"
+output %s
+";
+
+const SWAPPED: &str = "group 0,1
+ranks 0,1
+constant wide 5 3
+constant rows 2 2
+shard w %w :,0..5 | :,5..8
+input x %x :,0..5 | :,5..8
+call 0 x, w -> y : y = aten.mul.Tensor(x, w)
+all_to_all 1 g0 y -> z : [4, wide] 0 [2, 2] : [rows, 8] 1 [5, 3]
+call 2 z -> s : p = aten.softmax.int(z, 1) ; s = aten.sum.default(p)
+all_reduce 3 g0 sum s -> t
+output t
+seed ds
+grad 2 ds -> dz
+all_to_all 4 g0 dz -> dy : [rows, 8] 1 [5, 3] : [4, wide] 0 [2, 2]
+grad 0 dy ->
+";
+
+#[test]
+fn a_cut_moves_from_one_dim_to_another() {
+    proof(&graph(SWAP), SWAPPED);
+    breaks(SWAP, SWAPPED, "[rows, 8] 1 [5, 3]\ncall", "[rows, 8] 1 [3, 5]\ncall", "SW0507");
+    breaks(SWAP, SWAPPED, "[4, wide] 0 [2, 2] : [rows", "[4, wide] 0 [3, 1] : [rows", "SW0507");
+    breaks(SWAP, SWAPPED, "constant wide 5 3", "constant wide 4 4", "SW0507");
+}

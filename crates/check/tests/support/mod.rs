@@ -1,0 +1,441 @@
+//! Programs as short texts, for tests only.
+//!
+//! ```text
+//! group 0,1                       a grouping: groups separated by spaces
+//! ranks 0,1                       a role; what follows is its code
+//! constant start 0 8              a hole: its values, rank by rank
+//! shard w %w 0..4,: | 4..8,:      a shard that is also a leaf: a region for each rank, or one for all
+//! hold w %w 0..4,:                a shard only
+//! leaf w2 w 0..2,:                a leaf that is a part of a shard, by the shard's name
+//! input x %x 0..2,:
+//! random 3 0..2,:                 the region of operator 3's slot 0
+//! call 0 x, w -> y : h = aten.relu.default(x) ; y = aten.mul.Tensor(h, 2)
+//! all_reduce 1 g0 sum y -> z
+//! all_gather 1 g0 y -> z : [2, 8] 0 [1, 1]                 extents, factor, sizes
+//! reduce_scatter 1 g0 y -> z : [2, 8] 0 [1, 1]
+//! all_to_all 1 g0 y -> z : [2, 8] 0 [1, 1] : [1, 16] 1 [8, 8]
+//! exchange 1 a, b -> c
+//! slice y -> z : [2, 8] 0..1, 0..8
+//! add a, b -> c
+//! update w y
+//! output y                        or `output none`
+//! seed dy
+//! grad 0 dy -> dx, _              backward begins with the first of seed, grad
+//! reduce_gradients 5 g0 w, b
+//! exchange_gradients 5 w -> w
+//! table 1 %y sum                  an exchange: sources, targets, pieces by these three lines
+//! from 0 0..2,:
+//! to 1 0..2,:
+//! piece 0 0 0..2,:
+//! ```
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+
+use graph::{Graph, OpId, TensorId};
+use program::*;
+use rules::{Analysis, Interval, Reduction, Region};
+
+pub fn graph(text: &str) -> Graph {
+    graph::text::parse(&format!("shardwright-graph 1\nmodel \"M\"\n{text}")).unwrap()
+}
+
+/// The faults of a program, or nothing.
+pub fn faults(graph: &Graph, text: &str) -> Vec<check::Fault> {
+    let analysis = Analysis::of(graph);
+    let program = program(graph, &analysis, text);
+    check::check(graph, &analysis, &program).err().unwrap_or_default()
+}
+
+pub fn proof(graph: &Graph, text: &str) -> check::Proof {
+    let analysis = Analysis::of(graph);
+    match check::check(graph, &analysis, &program(graph, &analysis, text)) {
+        Ok(proof) => proof,
+        Err(faults) => {
+            let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            panic!("not proved:\n{}", all.join("\n"))
+        }
+    }
+}
+
+pub fn program(graph: &Graph, analysis: &Analysis, text: &str) -> Program {
+    let mut reader = Reader::new(graph, analysis);
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        reader.line(line);
+    }
+    reader.finish()
+}
+
+struct Reader<'a> {
+    graph: &'a Graph,
+    analysis: &'a Analysis,
+    program: Program,
+    names: BTreeMap<String, BufId>,
+    leaves: BTreeMap<String, LeafId>,
+    shards: BTreeMap<String, usize>,
+    backward: bool,
+    table: Option<StepId>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(graph: &'a Graph, analysis: &'a Analysis) -> Self {
+        let program = Program {
+            model: graph.model.clone(),
+            digest: graph.digest(),
+            plan: "test".into(),
+            world: 0,
+            factors: analysis.factors.clone(),
+            groupings: vec![],
+            exchanges: BTreeMap::new(),
+            roles: vec![],
+        };
+        let (names, leaves, shards) = Default::default();
+        Self { graph, analysis, program, names, leaves, shards, backward: false, table: None }
+    }
+
+    fn finish(mut self) -> Program {
+        self.program.world = self.program.roles.iter().map(|role| role.ranks.len() as u32).sum();
+        self.program
+    }
+
+    fn role(&mut self) -> &mut Role {
+        self.program.roles.last_mut().expect("a role")
+    }
+
+    fn body(&mut self) -> &mut Body {
+        &mut self.role().body
+    }
+
+    fn buf(&mut self, name: &str) -> BufId {
+        let name = name.trim();
+        if let Some(known) = self.names.get(name) {
+            return *known;
+        }
+        let body = self.body();
+        let id = BufId::new(body.bufs.len());
+        body.bufs.push(Buf { name: name.into(), tensor: TensorId(u32::MAX), grad: false });
+        self.names.insert(name.into(), id);
+        id
+    }
+
+    fn bufs(&mut self, list: &str) -> Vec<BufId> {
+        list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| self.buf(name)).collect()
+    }
+
+    fn optional(&mut self, list: &str) -> Vec<Option<BufId>> {
+        let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+        names.map(|name| (name != "_").then(|| self.buf(name))).collect()
+    }
+
+    fn tensor(&self, name: &str) -> TensorId {
+        self.graph.find(name.trim_start_matches('%')).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    fn region(&self, tensor: TensorId, text: &str) -> Region {
+        let sizes = self.analysis.flat(tensor);
+        let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+        assert_eq!(parts.len(), sizes.len(), "{text}: {sizes:?}");
+        let interval = |(part, size): (&&str, &i64)| match part.split_once("..") {
+            Some((lo, hi)) => Interval { lo: lo.parse().unwrap(), hi: hi.parse().unwrap() },
+            None => Interval::whole(*size),
+        };
+        Region(parts.iter().zip(&sizes).map(interval).collect())
+    }
+
+    fn regions(&mut self, tensor: TensorId, text: &str) -> Vec<Region> {
+        let all: Vec<Region> = text.split('|').map(|part| self.region(tensor, part)).collect();
+        let ranks = self.role().ranks.len();
+        if all.len() == 1 { vec![all[0].clone(); ranks] } else { all }
+    }
+
+    fn push(&mut self, instr: Instr) {
+        let backward = self.backward;
+        let body = self.body();
+        if backward { body.backward.push(instr) } else { body.forward.push(instr) }
+    }
+
+    fn line(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let rest = rest.trim();
+        match word {
+            "group" => {
+                let group = |text: &str| text.split(',').map(|rank| RankId(rank.parse().unwrap())).collect();
+                self.program.groupings.push(rest.split(' ').map(group).collect());
+            }
+            "ranks" => self.new_role(rest),
+            "constant" => self.constant(rest),
+            "shard" | "hold" => self.shard(rest, word == "shard"),
+            "leaf" => self.leaf(rest),
+            "input" => self.input(rest),
+            "random" => self.random(rest),
+            "output" => {
+                let buf = if rest == "none" { None } else { Some(self.buf(rest)) };
+                self.body().outputs.push(buf);
+            }
+            "seed" => {
+                let buf = self.buf(rest);
+                self.body().seeds.push(buf);
+                self.backward = true;
+            }
+            "table" => self.exchange_table(rest),
+            "from" | "to" | "piece" => self.exchange_row(word, rest),
+            _ => self.instr(word, rest),
+        }
+    }
+
+    fn new_role(&mut self, rest: &str) {
+        let ranks: Vec<RankId> = rest.split(',').map(|rank| RankId(rank.parse().unwrap())).collect();
+        let tables = vec![Table::default(); ranks.len()];
+        self.program.roles.push(Role { ranks, tables, body: Body::default() });
+        self.names.clear();
+        self.leaves.clear();
+        self.shards.clear();
+        self.backward = false;
+    }
+
+    fn constant(&mut self, rest: &str) {
+        let (name, values) = rest.split_once(' ').unwrap();
+        let values: Vec<i64> = values.split(' ').map(|value| value.parse().unwrap()).collect();
+        let role = self.role();
+        role.body.holes.push(name.into());
+        role.tables.iter_mut().zip(values).for_each(|(table, value)| table.constants.push(value));
+    }
+
+    fn shard(&mut self, rest: &str, leaf: bool) {
+        let mut words = rest.splitn(3, ' ');
+        let (name, tensor) = (words.next().unwrap(), self.tensor(words.next().unwrap()));
+        let regions = self.regions(tensor, words.next().unwrap_or(""));
+        let index = self.role().tables[0].shards.len();
+        let tables = self.role().tables.iter_mut();
+        tables.zip(&regions).for_each(|(table, region)| {
+            table.shards.push(Shard { tensor, region: region.clone() });
+        });
+        self.shards.insert(name.into(), index);
+        if leaf {
+            self.new_leaf(name, index, tensor, regions);
+        }
+    }
+
+    fn leaf(&mut self, rest: &str) {
+        let mut words = rest.splitn(3, ' ');
+        let (name, shard) = (words.next().unwrap(), self.shards[words.next().unwrap()]);
+        let tensor = self.role().tables[0].shards[shard].tensor;
+        let regions = self.regions(tensor, words.next().unwrap_or(""));
+        self.new_leaf(name, shard, tensor, regions);
+    }
+
+    fn new_leaf(&mut self, name: &str, shard: usize, tensor: TensorId, regions: Vec<Region>) {
+        let buf = self.buf(name);
+        let body = self.body();
+        let number = body.leaves.iter().filter(|leaf| leaf.tensor == tensor).count() as u32;
+        let id = LeafId::new(body.leaves.len());
+        body.leaves.push(Leaf { tensor, number, buf });
+        let tables = self.role().tables.iter_mut();
+        tables.zip(regions).for_each(|(table, region)| table.leaves.push((shard, region)));
+        self.leaves.insert(name.into(), id);
+    }
+
+    fn input(&mut self, rest: &str) {
+        let mut words = rest.splitn(3, ' ');
+        let (buf, tensor) = (self.buf(words.next().unwrap()), self.tensor(words.next().unwrap()));
+        let regions = self.regions(tensor, words.next().unwrap_or(""));
+        self.body().inputs.push(InputPart { tensor, buf });
+        self.role().tables.iter_mut().zip(regions).for_each(|(table, region)| table.inputs.push(region));
+    }
+
+    fn random(&mut self, rest: &str) {
+        let (op, regions) = rest.split_once(' ').unwrap();
+        let op = OpId(op.parse().unwrap());
+        let tensor = self.graph.op(op).outputs[0].unwrap();
+        let regions = self.regions(tensor, regions);
+        let tables = self.role().tables.iter_mut();
+        tables.zip(regions).for_each(|(table, region)| table.random.push((op, vec![region])));
+    }
+
+    fn exchange_table(&mut self, rest: &str) {
+        let words: Vec<&str> = rest.split(' ').collect();
+        let (step, tensor) = (StepId(words[0].parse().unwrap()), self.tensor(words[1]));
+        let reduction = reduction(words[2]);
+        let exchange = Exchange { tensor, reduction, sources: vec![], targets: vec![], pieces: vec![] };
+        self.program.exchanges.insert(step, exchange);
+        self.table = Some(step);
+    }
+
+    fn exchange_row(&mut self, word: &str, rest: &str) {
+        let step = self.table.unwrap();
+        let tensor = self.program.exchanges[&step].tensor;
+        let (numbers, region) = match word {
+            "piece" => {
+                let mut words = rest.splitn(3, ' ');
+                let pair = [words.next().unwrap(), words.next().unwrap()];
+                (pair.map(|w| w.parse::<usize>().unwrap()).to_vec(), words.next().unwrap_or(""))
+            }
+            _ => {
+                let (rank, region) = rest.split_once(' ').unwrap_or((rest, ""));
+                (vec![rank.parse::<usize>().unwrap()], region)
+            }
+        };
+        let region = self.region(tensor, region);
+        let exchange = self.program.exchanges.get_mut(&step).unwrap();
+        match word {
+            "from" => exchange.sources.push((RankId::new(numbers[0]), region)),
+            "to" => exchange.targets.push((RankId::new(numbers[0]), region)),
+            _ => exchange.pieces.push(Piece { from: numbers[0], to: numbers[1], region }),
+        }
+    }
+
+    fn instr(&mut self, word: &str, rest: &str) {
+        let mut sections = rest.split(" : ");
+        let head = sections.next().unwrap();
+        let sections: Vec<&str> = sections.collect();
+        let (left, right) = head.split_once("->").unwrap_or((head, ""));
+        let mut left = left.trim();
+        let mut next = || {
+            let (first, others) = left.split_once(' ').unwrap_or((left, ""));
+            left = others.trim();
+            first.to_string()
+        };
+        let has_step = !matches!(word, "slice" | "add" | "update");
+        let step = StepId(if has_step { next().parse().unwrap() } else { 0 });
+        let grouped = matches!(word, "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "reduce_gradients");
+        let group = GroupingId(if grouped { next()[1..].parse().unwrap() } else { 0 });
+        let by = (word == "all_reduce").then(|| reduction(&next()));
+        let instr = match word {
+            "call" | "recompute" => {
+                let (inputs, outputs) = (self.bufs(left), self.bufs(right));
+                let ops = sections[0].split(';').map(|op| self.op(op.trim())).collect();
+                Instr::Call(Call { step, inputs, outputs, ops, recompute: word == "recompute" })
+            }
+            "grad" => {
+                self.backward = true;
+                Instr::Grad(Grad { step, from: self.optional(left), to: self.optional(right) })
+            }
+            "add" => Instr::Add { from: self.bufs(left), to: self.buf(right) },
+            "slice" => self.slice(left, right, sections[0]),
+            "update" => {
+                let (shard, from) = left.split_once(' ').unwrap();
+                Instr::Update { shard: self.shards[shard], from: self.buf(from) }
+            }
+            "all_reduce" => {
+                let (from, to) = (self.buf(left), self.buf(right));
+                Instr::AllReduce { step, group, reduction: by.unwrap(), from, to }
+            }
+            "all_gather" => {
+                Instr::AllGather { step, group, from: self.buf(left), to: self.buf(right), cut: self.cut(sections[0]) }
+            }
+            "reduce_scatter" => {
+                Instr::ReduceScatter { step, group, from: self.buf(left), to: self.buf(right), cut: self.cut(sections[0]) }
+            }
+            "all_to_all" => Instr::AllToAll {
+                step,
+                group,
+                from: self.buf(left),
+                to: self.buf(right),
+                send: self.cut(sections[0]),
+                receive: self.cut(sections[1]),
+            },
+            "exchange" => Instr::Exchange { step, from: self.bufs(left), to: self.bufs(right) },
+            "reduce_gradients" => {
+                let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();
+                Instr::ReduceGradients { step, group, leaves }
+            }
+            "exchange_gradients" => {
+                let names = |text: &'_ str| -> Vec<String> {
+                    text.split(',').map(|n| n.trim().to_string()).filter(|n| !n.is_empty()).collect()
+                };
+                let leaves = names(left).iter().map(|name| self.leaves[name]).collect();
+                let shards = names(right).iter().map(|name| self.shards[name]).collect();
+                Instr::ExchangeGradients { step, leaves, shards }
+            }
+            other => panic!("unknown {other}"),
+        };
+        self.push(instr);
+    }
+
+    /// `[2, 8] 0 [1, 1]`: each extent is a dim, `[[3, 4], [8]]` gives factors.
+    fn cut(&mut self, text: &str) -> Cut {
+        let (extents, rest) = self.extents(text);
+        let (factor, sizes) = rest.trim().split_once(' ').unwrap();
+        let sizes = sizes.trim_matches(['[', ']']).split(',').map(|size| size.trim().parse().unwrap()).collect();
+        Cut { extents, factor: factor.parse().unwrap(), sizes }
+    }
+
+    fn extents<'t>(&mut self, text: &'t str) -> (Vec<Vec<Arg>>, &'t str) {
+        let mut rest = text.trim();
+        let Arg::List(dims) = self.value(&mut rest) else { panic!("{text}") };
+        let dim = |arg| match arg {
+            Arg::List(items) => items,
+            one => vec![one],
+        };
+        (dims.into_iter().map(dim).collect(), rest)
+    }
+
+    fn slice(&mut self, from: &str, to: &str, text: &str) -> Instr {
+        let (extents, rest) = self.extents(text);
+        let region = rest
+            .split(',')
+            .map(|pair| {
+                let (lo, hi) = pair.trim().split_once("..").unwrap();
+                (self.value(&mut { lo }), self.value(&mut { hi }))
+            })
+            .collect();
+        Instr::Slice(Slice { from: self.buf(from), to: self.buf(to), extents, region })
+    }
+
+    fn op(&mut self, text: &str) -> LocalOp {
+        let (outputs, call) = text.split_once('=').unwrap();
+        let outputs = self.optional(outputs);
+        let (target, mut rest) = call.trim().split_once('(').unwrap();
+        let (mut args, mut kwargs) = (vec![], vec![]);
+        while !rest.starts_with(')') {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap();
+            if rest[end..].starts_with('=') {
+                let name = rest[..end].to_string();
+                rest = &rest[end + 1..];
+                kwargs.push((name, self.value(&mut rest)));
+            } else {
+                args.push(self.value(&mut rest));
+            }
+            rest = rest.trim_start_matches([',', ' ']);
+        }
+        let no_grad = rest.contains("nograd");
+        LocalOp { op: OpId(u32::MAX), target: target.into(), args, kwargs, outputs, no_grad }
+    }
+
+    fn value(&mut self, rest: &mut &str) -> Arg {
+        if let Some(mut inner) = rest.strip_prefix('[') {
+            let mut items = vec![];
+            while !inner.starts_with(']') {
+                items.push(self.value(&mut inner));
+                inner = inner.trim_start_matches([',', ' ']);
+            }
+            *rest = &inner[1..];
+            return Arg::List(items);
+        }
+        let end = rest.find([',', ')', ']', ' ']).unwrap_or(rest.len());
+        let word = rest[..end].trim();
+        *rest = &rest[end..];
+        let holes = &self.role().body.holes;
+        if let Some(hole) = holes.iter().position(|hole| hole == word) {
+            return Arg::Hole(hole as u32);
+        }
+        if let Some(dtype) = graph::Dtype::parse(word) {
+            return Arg::Dtype(dtype);
+        }
+        match word {
+            "None" => Arg::None,
+            "True" => Arg::Bool(true),
+            "False" => Arg::Bool(false),
+            _ => match (word.parse::<i64>(), word.parse::<f64>()) {
+                (Ok(value), _) => Arg::Int(value),
+                (_, Ok(value)) => Arg::Float(value),
+                _ => Arg::Buf(self.buf(word)),
+            },
+        }
+    }
+}
+
+fn reduction(name: &str) -> Reduction {
+    Reduction::MARKS.iter().find(|row| row.2 == name).expect("a reduction").0
+}

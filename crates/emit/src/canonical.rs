@@ -1,0 +1,124 @@
+//! One form for programs that are the same up to names and numbers of bufs.
+
+use std::collections::HashSet;
+
+use graph::{OpId, TensorId};
+use program::{Arg, Body, BufId, Call, Instr, LocalOp, Program};
+
+/// The program as [`crate::read`] would number it, without the hints that text does not hold: names
+/// of bufs and holes, operators, and tensors of bufs that calls and their backward make.
+///
+/// Two programs are the same code if these are equal.
+#[must_use]
+pub fn canonical(program: &Program) -> Program {
+    let mut program = program.clone();
+    for role in &mut program.roles {
+        role.body = body(&role.body);
+    }
+    program
+}
+
+fn body(old: &Body) -> Body {
+    let mut new = old.clone();
+    let mut order = Order { new: vec![None; old.bufs.len()], bufs: vec![], old, told: true };
+    new.inputs.iter_mut().for_each(|input| order.define(&mut input.buf));
+    new.leaves.iter_mut().for_each(|leaf| order.define(&mut leaf.buf));
+    new.forward.iter_mut().for_each(|instr| order.instr(instr));
+    new.outputs.iter_mut().flatten().for_each(|buf| order.define(buf));
+    new.seeds.iter_mut().for_each(|buf| order.define(buf));
+    new.backward.iter_mut().for_each(|instr| order.instr(instr));
+    new.bufs = order.bufs;
+    new.holes = (0..old.holes.len()).map(|index| format!("hole_{index}")).collect();
+    new
+}
+
+struct Order<'a> {
+    new: Vec<Option<BufId>>,
+    bufs: Vec<program::Buf>,
+    old: &'a Body,
+    /// Whether the text tells the tensors of the bufs that come now.
+    told: bool,
+}
+
+impl Order<'_> {
+    /// The new number of a buf, which is the next one if it had none.
+    fn define(&mut self, buf: &mut BufId) {
+        let entry = &mut self.new[buf.index()];
+        let id = *entry.get_or_insert(BufId::new(self.bufs.len()));
+        if id.index() == self.bufs.len() {
+            let mut made = self.old.buf(*buf).clone();
+            made.name.clear();
+            if !self.told {
+                made.tensor = TensorId(u32::MAX);
+            }
+            self.bufs.push(made);
+        }
+        *buf = id;
+    }
+
+    fn copy(&mut self, from: &mut BufId, to: &mut BufId) {
+        self.define(from);
+        self.told = self.bufs[from.index()].tensor != TensorId(u32::MAX);
+        self.define(to);
+        self.told = true;
+    }
+
+    fn instr(&mut self, instr: &mut Instr) {
+        match instr {
+            Instr::Call(call) => self.call(call),
+            Instr::Grad(grad) => {
+                grad.from.iter_mut().flatten().for_each(|buf| self.define(buf));
+                self.told = false;
+                grad.to.iter_mut().flatten().for_each(|buf| self.define(buf));
+                self.told = true;
+            }
+            Instr::Slice(slice) => self.copy(&mut slice.from, &mut slice.to),
+            Instr::Add { from, to } => {
+                from.iter_mut().for_each(|buf| self.define(buf));
+                self.told = from.first().is_some_and(|b| self.bufs[b.index()].tensor != TensorId(u32::MAX));
+                self.define(to);
+                self.told = true;
+            }
+            Instr::AllReduce { from, to, .. }
+            | Instr::AllGather { from, to, .. }
+            | Instr::ReduceScatter { from, to, .. }
+            | Instr::AllToAll { from, to, .. } => self.copy(from, to),
+            Instr::Exchange { from, to, .. } => {
+                from.iter_mut().for_each(|buf| self.define(buf));
+                to.iter_mut().for_each(|buf| self.define(buf));
+            }
+            Instr::Update { from, .. } => self.define(from),
+            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => {}
+        }
+    }
+
+    /// Inputs that are no leaves keep their order; leaves follow in the order of their first use.
+    fn call(&mut self, call: &mut Call) {
+        self.told = false;
+        call.ops.iter_mut().for_each(|op| self.op(op));
+        call.inputs.iter_mut().chain(&mut call.outputs).for_each(|buf| self.define(buf));
+        let first = self.old.inputs.len();
+        let leaves = first..first + self.old.leaves.len();
+        let is_leaf = |buf: &BufId| leaves.contains(&buf.index());
+        call.inputs.retain(|buf| !is_leaf(buf));
+        let mut seen = HashSet::new();
+        let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
+        call.inputs.extend(read.filter(|buf| is_leaf(buf) && seen.insert(*buf)));
+        self.told = true;
+    }
+
+    fn op(&mut self, op: &mut LocalOp) {
+        op.op = OpId(u32::MAX);
+        op.args.iter_mut().for_each(|arg| self.arg(arg));
+        op.kwargs.iter_mut().for_each(|(_, arg)| self.arg(arg));
+        op.outputs.iter_mut().flatten().for_each(|buf| self.define(buf));
+    }
+
+    fn arg(&mut self, arg: &mut Arg) {
+        match arg {
+            Arg::Buf(buf) => self.define(buf),
+            Arg::List(items) => items.iter_mut().for_each(|item| self.arg(item)),
+            _ => {}
+        }
+    }
+}

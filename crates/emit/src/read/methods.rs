@@ -1,0 +1,361 @@
+//! The methods of `run`, back to instructions.
+
+use std::collections::{HashMap, HashSet};
+
+use diag::{Error, Result};
+use graph::TensorId;
+use program::{Arg, BufId, Call, Cut, Grad, GroupingId, Instr, LeafId, Slice, StepId};
+
+use super::body::{Reader, Scope};
+use super::code::{Value, plain};
+use super::tables::reduction;
+use crate::python::{self, Expr};
+use crate::write::even_sizes;
+
+/// One statement of `forward` or `backward`.
+pub(super) struct Methods<'a, 'r> {
+    pub(super) reader: &'r mut Reader<'a>,
+    pub(super) scope: &'r mut Scope<'a>,
+    /// The size of this role's group in each grouping.
+    pub(super) sizes: &'r [usize],
+    pub(super) line: u32,
+}
+
+/// A method's arguments that are still to be read.
+struct Args<'e, 'a> {
+    args: std::slice::Iter<'e, Expr<'a>>,
+    kwargs: &'e [(&'a str, Expr<'a>)],
+}
+
+impl<'e, 'a> Args<'e, 'a> {
+    fn named(&self, name: &str) -> Option<&'e Expr<'a>> {
+        self.kwargs.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+}
+
+impl<'a> Methods<'a, '_> {
+    pub(super) fn instr(&mut self, targets: &[&'a str], unpack: bool, value: &Expr<'a>) -> Result<Instr> {
+        match value {
+            Expr::Call(call) => match &call.function {
+                Expr::Attr(object, name) if **object == Expr::Name("run") => {
+                    self.method(name, targets, unpack, call)
+                }
+                Expr::Attr(object, "cut") if **object == Expr::Name("ops") => self.slice(targets, unpack, call),
+                _ => Err(self.misuse("only methods of `run` are called here")),
+            },
+            _ => self.add(targets, unpack, value),
+        }
+    }
+
+    fn method(
+        &mut self,
+        name: &str,
+        targets: &[&'a str],
+        unpack: bool,
+        call: &python::Call<'a>,
+    ) -> Result<Instr> {
+        let allowed: &[&str] = match name {
+            "call" => &["recompute"],
+            "all_reduce" => &["op"],
+            "all_gather" | "reduce_scatter" => &["sizes", "factors"],
+            "all_to_all" => &["send_sizes", "receive_sizes", "send_factors", "receive_factors"],
+            _ => &[],
+        };
+        if let Some((key, _)) = call.kwargs.iter().find(|(key, _)| !allowed.contains(key)) {
+            return Err(self.misuse(format!("`run.{name}` has no argument `{key}`")));
+        }
+        let mut args = Args { args: call.args.iter(), kwargs: &call.kwargs };
+        if name == "update" {
+            let (shard, from) = (self.index(args.args.next())?, self.next_buf(&mut args)?);
+            self.end(targets, 0, unpack, &args)?;
+            return Ok(Instr::Update { shard, from });
+        }
+        let step = StepId(self.id(args.args.next())?);
+        match name {
+            "call" => self.call(step, targets, unpack, &mut args),
+            "grad" => self.grad(step, targets, unpack, &mut args),
+            "exchange" => self.exchange(step, targets, unpack, &mut args),
+            "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
+                self.collective(name, step, targets, unpack, &mut args)
+            }
+            "reduce_gradients" => {
+                let group = self.group(&mut args)?;
+                let leaves = self.leaves(args.args.next())?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::ReduceGradients { step, group, leaves })
+            }
+            "exchange_gradients" => {
+                let leaves = self.leaves(args.args.next())?;
+                let shards = self.list(args.args.next(), |item| self.index(Some(item)))?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::ExchangeGradients { step, leaves, shards })
+            }
+            _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
+        }
+    }
+
+    fn call(
+        &mut self,
+        step: StepId,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
+        let Some(Expr::Name(name)) = args.args.next() else {
+            return Err(self.misuse("`run.call` runs something other than a function"));
+        };
+        let values = self.values(args)?;
+        let mut inputs: Vec<BufId> = vec![];
+        let mut seen = HashSet::new();
+        for value in &values {
+            if let Value::Buf(buf) = value {
+                if !seen.insert(*buf) {
+                    return Err(self.misuse("a tensor is passed twice"));
+                }
+                inputs.extend((!self.reader.is_leaf(*buf)).then_some(*buf));
+            }
+        }
+        let recompute = match args.named("recompute") {
+            None => false,
+            Some(Expr::Bool(value)) => *value,
+            Some(_) => return Err(self.misuse("`recompute` is not True or False")),
+        };
+        let line = self.line;
+        let mut code = self.reader.code();
+        let outputs = code.call(name, values, usize::MAX, false, line)?;
+        let ops = code.ops;
+        seen.clear();
+        let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
+        inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
+        self.bind(targets, unpack, &outputs)?;
+        Ok(Instr::Call(Call { step, inputs, outputs, ops, recompute }))
+    }
+
+    fn values(&mut self, args: &mut Args<'_, 'a>) -> Result<Vec<Value>> {
+        let mut names: HashMap<&str, Value> = HashMap::new();
+        names.insert("p", Value::Tree("p".to_owned()));
+        names.insert("k", Value::Holes);
+        let line = self.line;
+        let mut values = vec![];
+        for arg in args.args.by_ref() {
+            values.push(match arg {
+                Expr::Name(name) if !names.contains_key(name) => {
+                    Value::Buf(self.reader.buf(self.scope, arg, line)?)
+                }
+                _ => self.reader.code().argument(&names, arg, line)?,
+            });
+        }
+        Ok(values)
+    }
+
+    fn bind(&mut self, targets: &[&'a str], unpack: bool, results: &[BufId]) -> Result<()> {
+        if targets.len() != results.len() || unpack != (results.len() > 1) {
+            return Err(self.misuse(format!("there are {} results", results.len())));
+        }
+        for (name, buf) in targets.iter().zip(results) {
+            self.reader.define(self.scope, name, *buf, self.line)?;
+            self.reader.body.bufs[buf.index()].name = (*name).to_owned();
+        }
+        Ok(())
+    }
+
+    /// The gradients of what the call with this step returned and took.
+    fn grad(
+        &mut self,
+        step: StepId,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
+        let mut from = vec![];
+        for arg in args.args.by_ref() {
+            from.push(if *arg == Expr::None { None } else { Some(self.buf(arg)?) });
+        }
+        if unpack != (targets.len() > 1) {
+            return Err(self.misuse("the gradients are assigned in another number"));
+        }
+        let tensors = self.reader.grad_tensors(step, targets.len());
+        let mut to = vec![];
+        for (name, tensor) in targets.iter().zip(tensors) {
+            to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
+        }
+        Ok(Instr::Grad(Grad { step, from, to }))
+    }
+
+    fn exchange(
+        &mut self,
+        step: StepId,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
+        let mut from = vec![];
+        for arg in args.args.by_ref() {
+            from.push(self.buf(arg)?);
+        }
+        if unpack != (targets.len() > 1) {
+            return Err(self.misuse("the results are assigned in another number"));
+        }
+        let tensor = self.reader.exchanged.get(&step).copied().unwrap_or(TensorId(u32::MAX));
+        let grad = self.reader.in_backward;
+        let to = targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect::<Result<_>>()?;
+        Ok(Instr::Exchange { step, from, to })
+    }
+
+    fn collective(
+        &mut self,
+        name: &str,
+        step: StepId,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
+        let from = self.next_buf(args)?;
+        let group = self.group(args)?;
+        let mut instr = |to| match name {
+            "all_gather" => Ok(Instr::AllGather { step, group, from, to, cut: self.cut(args, group, "")? }),
+            "reduce_scatter" => Ok(Instr::ReduceScatter { step, group, from, to, cut: self.cut(args, group, "")? }),
+            "all_to_all" => {
+                let send = self.cut(args, group, "send_")?;
+                Ok(Instr::AllToAll { step, group, from, to, send, receive: self.cut(args, group, "receive_")? })
+            }
+            _ => {
+                let word = match args.named("op") {
+                    None => Some("sum"),
+                    Some(Expr::Str(word)) => Some(word.as_ref()),
+                    Some(_) => None,
+                };
+                let reduction = word.and_then(reduction);
+                let reduction = reduction.ok_or_else(|| self.misuse("`op` is no reduction"))?;
+                Ok(Instr::AllReduce { step, group, reduction, from, to })
+            }
+        };
+        let to = BufId::new(self.reader.body.bufs.len());
+        let instr = instr(to)?;
+        self.end(targets, 1, unpack, args)?;
+        self.like(targets[0], from)?;
+        Ok(instr)
+    }
+
+    fn cut(&self, args: &mut Args<'_, 'a>, group: GroupingId, prefix: &str) -> Result<Cut> {
+        let factor = self.index(args.args.next())?;
+        let extents = args.named(&format!("{prefix}factors"));
+        let extents = self.extents(extents.ok_or_else(|| self.misuse("`factors` is missing"))?)?;
+        let sizes = match args.named(&format!("{prefix}sizes")) {
+            Some(sizes) => self.list(Some(sizes), |item| self.int(item))?,
+            None => {
+                let count = self.sizes.get(group.index()).copied().unwrap_or(0);
+                let even = even_sizes(&extents, factor, count);
+                even.ok_or_else(|| self.misuse("`sizes` is missing, and the pieces are not all of one size"))?
+            }
+        };
+        Ok(Cut { extents, factor, sizes })
+    }
+
+    fn slice(&mut self, targets: &[&'a str], unpack: bool, call: &python::Call<'a>) -> Result<Instr> {
+        let [from, extents, region] = call.args.as_slice() else {
+            return Err(self.misuse("`ops.cut` takes a tensor, its factors and a region"));
+        };
+        let from = self.buf(from)?;
+        let extents = self.extents(extents)?;
+        let region = self.list(Some(region), |item| match item {
+            Expr::List(pair) if pair.len() == 2 => Ok((self.number(&pair[0])?, self.number(&pair[1])?)),
+            _ => Err(self.misuse("a region is a list of pairs")),
+        })?;
+        self.end(targets, 1, unpack, &Args { args: [].iter(), kwargs: &call.kwargs })?;
+        if !call.kwargs.is_empty() {
+            return Err(self.misuse("`ops.cut` has no keyword arguments"));
+        }
+        let to = self.like(targets[0], from)?;
+        Ok(Instr::Slice(Slice { from, to, extents, region }))
+    }
+
+    fn add(&mut self, targets: &[&'a str], unpack: bool, value: &Expr<'a>) -> Result<Instr> {
+        let mut from = vec![];
+        let mut rest = value;
+        while let Expr::Binary("+", sides) = rest {
+            from.push(self.buf(&sides.1)?);
+            rest = &sides.0;
+        }
+        from.push(self.buf(rest)?);
+        from.reverse();
+        self.end(targets, 1, unpack, &Args { args: [].iter(), kwargs: &[] })?;
+        let to = self.like(targets[0], from[0])?;
+        Ok(Instr::Add { from, to })
+    }
+
+    /// All arguments are read, and there are so many results.
+    fn end(&self, targets: &[&'a str], count: usize, unpack: bool, args: &Args<'_, 'a>) -> Result<()> {
+        if args.args.len() > 0 {
+            return Err(self.misuse("there are too many arguments"));
+        }
+        if targets.len() != count || unpack {
+            return Err(self.misuse(format!("there must be {count} results")));
+        }
+        Ok(())
+    }
+
+    fn like(&mut self, name: &'a str, from: BufId) -> Result<BufId> {
+        let (tensor, grad) = (self.reader.body.buf(from).tensor, self.reader.body.buf(from).grad);
+        self.new_buf(name, tensor, grad)
+    }
+
+    fn new_buf(&mut self, name: &'a str, tensor: TensorId, grad: bool) -> Result<BufId> {
+        let buf = self.reader.new_buf(name, tensor, grad);
+        self.reader.define(self.scope, name, buf, self.line)?;
+        Ok(buf)
+    }
+
+    fn next_buf(&self, args: &mut Args<'_, 'a>) -> Result<BufId> {
+        let arg = args.args.next().ok_or_else(|| self.misuse("a tensor is missing"))?;
+        self.buf(arg)
+    }
+
+    fn buf(&self, expr: &Expr<'a>) -> Result<BufId> {
+        self.reader.buf(self.scope, expr, self.line)
+    }
+
+    fn group(&self, args: &mut Args<'_, 'a>) -> Result<GroupingId> {
+        let id = GroupingId(self.id(args.args.next())?);
+        if id.index() < self.sizes.len() { Ok(id) } else { Err(self.misuse("there is no grouping of this number")) }
+    }
+
+    fn leaves(&self, list: Option<&Expr<'a>>) -> Result<Vec<LeafId>> {
+        self.list(list, |item| self.reader.leaf(item, "p", self.line).map(LeafId::new))
+    }
+
+    fn extents(&self, expr: &Expr<'a>) -> Result<Vec<Vec<Arg>>> {
+        self.list(Some(expr), |dim| self.list(Some(dim), |factor| self.number(factor)))
+    }
+
+    fn list<T>(&self, expr: Option<&Expr<'a>>, mut read: impl FnMut(&Expr<'a>) -> Result<T>) -> Result<Vec<T>> {
+        match expr {
+            Some(Expr::List(items)) => items.iter().map(&mut read).collect(),
+            _ => Err(self.misuse("a list is missing")),
+        }
+    }
+
+    fn number(&self, expr: &Expr<'a>) -> Result<Arg> {
+        if let Some(hole) = self.reader.hole(expr, self.line)? {
+            return Ok(hole);
+        }
+        plain(expr).filter(|arg| matches!(arg, Arg::Int(_))).ok_or_else(|| self.misuse("a number is missing"))
+    }
+
+    fn int(&self, expr: &Expr<'a>) -> Result<i64> {
+        if let Expr::Int(value) = expr { Ok(*value) } else { Err(self.misuse("a number is missing")) }
+    }
+
+    fn id(&self, expr: Option<&Expr<'a>>) -> Result<u32> {
+        let value = expr.map(|expr| self.int(expr)).transpose()?.and_then(|value| u32::try_from(value).ok());
+        value.ok_or_else(|| self.misuse("a number is missing"))
+    }
+
+    fn index(&self, expr: Option<&Expr<'a>>) -> Result<usize> {
+        self.id(expr).map(|id| id as usize)
+    }
+
+    fn misuse(&self, what: impl Into<String>) -> Error {
+        self.reader.misuse(self.line, what)
+    }
+}

@@ -1,0 +1,204 @@
+//! Programs made by hand: their text, and reading it back.
+
+mod common;
+
+use common::{Builder, graph, program, single, stable, text};
+use emit::{emit, read};
+use graph::Graph;
+use program::{
+    Arg, Cut, Exchange, GroupingId, Instr, Leaf, Piece, Program, RankId, Shard, Slice, StepId,
+};
+use rules::{Interval, Reduction, Region};
+
+const GPT: &str = include_str!("gpt.graph");
+
+fn region(list: &[(i64, i64)]) -> Region {
+    Region(list.iter().map(|&(lo, hi)| Interval { lo, hi }).collect())
+}
+
+#[test]
+fn gpt_on_one_rank() {
+    let graph = graph(GPT);
+    insta::assert_snapshot!(text(&stable(&graph, &single(&graph))));
+}
+
+const MLP: &str = r#"
+model "MLP"
+module "c_fc" "Linear"
+module "gelu" "GELU"
+module "c_proj" "Linear"
+input %x f32[4,8] 0
+param %w1 f32[32,8] "c_fc.weight"
+param %b1 f32[32] "c_fc.bias"
+param %w2 f32[8,32] "c_proj.weight"
+op %linear f32[4,32] = aten.linear.default(%x, %w1, %b1) in "c_fc" at "model.py:10"
+op %gelu f32[4,32] = aten.gelu.default(%linear, approximate="tanh") in "gelu" at "model.py:11"
+op %linear_1 f32[4,8] = aten.linear.default(%gelu, %w2) in "c_proj" at "model.py:12"
+op %mean f32[] = aten.mean.default(%linear_1) in "" at "model.py:13"
+output %mean
+"#;
+
+/// Megatron: `c_fc` split by rows, `c_proj` by columns, one all-reduce.
+fn megatron(graph: &Graph) -> Program {
+    let mut b = Builder::new(graph);
+    let first = b.call(0..3, &["linear_1"], |_| {});
+    let partial = b.of("linear_1");
+    let sum = b.buf(b.id("linear_1"));
+    let step = b.step();
+    let (group, reduction) = (GroupingId(0), Reduction::Sum);
+    b.body.forward.push(Instr::AllReduce { step, group, reduction, from: partial, to: sum });
+    let second = b.call(3..4, &["mean"], |_| {});
+    b.outputs();
+    let seed = b.gradient("mean");
+    b.body.seeds.push(seed);
+    let g = b.gradient("linear_1");
+    b.grad(second, &[seed], &[g]);
+    b.grad(first, &[g], &[]);
+    let mut program = program(graph, 2);
+    program.groupings.push(vec![vec![RankId(0), RankId(1)]]);
+    let mut role = b.role(0..2);
+    for (rank, table) in role.tables.iter_mut().enumerate() {
+        let half = (16 * rank as i64, 16 * rank as i64 + 16);
+        let regions = [region(&[half, (0, 8)]), region(&[half]), region(&[(0, 8), half])];
+        for (index, region) in regions.into_iter().enumerate() {
+            table.shards[index].region = region.clone();
+            table.leaves[index].1 = region;
+        }
+    }
+    program.roles.push(role);
+    program
+}
+
+#[test]
+fn megatron_mlp_on_two_ranks() {
+    let graph = graph(MLP);
+    insta::assert_snapshot!(text(&stable(&graph, &megatron(&graph))));
+}
+
+const MIXED: &str = r#"
+model "Mixed"
+input %x f32[4,12] 0
+input %idx i64[4] 1
+param %w f32[12,12] "w"
+param %e f32[10,12] "e.weight" "head.weight"
+buffer %m f32[12] "m"
+op %embedding f32[4,12] = aten.embedding.default(%e, %idx) in "e" at "m.py:1"
+op %linear f32[4,12] = aten.linear.default(%x, %w) in "" at "m.py:2"
+op %mean f32[12] = aten.mean.dim(%linear, [0]) in "" at "m.py:3" nograd
+op %mul f32[12] = aten.mul.Tensor(%m, 0.9) in "" at "m.py:3" nograd
+op %add f32[12] = aten.add.Tensor(%mul, %mean, alpha=0.1) in "" at "m.py:3" nograd
+op %add_1 f32[4,12] = aten.add.Tensor(%embedding, %linear) in "" at "m.py:4"
+op %split f32[4,6], _ = aten.split.Tensor(%add_1, 6, 1) in "" at "m.py:5"
+op %cat f32[4,12] = aten.cat.default([%split, %split], 1) in "" at "m.py:6"
+op %dropout f32[4,12] = aten.dropout.default(%cat, 0.1, True) in "" at "m.py:7"
+op %sum f32[] = aten.sum.default(%dropout) in "" at "m.py:8"
+output %sum
+output none
+output %cat
+update "m" %add
+"#;
+
+/// Each kind of instruction at least once, with holes, slices, recomputation and uneven pieces.
+fn mixed(graph: &Graph) -> Program {
+    let mut b = Builder::new(graph);
+    b.body.holes = vec!["start_0".to_owned(), "lambda".to_owned()];
+    let again = b.extra("e", b.id("e"), false);
+    b.body.leaves.push(Leaf { tensor: b.id("e"), number: 1, buf: again });
+    let e = b.of("e");
+    b.call(0..1, &["embedding"], |op| {
+        op.target = "sw.embedding_shard".to_owned();
+        op.args.push(Arg::Hole(0));
+        op.args.push(Arg::Int(-1));
+    });
+    let (group, embedding) = (GroupingId(0), b.id("embedding"));
+    let (from, to, step) = (b.of("embedding"), b.buf(embedding), b.step());
+    b.body.forward.push(Instr::AllReduce { step, group, reduction: Reduction::Max, from, to });
+    let (from, to) = (to, b.buf(embedding));
+    let extents = vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Hole(1)]];
+    let part = vec![(Arg::Int(0), Arg::Int(4)), (Arg::Hole(0), Arg::Int(3)), (Arg::Int(-1), Arg::Int(4))];
+    b.body.forward.push(Instr::Slice(Slice { from, to, extents, region: part }));
+    let cut = |factor, sizes: &[i64]| Cut {
+        extents: vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Int(4)]],
+        factor,
+        sizes: sizes.to_vec(),
+    };
+    let (from, to, step) = (to, b.buf(embedding), b.step());
+    b.body.forward.push(Instr::AllGather { step, group, from, to, cut: cut(1, &[2, 1]) });
+    let (from, to, step) = (to, b.buf(embedding), b.step());
+    b.body.forward.push(Instr::ReduceScatter { step, group, from, to, cut: cut(0, &[2, 2]) });
+    let (from, to, step) = (to, b.buf(embedding), b.step());
+    let (send, receive) = (cut(1, &[1, 2]), cut(2, &[2, 2]));
+    b.body.forward.push(Instr::AllToAll { step, group, from, to, send, receive });
+    let (from, to, step) = (to, b.buf(embedding), b.step());
+    let other = b.extra("embedding", embedding, false);
+    b.body.forward.push(Instr::Exchange { step, from: vec![from], to: vec![to, other] });
+    let exchanged = step;
+    let last = b.call(1..10, &["sum", "cat", "add"], |op| {
+        if op.target == "aten.dropout.default" {
+            op.target = "sw.dropout".to_owned();
+            op.args = vec![op.args[0].clone(), Arg::Float(0.1), Arg::Int(i64::from(op.op.0)), Arg::Int(0)];
+        }
+    });
+    if let Some(Instr::Call(call)) = b.body.forward.last_mut() {
+        call.recompute = true;
+    }
+    b.body.forward.push(Instr::Update { shard: 2, from: b.of("add") });
+    b.outputs();
+    let (seed, seed_2) = (b.gradient("sum"), b.gradient("cat"));
+    b.body.seeds.extend([seed, seed_2]);
+    let (g, g_2, g_3) = (b.gradient("embedding"), b.gradient("embedding"), b.gradient("embedding"));
+    b.body.backward.push(Instr::Grad(program::Grad {
+        step: last,
+        from: vec![Some(seed), None],
+        to: vec![Some(g)],
+    }));
+    let step = b.step();
+    b.body.backward.push(Instr::Exchange { step, from: vec![], to: vec![g_2] });
+    let exchanged_2 = step;
+    b.body.backward.push(Instr::Add { from: vec![g, g_2, g], to: g_3 });
+    let step = b.step();
+    b.body.backward.push(Instr::Exchange { step, from: vec![g_3], to: vec![] });
+    b.body.backward.push(Instr::Grad(program::Grad { step: StepId(0), from: vec![Some(g_3)], to: vec![None] }));
+    let step = b.step();
+    let leaves = vec![program::LeafId(0), program::LeafId(3)];
+    b.body.backward.push(Instr::ReduceGradients { step, group, leaves: leaves.clone() });
+    let step = b.step();
+    b.body.backward.push(Instr::ExchangeGradients { step, leaves, shards: vec![0, 1] });
+    let _ = e;
+    let mut program = program(graph, 3);
+    program.groupings = vec![vec![vec![RankId(0), RankId(2)]]];
+    program.factors[embedding.index()] = vec![vec![4], vec![3, 4]];
+    let exchange = |reduction| Exchange {
+        tensor: embedding,
+        reduction,
+        sources: vec![(RankId(0), region(&[(0, 2), (0, 3), (0, 4)]))],
+        targets: vec![(RankId(2), region(&[(1, 4), (0, 3), (0, 4)]))],
+        pieces: vec![Piece { from: 0, to: 0, region: region(&[(1, 2), (0, 3), (0, 4)]) }],
+    };
+    program.exchanges.insert(exchanged, exchange(Reduction::Sum));
+    program.exchanges.insert(exchanged_2, exchange(Reduction::Any));
+    let mut role = b.role(0..2);
+    role.ranks[1] = RankId(2);
+    for (rank, table) in role.tables.iter_mut().enumerate() {
+        table.constants = vec![5 * rank as i64, 7];
+        table.leaves[3].0 = 1;
+        table.shards.truncate(3);
+        table.random = vec![(graph::OpId(8), vec![region(&[(0, 4), (0, 12)])])];
+    }
+    program.roles.push(role);
+    program
+}
+
+
+
+#[test]
+fn every_instruction() {
+    let graph = graph(MIXED);
+    insta::assert_snapshot!(text(&stable(&graph, &mixed(&graph))));
+}
+
+#[test]
+fn emitting_twice_gives_the_same_bytes() {
+    let graph = graph(MIXED);
+    assert_eq!(emit(&graph, &mixed(&graph)), emit(&graph, &mixed(&graph)));
+}

@@ -1,0 +1,185 @@
+"""Runs a program on all its ranks and compares with the single device, tensor by tensor.
+
+*Equal* is, in norms per tensor: `|a - b| <= 1e-9 * max(|b|, 1e-3 * r)`, with r the root mean square
+of all tensors' norms of that kind, so that a gradient that is mathematically zero does not need a
+loose tolerance.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shardwright.compiling import Bundle, sources
+from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.runtime.optimizer import optimizer
+
+STEPS = 3
+
+
+@dataclass
+class Result:
+    """What a training run of a few steps leaves."""
+
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def kinds(self) -> list[tuple[str, dict[str, Tensor]]]:
+        return [
+            ("loss", self.losses),
+            ("gradient", self.gradients),
+            ("parameter", self.parameters),
+            ("buffer", self.buffers),
+        ]
+
+
+def scalars(outputs: Any) -> list[Tensor]:
+    """The scalar results of a model, in order: its losses."""
+    leaves = torch.utils._pytree.tree_leaves(outputs)
+    return [x for x in leaves if isinstance(x, Tensor) and x.dim() == 0 and x.is_floating_point()]
+
+
+def reference(module: nn.Module, args: Sequence[Any], steps: int = STEPS) -> Result:
+    """The single device: a few steps of AdamW; gradients are those of the first step."""
+    module = copy.deepcopy(module)
+    result = Result()
+    adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    for step in range(steps):
+        adamw.zero_grad()
+        found = scalars(module(*args))
+        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
+        result.losses |= {f"{step}.{at}": loss.detach().clone() for at, loss in enumerate(found)}
+        if step == 0:
+            result.gradients = {
+                name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None
+            }
+        adamw.step()
+    result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
+    result.buffers = {name: b.clone() for name, b in module.named_buffers()}
+    return result
+
+
+@dataclass
+class Held:
+    """One shard after the run."""
+
+    name: str
+    kind: str
+    factors: list[list[int]]
+    region: Any
+    value: Tensor
+    gradient: Tensor | None
+
+
+def train(model: ParallelModule, args: Sequence[Any], steps: int = STEPS) -> tuple[list[list[Tensor]], list[Held]]:
+    """The same steps on one rank: losses by step, and what the rank holds at the end."""
+    adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    losses: list[list[Tensor]] = []
+    gradients: dict[int, Tensor | None] = {}
+    for step in range(steps):
+        adamw.zero_grad()
+        found = scalars(model(*args))
+        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
+        losses.append([loss.detach().clone() for loss in found])
+        if step == 0:
+            for at, shard in enumerate(model.shards.held):
+                grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
+                gradients[at] = None if grad is None else grad.clone()
+        adamw.step()
+    held = [
+        Held(
+            shard.tensor.names[0],
+            shard.tensor.kind,
+            shard.tensor.factors,
+            shard.region,
+            shard.data.detach().clone(),
+            gradients[at],
+        )
+        for at, shard in enumerate(model.shards.held)
+    ]
+    return losses, held
+
+
+def run(
+    bundle: Bundle, module: nn.Module, args: Sequence[Any], steps: int = STEPS, **options: Any
+) -> Result:
+    """Runs all ranks of a program in this process."""
+    program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
+    values = sources(module, bundle.captured)
+
+    def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
+        model = ParallelModule(program, comm, values, bundle.captured, **options)
+        return train(model, args, steps)
+
+    return assemble(run_local(bundle.devices, rank))
+
+
+def assemble(ranks: Sequence[tuple[list[list[Tensor]], list[Held]]]) -> Result:
+    """Whole tensors from all ranks' shards. Copies must agree, and together they cover everything."""
+    result = Result()
+    for losses, _ in ranks:
+        found = {f"{step}.{at}": x for step, row in enumerate(losses) for at, x in enumerate(row)}
+        for name, loss in found.items():
+            known = result.losses.setdefault(name, loss)
+            assert torch.allclose(known, loss, rtol=1e-12, atol=0), "ranks disagree about a loss"
+    for _, held in ranks:
+        for shard in held:
+            kind = {"param": result.parameters, "buffer": result.buffers}.get(shard.kind)
+            if kind is not None:
+                put(kind, shard, shard.value)
+            if shard.gradient is not None:
+                put(result.gradients, shard, shard.gradient)
+    for kind, tensors in result.kinds():
+        for name, whole in tensors.items():
+            if whole.is_floating_point():
+                assert not whole.isnan().any(), f"{kind} {name} is not covered by the ranks' shards"
+    return result
+
+
+def put(tensors: dict[str, Tensor], shard: Held, value: Tensor) -> None:
+    shape = [int(torch.tensor(dim).prod()) if dim else 1 for dim in shard.factors]
+    flat = [size for dim in shard.factors for size in dim]
+    missing = torch.full(shape, float("nan") if value.is_floating_point() else -(2**40)).to(value.dtype)
+    whole = tensors.setdefault(shard.name, missing)
+    index = tuple(slice(lo, hi) for lo, hi in shard.region)
+    view = whole.view(flat)
+    piece = value.reshape([hi - lo for lo, hi in shard.region])
+    there = view[index]
+    if value.is_floating_point():
+        known = ~there.isnan()
+        assert torch.allclose(there[known], piece[known], rtol=1e-10, atol=1e-14), (
+            f"copies of {shard.name} differ"
+        )
+    view[index] = piece
+
+
+def differences(ours: Result, theirs: Result) -> list[str]:
+    """What is not equal, worst first."""
+    found = []
+    for (kind, a), (_, b) in zip(ours.kinds(), theirs.kinds(), strict=True):
+        if a.keys() != b.keys():
+            found.append(f"{kind}: other names: {sorted(a.keys() ^ b.keys())}")
+            continue
+        norms = [float(x.double().norm()) for x in b.values()]
+        typical = (sum(n * n for n in norms) / max(len(norms), 1)) ** 0.5
+        for name in b:
+            gap = float((a[name].double() - b[name].double()).norm())
+            limit = 1e-9 * max(float(b[name].double().norm()), 1e-3 * typical)
+            if not gap <= limit:
+                found.append(f"{kind} {name}: |a - b| = {gap:.3g} > {limit:.3g}")
+    return found
+
+
+def assert_equal(ours: Result, theirs: Result, what: str = "") -> None:
+    found = differences(ours, theirs)
+    assert not found, f"{what}\n" + "\n".join(found[:12])
+
+
+Named = Mapping[str, Any]
