@@ -73,11 +73,16 @@ def parallelize(
 
 def save(bundle: Bundle, folder: str | Path) -> Path:
     """Writes an emitted program and its graph, all files or none."""
+    return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
+
+
+def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
+    """Puts a folder with these files in the place of another program's, in one step."""
     target = Path(folder)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     fresh.mkdir(parents=True)
     try:
-        for name, text in {**bundle.files, "graph.txt": bundle.graph_text}.items():
+        for name, text in files.items():
             (fresh / name).write_text(text)
         _replace(target, fresh)
     finally:

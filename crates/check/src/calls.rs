@@ -14,22 +14,25 @@ use crate::state::{Context, Held, Part, Rank, is_any, place, unify, unify_all};
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
-    let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
+    let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);    let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {
-        let number = first + offset;
-        let inputs: Option<Vec<Held>> = local.inputs().iter().map(|buf| rank.held(*buf)).collect();
-        let Some(inputs) = inputs else { continue };
+        let number = first + offset;        inputs.clear();
+        let reads = &cx.codes[rank.role].reads[number];
+        inputs.extend(reads.iter().filter_map(|buf| rank.held(*buf)));
+        if inputs.len() != reads.len() {
+            continue;
+        }
         let site = base + u32::try_from(number).expect("fewer than 2^32 operators");
-        let scene = Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs, table: rank.table };
+        let scene = Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs: &inputs, table: rank.table };
         match cx.finder.find(&mut cx.store, &scene) {
-            Ok(found) => {
-                for (buf, held) in local.outputs.iter().zip(found.outputs) {
+            Ok(part) => {
+                for (buf, held) in local.outputs.iter().zip(&cx.finder.outputs) {
                     if let Some(buf) = buf {
-                        rank.bufs[buf.index()] = held;
+                        rank.bufs[buf.index()] = *held;
                     }
                 }
-                rank.parts[number] = Some(found.part);
-                cx.tally.local(found.part.op, &local.target);
+                rank.parts[number] = Some(part);
+                cx.tally.local(part.op, &local.target);
             }
             Err(fault) => {
                 let place = place(rank, Some(offset));
@@ -109,8 +112,11 @@ fn follow(
 ) -> Result<bool, Fault> {
     let Some(outputs) = needing(cx, rank, call.outputs.iter().copied()) else { return Ok(false) };
     if outputs.len() != grad.from.len() {
-        return Err(Fault::new("SW0509", "a call is given another number of gradients than it has results that need one")
-            .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
+        return Err(Fault::new(
+            "SW0509",
+            "a call is given another number of gradients than it has results that need one",
+        )
+        .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
     }
     for (buf, from) in outputs.iter().zip(&grad.from) {
         let Some(from) = from else { continue };
@@ -141,11 +147,14 @@ fn add(
     (region, share): (ListId, ShareId),
 ) -> Result<(), Fault> {
     let held = rank.held(buf).expect("operands of found operators are known");
-    let (region, shares) = match sums.get(buf) {
+    let (region, shares) = match sums.get(buf) {        Some((known, had)) if known == region => (region, vec![had, share]),
         Some((known, had)) => {
             let joined = unify_all(cx.store.region(known), cx.store.region(region));
             let joined = joined.ok_or_else(|| {
-                Fault::new("SW0509", format!("gradients of different parts of {} are added", cx.name(held.of.tensor)))
+                Fault::new(
+                    "SW0509",
+                    format!("gradients of different parts of {} are added", cx.name(held.of.tensor)),
+                )
             })?;
             (cx.store.intervals.number(&joined), vec![had, share])
         }
@@ -196,7 +205,10 @@ impl Step<'_> {
             return Ok(());
         }
         if shares.iter().any(|share| !cx.store.is_everywhere(*share)) {
-            return Err(Fault::new("SW0509", "a gradient enters an operator that is not there for its whole region"));
+            return Err(Fault::new(
+                "SW0509",
+                "a gradient enters an operator that is not there for its whole region",
+            ));
         }
         refuse_ties(cx.facts, op, &at)?;
         let binding = cx.finder.bindings.get(self.part.binding).clone();
@@ -206,10 +218,9 @@ impl Step<'_> {
             let cut = cut(cx, op, *position, number, &at)?;
             let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true };
             let tensor = cx.facts.op(op).inputs[*position];
-            let share = cx.store.contribution(cx.facts, tensor, term);
-            let region = cx.facts.analysis.region(tensor, &cx.facts.analysis.op(op).inputs[*position], &at);
-            let region = cx.store.intervals.number(&region.0);
-            add(cx, rank, sums, *buf, (region, share))?;
+            let share = cx.store.contribution(cx.facts, tensor, term);            let carried = &cx.facts.analysis.op(op).inputs[*position];
+            let region = cx.store.part(cx.facts, tensor, carried, &at);
+add(cx, rank, sums, *buf, (region, share))?;
         }
         Ok(())
     }
@@ -288,6 +299,9 @@ fn cut(
     let loose = &cx.facts.op(op).loose[position];
     if loose.is_empty() {
         return Ok(FULL);
+    }    let loops = &cx.facts.analysis.op(op).loops;
+    if loose.iter().all(|&l| at[l] == Interval::whole(loops[l].size)) {
+        return Ok(FULL);
     }
     let intervals: Vec<Interval> = loose.iter().map(|&l| at[l]).collect();
     if intervals.iter().any(|i| is_any(*i)) {
@@ -313,8 +327,11 @@ fn give(
     let others = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf));
     let Some(inputs) = needing(cx, rank, others) else { return Ok(()) };
     if inputs.len() != grad.to.len() {
-        return Err(Fault::new("SW0509", "a call gives another number of gradients than it has inputs that need one")
-            .why(format!("expected {}, found {}", inputs.len(), grad.to.len())));
+        return Err(Fault::new(
+            "SW0509",
+            "a call gives another number of gradients than it has inputs that need one",
+        )
+        .why(format!("expected {}, found {}", inputs.len(), grad.to.len())));
     }
     for (buf, to) in inputs.iter().zip(&grad.to) {
         let (Some(to), Some(held)) = (to, rank.held(*buf)) else { continue };
@@ -336,8 +353,11 @@ fn give_leaf(
     debug_assert_eq!(region, state.region);
     if state.sealed {
         let name = cx.name(state.tensor);
-        return Err(Fault::new("SW0510", format!("the gradient of {name} is communicated before its last contribution"))
-            .why("expected the reduction after every backward that contributes, found one before this"));
+        return Err(Fault::new(
+            "SW0510",
+            format!("the gradient of {name} is communicated before its last contribution"),
+        )
+        .why("expected the reduction after every backward that contributes, found one before this"));
     }
     let of = Quantity { tensor: state.tensor, grad: true };
     rank.leaves[leaf].gradient = sum(cx, of, region, &[state.gradient, share])?;

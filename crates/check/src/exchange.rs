@@ -164,7 +164,10 @@ pub(crate) fn buffers(
 
 fn numbers(rank: RankId, expected: (usize, usize), found: (usize, usize)) -> Fault {
     Fault::new("SW0507", "an exchange has other buffers than its table says")
-        .why(format!("expected {} sources and {} targets, found {} and {}", expected.0, expected.1, found.0, found.1))
+        .why(format!(
+            "expected {} sources and {} targets, found {} and {}",
+            expected.0, expected.1, found.0, found.1
+        ))
         .at(rank, None)
 }
 
@@ -232,5 +235,6 @@ fn shard_fits(exchange: &Exchange, target: usize, rank: &Rank<'_>, shard: usize)
     if held.tensor == exchange.tensor && held.region == exchange.targets[target].1 {
         return Ok(());
     }
-    Err(Fault::new("SW0507", "an exchange brings gradients to another shard than its table says").at(rank.id, None))
+    Err(Fault::new("SW0507", "an exchange brings gradients to another shard than its table says")
+        .at(rank.id, None))
 }

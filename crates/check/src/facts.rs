@@ -12,9 +12,14 @@ use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
 /// A way in which a gradient reaches a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    Operand { op: OpId, position: usize },
+    Operand {
+        op: OpId,
+        position: usize,
+    },
     /// The gradient that the caller gives for an output.
-    Seed { output: usize },
+    Seed {
+        output: usize,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -187,9 +192,12 @@ impl<'g> Facts<'g> {
         let op = self.graph.op(id);
         let unique = random.then_some(id);
         let args: Vec<Arg> = op.args.iter().map(|arg| self.classed(arg)).collect();
-        let kwargs: Vec<(&String, Arg)> = op.kwargs.iter().map(|(name, arg)| (name, self.classed(arg))).collect();
+        let kwargs: Vec<(&String, Arg)> =
+            op.kwargs.iter().map(|(name, arg)| (name, self.classed(arg))).collect();
         let made: Vec<_> = (op.outputs.iter().flatten())
-            .map(|t| (self.graph.tensor(*t).dtype, &self.graph.tensor(*t).shape, &self.analysis.factors[t.index()]))
+            .map(|t| {
+                (self.graph.tensor(*t).dtype, &self.graph.tensor(*t).shape, &self.analysis.factors[t.index()])
+            })
             .collect();
         let present: Vec<bool> = op.outputs.iter().map(Option::is_some).collect();
         let dims = self.analysis.op(id);
@@ -214,7 +222,7 @@ impl<'g> Facts<'g> {
         let rule = self.analysis.rules[id.index()].as_ref();
         let loose = |(position, carried): (usize, &Vec<Option<usize>>)| {
             let once = rule.is_some_and(|rule| rule.inputs[position].once);
-            let free = |l: &usize| !carried.contains(&Some(*l)) && !(once && reduces(*l));
+            let free = |l: &usize| !(carried.contains(&Some(*l)) || once && reduces(*l));
             (0..dims.loops.len()).filter(free).collect()
         };
         let op = self.graph.op(id);
@@ -274,9 +282,9 @@ impl<'g> Facts<'g> {
                 }
             }
         }
-        for output in 0..self.graph.outputs.len() {
+        for (output, seeded) in seeded.iter().enumerate() {
             let Some(tensor) = self.graph.outputs[output].map(|t| self.class(t)) else { continue };
-            if seeded[output] && self.depends[tensor.index()] {
+            if *seeded && self.depends[tensor.index()] {
                 self.add_use(tensor, Use::Seed { output });
             }
         }

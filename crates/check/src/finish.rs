@@ -44,7 +44,8 @@ fn reduce_leaf(
     let states: Vec<_> = members.iter().zip(own).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
     let first = states[0];
     if let Some(other) = states.iter().find(|s| s.tensor != first.tensor || s.region != first.region) {
-        let text = |tensor: TensorId, region| format!("{}{}", cx.name(tensor), cx.region_text(tensor, region));
+        let text =
+            |tensor: TensorId, region| format!("{}{}", cx.name(tensor), cx.region_text(tensor, region));
         let (expected, found) = (text(first.tensor, first.region), text(other.tensor, other.region));
         return Err(Fault::new("SW0508", "gradients of different things are reduced")
             .why(format!("expected {expected} on every rank of the group, found {found}")));
@@ -88,8 +89,9 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
     }
     let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
     let expected = region_text(factors(tensor), &shard.region.0);
-    Err(Fault::new("SW0513", format!("{name} is updated with something else than its new value"))
-        .why(format!("expected %{}{expected}, found {part}{}", cx.facts.graph.tensor(value).name, cx.text(held))))
+    Err(Fault::new("SW0513", format!("{name} is updated with something else than its new value")).why(
+        format!("expected %{}{expected}, found {part}{}", cx.facts.graph.tensor(value).name, cx.text(held)),
+    ))
 }
 
 /// What a buffer of the model becomes.
@@ -191,9 +193,10 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
         Owner::Whole => ("the whole value".to_string(), None),
         Owner::Part(op) => ("the operator's result".into(), Some(op)),
         Owner::Use(number) => match cx.facts.uses[number as usize] {
-            Use::Operand { op, position } => {
-                (format!("the contribution by operand {position} of {}", cx.facts.graph.describe(op)), Some(op))
-            }
+            Use::Operand { op, position } => (
+                format!("the contribution by operand {position} of {}", cx.facts.graph.describe(op)),
+                Some(op),
+            ),
             Use::Seed { output } => (format!("the caller's gradient of output {output}"), None),
         },
     };
@@ -238,7 +241,8 @@ fn drawn_apart(cx: &mut Context<'_>) {
             if inside.len() > 1 { Verdict::Twice(Owner::Whole, EMPTY) } else { Verdict::Complete }
         });
         if verdict != Verdict::Complete {
-            let fault = Fault::new("SW0515", "parts of a random operator that overlap draw different numbers");
+            let fault =
+                Fault::new("SW0515", "parts of a random operator that overlap draw different numbers");
             cx.faults.push(fault.operator(cx.facts.graph.describe(op)));
         }
     }

@@ -9,25 +9,30 @@ use crate::local::Scene;
 use crate::share::Store;
 use crate::state::{is_any, unify};
 
-/// The interval of each loop that an operand carries.
-pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Vec<Option<Interval>>, Fault> {
+/// The interval of each loop that an operand carries, and which operand each input is.
+pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<(Vec<Option<Interval>>, Vec<usize>), Fault> {
     let dims = scene.facts.analysis.op(op);
     let mut at: Vec<Option<Interval>> = vec![None; dims.loops.len()];
-    let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;
-    for (held, position) in scene.inputs.iter().zip(positions) {
+    let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;    for (held, &position) in scene.inputs.iter().zip(&positions) {
         for (carried, found) in dims.inputs[position].iter().zip(store.region(held.region)) {
             let Some(l) = *carried else { continue };
             let joined = at[l].map_or(Some(*found), |known| unify(known, *found));
             let Some(joined) = joined else {
                 let known = at[l].map(text).unwrap_or_default();
-                return Err(Fault::new("SW0504", format!("the operands of a local operator disagree along `{}`", dims.loops[l].name))
-                    .why(format!("expected {known} of %{} as of the operands before it, found {}", scene.facts.graph.tensor(held.of.tensor).name, text(*found)))
-                    .operator(scene.facts.graph.describe(op)));
+                return Err(Fault::new(
+                    "SW0504",
+                    format!("the operands of a local operator disagree along `{}`", dims.loops[l].name),
+                )
+                .why(format!(
+                    "expected {known} of %{} as of the operands before it, found {}",
+                    scene.facts.graph.tensor(held.of.tensor).name,
+                    text(*found)
+                ))
+                .operator(scene.facts.graph.describe(op)));
             };
             at[l] = Some(joined);
         }
-    }
-    Ok(at)
+    }    Ok((at, positions))
 }
 
 fn text(i: Interval) -> String {
@@ -36,7 +41,7 @@ fn text(i: Interval) -> String {
 
 /// Which operand each input of the local operator is, as far as tensors tell. Operands that another
 /// part is given may be absent.
-pub(crate) fn positions(scene: &Scene<'_>, op: OpId) -> Option<Vec<usize>> {
+fn positions(scene: &Scene<'_>, op: OpId) -> Option<Vec<usize>> {
     let expected = &scene.facts.op(op).inputs;
     let found = scene.inputs.iter().map(|held| held.of.tensor);
     if expected.len() == scene.inputs.len() && found.clone().eq(expected.iter().copied()) {

@@ -34,7 +34,7 @@ impl Hasher for Quick {
     }
 
     fn write_i64(&mut self, word: i64) {
-        self.write_u64(word.cast_unsigned());
+        self.write_u64(word as u64);
     }
 
     fn write_usize(&mut self, word: usize) {
@@ -42,7 +42,7 @@ impl Hasher for Quick {
     }
 
     fn write_isize(&mut self, word: isize) {
-        self.write_u64(word.cast_unsigned() as u64);
+        self.write_u64(word as u64);
     }
 }
 

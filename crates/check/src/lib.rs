@@ -64,7 +64,8 @@ pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Pr
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let trains = program.roles.iter().any(|role| !role.body.seeds.is_empty() || !role.body.backward.is_empty());
+    let trains =
+        program.roles.iter().any(|role| !role.body.seeds.is_empty() || !role.body.backward.is_empty());
     let facts = Facts::new(graph, analysis, &seeded(graph, program, trains));
     let mut cx = context(&facts, program);
     let mut ranks = ranks(&mut cx);
@@ -92,7 +93,7 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
     let (mut codes, mut base) = (vec![], 0);
     for role in &program.roles {
         let code = Code::new(role, base);
-        base += u32::try_from(code.ops).expect("fewer than 2^32 operators");
+        base += u32::try_from(code.reads.len()).expect("fewer than 2^32 operators");
         codes.push(code);
     }
     Context {
@@ -110,7 +111,8 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
 /// All ranks in order, with what is there before the first step.
 fn ranks<'a>(cx: &mut Context<'a>) -> Vec<Rank<'a>> {
     let roles = cx.program.roles.iter().enumerate();
-    let mut all: Vec<(usize, usize)> = roles.flat_map(|(role, r)| (0..r.ranks.len()).map(move |i| (role, i))).collect();
+    let mut all: Vec<(usize, usize)> =
+        roles.flat_map(|(role, r)| (0..r.ranks.len()).map(move |i| (role, i))).collect();
     all.sort_by_key(|(role, index)| cx.program.roles[*role].ranks[*index]);
     let mut ranks = vec![];
     for (role, index) in all {

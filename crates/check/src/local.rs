@@ -24,15 +24,9 @@ pub(crate) struct Scene<'s> {
     pub(crate) local: &'s LocalOp,
     /// The number of the local operator among all roles'.
     pub(crate) site: u32,
-    pub(crate) bufs: &'s [Option<Held>],
-    /// What its operands hold, in order.
-    pub(crate) inputs: Vec<Held>,
+    pub(crate) bufs: &'s [Option<Held>],    /// What its operands hold, in order.
+    pub(crate) inputs: &'s [Held],
     pub(crate) table: &'s Table,
-}
-
-pub(crate) struct Found {
-    pub(crate) part: Part,
-    pub(crate) outputs: Vec<Option<Held>>,
 }
 
 /// Remembers what was found, so that ranks and steps that do the same are looked up.
@@ -41,7 +35,9 @@ pub(crate) struct Finder {
     numbers: Map<Box<[i64]>, usize>,
     expected: Vec<rules::LocalOp>,
     compared: Map<(u32, usize), Option<u32>>,
-    pub(crate) bindings: Lists<(BufId, usize)>,
+    pub(crate) bindings: Lists<(BufId, usize)>,    /// What the operator that was found last makes.
+    pub(crate) outputs: Vec<Option<Held>>,
+    key: Vec<i64>,
     /// The regions that random operators draw for.
     pub(crate) drawn: BTreeMap<OpId, BTreeSet<ListId>>,
 }
@@ -62,13 +58,14 @@ impl Finder {
             last: vec![None; sites],
             numbers: Map::default(),
             expected: vec![],
-            compared: Map::default(),
-            bindings: Lists::new(),
+            compared: Map::default(),            bindings: Lists::new(),
+            outputs: vec![],
+            key: vec![],
             drawn: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn find(&mut self, store: &mut Store, scene: &Scene<'_>) -> Result<Found, Fault> {
+    pub(crate) fn find(&mut self, store: &mut Store, scene: &Scene<'_>) -> Result<Part, Fault> {
         if let Some(held) = scene.inputs.iter().find(|held| held.of.grad) {
             let name = &scene.facts.graph.tensor(held.of.tensor).name;
             return Err(Fault::new("SW0504", format!("forward code reads the gradient of %{name}")));
@@ -93,14 +90,14 @@ impl Finder {
         Err(closest.map_or_else(|| nothing_reads(scene), |refusal| refusal.1))
     }
 
-    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Found, Refusal> {
-        let mut at = infer(store, scene, op).map_err(|fault| (0, fault))?;
-        let at = self.solve(scene, op, &mut at);
+    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Part, Refusal> {
+        let (at, positions) = infer(store, scene, op).map_err(|fault| (0, fault))?;
+        let at = self.solve(scene, op, &at);
         let ways = divisible(scene, op, &at)
-            .and_then(|()| ways(scene, op, &partial(store, scene, op)?))
+            .and_then(|()| ways(scene, op, &partial(store, scene, op, &positions)?))
             .map_err(|fault| (1, fault))?;
         let mut mismatch = None;
-        for way in ways {
+        for way in ways.into_iter().flatten() {
             match self.same(scene, op, &at, way) {
                 Ok(binding) => {
                     let fit = self.operands_fit(store, scene, op, &at, (way.clause, binding));
@@ -121,19 +118,21 @@ impl Finder {
         let rule = scene.facts.analysis.rules[op.index()].as_ref();
         let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
         let first = first && at.iter().enumerate().all(|(l, i)| !reduces(l) || i.lo == 0);
-        let mut key = vec![i64::from(op.0), i64::from(first), slot];
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        key.extend([i64::from(op.0), i64::from(first), slot]);
         for (l, i) in dims.loops.iter().zip(at) {
             key.push(i.len());
             if rule.is_some_and(|rule| rule.dim(l.dim).contiguous) {
                 key.push(i.lo);
             }
-        }
-        if let Some(&known) = self.numbers.get(&key[..]) {
-            return known;
-        }
-        let number = self.expected.len();
-        self.expected.push(executed(scene, op, at, first, slot));
-        self.numbers.insert(key.into(), number);
+        }        let known = self.numbers.get(&key[..]).copied();
+        let number = known.unwrap_or_else(|| {
+            self.expected.push(executed(scene, op, at, first, slot));
+            self.numbers.insert(key[..].into(), self.expected.len() - 1);
+            self.expected.len() - 1
+        });
+        self.key = key;
         number
     }
 
@@ -149,7 +148,11 @@ impl Finder {
         }
         let constants = &scene.table.constants;
         let mut binding = compare(&self.expected[number], scene.local, constants);
-        if binding.is_none() && way.first && is_whole(scene.facts.analysis, op, at) && !scene.facts.op(op).random {
+        if binding.is_none()
+            && way.first
+            && is_whole(scene.facts.analysis, op, at)
+            && !scene.facts.op(op).random
+        {
             binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, constants);
         }
         let binding = binding.map(|binding| self.bindings.number(&binding));
@@ -177,7 +180,9 @@ impl Finder {
         let rule = facts.analysis.rules[op.index()].as_ref();
         for (buf, position) in self.bindings.get(binding).iter() {
             let held = scene.bufs[buf.index()].expect("inputs are known");
-            let linear = clause.zip(rule).is_some_and(|(clause, rule)| rule.linear[clause as usize].contains(position));
+            let linear = clause
+                .zip(rule)
+                .is_some_and(|(clause, rule)| rule.linear[clause as usize].contains(position));
             if held.share != WHOLE && !linear {
                 return Err(not_linear(facts, op, *position));
             }
@@ -199,9 +204,12 @@ impl Finder {
                 let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
                 let factors = &facts.analysis.factors[expected.index()];
                 let (wanted, found) = (region_text(factors, &wanted.0), region_text(factors, region));
-                return Err(Fault::new("SW0504", "a local operator reads another part of a tensor than it needs")
-                    .why(format!("expected %{name}{wanted}, found %{name}{found}"))
-                    .operator(facts.graph.describe(op)));
+                return Err(Fault::new(
+                    "SW0504",
+                    "a local operator reads another part of a tensor than it needs",
+                )
+                .why(format!("expected %{name}{wanted}, found %{name}{found}"))
+                .operator(facts.graph.describe(op)));
             }
         }
         Ok(())
@@ -214,29 +222,29 @@ impl Finder {
         op: OpId,
         at: &[Interval],
         (way, binding): (Way, u32),
-    ) -> Result<Found, Fault> {
+    ) -> Result<Part, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
-        let share = self.share(store, scene, op, at, (way, binding))?;
-        let mut outputs = vec![];
+        let share = self.share(store, scene, op, at, (way, binding))?;        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.clear();
         for (tensor, carried) in facts.op(op).outputs.iter().zip(&facts.analysis.op(op).outputs) {
-            outputs.push(tensor.map(|tensor| {
-                let region = facts.analysis.region(tensor, carried, at);
-                let region = store.intervals.number(&region.0);
+            outputs.push(tensor.map(|tensor| {                let region = store.part(facts, tensor, carried, at);
                 Held { of: Quantity { tensor, grad: false }, region, share }
             }));
         }
         if scene.local.outputs.len() != outputs.len() {
             let (expected, found) = (outputs.len(), scene.local.outputs.len());
-            return Err(Fault::new("SW0504", "a local operator has another number of outputs than its operator")
-                .why(format!("expected {expected}, found {found}"))
-                .operator(facts.graph.describe(op)));
+            return Err(Fault::new(
+                "SW0504",
+                "a local operator has another number of outputs than its operator",
+            )
+            .why(format!("expected {expected}, found {found}"))
+            .operator(facts.graph.describe(op)));
         }
         if facts.op(op).random {
             self.drawn_region(store, scene, op, &outputs)?;
-        }
-        let part = Part { op, at: store.intervals.number(at), binding, clause: way.clause };
-        Ok(Found { part, outputs })
+        }        self.outputs = outputs;
+        Ok(Part { op, at: store.intervals.number(at), binding, clause: way.clause })
     }
 
     fn share(
@@ -246,9 +254,11 @@ impl Finder {
         op: OpId,
         at: &[Interval],
         (way, binding): (Way, u32),
-    ) -> Result<ShareId, Fault> {
-        let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
-        let loops = &facts.analysis.op(op).loops;
+    ) -> Result<ShareId, Fault> {        let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
+        if reduced.is_empty() && way.clause.is_none() {
+            return Ok(WHOLE);
+        }
+let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
         if intervals.iter().any(|i| is_any(*i)) {
             return Err(unclear(scene, op));
@@ -271,7 +281,13 @@ impl Finder {
         Ok(store.share(Term { owner: Owner::Part(op), cut, mode: Mode::Clause(clause), subs, once }))
     }
 
-    fn clause_shares(&self, store: &mut Store, scene: &Scene<'_>, op: OpId, (clause, binding): (u32, u32)) -> ListId {
+    fn clause_shares(
+        &self,
+        store: &mut Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        (clause, binding): (u32, u32),
+    ) -> ListId {
         let shares = clause_shares(scene.facts, op, clause, |position| {
             let (buf, _) = self.bindings.get(binding).iter().find(|(_, p)| *p == position)?;
             scene.bufs[buf.index()].map(|held| held.share)
@@ -296,7 +312,10 @@ impl Finder {
         let found = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
         if entry.is_none_or(|entry| entry.0[..] != *region) {
             return Err(Fault::new("SW0515", "random numbers are drawn for another region than is computed")
-                .why(format!("expected the region {} in the rank's table, found {found}", region_text(factors, region)))
+                .why(format!(
+                    "expected the region {} in the rank's table, found {found}",
+                    region_text(factors, region)
+                ))
                 .operator(scene.facts.graph.describe(op)));
         }
         self.drawn.entry(op).or_default().insert(held.region);
@@ -349,8 +368,11 @@ fn candidates(scene: &Scene<'_>) -> Vec<OpId> {
 }
 
 fn nothing_reads(scene: &Scene<'_>) -> Fault {
-    let names: Vec<String> =
-        scene.inputs.iter().map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name)).collect();
+    let names: Vec<String> = scene
+        .inputs
+        .iter()
+        .map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name))
+        .collect();
     let found = found_text(scene.local, &scene.table.constants);
     Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
         .why(format!("found `{found}`; no operator reads {}", names.join(", ")))
@@ -363,9 +385,12 @@ fn divisible(scene: &Scene<'_>, op: OpId, at: &[Interval]) -> Result<(), Fault> 
     for (l, i) in dims.loops.iter().zip(at) {
         let whole = *i == Interval::whole(l.size);
         if !whole && matches!(l.kind, Kind::Whole | Kind::Own) {
-            return Err(Fault::new("SW0504", format!("an operator is split along `{}`, which its rule forbids", l.name))
-                .why(format!("expected all {}, found {}..{}", l.size, i.lo, i.hi))
-                .operator(facts.graph.describe(op)));
+            return Err(Fault::new(
+                "SW0504",
+                format!("an operator is split along `{}`, which its rule forbids", l.name),
+            )
+            .why(format!("expected all {}, found {}..{}", l.size, i.lo, i.hi))
+            .operator(facts.graph.describe(op)));
         }
         if is_any(*i) && (facts.op(op).random || rule.is_some_and(|rule| rule.dim(l.dim).contiguous)) {
             return Err(unclear(scene, op));
@@ -381,17 +406,19 @@ fn unclear(scene: &Scene<'_>, op: OpId) -> Fault {
 }
 
 /// The operands that are not complete.
-fn partial(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Vec<usize>, Fault> {
+fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> Result<Vec<usize>, Fault> {
     let mut partial = vec![];
-    let positions = crate::infer::positions(scene, op).unwrap_or_default();
-    for (held, position) in scene.inputs.iter().zip(positions) {
+    for (held, &position) in scene.inputs.iter().zip(positions) {
         if held.share == WHOLE {
             continue;
         }
         if !store.is_everywhere(held.share) {
             let name = &scene.facts.graph.tensor(held.of.tensor).name;
-            return Err(Fault::new("SW0505", format!("an operator reads %{name} where it is not complete everywhere"))
-                .operator(scene.facts.graph.describe(op)));
+            return Err(Fault::new(
+                "SW0505",
+                format!("an operator reads %{name} where it is not complete everywhere"),
+            )
+            .operator(scene.facts.graph.describe(op)));
         }
         partial.push(position);
     }
@@ -399,9 +426,9 @@ fn partial(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Vec<usize>, Fau
 }
 
 /// The ways in which an operator may be applied to these partial operands.
-fn ways(scene: &Scene<'_>, op: OpId, partial: &[usize]) -> Result<Vec<Way>, Fault> {
+fn ways(scene: &Scene<'_>, op: OpId, partial: &[usize]) -> Result<[Option<Way>; 2], Fault> {
     if partial.is_empty() {
-        return Ok(vec![Way { clause: None, first: true }]);
+        return Ok([Some(Way { clause: None, first: true }), None]);
     }
     let rule = scene.facts.analysis.rules[op.index()].as_ref();
     let clauses = rule.map_or(&[][..], |rule| &rule.linear);
@@ -409,7 +436,7 @@ fn ways(scene: &Scene<'_>, op: OpId, partial: &[usize]) -> Result<Vec<Way>, Faul
     match joint {
         Some(clause) => {
             let clause = Some(u32::try_from(clause).expect("few clauses"));
-            Ok([true, false].map(|first| Way { clause, first }).to_vec())
+            Ok([true, false].map(|first| Some(Way { clause, first })))
         }
         None => Err(not_linear(scene.facts, op, partial[0])),
     }
@@ -436,13 +463,11 @@ fn check_grad_mode(scene: &Scene<'_>, op: OpId) -> Result<(), Fault> {
 
 impl Finder {
     /// Fills in the loops that no operand carries, from the arguments that depend on them.
-    fn solve(&mut self, scene: &Scene<'_>, op: OpId, at: &mut [Option<Interval>]) -> Vec<Interval> {
+    fn solve(&mut self, scene: &Scene<'_>, op: OpId, at: &[Option<Interval>]) -> Vec<Interval> {
         let loops = &scene.facts.analysis.op(op).loops;
-        let open: Vec<usize> = (0..at.len()).filter(|&l| at[l].is_none()).collect();
         let mut known: Vec<Interval> =
-            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();
-        for l in open {
-            if loops[l].kind == Kind::Map && loops[l].size > 1 && !scene.facts.op(op).random {
+            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();        for l in 0..at.len() {
+            if at[l].is_none() && loops[l].kind == Kind::Map && loops[l].size > 1 && !scene.facts.op(op).random {
                 known[l] = self.solve_loop(scene, op, &known, l).unwrap_or(known[l]);
             }
         }

@@ -20,7 +20,10 @@ pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
         }
         None => {
             let found = cx.text(held);
-            cx.refuse(rank, Fault::new("SW0507", "a slice does not fit what it slices").why(format!("found {found}")));
+            cx.refuse(
+                rank,
+                Fault::new("SW0507", "a slice does not fit what it slices").why(format!("found {found}")),
+            );
         }
     }
 }
@@ -87,16 +90,25 @@ fn reduced(cx: &mut Context<'_>, first: Held, shares: &[ShareId], by: Reduction)
 }
 
 /// Partial maxima are completed by a maximum, partial sums by a sum.
-pub(crate) fn fits_reduction(cx: &Context<'_>, held: Held, shares: &[ShareId], by: Reduction) -> Result<(), Fault> {
+pub(crate) fn fits_reduction(
+    cx: &Context<'_>,
+    held: Held,
+    shares: &[ShareId],
+    by: Reduction,
+) -> Result<(), Fault> {
     let all = shares.iter().flat_map(|share| cx.store.reductions(cx.facts, *share));
-    let wrong = { all }.map(|reduction| reduction.unwrap_or(Reduction::Sum)).find(|reduction| *reduction != by);
+    let wrong =
+        { all }.map(|reduction| reduction.unwrap_or(Reduction::Sum)).find(|reduction| *reduction != by);
     let partly = |share: &ShareId| *share == EMPTY || !cx.store.is_everywhere(*share);
     match wrong {
-        Some(wrong) => Err(Fault::new("SW0508", format!("parts of {} are combined by another reduction", cx.text(held)))
-            .why(format!("expected {}, found {}", wrong.name(), by.name()))),
-        None if by != Reduction::Sum && shares.iter().any(partly) => {
-            Err(Fault::new("SW0508", format!("the {} of {} is taken with zeros that are not a part of it", by.name(), cx.text(held))))
+        Some(wrong) => {
+            Err(Fault::new("SW0508", format!("parts of {} are combined by another reduction", cx.text(held)))
+                .why(format!("expected {}, found {}", wrong.name(), by.name())))
         }
+        None if by != Reduction::Sum && shares.iter().any(partly) => Err(Fault::new(
+            "SW0508",
+            format!("the {} of {} is taken with zeros that are not a part of it", by.name(), cx.text(held)),
+        )),
         None => Ok(()),
     }
 }
@@ -170,8 +182,11 @@ fn joined(
             let texts: Vec<String> = (group.held.iter().zip(pieces).take(3))
                 .map(|(held, region)| cx.text(Held { region: *region, ..*held }))
                 .collect();
-            Err(Fault::new("SW0507", "pieces are joined that do not follow each other")
-                .why(format!("expected pieces of {:?} along one factor, found {}", cut.sizes, texts.join(", "))))
+            Err(Fault::new("SW0507", "pieces are joined that do not follow each other").why(format!(
+                "expected pieces of {:?} along one factor, found {}",
+                cut.sizes,
+                texts.join(", ")
+            )))
         }
     }
 }
@@ -179,7 +194,8 @@ fn joined(
 /// The share of pieces that are put together.
 fn together(cx: &mut Context<'_>, group: &Group<'_>, region: u32, pieces: &[u32]) -> Result<Held, Fault> {
     let first = group.held[0];
-    let alike = group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
+    let alike =
+        group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
     if alike {
         return Ok(Held { region, ..first });
     }
@@ -220,8 +236,11 @@ fn piece(
     let region = cx.store.region(held.region);
     match scattered(rank, cut, factors, region, (position, pieces)) {
         Some(region) => Ok(cx.store.intervals.number(&region)),
-        None => Err(Fault::new("SW0507", "a tensor is cut in pieces that do not fit it")
-            .why(format!("expected {pieces} pieces of {}, found {:?}", cx.text(held), cut.sizes))),
+        None => Err(Fault::new("SW0507", "a tensor is cut in pieces that do not fit it").why(format!(
+            "expected {pieces} pieces of {}, found {:?}",
+            cx.text(held),
+            cut.sizes
+        ))),
     }
 }
 

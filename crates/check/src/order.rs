@@ -90,14 +90,19 @@ fn communicate(
     step: StepId,
     members: &[usize],
 ) -> Result<(), Fault> {
-    let instrs: Vec<&Instr> = members.iter().map(|&m| cx.codes[ranks[m].role].instrs[ranks[m].next]).collect();
+    let instrs: Vec<&Instr> =
+        members.iter().map(|&m| cx.codes[ranks[m].role].instrs[ranks[m].next]).collect();
     let first = instrs[0];
     cx.tally.communication(kind(first));
     for (instr, &member) in instrs.iter().zip(members) {
         if kind(instr) != kind(first) || group_of(instr) != group_of(first) {
             let (expected, found) = (named(first), named(instr));
-            return Err(Fault::new("SW0506", format!("ranks do different things in step {}", step.0))
-                .why(format!("rank {} does {expected}, rank {} does {found}", ranks[members[0]].id.0, ranks[member].id.0)));
+            return Err(Fault::new("SW0506", format!("ranks do different things in step {}", step.0)).why(
+                format!(
+                    "rank {} does {expected}, rank {} does {found}",
+                    ranks[members[0]].id.0, ranks[member].id.0
+                ),
+            ));
         }
     }
     match group_of(first) {
@@ -148,8 +153,11 @@ fn in_groups(
     let mut present: Vec<Vec<(usize, usize)>> = vec![vec![]; groups.len()];
     for (at, &member) in members.iter().enumerate() {
         let Some((group, position)) = places.groups[grouping.index()][member] else {
-            return Err(Fault::new("SW0506", format!("a rank takes part in step {} that is in none of its groups", step.0))
-                .at(ranks[member].id, None));
+            return Err(Fault::new(
+                "SW0506",
+                format!("a rank takes part in step {} that is in none of its groups", step.0),
+            )
+            .at(ranks[member].id, None));
         };
         present[group].push((position, at));
     }
@@ -178,7 +186,8 @@ fn absent(ranks: &[Rank<'_>], places: &Places, step: StepId, missing: RankId) ->
     let rank = &ranks[places.index[&missing]];
     let instrs = rank.body.forward.iter().chain(&rank.body.backward);
     let next = { instrs }.skip(rank.next).find_map(Instr::step);
-    let found = next.map_or_else(|| "found it at its end".into(), |next| format!("found it at step {}", next.0));
+    let found =
+        next.map_or_else(|| "found it at its end".into(), |next| format!("found it at step {}", next.0));
     Fault::new("SW0506", format!("the ranks of step {} wait for rank {} for ever", step.0, missing.0))
         .why(format!("expected rank {} to take part, {found}", missing.0))
 }
@@ -219,7 +228,8 @@ fn collective(
     instrs: &[&Instr],
 ) -> Result<Vec<Held>, Fault> {
     if let Instr::AllReduce { reduction, .. } = instrs[0] {
-        let other = |instr: &&Instr| !matches!(instr, Instr::AllReduce { reduction: own, .. } if own == reduction);
+        let other =
+            |instr: &&Instr| !matches!(instr, Instr::AllReduce { reduction: own, .. } if own == reduction);
         if instrs.iter().any(other) {
             return Err(Fault::new("SW0506", "the ranks of one all-reduce name different reductions"));
         }
@@ -262,8 +272,11 @@ fn exchanged(
     come.sort_unstable();
     let missing = { involved }.find(|rank| come.binary_search(rank).is_err());
     if let Some(missing) = missing {
-        return Err(Fault::new("SW0506", format!("the ranks of step {} wait for rank {} for ever", step.0, missing.0))
-            .why(format!("expected rank {} to list the exchange, of which it is a part", missing.0)));
+        return Err(Fault::new(
+            "SW0506",
+            format!("the ranks of step {} wait for rank {} for ever", step.0, missing.0),
+        )
+        .why(format!("expected rank {} to list the exchange, of which it is a part", missing.0)));
     }
     let pairs = members.iter().copied().zip(instrs);
     if let Instr::Exchange { .. } = instrs[0] {

@@ -57,8 +57,11 @@ impl Tally {
     }
 
     pub(crate) fn proof(self, facts: &Facts<'_>) -> Proof {
-        let computed: Vec<OpId> =
-            facts.graph.op_ids().filter(|id| self.computed.get(id.index()).copied().unwrap_or(false)).collect();
+        let computed: Vec<OpId> = facts
+            .graph
+            .op_ids()
+            .filter(|id| self.computed.get(id.index()).copied().unwrap_or(false))
+            .collect();
         let has_rule = |id: &OpId| facts.analysis.rules[id.index()].is_some();
         let (ruled, unknown): (Vec<OpId>, Vec<OpId>) = computed.iter().copied().partition(has_rule);
         let unkeyed = unknown.iter().filter(|id| facts.op(**id).random);
@@ -79,7 +82,11 @@ impl Tally {
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.backward { "outputs, updates and gradients" } else { "outputs and updates" };
-        writeln!(f, "proved: plan {} on {} ranks computes the {what} of {}", self.plan, self.ranks, self.model)?;
+        writeln!(
+            f,
+            "proved: plan {} on {} ranks computes the {what} of {}",
+            self.plan, self.ranks, self.model
+        )?;
         writeln!(f, "  {} operators, as {} local operators", self.operators, self.local_operators)?;
         for (kind, count) in &self.communications {
             writeln!(f, "  {kind}: {count}")?;

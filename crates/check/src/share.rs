@@ -82,8 +82,8 @@ pub(crate) struct Store {
     subs: Lists<ShareId>,
     shares: Lists<Entry>,
     terms: Vec<Term>,
-    numbers: Map<Term, TermId>,
-    verdicts: Vec<Option<Verdict>>,
+    numbers: Map<Term, TermId>,    verdicts: Vec<Option<Verdict>>,
+    room: Vec<Interval>,
 }
 
 impl Store {
@@ -93,8 +93,8 @@ impl Store {
             subs: Lists::new(),
             shares: Lists::new(),
             terms: vec![],
-            numbers: Map::default(),
-            verdicts: vec![],
+            numbers: Map::default(),            verdicts: vec![],
+            room: vec![],
         };
         let whole = Term { owner: Owner::Whole, cut: FULL, mode: Mode::Plain, subs: 0, once: true };
         let whole = store.share(whole);
@@ -108,6 +108,21 @@ impl Store {
 
     pub(crate) fn is_void(&self, region: ListId) -> bool {
         self.region(region).iter().any(|i| i.is_empty())
+    }    /// The region of an operand, given the intervals of its operator's loops.
+    pub(crate) fn part(
+        &mut self,
+        facts: &Facts<'_>,
+        tensor: TensorId,
+        carried: &[Option<usize>],
+        at: &[Interval],
+    ) -> ListId {
+        let mut region = std::mem::take(&mut self.room);
+        region.clear();
+        let factors = facts.analysis.factors[tensor.index()].iter().flatten();
+        region.extend(factors.zip(carried).map(|(&size, l)| l.map_or(Interval::whole(size), |l| at[l])));
+        let number = self.intervals.number(&region);
+        self.room = region;
+        number
     }
 
     /// A box, given the size of its space.
@@ -233,7 +248,13 @@ impl Store {
     }
 
     /// Whether a share is all of a value or gradient, in its region.
-    pub(crate) fn verdict(&mut self, facts: &Facts<'_>, of: Quantity, region: ListId, share: ShareId) -> Verdict {
+    pub(crate) fn verdict(
+        &mut self,
+        facts: &Facts<'_>,
+        of: Quantity,
+        region: ListId,
+        share: ShareId,
+    ) -> Verdict {
         if share == WHOLE || self.is_void(region) {
             return Verdict::Complete;
         }
@@ -400,7 +421,9 @@ fn parts_of(facts: &Facts<'_>, owner: Owner, mode: Mode) -> Vec<Quantity> {
     };
     match mode {
         Mode::Plain => vec![],
-        Mode::Outputs => reached_outputs(facts, op).map(|(_, tensor)| Quantity { tensor, grad: true }).collect(),
+        Mode::Outputs => {
+            reached_outputs(facts, op).map(|(_, tensor)| Quantity { tensor, grad: true }).collect()
+        }
         Mode::Clause(clause) => {
             let rule = facts.analysis.rules[op.index()].as_ref();
             let clause = rule.map_or(&[][..], |rule| &rule.linear[clause as usize]);

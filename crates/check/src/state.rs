@@ -1,7 +1,7 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
 use graph::{OpId, TensorId};
-use program::{Arg, Body, BufId, Call, Instr, Program, RankId, Role, Table};
+use program::{Arg, Body, BufId, Call, Instr, LocalOp, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
 use crate::calls::Sums;
@@ -38,8 +38,8 @@ pub(crate) struct Code<'a> {
     /// Forward, then backward.
     pub(crate) instrs: Vec<&'a Instr>,
     /// For each instruction that is a call: the number of its first operator.
-    pub(crate) first_op: Vec<usize>,
-    pub(crate) ops: usize,
+    pub(crate) first_op: Vec<usize>,    /// For each operator, the buffers that it reads.
+    pub(crate) reads: Vec<Vec<BufId>>,
     /// Where the call of each step is.
     pub(crate) calls: Map<u32, usize>,
     pub(crate) leaf_of: Map<BufId, usize>,
@@ -51,16 +51,16 @@ impl<'a> Code<'a> {
     pub(crate) fn new(role: &'a Role, base: u32) -> Self {
         let body = &role.body;
         let instrs: Vec<&Instr> = body.forward.iter().chain(&body.backward).collect();
-        let (mut first_op, mut ops, mut calls) = (vec![], 0, Map::default());
+        let (mut first_op, mut reads, mut calls) = (vec![], vec![], Map::default());
         for (index, instr) in instrs.iter().enumerate() {
-            first_op.push(ops);
+            first_op.push(reads.len());
             if let Instr::Call(call) = instr {
-                ops += call.ops.len();
+                reads.extend(call.ops.iter().map(LocalOp::inputs));
                 calls.insert(call.step.0, index);
             }
         }
         let leaf_of = body.leaves.iter().enumerate().map(|(index, leaf)| (leaf.buf, index)).collect();
-        Self { role, instrs, first_op, ops, calls, leaf_of, base }
+        Self { role, instrs, first_op, reads, calls, leaf_of, base }
     }
 
     pub(crate) fn call(&self, step: u32) -> Option<(usize, &'a Call)> {
@@ -118,7 +118,7 @@ impl<'a> Rank<'a> {
     pub(crate) fn new(cx: &mut Context<'a>, role: usize, index: usize) -> Self {
         let code = &cx.codes[role];
         let (body, table) = (&code.role.body, &code.role.tables[index]);
-        let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.ops]);
+        let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.reads.len()]);
         let leaves = (body.leaves.iter().zip(&table.leaves))
             .map(|(leaf, (shard, region))| LeafState {
                 shard: *shard,

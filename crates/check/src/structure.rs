@@ -46,9 +46,7 @@ fn ranks(program: &Program, faults: &mut Faults) {
     let wrong = expected.clone().find(|rank| roles.get(rank) != Some(&1));
     if let Some(rank) = wrong.or_else(|| roles.keys().find(|rank| rank.0 >= program.world).copied()) {
         let times = roles.get(&rank).copied().unwrap_or(0);
-        faults.push(
-            Fault::new("SW0502", format!("rank {} of {} has {times} roles", rank.0, program.world)),
-        );
+        faults.push(Fault::new("SW0502", format!("rank {} of {} has {times} roles", rank.0, program.world)));
     }
     for (index, grouping) in program.groupings.iter().enumerate() {
         let mut all: Vec<RankId> = grouping.iter().flatten().copied().collect();
@@ -108,9 +106,13 @@ impl Roles<'_> {
             let Some(tensor) = self.graph.tensors.get(shard.tensor.index()) else {
                 return Err("a shard is of a tensor that does not exist".into());
             };
-            let held = matches!(tensor.source, Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. });
+            let held =
+                matches!(tensor.source, Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. });
             if !held || !fits(&shard.region, &self.analysis.flat(shard.tensor)) {
-                return Err(format!("a shard of %{} is not a part of a parameter, buffer or constant", tensor.name));
+                return Err(format!(
+                    "a shard of %{} is not a part of a parameter, buffer or constant",
+                    tensor.name
+                ));
             }
         }
         for (leaf, (shard, region)) in body.leaves.iter().zip(&table.leaves) {
@@ -119,14 +121,20 @@ impl Roles<'_> {
                 fits(region, &self.analysis.flat(shard.tensor)) && shard.region.contains(region)
             });
             if !inside {
-                return Err(format!("leaf {} of tensor {} is not a part of a shard of it", leaf.number, leaf.tensor.0));
+                return Err(format!(
+                    "leaf {} of tensor {} is not a part of a shard of it",
+                    leaf.number, leaf.tensor.0
+                ));
             }
         }
         for (input, region) in body.inputs.iter().zip(&table.inputs) {
             let tensor = self.graph.tensors.get(input.tensor.index());
             let given = tensor.is_some_and(|tensor| matches!(tensor.source, Source::Input { .. }));
             if !given || !fits(region, &self.analysis.flat(input.tensor)) {
-                return Err(format!("input of tensor {} is not a part of an input of the model", input.tensor.0));
+                return Err(format!(
+                    "input of tensor {} is not a part of an input of the model",
+                    input.tensor.0
+                ));
             }
         }
         Ok(())
@@ -142,7 +150,11 @@ impl Roles<'_> {
             let (reads, writes) = traffic(instr);
             bufs.extend(reads.into_iter().chain(writes));
             if let Instr::Call(call) = instr {
-                bufs.extend(call.ops.iter().flat_map(|op| op.inputs().into_iter().chain(op.outputs.iter().flatten().copied())));
+                bufs.extend(
+                    call.ops
+                        .iter()
+                        .flat_map(|op| op.inputs().into_iter().chain(op.outputs.iter().flatten().copied())),
+                );
             }
             args(instr, &mut |arg| collect_holes(arg, &mut holes));
             self.indices(instr)?;
@@ -178,7 +190,8 @@ impl Roles<'_> {
             Instr::Update { shard, .. } => *shard < shards,
             _ => true,
         };
-        let grouped = !matches!(instr, Instr::Exchange { .. } | Instr::ExchangeGradients { .. }) && instr.step().is_some();
+        let grouped = !matches!(instr, Instr::Exchange { .. } | Instr::ExchangeGradients { .. })
+            && instr.step().is_some();
         if !fine || (grouped && group >= self.program.groupings.len()) {
             return Err("an instruction names a leaf, shard or grouping that does not exist".into());
         }

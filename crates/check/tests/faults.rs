@@ -25,33 +25,142 @@ fn planted_faults_are_found() {
         let all: Vec<String> = found.iter().map(ToString::to_string).collect();
         report += &format!("== {name}\n{}\n", all.join("\n"));
     };
-    plant("a missing all-reduce", MLP, MEGATRON, &[("all_reduce 1 g0 sum y -> y2\n", ""), ("call 2 y2 -> s", "call 2 y -> s"), ("(y2, y2)", "(y, y)")]);
-    plant("a missing all-reduce of the loss", MLP, DATA, &[("all_reduce 1 g0 sum s -> s2\n", ""), ("output s2", "output s")]);
-    plant("an all-reduce in place of an all-gather", LAYER, SEQUENCE, &[("all_gather 1 g0 n -> nf : [4, 8] 0 [2, 2]", "all_reduce 1 g0 sum n -> nf")]);
-    plant("an all-gather in place of an all-reduce", LAYER, TENSOR, &[("all_reduce 2 g0 sum y -> y2", "all_gather 2 g0 y -> y2 : [8, 8] 0 [4, 4]")]);
-    plant("a missing reduction in backward", LAYER, TENSOR, &[("all_reduce 4 g0 sum dn2 -> dn3\n", ""), ("add dn1, dn3", "add dn1, dn2")]);
-    plant("a missing reduction of gradients", MLP, DATA, &[("reduce_gradients 2 g0 w1, b1, w2, b2", "reduce_gradients 2 g0 w1, b1, w2")]);
+    plant(
+        "a missing all-reduce",
+        MLP,
+        MEGATRON,
+        &[("all_reduce 1 g0 sum y -> y2\n", ""), ("call 2 y2 -> s", "call 2 y -> s"), ("(y2, y2)", "(y, y)")],
+    );
+    plant(
+        "a missing all-reduce of the loss",
+        MLP,
+        DATA,
+        &[("all_reduce 1 g0 sum s -> s2\n", ""), ("output s2", "output s")],
+    );
+    plant(
+        "an all-reduce in place of an all-gather",
+        LAYER,
+        SEQUENCE,
+        &[("all_gather 1 g0 n -> nf : [4, 8] 0 [2, 2]", "all_reduce 1 g0 sum n -> nf")],
+    );
+    plant(
+        "an all-gather in place of an all-reduce",
+        LAYER,
+        TENSOR,
+        &[("all_reduce 2 g0 sum y -> y2", "all_gather 2 g0 y -> y2 : [8, 8] 0 [4, 4]")],
+    );
+    plant(
+        "a missing reduction in backward",
+        LAYER,
+        TENSOR,
+        &[("all_reduce 4 g0 sum dn2 -> dn3\n", ""), ("add dn1, dn3", "add dn1, dn2")],
+    );
+    plant(
+        "a missing reduction of gradients",
+        MLP,
+        DATA,
+        &[("reduce_gradients 2 g0 w1, b1, w2, b2", "reduce_gradients 2 g0 w1, b1, w2")],
+    );
     plant("the wrong ranks in a group", MLP, DATA, &[("group 0,1", "group 0 1")]);
     plant("another order in a group", LAYER, SEQUENCE, &[("group 0,1", "group 1,0")]);
-    plant("an operand that is another tensor", LAYER, TENSOR, &[("z = aten.add.Tensor(n, y2)", "z = aten.add.Tensor(y2, y2)")]);
-    plant("operands in the wrong order", MLP, DATA, &[("y = aten.linear.default(a, w2, b2)", "y = aten.linear.default(w2, a, b2)")]);
-    plant("a cut along the wrong dim", LAYER, SEQUENCE, &[("reduce_scatter 3 g0 y -> yp : [4, 8] 0 [2, 2]", "reduce_scatter 3 g0 y -> yp : [4, 8] 1 [4, 4]")]);
+    plant(
+        "an operand that is another tensor",
+        LAYER,
+        TENSOR,
+        &[("z = aten.add.Tensor(n, y2)", "z = aten.add.Tensor(y2, y2)")],
+    );
+    plant(
+        "operands in the wrong order",
+        MLP,
+        DATA,
+        &[("y = aten.linear.default(a, w2, b2)", "y = aten.linear.default(w2, a, b2)")],
+    );
+    plant(
+        "a cut along the wrong dim",
+        LAYER,
+        SEQUENCE,
+        &[("reduce_scatter 3 g0 y -> yp : [4, 8] 0 [2, 2]", "reduce_scatter 3 g0 y -> yp : [4, 8] 1 [4, 4]")],
+    );
     plant("a wrong operator", MLP, DATA, &[("aten.relu.default", "aten.gelu.default")]);
     plant("rows that both ranks have", MLP, DATA, &[("0..2,: | 2..4,:", "0..2,: | 0..2,:")]);
     plant("an offset of one", MLP, DATA, &[("0..2,: | 2..4,:", "0..2,: | 1..3,:")]);
     plant("a wrong scale", MLP, DATA, &[("q = aten.mul.Tensor(y, y)", "q = aten.mul.Tensor(y, 2.0)")]);
-    plant("a gradient reduced before its last contribution", LAYER, SEQUENCE, &[("add dn1, dn2 -> dn\ngrad 0 dn ->\nreduce_gradients 8 g0 g", "add dn1, dn2 -> dn\nreduce_gradients 8 g0 g\ngrad 0 dn ->")]);
-    plant("a buffer read before it is written", LAYER, SEQUENCE, &[("grad 4 ds -> dn1, dyp\n", ""), ("grad 0 dn ->\n", "grad 0 dn ->\ngrad 4 ds -> dn1, dyp\n")]);
-    plant("steps in another order", LAYER, SEQUENCE, &[("all_gather 6 g0", "all_gather 7 g0"), ("reduce_scatter 7 g0", "reduce_scatter 6 g0")]);
-    plant("a step that one rank misses", MLP, MEGATRON, &[("(a, w2, None)\nall_reduce 1 g0 sum y -> y2", "(a, w2, None)\nall_reduce 3 g0 sum y -> y2")]);
-    plant("a bias added twice", MLP, MEGATRON, &[("shard w2 %w2 :,8..16\n", "shard w2 %w2 :,8..16\nshard b2 %b2 :\n"), ("call 0 x, w1, b1, w2 -> y", "call 0 x, w1, b1, w2, b2 -> y"), ("(a, w2, None)", "(a, w2, b2)")]);
+    plant(
+        "a gradient reduced before its last contribution",
+        LAYER,
+        SEQUENCE,
+        &[(
+            "add dn1, dn2 -> dn\ngrad 0 dn ->\nreduce_gradients 8 g0 g",
+            "add dn1, dn2 -> dn\nreduce_gradients 8 g0 g\ngrad 0 dn ->",
+        )],
+    );
+    plant(
+        "a buffer read before it is written",
+        LAYER,
+        SEQUENCE,
+        &[("grad 4 ds -> dn1, dyp\n", ""), ("grad 0 dn ->\n", "grad 0 dn ->\ngrad 4 ds -> dn1, dyp\n")],
+    );
+    plant(
+        "steps in another order",
+        LAYER,
+        SEQUENCE,
+        &[("all_gather 6 g0", "all_gather 7 g0"), ("reduce_scatter 7 g0", "reduce_scatter 6 g0")],
+    );
+    plant(
+        "a step that one rank misses",
+        MLP,
+        MEGATRON,
+        &[("(a, w2, None)\nall_reduce 1 g0 sum y -> y2", "(a, w2, None)\nall_reduce 3 g0 sum y -> y2")],
+    );
+    plant(
+        "a bias added twice",
+        MLP,
+        MEGATRON,
+        &[
+            ("shard w2 %w2 :,8..16\n", "shard w2 %w2 :,8..16\nshard b2 %b2 :\n"),
+            ("call 0 x, w1, b1, w2 -> y", "call 0 x, w1, b1, w2, b2 -> y"),
+            ("(a, w2, None)", "(a, w2, b2)"),
+        ],
+    );
     plant("a bias that is not added", MLP, MEGATRON, &[("(a, w2, b2)", "(a, w2, None)")]);
-    plant("replicas summed", MLP, MEGATRON, &[("seed ds\n", "seed ds\n"), ("grad 0 dy ->", "all_reduce 3 g0 sum dy -> dz\ngrad 0 dz ->")]);
-    plant("gradients of one use added twice", LAYER, TENSOR, &[("add dn1, dn3 -> dn", "add dn1, dn3, dn1 -> dn")]);
-    plant("the maximum in place of the sum", MLP, MEGATRON, &[("all_reduce 1 g0 sum", "all_reduce 1 g0 max")]);
+    plant(
+        "replicas summed",
+        MLP,
+        MEGATRON,
+        &[("seed ds\n", "seed ds\n"), ("grad 0 dy ->", "all_reduce 3 g0 sum dy -> dz\ngrad 0 dz ->")],
+    );
+    plant(
+        "gradients of one use added twice",
+        LAYER,
+        TENSOR,
+        &[("add dn1, dn3 -> dn", "add dn1, dn3, dn1 -> dn")],
+    );
+    plant(
+        "the maximum in place of the sum",
+        MLP,
+        MEGATRON,
+        &[("all_reduce 1 g0 sum", "all_reduce 1 g0 max")],
+    );
     plant("a backward that is left out", LAYER, TENSOR, &[("grad 0 dn ->\n", "")]);
-    plant("a parameter that nobody holds all of", MLP, MEGATRON, &[("shard w1 %w1 8..16,:", "shard w1 %w1 0..8,:"), ("shard b1 %b1 8..16", "shard b1 %b1 0..8"), ("shard w2 %w2 :,8..16", "shard w2 %w2 :,0..8")]);
-    plant("ranks that do different things", MLP, MEGATRON, &[("(a, w2, None)\nall_reduce 1 g0 sum y -> y2", "(a, w2, None)\nall_gather 1 g0 y -> y2 : [8, 8] 0 [4, 4]")]);
+    plant(
+        "a parameter that nobody holds all of",
+        MLP,
+        MEGATRON,
+        &[
+            ("shard w1 %w1 8..16,:", "shard w1 %w1 0..8,:"),
+            ("shard b1 %b1 8..16", "shard b1 %b1 0..8"),
+            ("shard w2 %w2 :,8..16", "shard w2 %w2 :,0..8"),
+        ],
+    );
+    plant(
+        "ranks that do different things",
+        MLP,
+        MEGATRON,
+        &[(
+            "(a, w2, None)\nall_reduce 1 g0 sum y -> y2",
+            "(a, w2, None)\nall_gather 1 g0 y -> y2 : [8, 8] 0 [4, 4]",
+        )],
+    );
     plant("gradients off", MLP, DATA, &[("a = aten.relu.default(h)", "a = aten.relu.default(h) nograd")]);
     golden(&report);
 }

@@ -165,7 +165,9 @@ fn random_operators_draw_for_their_own_region() {
     breaks(DROPOUT, DROPPED, "random 1 0..2,: | 2..4,:", "random 1 0..2,: | 0..2,:", "SW0515");
     breaks(DROPOUT, DROPPED, "random 2 0..2,: | 2..4,:\n", "", "SW0515");
     breaks(DROPOUT, DROPPED, "e = sw.dropout(y, 0.5, 2, 0)", "e = sw.dropout(y, 0.5, 1, 0)", "SW0504");
-    let overlapping = DROPPED.replace("0..2,: | 2..4,:", "0..2,: | 0..4,:").replace("all_reduce 1 g0 sum s -> t\noutput t", "output s");
+    let overlapping = DROPPED
+        .replace("0..2,: | 2..4,:", "0..2,: | 0..4,:")
+        .replace("all_reduce 1 g0 sum s -> t\noutput t", "output s");
     let found = faults(&graph(DROPOUT), &overlapping.replace("reduce_gradients 2 g0 w\n", ""));
     assert!(found.iter().any(|fault| fault.what.contains("overlap")), "{found:?}");
 }
@@ -200,7 +202,13 @@ fn buffers_get_their_new_value_once() {
     breaks(NORM, TRACKED, "update m n\n", "update m n\nupdate m n\n", "SW0513");
     breaks(NORM, TRACKED, "update m n\n", "update m d\n", "SW0513");
     breaks(NORM, TRACKED, "[0], False, 4, None", "[0], False, 2, None", "SW0504");
-    breaks(NORM, TRACKED, "all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]", "all_gather 3 g0 y -> z : [4, 8] 0 [2, 1]", "SW0507");
+    breaks(
+        NORM,
+        TRACKED,
+        "all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]",
+        "all_gather 3 g0 y -> z : [4, 8] 0 [2, 1]",
+        "SW0507",
+    );
 }
 
 const TIED: &str = "input %i i64[4] 0

@@ -31,14 +31,18 @@ impl<'a> Leaves<'a> {
         self.names[leaf].first().map_or("x", |name| split(name).1)
     }
 
-    /// The leaf seen from `p`, which stands for the module `tree`; nothing if it is outside.
-    pub(crate) fn within(&self, leaf: usize, tree: &str) -> Option<String> {
-        let rest = self.names[leaf].iter().find_map(|name| strip(name, tree))?;
+    /// The leaf seen from `p`, which stands for the module `tree`; nothing if it is outside. Of
+    /// several names the one in `user` is taken, the module of the operator that reads it.
+    pub(crate) fn within(&self, leaf: usize, tree: &str, user: &str) -> Option<String> {
+        let names = &self.names[leaf];
+        let own = |name: &&&str| !user.is_empty() && strip(name, user).is_some();
+        let own = names.iter().find(own).and_then(|name| strip(name, tree));
+        let rest = own.or_else(|| names.iter().find_map(|name| strip(name, tree)))?;
         Some(written(path("p", rest), self.numbers[leaf]))
     }
 
     pub(crate) fn full(&self, leaf: usize) -> String {
-        self.within(leaf, "").unwrap_or_else(|| "p".to_owned())
+        self.within(leaf, "", "").unwrap_or_else(|| "p".to_owned())
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum Expr<'a> {
     Float(f64),
     Str(Cow<'a, str>),
     List(Vec<Expr<'a>>),
+    /// A list in square brackets, whatever it holds. Never read.
+    Rows(Vec<Expr<'a>>),
     Attr(Box<Expr<'a>>, &'a str),
     Index(Box<Expr<'a>>, Vec<Expr<'a>>),
     /// `start:stop:step`, inside a subscript.

@@ -298,7 +298,10 @@ impl<'a> Reader<'a> {
         };
         let has_step = !matches!(word, "slice" | "add" | "update");
         let step = StepId(if has_step { next().parse().unwrap() } else { 0 });
-        let grouped = matches!(word, "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "reduce_gradients");
+        let grouped = matches!(
+            word,
+            "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "reduce_gradients"
+        );
         let group = GroupingId(if grouped { next()[1..].parse().unwrap() } else { 0 });
         let by = (word == "all_reduce").then(|| reduction(&next()));
         let instr = match word {
@@ -321,12 +324,20 @@ impl<'a> Reader<'a> {
                 let (from, to) = (self.buf(left), self.buf(right));
                 Instr::AllReduce { step, group, reduction: by.unwrap(), from, to }
             }
-            "all_gather" => {
-                Instr::AllGather { step, group, from: self.buf(left), to: self.buf(right), cut: self.cut(sections[0]) }
-            }
-            "reduce_scatter" => {
-                Instr::ReduceScatter { step, group, from: self.buf(left), to: self.buf(right), cut: self.cut(sections[0]) }
-            }
+            "all_gather" => Instr::AllGather {
+                step,
+                group,
+                from: self.buf(left),
+                to: self.buf(right),
+                cut: self.cut(sections[0]),
+            },
+            "reduce_scatter" => Instr::ReduceScatter {
+                step,
+                group,
+                from: self.buf(left),
+                to: self.buf(right),
+                cut: self.cut(sections[0]),
+            },
             "all_to_all" => Instr::AllToAll {
                 step,
                 group,
@@ -357,7 +368,8 @@ impl<'a> Reader<'a> {
     fn cut(&mut self, text: &str) -> Cut {
         let (extents, rest) = self.extents(text);
         let (factor, sizes) = rest.trim().split_once(' ').unwrap();
-        let sizes = sizes.trim_matches(['[', ']']).split(',').map(|size| size.trim().parse().unwrap()).collect();
+        let sizes =
+            sizes.trim_matches(['[', ']']).split(',').map(|size| size.trim().parse().unwrap()).collect();
         Cut { extents, factor: factor.parse().unwrap(), sizes }
     }
 

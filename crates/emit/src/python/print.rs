@@ -125,11 +125,12 @@ fn expression(out: &mut String, indent: usize, expr: &Expr<'_>) {
             out.truncate(start);
             broken_call(out, indent, call);
         }
-        Expr::List(items) if !items.is_empty() => {
+        Expr::List(items) | Expr::Rows(items) if !items.is_empty() => {
             out.truncate(start);
-            out.push_str(brackets(items).0);
+            let (open, close) = if matches!(expr, Expr::Rows(_)) { ("[", "]") } else { brackets(items) };
+            out.push_str(open);
             broken(out, indent, items.len(), |out, index| expression(out, indent + 4, &items[index]));
-            out.push_str(brackets(items).1.trim_start_matches(','));
+            out.push_str(close.trim_start_matches(','));
         }
         Expr::Binary(..) => {
             out.truncate(start);
@@ -203,6 +204,11 @@ pub(crate) fn flat(out: &mut String, expr: &Expr<'_>) {
             out.push_str(brackets(items).0);
             sequence(out, items);
             out.push_str(brackets(items).1);
+        }
+        Expr::Rows(items) => {
+            out.push('[');
+            sequence(out, items);
+            out.push(']');
         }
         Expr::Attr(object, name) => {
             operand(out, object, 10);

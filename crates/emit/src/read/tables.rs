@@ -50,7 +50,7 @@ pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
         exchanges: reader.exchanges(&top.get("exchanges")?, world)?,
         roles: vec![],
     };
-    let mut tables: Vec<Option<Table>> = top.get("ranks")?.list(|node| reader.table(node))?;
+    let mut tables: Vec<Option<Table>> = top.get("ranks")?.list(|node| reader.table(node).map(Some))?;
     if tables.len() != world as usize {
         return Err(top.get("ranks")?.refuse(format!("there are {} ranks, not {world}", tables.len())));
     }
@@ -150,10 +150,7 @@ impl Reader {
         Ok(Exchange { tensor: self.tensor(&node.get("tensor")?)?, reduction, sources, targets, pieces })
     }
 
-    fn table(&self, node: &Node<'_>) -> Result<Option<Table>> {
-        if node.is_null() {
-            return Ok(None);
-        }
+    fn table(&self, node: &Node<'_>) -> Result<Table> {
         let shards = node.get("shards")?.list(|node| {
             let [tensor, region] = node.tuple()?;
             Ok(Shard { tensor: self.tensor(&tensor)?, region: self.region(&region)? })
@@ -168,13 +165,13 @@ impl Reader {
         let random = node
             .get("random")?
             .entries(|op, node| Ok((OpId(op), node.list(|region| self.region(region))?)))?;
-        Ok(Some(Table {
+        Ok(Table {
             constants: node.get("constants")?.list(|node| node.int())?,
             inputs: node.get("inputs")?.list(|region| self.region(region))?,
             shards,
             leaves,
             random,
-        }))
+        })
     }
 
     fn role(&self, node: &Node<'_>, world: u32, tables: &mut [Option<Table>]) -> Result<RoleTable> {

@@ -4,9 +4,18 @@
 pub(super) const TABLE: &[(&str, &str)] = &[
     // ---- layers
     ("aten.linear.default(*3)", "F.linear(*3)"),
-    ("aten.layer_norm.default(*5)", "F.layer_norm(*5)"),
+    // The last argument asks for cuDNN, which has no layer norm.
+    (
+        "aten.layer_norm.default({0:t}, {1:l}, {2}, {3}, {4:n}, False)",
+        "F.layer_norm({0}, {1}, {2}, {3}, {4:n})",
+    ),
+    ("aten.layer_norm.default(*4)", "F.layer_norm(*4)"),
     ("aten.rms_norm.default(*4)", "F.rms_norm(*4)"),
-    ("aten.group_norm.default(*5)", "F.group_norm(*5)"),
+    (
+        "aten.group_norm.default({0:t}, {1:i}, {2}, {3}, {4:n}, False)",
+        "F.group_norm({0}, {1:i}, {2}, {3}, {4:n})",
+    ),
+    ("aten.group_norm.default(*4)", "F.group_norm(*4)"),
     ("aten.embedding.default({0:t}, {1:t})", "F.embedding({1}, {0})"),
     ("aten.embedding.default({0:t}, {1:t}, {2:u})", "F.embedding({1}, {0}, {2})"),
     ("aten.conv1d.default(*7)", "F.conv1d(*7)"),

@@ -56,13 +56,13 @@ impl<'n> Words<'n> {
             }
             Instr::ReduceGradients { step, group, leaves } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
-                let args = vec![step_of(*step), group_id(*group), Expr::List(leaves)];
+                let args = vec![step_of(*step), group_id(*group), Expr::Rows(leaves)];
                 statement(vec![], false, method("reduce_gradients", args, vec![]))
             }
             Instr::ExchangeGradients { step, leaves, shards } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
                 let shards = shards.iter().map(|shard| index(*shard)).collect();
-                let args = vec![step_of(*step), Expr::List(leaves), Expr::List(shards)];
+                let args = vec![step_of(*step), Expr::Rows(leaves), Expr::Rows(shards)];
                 statement(vec![], false, method("exchange_gradients", args, vec![]))
             }
             Instr::Update { shard, from } => {
@@ -81,7 +81,7 @@ impl<'n> Words<'n> {
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {
         let pair = |(lo, hi): &'n (Arg, Arg)| Expr::List(vec![number(lo, self.holes), number(hi, self.holes)]);
-        let region = Expr::List(slice.region.iter().map(pair).collect());
+        let region = Expr::Rows(slice.region.iter().map(pair).collect());
         let args = vec![self.buf(slice.from), self.extents(&slice.extents), region];
         statement(vec![self.name(slice.to)], false, Expr::Name("ops").attr("cut").call(args))
     }
@@ -93,8 +93,8 @@ impl<'n> Words<'n> {
     }
 
     fn extents(&self, extents: &'n [Vec<Arg>]) -> Expr<'n> {
-        let dim = |factors: &'n Vec<Arg>| Expr::List(factors.iter().map(|f| number(f, self.holes)).collect());
-        Expr::List(extents.iter().map(dim).collect())
+        let dim = |factors: &'n Vec<Arg>| Expr::Rows(factors.iter().map(|f| number(f, self.holes)).collect());
+        Expr::Rows(extents.iter().map(dim).collect())
     }
 
     fn cut_call(
@@ -135,7 +135,7 @@ impl<'n> Words<'n> {
     fn sizes(&self, group: GroupingId, cut: &Cut) -> Option<Expr<'n>> {
         let count = self.group_sizes.get(group.index()).copied().unwrap_or(0);
         let even = even_sizes(&cut.extents, cut.factor, count);
-        let list = || Expr::List(cut.sizes.iter().map(|size| Expr::Int(*size)).collect());
+        let list = || Expr::Rows(cut.sizes.iter().map(|size| Expr::Int(*size)).collect());
         (even.as_ref() != Some(&cut.sizes)).then(list)
     }
 }

@@ -110,6 +110,8 @@ struct Draft<'a> {
     hints: Vec<String>,
     leaves: Vec<usize>,
     numbers: Vec<i64>,
+    /// The module of the operator that is being written.
+    user: &'a str,
     /// Parameters that have no name of their own so far.
     unnamed: usize,
 }
@@ -159,7 +161,7 @@ impl<'a> Outline<'a> {
     /// The group's own module, if some of its leaves are there; else what has all leaves.
     fn widest(&self, ops: &[LocalOp], tree: &str, path: String) -> String {
         let mut read = ops.iter().flat_map(LocalOp::inputs).filter_map(|buf| self.leaf_of[buf.index()]);
-        let most = read.any(|leaf| self.leaves.within(leaf, &path).is_some());
+        let most = read.any(|leaf| self.leaves.within(leaf, &path, "").is_some());
         if most { path } else { tree.to_owned() }
     }
 
@@ -260,6 +262,7 @@ impl<'a> Outline<'a> {
         next: Option<&Node<'a>>,
     ) {
         let op = &ops[index];
+        draft.user = self.modules.of(op.op);
         let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
         if let Some(Value::Int(number)) = random_number(&op.target).and_then(|at| args.get(at)) {
             draft.numbers.push(*number);
@@ -349,7 +352,7 @@ impl<'a> Outline<'a> {
     }
 
     fn leaf(&self, draft: &mut Draft<'a>, leaf: usize) -> Value<'a> {
-        if let Some(text) = self.leaves.within(leaf, &draft.tree) {
+        if let Some(text) = self.leaves.within(leaf, &draft.tree, draft.user) {
             draft.shape.uses_leaves = true;
             return Value::Leaf(text);
         }
@@ -380,8 +383,11 @@ impl<'a> Outline<'a> {
 
     fn op_hint(&self, op: &LocalOp, buf: BufId) -> String {
         let name = self.buf_hint(buf);
-        if !name.is_empty() && !name.starts_with("getitem") {
-            return name;
+        match name.as_str() {
+            "scaled_dot_product_attention" => return "attended".to_owned(),
+            "cross_entropy_loss" => return "loss".to_owned(),
+            "" | "getitem" => {}
+            _ => return name,
         }
         let name = op.target.split('.').nth(1).unwrap_or("x");
         names::identifier(name.trim_start_matches('_'))
@@ -397,7 +403,7 @@ impl<'a> Outline<'a> {
 impl<'a> Draft<'a> {
     fn new(tree: String) -> Self {
         let (vars, hints) = (HashMap::new(), vec![]);
-        Self { shape: Shape::default(), tree, vars, hints, leaves: vec![], numbers: vec![], unnamed: 0 }
+        Self { shape: Shape::default(), tree, vars, hints, leaves: vec![], numbers: vec![], user: "", unnamed: 0 }
     }
 
     fn define(&mut self, buf: BufId, hint: String) -> Var {

@@ -1,10 +1,10 @@
 //! `program.json`: the tables behind the code, one entry a line.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Exchange, Program, RankId, Role, Table};
+use program::{Body, BufId, Exchange, Instr, Program, RankId, Role, Table};
 use rules::Region;
 
 use super::file_name;
@@ -13,10 +13,11 @@ use super::role::hole_names;
 pub(crate) const FORMAT: u64 = 1;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
-    let mut tables = Tables { graph, program, regions: vec![], numbers: HashMap::new() };
     // What refers to regions comes first, so that the regions are known.
+    let nothing = Table::default();
+    let mut tables = Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
     let ranks: Vec<String> = (by_rank(program).into_iter())
-        .map(|table| table.map_or_else(|| "null".to_owned(), |table| tables.table(table)))
+        .map(|table| tables.table(table.unwrap_or(&nothing)))
         .collect();
     let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
     let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
@@ -76,6 +77,7 @@ struct Tables<'a> {
     program: &'a Program,
     regions: Vec<&'a Region>,
     numbers: HashMap<&'a Region, usize>,
+    needs_grad: Vec<bool>,
 }
 
 impl<'a> Tables<'a> {
@@ -110,10 +112,11 @@ impl<'a> Tables<'a> {
         let pieces =
             joined(&exchange.pieces, |p| format!("[{}, {}, {}]", p.from, p.to, self.region(&p.region)));
         format!(
-            "\"{step}\": {{\"tensor\": {}, \"op\": \"{}\", \"sources\": [{sources}], \
+            "\"{step}\": {{\"tensor\": {}, \"op\": \"{}\", \"grad\": {}, \"sources\": [{sources}], \
              \"targets\": [{targets}], \"pieces\": [{pieces}]}}",
             exchange.tensor.0,
             exchange.reduction.name(),
+            self.needs_grad.get(exchange.tensor.index()).copied().unwrap_or(false),
         )
     }
 
@@ -147,6 +150,28 @@ impl<'a> Tables<'a> {
         told.map(|(index, found)| format!("\"{index}\": {}", factors(found))).collect()
     }
 
+    /// Which arguments and results of each call need a gradient, where that agrees with backward.
+    fn grads(&self, body: &Body) -> String {
+        let calls: HashMap<_, _> = (body.forward.iter())
+            .filter_map(|instr| if let Instr::Call(call) = instr { Some((call.step, call)) } else { None })
+            .collect();
+        let leaves: HashSet<BufId> = body.leaves.iter().map(|leaf| leaf.buf).collect();
+        let needs = |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
+        let entries = body.backward.iter().filter_map(|instr| {
+            let Instr::Grad(grad) = instr else { return None };
+            let call = calls.get(&grad.step)?;
+            let tensors = call.inputs.iter().filter(|buf| !leaves.contains(buf));
+            let (arguments, results) = (positions(tensors, needs), positions(call.outputs.iter(), needs));
+            let agree = arguments.len() == grad.to.len() && results.len() == grad.from.len();
+            let list = |positions: &[usize]| joined(positions, usize::to_string);
+            let (step, arguments, results) = (grad.step.0, list(&arguments), list(&results));
+            agree.then(|| {
+                format!("\"{step}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}")
+            })
+        });
+        entries.collect::<Vec<_>>().join(", ")
+    }
+
     fn role(&self, role: &Role) -> String {
         let body = &role.body;
         let mut seeds = body.seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
@@ -160,13 +185,19 @@ impl<'a> Tables<'a> {
             joined(&body.leaves, |l| format!("{{\"tensor\": {}, \"number\": {}}}", l.tensor.0, l.number));
         format!(
             "{{\"file\": {}, \"ranks\": [{}], \"holes\": [{}], \"inputs\": [{}], \"leaves\": [{leaves}], \
-             \"outputs\": [{outputs}]}}",
+             \"outputs\": [{outputs}], \"grads\": {{{}}}}}",
             quoted(&file_name(role)),
             joined(&role.ranks, |rank| rank.0.to_string()),
             joined(&hole_names(body), |hole| quoted(hole)),
             joined(&body.inputs, |input| input.tensor.0.to_string()),
+            self.grads(body),
         )
     }
+}
+
+/// The positions of what satisfies.
+fn positions<'a>(bufs: impl Iterator<Item = &'a BufId>, is: impl Fn(&BufId) -> bool) -> Vec<usize> {
+    bufs.enumerate().filter(|(_, buf)| is(buf)).map(|(at, _)| at).collect()
 }
 
 /// The factors of a tensor that nothing splits.
@@ -192,7 +223,12 @@ fn drawn(graph: &Graph, id: OpId) -> Option<Drawn> {
 
 fn random(graph: &Graph, id: OpId) -> Option<String> {
     let Drawn { tensor, p, attention } = drawn(graph, id)?;
-    let kind = if attention { ", \"kind\": \"attention\"" } else { "" };
+    // The mask has the shape of the probabilities: keys where the output has values.
+    let keys = graph.op(id).inputs().get(1).and_then(|k| graph.tensor(*k).shape.iter().nth_back(1).copied());
+    let kind = match keys.filter(|_| attention) {
+        Some(keys) => format!(", \"kind\": \"attention\", \"keys\": {keys}"),
+        None => String::new(),
+    };
     Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}}}", id.0, tensor.0, float(p)))
 }
 

@@ -10,12 +10,12 @@ use program::{
 };
 use rules::Region;
 
-pub fn graph(text: &str) -> Graph {
+pub(crate) fn graph(text: &str) -> Graph {
     let head = if text.starts_with("shardwright-graph") { "" } else { "shardwright-graph 1\n" };
     format!("{head}{}\n", text.trim()).parse().unwrap()
 }
 
-pub fn program(graph: &Graph, world: u32) -> Program {
+pub(crate) fn program(graph: &Graph, world: u32) -> Program {
     Program {
         model: graph.model.clone(),
         digest: graph.digest(),
@@ -28,26 +28,26 @@ pub fn program(graph: &Graph, world: u32) -> Program {
     }
 }
 
-pub fn factors(shape: &[i64]) -> Vec<Vec<i64>> {
+pub(crate) fn factors(shape: &[i64]) -> Vec<Vec<i64>> {
     shape.iter().map(|&size| if size == 1 { vec![] } else { vec![size] }).collect()
 }
 
-pub fn whole(graph: &Graph, tensor: TensorId) -> Region {
+pub(crate) fn whole(graph: &Graph, tensor: TensorId) -> Region {
     let flat: Vec<i64> = factors(&graph.tensor(tensor).shape).concat();
     Region::whole(&flat)
 }
 
 /// Builds the body of a role, tensor by tensor.
-pub struct Builder<'g> {
-    pub graph: &'g Graph,
-    pub body: Body,
-    pub bufs: HashMap<TensorId, BufId>,
+pub(crate) struct Builder<'g> {
+    pub(crate) graph: &'g Graph,
+    pub(crate) body: Body,
+    pub(crate) bufs: HashMap<TensorId, BufId>,
     step: u32,
 }
 
 impl<'g> Builder<'g> {
     /// All inputs and all leaves of the graph.
-    pub fn new(graph: &'g Graph) -> Self {
+    pub(crate) fn new(graph: &'g Graph) -> Self {
         let mut found = Self { graph, body: Body::default(), bufs: HashMap::new(), step: 0 };
         for id in graph.tensor_ids() {
             match &graph.tensor(id).source {
@@ -65,38 +65,38 @@ impl<'g> Builder<'g> {
         found
     }
 
-    pub fn id(&self, name: &str) -> TensorId {
+    pub(crate) fn id(&self, name: &str) -> TensorId {
         self.graph.find(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
-    pub fn of(&self, name: &str) -> BufId {
+    pub(crate) fn of(&self, name: &str) -> BufId {
         self.bufs[&self.id(name)]
     }
 
-    pub fn step(&mut self) -> StepId {
+    pub(crate) fn step(&mut self) -> StepId {
         self.step += 1;
         StepId(self.step - 1)
     }
 
     /// A new buf of a tensor, which is its current one from now on.
-    pub fn buf(&mut self, tensor: TensorId) -> BufId {
+    pub(crate) fn buf(&mut self, tensor: TensorId) -> BufId {
         let id = self.extra(&self.graph.tensor(tensor).name.clone(), tensor, false);
         self.bufs.insert(tensor, id);
         id
     }
 
-    pub fn extra(&mut self, name: &str, tensor: TensorId, grad: bool) -> BufId {
+    pub(crate) fn extra(&mut self, name: &str, tensor: TensorId, grad: bool) -> BufId {
         self.body.bufs.push(Buf { name: name.to_owned(), tensor, grad });
         BufId::new(self.body.bufs.len() - 1)
     }
 
-    pub fn gradient(&mut self, name: &str) -> BufId {
+    pub(crate) fn gradient(&mut self, name: &str) -> BufId {
         let tensor = self.id(name);
         self.extra(name, tensor, true)
     }
 
     /// A call of these operators, unchanged but for what `change` does.
-    pub fn call(&mut self, ops: impl Iterator<Item = u32>, outputs: &[&str], change: impl Fn(&mut LocalOp)) -> StepId {
+    pub(crate) fn call(&mut self, ops: impl Iterator<Item = u32>, outputs: &[&str], change: impl Fn(&mut LocalOp)) -> StepId {
         let step = self.step();
         let mut call = Call { step, inputs: vec![], outputs: vec![], ops: vec![], recompute: false };
         let first = self.body.bufs.len();
@@ -136,17 +136,17 @@ impl<'g> Builder<'g> {
         }
     }
 
-    pub fn outputs(&mut self) {
+    pub(crate) fn outputs(&mut self) {
         self.body.outputs = self.graph.outputs.iter().map(|t| t.map(|t| self.bufs[&t])).collect();
     }
 
-    pub fn grad(&mut self, step: StepId, from: &[BufId], to: &[BufId]) {
+    pub(crate) fn grad(&mut self, step: StepId, from: &[BufId], to: &[BufId]) {
         let some = |bufs: &[BufId]| bufs.iter().copied().map(Some).collect();
         self.body.backward.push(Instr::Grad(Grad { step, from: some(from), to: some(to) }));
     }
 
     /// A role for these ranks, each of which holds everything whole.
-    pub fn role(self, ranks: std::ops::Range<u32>) -> Role {
+    pub(crate) fn role(self, ranks: std::ops::Range<u32>) -> Role {
         let table = Table {
             constants: vec![0; self.body.holes.len()],
             shards: (self.body.leaves.iter())
@@ -164,7 +164,7 @@ impl<'g> Builder<'g> {
 }
 
 /// The whole graph as one call on one rank.
-pub fn single(graph: &Graph) -> Program {
+pub(crate) fn single(graph: &Graph) -> Program {
     let mut builder = Builder::new(graph);
     let names: Vec<&str> = graph.outputs.iter().flatten().map(|t| graph.tensor(*t).name.as_str()).collect();
     builder.call(0..u32::try_from(graph.ops.len()).unwrap(), &names, |_| {});
@@ -175,12 +175,12 @@ pub fn single(graph: &Graph) -> Program {
 }
 
 /// All files after each other.
-pub fn text(files: &[File]) -> String {
+pub(crate) fn text(files: &[File]) -> String {
     files.iter().map(|file| format!("=== {}\n{}", file.name, file.text)).collect()
 }
 
 /// Emits, reads back, compares, emits again; gives the files.
-pub fn roundtrip(graph: &Graph, program: &Program) -> Vec<File> {
+pub(crate) fn roundtrip(graph: &Graph, program: &Program) -> Vec<File> {
     let files = emit(graph, program);
     let again = read(graph, &files).unwrap_or_else(|error| panic!("{error}\n{}", text(&files)));
     pretty_eq(&canonical(&again), &canonical(program));
@@ -200,7 +200,7 @@ fn pretty_eq(a: &Program, b: &Program) {
 }
 
 /// Emitting what was read gives the same text, as it does wherever the hints are found.
-pub fn stable(graph: &Graph, program: &Program) -> Vec<File> {
+pub(crate) fn stable(graph: &Graph, program: &Program) -> Vec<File> {
     let files = roundtrip(graph, program);
     let again = emit(graph, &read(graph, &files).unwrap());
     for (a, b) in files.iter().zip(&again) {

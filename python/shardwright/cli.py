@@ -1,0 +1,144 @@
+"""The console command `shardwright`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import CaptureError, ShardwrightError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except ShardwrightError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shardwright",
+        description="Turns a PyTorch model for one device into a program for many, proved equal.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="a small GPT on local processes, beside the single-device run")
+    demo.add_argument("--devices", type=int, default=4)
+    demo.add_argument("--plan", default="data:2 x megatron:2")
+    demo.add_argument("--to", help="folder for the emitted program")
+    demo.set_defaults(run=_demo)
+
+    emit = commands.add_parser("emit", help="compile a model and write its program; no device needed")
+    _model_arguments(emit)
+    emit.add_argument("-o", "--to", required=True, help="folder for the program")
+    emit.add_argument("--outputs", choices=["loss", "all"], default="loss")
+    emit.set_defaults(run=_emit)
+
+    plan = commands.add_parser("plan", help="print a plan, one line for each operator")
+    _model_arguments(plan)
+    plan.set_defaults(run=_plan)
+
+    check = commands.add_parser("check", help="prove a program that was emitted")
+    check.add_argument("program", help="its folder")
+    check.set_defaults(run=_check)
+
+    ops = commands.add_parser("ops", help="the operators that have rules")
+    ops.set_defaults(run=_ops)
+    return parser
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", help="FILE.py:FUNCTION, which returns a module and its example inputs; or a graph's file"
+    )
+    parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from . import demo
+
+    return demo.main(arguments.devices, arguments.plan, arguments.to)
+
+
+def _emit(arguments: argparse.Namespace) -> None:
+    from ._core import compile
+    from .api import write_files
+    from .compiling import make_plan
+
+    graph = _graph(arguments.model)
+    compiled = compile(make_plan(graph, arguments.plan, arguments.devices), arguments.outputs)
+    write_files({**compiled.files, "graph.txt": compiled.graph_text}, arguments.to)
+    if arguments.json:
+        print(json.dumps(_summary(compiled)))
+        return
+    print(compiled.proof.rstrip())
+    print(f"\nThe program is in {arguments.to}.")
+
+
+def _summary(compiled: Any) -> dict[str, Any]:
+    return {
+        "digest": compiled.digest,
+        "files": sorted(compiled.files),
+        "communications": [dict(counts) for counts in compiled.counts],
+        "bytes_held": list(compiled.held),
+        "operators_without_rule": list(compiled.unknown),
+        "seconds": dict(compiled.phases),
+    }
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    from .compiling import make_plan
+
+    print(make_plan(_graph(arguments.model), arguments.plan, arguments.devices).text, end="")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from ._core import verify
+
+    folder = Path(arguments.program)
+    files = {file.name: _read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
+    print(verify(_read(folder / "graph.txt"), files).rstrip())
+
+
+def _ops(_: argparse.Namespace) -> None:
+    from ._core import operators_table
+
+    print(operators_table(), end="")
+
+
+def _graph(model: str) -> Any:
+    from ._core import Graph
+    from .capture import capture
+
+    path, _, name = model.partition(":")
+    if not name:
+        return Graph(_read(Path(path)))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise CaptureError("SW0116", f"there is no Python file {path}", fix="name the model as FILE.py:FUNCTION")
+    file = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = file
+    sys.path.insert(0, str(Path(path).parent))
+    spec.loader.exec_module(file)
+    if not hasattr(file, name):
+        raise CaptureError("SW0116", f"{path} has no function {name}", fix="name the model as FILE.py:FUNCTION")
+    module, inputs = getattr(file, name)()
+    return Graph(capture(module, inputs).graph_text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise CaptureError("SW0117", f"{path} cannot be read", why=error.strerror) from None
