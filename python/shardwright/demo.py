@@ -60,6 +60,7 @@ class Gpt(nn.Module):
         self.ln_f = nn.LayerNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, WORDS, bias=False)
         self.lm_head.weight = self.wte.weight
+        nn.init.normal_(self.wte.weight, std=0.02)
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))

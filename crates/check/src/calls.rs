@@ -14,16 +14,19 @@ use crate::state::{Context, Held, Part, Rank, is_any, place, unify, unify_all};
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
-    let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);    let mut inputs: Vec<Held> = vec![];
+    let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
+    let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {
-        let number = first + offset;        inputs.clear();
+        let number = first + offset;
+        inputs.clear();
         let reads = &cx.codes[rank.role].reads[number];
         inputs.extend(reads.iter().filter_map(|buf| rank.held(*buf)));
         if inputs.len() != reads.len() {
             continue;
         }
         let site = base + u32::try_from(number).expect("fewer than 2^32 operators");
-        let scene = Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs: &inputs, table: rank.table };
+        let scene =
+            Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs: &inputs, table: rank.table };
         match cx.finder.find(&mut cx.store, &scene) {
             Ok(part) => {
                 for (buf, held) in local.outputs.iter().zip(&cx.finder.outputs) {
@@ -147,7 +150,8 @@ fn add(
     (region, share): (ListId, ShareId),
 ) -> Result<(), Fault> {
     let held = rank.held(buf).expect("operands of found operators are known");
-    let (region, shares) = match sums.get(buf) {        Some((known, had)) if known == region => (region, vec![had, share]),
+    let (region, shares) = match sums.get(buf) {
+        Some((known, had)) if known == region => (region, vec![had, share]),
         Some((known, had)) => {
             let joined = unify_all(cx.store.region(known), cx.store.region(region));
             let joined = joined.ok_or_else(|| {
@@ -218,9 +222,10 @@ impl Step<'_> {
             let cut = cut(cx, op, *position, number, &at)?;
             let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true };
             let tensor = cx.facts.op(op).inputs[*position];
-            let share = cx.store.contribution(cx.facts, tensor, term);            let carried = &cx.facts.analysis.op(op).inputs[*position];
+            let share = cx.store.contribution(cx.facts, tensor, term);
+            let carried = &cx.facts.analysis.op(op).inputs[*position];
             let region = cx.store.part(cx.facts, tensor, carried, &at);
-add(cx, rank, sums, *buf, (region, share))?;
+            add(cx, rank, sums, *buf, (region, share))?;
         }
         Ok(())
     }
@@ -299,7 +304,8 @@ fn cut(
     let loose = &cx.facts.op(op).loose[position];
     if loose.is_empty() {
         return Ok(FULL);
-    }    let loops = &cx.facts.analysis.op(op).loops;
+    }
+    let loops = &cx.facts.analysis.op(op).loops;
     if loose.iter().all(|&l| at[l] == Interval::whole(loops[l].size)) {
         return Ok(FULL);
     }

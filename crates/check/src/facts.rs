@@ -42,6 +42,8 @@ pub(crate) struct OpFacts {
 pub(crate) struct Facts<'g> {
     pub(crate) graph: &'g Graph,
     pub(crate) analysis: &'g Analysis,
+    /// All factors of each tensor, over its dims in order.
+    pub(crate) flat: Vec<Vec<i64>>,
     class: Vec<TensorId>,
     canon: Vec<OpId>,
     ops: Vec<OpFacts>,
@@ -76,6 +78,7 @@ impl<'g> Facts<'g> {
         let mut facts = Self {
             graph,
             analysis,
+            flat: graph.tensor_ids().map(|id| analysis.flat(id)).collect(),
             class: graph.tensor_ids().collect(),
             canon: graph.op_ids().collect(),
             ops: vec![],

@@ -10,10 +10,15 @@ use crate::share::Store;
 use crate::state::{is_any, unify};
 
 /// The interval of each loop that an operand carries, and which operand each input is.
-pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<(Vec<Option<Interval>>, Vec<usize>), Fault> {
+pub(crate) fn infer(
+    store: &Store,
+    scene: &Scene<'_>,
+    op: OpId,
+) -> Result<(Vec<Option<Interval>>, Vec<usize>), Fault> {
     let dims = scene.facts.analysis.op(op);
     let mut at: Vec<Option<Interval>> = vec![None; dims.loops.len()];
-    let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;    for (held, &position) in scene.inputs.iter().zip(&positions) {
+    let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;
+    for (held, &position) in scene.inputs.iter().zip(&positions) {
         for (carried, found) in dims.inputs[position].iter().zip(store.region(held.region)) {
             let Some(l) = *carried else { continue };
             let joined = at[l].map_or(Some(*found), |known| unify(known, *found));
@@ -32,7 +37,8 @@ pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<(Vec<O
             };
             at[l] = Some(joined);
         }
-    }    Ok((at, positions))
+    }
+    Ok((at, positions))
 }
 
 fn text(i: Interval) -> String {

@@ -24,7 +24,8 @@ pub(crate) struct Scene<'s> {
     pub(crate) local: &'s LocalOp,
     /// The number of the local operator among all roles'.
     pub(crate) site: u32,
-    pub(crate) bufs: &'s [Option<Held>],    /// What its operands hold, in order.
+    pub(crate) bufs: &'s [Option<Held>],
+    /// What its operands hold, in order.
     pub(crate) inputs: &'s [Held],
     pub(crate) table: &'s Table,
 }
@@ -35,7 +36,8 @@ pub(crate) struct Finder {
     numbers: Map<Box<[i64]>, usize>,
     expected: Vec<rules::LocalOp>,
     compared: Map<(u32, usize), Option<u32>>,
-    pub(crate) bindings: Lists<(BufId, usize)>,    /// What the operator that was found last makes.
+    pub(crate) bindings: Lists<(BufId, usize)>,
+    /// What the operator that was found last makes.
     pub(crate) outputs: Vec<Option<Held>>,
     key: Vec<i64>,
     /// The regions that random operators draw for.
@@ -58,7 +60,8 @@ impl Finder {
             last: vec![None; sites],
             numbers: Map::default(),
             expected: vec![],
-            compared: Map::default(),            bindings: Lists::new(),
+            compared: Map::default(),
+            bindings: Lists::new(),
             outputs: vec![],
             key: vec![],
             drawn: BTreeMap::new(),
@@ -126,7 +129,8 @@ impl Finder {
             if rule.is_some_and(|rule| rule.dim(l.dim).contiguous) {
                 key.push(i.lo);
             }
-        }        let known = self.numbers.get(&key[..]).copied();
+        }
+        let known = self.numbers.get(&key[..]).copied();
         let number = known.unwrap_or_else(|| {
             self.expected.push(executed(scene, op, at, first, slot));
             self.numbers.insert(key[..].into(), self.expected.len() - 1);
@@ -194,12 +198,13 @@ impl Finder {
                     .why(format!("expected operand {position} to be %{name}, found %{found}"))
                     .operator(facts.graph.describe(op)));
             }
-            let factors = facts.analysis.factors[expected.index()].iter().flatten();
+            let factors = &facts.flat[expected.index()];
             let region = store.region(held.region);
-            let fits = { factors }.zip(&dims.inputs[*position]).zip(region).all(|((&size, carried), i)| {
-                let wanted = carried.map_or(Interval::whole(size), |l| at[l]);
-                unify(wanted, *i).is_some()
-            });
+            let fits =
+                factors.iter().zip(&dims.inputs[*position]).zip(region).all(|((&size, carried), i)| {
+                    let wanted = carried.map_or(Interval::whole(size), |l| at[l]);
+                    unify(wanted, *i).is_some()
+                });
             if !fits {
                 let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
                 let factors = &facts.analysis.factors[expected.index()];
@@ -225,10 +230,12 @@ impl Finder {
     ) -> Result<Part, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
-        let share = self.share(store, scene, op, at, (way, binding))?;        let mut outputs = std::mem::take(&mut self.outputs);
+        let share = self.share(store, scene, op, at, (way, binding))?;
+        let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         for (tensor, carried) in facts.op(op).outputs.iter().zip(&facts.analysis.op(op).outputs) {
-            outputs.push(tensor.map(|tensor| {                let region = store.part(facts, tensor, carried, at);
+            outputs.push(tensor.map(|tensor| {
+                let region = store.part(facts, tensor, carried, at);
                 Held { of: Quantity { tensor, grad: false }, region, share }
             }));
         }
@@ -243,7 +250,8 @@ impl Finder {
         }
         if facts.op(op).random {
             self.drawn_region(store, scene, op, &outputs)?;
-        }        self.outputs = outputs;
+        }
+        self.outputs = outputs;
         Ok(Part { op, at: store.intervals.number(at), binding, clause: way.clause })
     }
 
@@ -254,11 +262,12 @@ impl Finder {
         op: OpId,
         at: &[Interval],
         (way, binding): (Way, u32),
-    ) -> Result<ShareId, Fault> {        let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
+    ) -> Result<ShareId, Fault> {
+        let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
         if reduced.is_empty() && way.clause.is_none() {
             return Ok(WHOLE);
         }
-let loops = &facts.analysis.op(op).loops;
+        let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
         if intervals.iter().any(|i| is_any(*i)) {
             return Err(unclear(scene, op));
@@ -466,8 +475,13 @@ impl Finder {
     fn solve(&mut self, scene: &Scene<'_>, op: OpId, at: &[Option<Interval>]) -> Vec<Interval> {
         let loops = &scene.facts.analysis.op(op).loops;
         let mut known: Vec<Interval> =
-            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();        for l in 0..at.len() {
-            if at[l].is_none() && loops[l].kind == Kind::Map && loops[l].size > 1 && !scene.facts.op(op).random {
+            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();
+        for l in 0..at.len() {
+            if at[l].is_none()
+                && loops[l].kind == Kind::Map
+                && loops[l].size > 1
+                && !scene.facts.op(op).random
+            {
                 known[l] = self.solve_loop(scene, op, &known, l).unwrap_or(known[l]);
             }
         }

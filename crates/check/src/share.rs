@@ -82,7 +82,8 @@ pub(crate) struct Store {
     subs: Lists<ShareId>,
     shares: Lists<Entry>,
     terms: Vec<Term>,
-    numbers: Map<Term, TermId>,    verdicts: Vec<Option<Verdict>>,
+    numbers: Map<Term, TermId>,
+    verdicts: Vec<Option<Verdict>>,
     room: Vec<Interval>,
 }
 
@@ -93,7 +94,8 @@ impl Store {
             subs: Lists::new(),
             shares: Lists::new(),
             terms: vec![],
-            numbers: Map::default(),            verdicts: vec![],
+            numbers: Map::default(),
+            verdicts: vec![],
             room: vec![],
         };
         let whole = Term { owner: Owner::Whole, cut: FULL, mode: Mode::Plain, subs: 0, once: true };
@@ -108,7 +110,8 @@ impl Store {
 
     pub(crate) fn is_void(&self, region: ListId) -> bool {
         self.region(region).iter().any(|i| i.is_empty())
-    }    /// The region of an operand, given the intervals of its operator's loops.
+    }
+    /// The region of an operand, given the intervals of its operator's loops.
     pub(crate) fn part(
         &mut self,
         facts: &Facts<'_>,
@@ -118,8 +121,9 @@ impl Store {
     ) -> ListId {
         let mut region = std::mem::take(&mut self.room);
         region.clear();
-        let factors = facts.analysis.factors[tensor.index()].iter().flatten();
-        region.extend(factors.zip(carried).map(|(&size, l)| l.map_or(Interval::whole(size), |l| at[l])));
+        let factors = &facts.flat[tensor.index()];
+        region
+            .extend(factors.iter().zip(carried).map(|(&size, l)| l.map_or(Interval::whole(size), |l| at[l])));
         let number = self.intervals.number(&region);
         self.room = region;
         number

@@ -38,7 +38,8 @@ pub(crate) struct Code<'a> {
     /// Forward, then backward.
     pub(crate) instrs: Vec<&'a Instr>,
     /// For each instruction that is a call: the number of its first operator.
-    pub(crate) first_op: Vec<usize>,    /// For each operator, the buffers that it reads.
+    pub(crate) first_op: Vec<usize>,
+    /// For each operator, the buffers that it reads.
     pub(crate) reads: Vec<Vec<BufId>>,
     /// Where the call of each step is.
     pub(crate) calls: Map<u32, usize>,

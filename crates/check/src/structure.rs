@@ -17,8 +17,9 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     if !faults.is_empty() {
         return faults;
     }
+    let flat: Vec<Vec<i64>> = graph.tensor_ids().map(|id| analysis.flat(id)).collect();
     for (index, role) in program.roles.iter().enumerate() {
-        Roles { graph, analysis, program, index, role, faults: &mut faults }.check();
+        Roles { graph, flat: &flat, program, index, role, faults: &mut faults }.check();
     }
     let outputs = |role: &Role| role.body.outputs.iter().map(Option::is_some).collect::<Vec<_>>();
     if program.roles.windows(2).any(|pair| outputs(&pair[0]) != outputs(&pair[1])) {
@@ -63,8 +64,9 @@ fn ranks(program: &Program, faults: &mut Faults) {
 
 struct Roles<'a> {
     graph: &'a Graph,
-    analysis: &'a Analysis,
     program: &'a Program,
+    /// All factors of each tensor.
+    flat: &'a [Vec<i64>],
     index: usize,
     role: &'a Role,
     faults: &'a mut Faults,
@@ -108,7 +110,7 @@ impl Roles<'_> {
             };
             let held =
                 matches!(tensor.source, Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. });
-            if !held || !fits(&shard.region, &self.analysis.flat(shard.tensor)) {
+            if !held || !fits(&shard.region, &self.flat[shard.tensor.index()]) {
                 return Err(format!(
                     "a shard of %{} is not a part of a parameter, buffer or constant",
                     tensor.name
@@ -118,7 +120,7 @@ impl Roles<'_> {
         for (leaf, (shard, region)) in body.leaves.iter().zip(&table.leaves) {
             let shard = table.shards.get(*shard).filter(|shard| shard.tensor == leaf.tensor);
             let inside = shard.is_some_and(|shard| {
-                fits(region, &self.analysis.flat(shard.tensor)) && shard.region.contains(region)
+                fits(region, &self.flat[shard.tensor.index()]) && shard.region.contains(region)
             });
             if !inside {
                 return Err(format!(
@@ -130,7 +132,7 @@ impl Roles<'_> {
         for (input, region) in body.inputs.iter().zip(&table.inputs) {
             let tensor = self.graph.tensors.get(input.tensor.index());
             let given = tensor.is_some_and(|tensor| matches!(tensor.source, Source::Input { .. }));
-            if !given || !fits(region, &self.analysis.flat(input.tensor)) {
+            if !given || !fits(region, &self.flat[input.tensor.index()]) {
                 return Err(format!(
                     "input of tensor {} is not a part of an input of the model",
                     input.tensor.0

@@ -13,6 +13,8 @@ import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# The one file of the package that is a model.
+_DEMO = _OURS + "demo.py"
 _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
@@ -27,7 +29,7 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
     inside = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OURS):
+        if _is_ours(file):
             break
         if _is_models(file):
             return _trace(file, frame.f_lineno, frame.f_code.co_name)
@@ -60,7 +62,7 @@ def place_of_error(error: BaseException) -> str | None:
     trace, place = error.__traceback__, None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_OURS) and _is_models(file):
+        if not _is_ours(file) and _is_models(file):
             place = _trace(file, trace.tb_lineno, trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
     return with_source(place)
@@ -82,6 +84,10 @@ def _from_package(parts: list[str]) -> Iterable[str]:
     while start > 1 and os.path.isfile("/".join([*parts[:start], "__init__.py"])):
         start -= 1
     return parts[start:]
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS) and file != _DEMO
 
 
 def _is_models(file: str) -> bool:
