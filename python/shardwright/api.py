@@ -41,12 +41,12 @@ def parallelize(
     `plan(graph, draft)`. `save_to` is a folder for the emitted program.
     """
     if inputs not in ("global", "local"):
-        raise RuntimeFault("SW0710", f"inputs={inputs!r} is unknown", fix='use "global" or "local"')
+        raise RuntimeFault("SW0721", f"inputs={inputs!r} is unknown", fix='use "global" or "local"')
     comm = _comm()
     world = comm.world
     if devices is not None and devices != world:
         raise RuntimeFault(
-            "SW0711",
+            "SW0722",
             f"the program is for {devices} devices, but {world} ranks are running",
             fix=f"start it with torchrun --nproc-per-node {devices}, or leave `devices` out",
         )
@@ -95,7 +95,7 @@ def _replace(target: Path, fresh: Path) -> None:
     if target.exists():
         if not (target / "program.json").exists() and any(target.iterdir()):
             raise RuntimeFault(
-                "SW0712",
+                "SW0723",
                 f"{target} is not overwritten",
                 why="it holds something else than an emitted program",
                 fix="name a new or empty folder",
@@ -135,7 +135,7 @@ def _from_rank_0(comm: Comm, make: Any) -> Bundle:
         except ShardwrightError as error:
             result = error
         except BaseException:
-            store.set(key, pickle.dumps(RuntimeFault("SW0713", "rank 0 failed while it compiled")))
+            store.set(key, pickle.dumps(RuntimeFault("SW0724", "rank 0 failed while it compiled")))
             raise
         store.set(key, pickle.dumps(result))
     else:

@@ -64,4 +64,4 @@ class CheckError(ShardwrightError):
 
 
 class RuntimeFault(ShardwrightError):
-    """SW06xx: the running program met something that it must not go on with."""
+    """SW07xx: the running program met something that it must not go on with."""

@@ -177,7 +177,7 @@ def test_backward_twice_is_refused() -> None:
         loss.backward(retain_graph=True)
         loss.backward()
 
-    with pytest.raises(RuntimeFault, match=r"SW0609.*a second time"):
+    with pytest.raises(RuntimeFault, match=r"SW0709.*a second time"):
         run_local(1, body)
 
 
@@ -224,7 +224,7 @@ def test_steps_out_of_order_are_refused() -> None:
     files = data(2)
     files["all.py"] = files["all.py"].replace("run.all_reduce(1,", "run.all_reduce(3,")
     with pytest.raises(
-        RuntimeFault, match=r"SW0607\]: communication 2 \(reduce_gradients\) comes after 3"
+        RuntimeFault, match=r"SW0707\]: communication 2 \(reduce_gradients\) comes after 3"
     ):
         run_local(2, lambda rank, comm: train(files, comm))
 
@@ -264,7 +264,7 @@ def test_a_state_dict_that_does_not_fit_is_named_in_full() -> None:
         lambda: run_local(1, lambda rank, comm: parallel(data(1), comm).load_full_state_dict(wrong))
     )
     assert message == (
-        "error[SW0610]: the state dict does not fit the model\n"
+        "error[SW0710]: the state dict does not fit the model\n"
         "  why: missing: down.bias; unknown: left.over;"
         " of another shape: up.weight is (2, 2), the model has (6, 4)\n"
         "  help: load the state dict of the model that was compiled"
@@ -291,7 +291,7 @@ def test_other_inputs_are_refused() -> None:
         parallel(data(1), comm).train_step(batch(size=4))
 
     assert refusal(lambda: run_local(1, body)) == (
-        "error[SW0606]: input x is (4, 4) of torch.float64,"
+        "error[SW0706]: input x is (4, 4) of torch.float64,"
         " the program is for (5, 4) of torch.float64\n"
         "  help: give inputs of that shape, or compile another program for this one"
     )
@@ -300,14 +300,14 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 2, "error[SW0602]: the program's format is 2, needed is 1"),
+        ("format", 2, "error[SW0702]: the program's format is 2, needed is 1"),
         (
             "shardwright",
             "0.0.9",
-            "error[SW0603]: the program's shardwright is '0.0.9', needed is '0.1.0'",
+            "error[SW0703]: the program's shardwright is '0.0.9', needed is '0.1.0'",
         ),
-        ("digest", "d2", "error[SW0604]: the program's digest is 'd2', needed is 'd1'"),
-        ("world", 7, "error[SW0605]: the program's world is 7, needed is 2"),
+        ("digest", "d2", "error[SW0704]: the program's digest is 'd2', needed is 'd1'"),
+        ("world", 7, "error[SW0705]: the program's world is 7, needed is 2"),
     ],
 )
 def test_programs_of_others_are_refused(key: str, value: Any, expected: str) -> None:

@@ -52,7 +52,7 @@ def test_the_result_of_rank_0() -> None:
 def test_the_error_of_the_failing_rank_comes_first() -> None:
     with pytest.raises(RuntimeFault) as caught:
         launch(_raise, 3)
-    assert str(caught.value).startswith("error[SW0612]: rank 1 failed\n  why: Traceback")
+    assert str(caught.value).startswith("error[SW0712]: rank 1 failed\n  why: Traceback")
     assert "ValueError: this is the cause" in str(caught.value)
 
 
@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_the_others() -> None:
 
 @pytest.mark.slow
 def test_a_time_limit_leaves_no_process_behind(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeFault, match="SW0614"):
+    with pytest.raises(RuntimeFault, match="SW0714"):
         launch(_sleep, 2, (str(tmp_path),), timeout=30)
     started = [int(path.name) for path in tmp_path.iterdir()]
     assert len(started) == 2

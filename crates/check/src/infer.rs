@@ -77,20 +77,6 @@ fn other_tensors(scene: &Scene<'_>, op: OpId) -> Fault {
         .operator(facts.graph.describe(op))
 }
 
-/// Where a part begins and by how much it is shorter than all, from rows of
-/// `a * begin + b * change = c`; both zero where no row tells.
-pub(crate) fn solve_rows(rows: &[(i64, i64, i64)]) -> Option<(i64, i64)> {
-    let Some(&(a, b, c)) = rows.first() else { return Some((0, 0)) };
-    let divide = |x: i64, y: i64| (y != 0 && x % y == 0).then(|| x / y);
-    for &(d, e, f) in rows {
-        let det = a * e - b * d;
-        if det != 0 {
-            return Some((divide(c * e - b * f, det)?, divide(a * f - c * d, det)?));
-        }
-    }
-    if b == 0 { Some((divide(c, a)?, 0)) } else { Some((0, divide(c, b)?)) }
-}
-
 /// The part of an operator in words.
 pub(crate) fn describe(facts: &Facts<'_>, op: OpId, at: &[Interval]) -> String {
     let loops = &facts.analysis.op(op).loops;

@@ -41,6 +41,7 @@ mod moves;
 mod order;
 mod proof;
 mod share;
+mod solve;
 mod state;
 mod structure;
 mod sweep;

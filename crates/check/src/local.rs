@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
 use crate::share::{ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE};
-use crate::state::{Held, Part, any, is_any, region_text, unify};
+use crate::state::{Held, Part, is_any, region_text, unify};
 
 /// A local operator with everything that is known where it stands.
 pub(crate) struct Scene<'s> {
@@ -468,51 +468,4 @@ fn check_grad_mode(scene: &Scene<'_>, op: OpId) -> Result<(), Fault> {
     Err(Fault::new("SW0504", "gradients are on where they are off in the model, or the other way round")
         .why(format!("expected gradients {}, found them {}", text(expected), text(found)))
         .operator(scene.facts.graph.describe(op)))
-}
-
-impl Finder {
-    /// Fills in the loops that no operand carries, from the arguments that depend on them.
-    fn solve(&mut self, scene: &Scene<'_>, op: OpId, at: &[Option<Interval>]) -> Vec<Interval> {
-        let loops = &scene.facts.analysis.op(op).loops;
-        let mut known: Vec<Interval> =
-            at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();
-        for l in 0..at.len() {
-            if at[l].is_none()
-                && loops[l].kind == Kind::Map
-                && loops[l].size > 1
-                && !scene.facts.op(op).random
-            {
-                known[l] = self.solve_loop(scene, op, &known, l).unwrap_or(known[l]);
-            }
-        }
-        known
-    }
-
-    fn solve_loop(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize) -> Option<Interval> {
-        let dims = scene.facts.analysis.op(op);
-        let rule = scene.facts.analysis.rules[op.index()].as_ref()?;
-        let size = dims.loops[l].size;
-        let mut with = |lo: i64, hi: i64| {
-            let mut at = at.to_vec();
-            at[l] = Interval { lo, hi };
-            let number = self.expect(scene, op, &at, true);
-            crate::args::expected_ints(self.expected(number))
-        };
-        let (full, less) = (with(0, size), with(0, size - 1));
-        let found = crate::args::found_ints(scene.local, &scene.table.constants);
-        let contiguous = rule.dim(dims.loops[l].dim).contiguous;
-        let moved = if contiguous { with(1, size) } else { less.clone() };
-        if full.len() != found.len() || less.len() != found.len() || moved.len() != found.len() {
-            return None;
-        }
-        // Each argument is linear in where the part begins and in its length.
-        let row = |j: usize| (moved[j] - less[j], full[j] - less[j], found[j] - full[j]);
-        let rows: Vec<(i64, i64, i64)> = (0..found.len()).map(row).filter(|r| r.0 != 0 || r.1 != 0).collect();
-        let (lo, delta) = crate::infer::solve_rows(&rows)?;
-        let len = size + delta;
-        if !(0..=size).contains(&len) || lo < 0 || lo + len > size {
-            return None;
-        }
-        Some(if contiguous { Interval { lo, hi: lo + len } } else { any(len, size) })
-    }
 }

@@ -57,8 +57,8 @@ fn ranks(program: &Program, faults: &mut Faults) {
             faults.push(Fault::new("SW0502", format!("grouping {index} is not a partition of ranks")));
         }
     }
-    if program.roles.iter().any(|role| role.ranks.len() != role.tables.len()) {
-        faults.push(Fault::new("SW0502", "a role has another number of tables than of ranks"));
+    if program.roles.iter().any(|role| role.ranks.is_empty() || role.ranks.len() != role.tables.len()) {
+        faults.push(Fault::new("SW0502", "a role has no ranks, or another number of tables than of ranks"));
     }
 }
 
@@ -234,11 +234,12 @@ impl Roles<'_> {
     }
 
     fn call(&mut self, known: &mut Known, call: &Call, place: Place) {
+        let inputs: BTreeSet<BufId> = call.inputs.iter().copied().collect();
         let mut inside: BTreeSet<BufId> = BTreeSet::new();
         for (offset, op) in call.ops.iter().enumerate() {
             let place = Some(Place { op: Some(offset), ..place });
             for buf in op.inputs() {
-                if !inside.contains(&buf) && !call.inputs.contains(&buf) {
+                if !inside.contains(&buf) && !inputs.contains(&buf) {
                     self.unreadable(buf, place);
                 }
             }

@@ -333,3 +333,58 @@ fn a_cut_moves_from_one_dim_to_another() {
     breaks(SWAP, SWAPPED, "[4, wide] 0 [2, 2] : [rows", "[4, wide] 0 [3, 1] : [rows", "SW0507");
     breaks(SWAP, SWAPPED, "constant wide 5 3", "constant wide 4 4", "SW0507");
 }
+
+const AGAIN: &str = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+buffer %m f64[8] \"mean\"
+op %n f64[8] = aten.mul.Tensor(%m, 0.9) in \"\" at \"m.py:1\" nograd
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:2\"
+op %z f64[4,8] = aten.mul.Tensor(%y, %m) in \"\" at \"m.py:3\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:4\"
+output %s
+update \"mean\" %n
+";
+
+const RECOMPUTED: &str = "ranks 0
+shard w %w :
+shard m %m :
+input x %x :,:
+recompute 0 x, w -> y : y = aten.mul.Tensor(x, w)
+call 1 y, m -> s, n : n = aten.mul.Tensor(m, 0.9) nograd ; z = aten.mul.Tensor(y, m) ; s = aten.sum.default(z)
+update m n
+output s
+seed ds
+grad 1 ds -> dy
+grad 0 dy ->
+";
+
+#[test]
+fn what_is_computed_again_does_not_see_updates() {
+    proof(&graph(AGAIN), RECOMPUTED);
+    breaks(AGAIN, RECOMPUTED, "call 1", "recompute 1", "SW0513");
+}
+
+const TWINS: &str = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+op %a f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %b f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:2\"
+op %c f64[4,8] = aten.relu.default(%a) in \"\" at \"m.py:3\"
+op %d f64[4,8] = aten.tanh.default(%b) in \"\" at \"m.py:4\"
+op %z f64[4,8] = aten.add.Tensor(%c, %d) in \"\" at \"m.py:5\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:6\"
+output %s
+";
+
+#[test]
+fn equal_computations_are_one() {
+    let program = |ops: &str| {
+        format!(
+            "ranks 0\nshard w %w :\ninput x %x :,:\ncall 0 x, w -> s : {ops} ; z = aten.add.Tensor(c, d) ; \
+             s = aten.sum.default(z)\noutput s\nseed ds\ngrad 0 ds ->\n"
+        )
+    };
+    let twice = "a = aten.mul.Tensor(x, w) ; b = aten.mul.Tensor(x, w) ; c = aten.relu.default(a) ; d = aten.tanh.default(b)";
+    proof(&graph(TWINS), &program(twice));
+    let once = "a = aten.mul.Tensor(x, w) ; c = aten.relu.default(a) ; d = aten.tanh.default(a)";
+    proof(&graph(TWINS), &program(once));
+}

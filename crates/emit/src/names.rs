@@ -71,10 +71,10 @@ pub(crate) fn snake(class: &str) -> String {
     identifier(name.trim_matches('_'))
 }
 
-/// `linear_3` to `linear`.
+/// `linear_3` and `linear.3` to `linear`.
 pub(crate) fn base(name: &str) -> &str {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    match stem.strip_suffix('_') {
+    match stem.strip_suffix(['_', '.']) {
         Some(base) if stem.len() < name.len() && !base.is_empty() => base,
         _ => name,
     }

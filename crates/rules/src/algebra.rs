@@ -233,7 +233,7 @@ fn solve(
 }
 
 fn bad(text: &str, why: &str) -> Error {
-    Error::new("SW0301", format!("the rule `{text}` is not valid")).why(why)
+    Error::new("SW0320", format!("the rule `{text}` is not valid")).why(why)
 }
 
 /// A rule's text before sizes are known.

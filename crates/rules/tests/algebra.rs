@@ -100,7 +100,7 @@ fn operands_that_do_not_matter_have_no_dims() {
 #[track_caller]
 fn refuse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>], why: &str) {
     let error = Rule::parse(text, inputs, outputs).expect_err(text);
-    assert_eq!((error.code, error.why.as_deref()), ("SW0301", Some(why)), "{text}");
+    assert_eq!((error.code, error.why.as_deref()), ("SW0320", Some(why)), "{text}");
 }
 
 #[test]

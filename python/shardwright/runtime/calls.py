@@ -104,7 +104,7 @@ def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEd
     """Pairs the gradients that there are with the results they belong to."""
     if len(grads) != len(saved.edges):
         raise RuntimeFault(
-            "SW0608",
+            "SW0708",
             f"backward gives {len(grads)} gradients to a call,"
             f" of whose results {len(saved.edges)} need one",
             why="the program and PyTorch disagree about what is differentiable",

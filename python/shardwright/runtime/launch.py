@@ -94,7 +94,7 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str]:
     if "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized():
         return (fn, args), "fork"
     raise RuntimeFault(
-        "SW0613",
+        "SW0713",
         f"{getattr(fn, '__name__', fn)!r} cannot be handed to other processes",
         why=why,
         fix="define it at the top level of a file, and import it",
@@ -167,7 +167,7 @@ def _result(processes: Sequence[Any], pipes: Sequence[Connection], timeout: floa
     if len(reports) < len(processes):
         silent = [str(rank) for rank in range(len(processes)) if rank not in reports]
         raise RuntimeFault(
-            "SW0614",
+            "SW0714",
             f"the ranks took longer than {timeout:g} seconds",
             why=f"ranks {', '.join(silent)} have not finished",
         )
@@ -193,7 +193,7 @@ def _failure(reports: list[_Report]) -> RuntimeFault:
     )
     others = [str(report.rank) for report in failed if report is not first]
     also = f"\n(then also failed: ranks {', '.join(others)})" if others else ""
-    return RuntimeFault("SW0612", f"rank {first.rank} failed", why=first.trace.rstrip() + also)
+    return RuntimeFault("SW0712", f"rank {first.rank} failed", why=first.trace.rstrip() + also)
 
 
 def _end(processes: Sequence[Any]) -> None:

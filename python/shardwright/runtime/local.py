@@ -112,7 +112,7 @@ class LocalWorld:
         ]
         waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
         self.error = RuntimeFault(
-            "SW0617", "the ranks wait for each other for ever", why="; ".join(waits)
+            "SW0717", "the ranks wait for each other for ever", why="; ".join(waits)
         )
         self._changed.notify_all()
 
@@ -187,5 +187,5 @@ class LocalComm:
         kinds = {None if part is None else (tuple(part.shape), part.dtype) for part in parts}
         if len(kinds) > 1:
             raise RuntimeFault(
-                "SW0617", f"ranks {list(ranks)} give different shapes to one {kind}", why=str(kinds)
+                "SW0717", f"ranks {list(ranks)} give different shapes to one {kind}", why=str(kinds)
             )

@@ -95,7 +95,7 @@ class ParallelModule(nn.Module):
         """
         given = batches if isinstance(batches, list) else [batches]
         if not given:
-            raise RuntimeFault("SW0606", "train_step was given no batch")
+            raise RuntimeFault("SW0706", "train_step was given no batch")
         scale = 1 / len(given) if scale is None else scale
         self.issued = []
         losses = []
@@ -198,7 +198,7 @@ def _loss(run: Run, outputs: Sequence[Any]) -> Tensor | None:
     scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
     if places and len(scalars) != 1:
         raise RuntimeFault(
-            "SW0608",
+            "SW0708",
             f"train_step needs one scalar output to start from, the model has {len(scalars)}",
             fix="call the model and `backward` instead, or return the loss alone",
         )

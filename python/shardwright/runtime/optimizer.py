@@ -106,7 +106,7 @@ def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, 
     ]
     if unused:
         raise RuntimeFault(
-            "SW0616",
+            "SW0716",
             f"no parameter is named {', '.join(map(repr, unused))}",
             fix="parameter groups name the single-device model's parameters, or globs of them",
         )
@@ -117,7 +117,7 @@ def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, 
         ]
         if len(found) > 1:
             raise RuntimeFault(
-                "SW0616",
+                "SW0716",
                 f"parameter {tensor.names[0]!r} is in groups {found[0]} and {found[1]} both",
             )
         chosen[tensor.id] = found[0] if found else None
@@ -135,7 +135,7 @@ def _refuse_whole_tensor_methods(program: Program, cls: Callable[..., Any]) -> N
         return
     if name in WHOLE_TENSOR:
         raise RuntimeFault(
-            "SW0615",
+            "SW0715",
             f"{name} does not work on parts of a tensor",
             why=f"the plan splits {split[0]!r} and {len(split) - 1} more parameters",
             fix="take an elementwise optimizer, or a plan that splits no parameter",

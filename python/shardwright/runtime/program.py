@@ -173,7 +173,7 @@ class Program:
             if rank in ranks:
                 return tuple(ranks)
         raise RuntimeFault(
-            "SW0601", f"rank {rank} has no group in grouping {grouping}", place=self.role(rank).file
+            "SW0701", f"rank {rank} has no group in grouping {grouping}", place=self.role(rank).file
         )
 
     def parameters(self) -> list[TensorInfo]:
@@ -198,23 +198,23 @@ def load_program(
         tables,
         "format",
         FORMAT,
-        "SW0602",
+        "SW0702",
         "compile the model again with this version of shardwright",
     )
-    _require(tables, "shardwright", version or _own_version(), "SW0603", "compile the model again")
-    _require(tables, "digest", digest, "SW0604", "the model has changed since: compile it again")
+    _require(tables, "shardwright", version or _own_version(), "SW0703", "compile the model again")
+    _require(tables, "digest", digest, "SW0704", "the model has changed since: compile it again")
     _require(
         tables,
         "world",
         world,
-        "SW0605",
+        "SW0705",
         "start as many ranks as the program is for, or compile it again",
     )
     try:
         return _program(tables, texts, folder)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RuntimeFault(
-            "SW0601",
+            "SW0701",
             "program.json cannot be read",
             why=f"{type(error).__name__}: {error}",
             fix="compile the model again",
@@ -233,17 +233,17 @@ def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     place = str(folder) if folder else None
     if "program.json" not in texts:
         found = ", ".join(texts) or "nothing"
-        raise RuntimeFault("SW0601", "there is no program.json", place=place, why=f"found {found}")
+        raise RuntimeFault("SW0701", "there is no program.json", place=place, why=f"found {found}")
     try:
         tables: dict[str, Any] = json.loads(texts["program.json"])
     except json.JSONDecodeError as error:
         raise RuntimeFault(
-            "SW0601", "program.json cannot be read", place=place, why=str(error)
+            "SW0701", "program.json cannot be read", place=place, why=str(error)
         ) from error
     missing = [role["file"] for role in tables.get("roles", []) if role.get("file") not in texts]
     if missing:
         raise RuntimeFault(
-            "SW0601", f"files of the program are missing: {', '.join(missing)}", place=place
+            "SW0701", f"files of the program are missing: {', '.join(missing)}", place=place
         )
     return tables
 
@@ -346,5 +346,5 @@ def _compile(program: Program, file: str) -> Code:
     names: dict[str, Any] = {"__name__": f"shardwright_program.{Path(file).stem}", "__file__": name}
     exec(compile(free_early(ast.parse(text, name)), name, "exec"), names)
     if "forward" not in names:
-        raise RuntimeFault("SW0601", "the program has no function `forward`", place=name)
+        raise RuntimeFault("SW0701", "the program has no function `forward`", place=name)
     return Code(names["forward"], names.get("backward"), CREATES.search(text) is not None)

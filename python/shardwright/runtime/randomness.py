@@ -61,7 +61,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
         if found is None or tuple(found.shape) != tuple(shape):
             has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
             raise RuntimeFault(
-                "SW0611",
+                "SW0711",
                 f"the single device's random numbers are not known for operator {operator}",
                 why=f"the program's table has {has}, the operator draws {tuple(shape)}",
                 fix='use randomness="keyed"',
@@ -75,7 +75,7 @@ def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
     """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory."""
     if draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
         raise RuntimeFault(
-            "SW0611",
+            "SW0711",
             f"the single device's random numbers are not known for operator {draw.op}",
             why="the program's table does not say what shape it draws",
             fix='use randomness="keyed"',

@@ -33,7 +33,7 @@ def current_run() -> Run:
     """The run whose `call` is executing, backward included."""
     run = _current.get(None)
     if run is None:
-        raise RuntimeFault("SW0611", "a random operator is called outside of a program")
+        raise RuntimeFault("SW0711", "a random operator is called outside of a program")
     return run
 
 
@@ -209,7 +209,7 @@ class Run:
         """Every rank issues its communications in the one order of their steps."""
         if step <= self._last:
             raise RuntimeFault(
-                "SW0607",
+                "SW0707",
                 f"communication {step} ({kind}) comes after {self._last}",
                 why="ranks that communicate in different orders wait for each other for ever",
                 fix="if the program was edited, keep its steps in order",
@@ -230,11 +230,11 @@ class Run:
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
             raise RuntimeFault(
-                "SW0609", "this forward was run without gradients, so it has no backward"
+                "SW0709", "this forward was run without gradients, so it has no backward"
             )
         if self._state != "forwarded":
             raise RuntimeFault(
-                "SW0609",
+                "SW0709",
                 "backward through the same forward a second time",
                 why="what it kept has been freed",
                 fix="run the forward again",

@@ -205,10 +205,10 @@ def _full(source: Source, tensor: TensorInfo) -> Tensor:
         except KeyError:
             continue
     if found is None:
-        raise RuntimeFault("SW0610", f"there is no value for {tensor.kind} {tensor.names[0]!r}")
+        raise RuntimeFault("SW0710", f"there is no value for {tensor.kind} {tensor.names[0]!r}")
     if tuple(found.shape) != tensor.shape:
         raise RuntimeFault(
-            "SW0610",
+            "SW0710",
             f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)},"
             f" the program has {tensor.shape}",
         )

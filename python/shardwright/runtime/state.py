@@ -79,7 +79,7 @@ def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor]) -> No
     found = [("missing", missing), ("unknown", extra), ("of another shape", misshapen)]
     if missing or extra or misshapen:
         raise RuntimeFault(
-            "SW0610",
+            "SW0710",
             "the state dict does not fit the model",
             why="; ".join(f"{label}: {', '.join(names)}" for label, names in found if names),
             fix="load the state dict of the model that was compiled",

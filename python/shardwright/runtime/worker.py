@@ -27,13 +27,13 @@ class Worker:
     ):
         if program.world != comm.world:
             raise RuntimeFault(
-                "SW0605",
+                "SW0705",
                 f"the program is for {program.world} ranks, and there are {comm.world}",
                 fix="start as many ranks as the program is for, or compile it again",
             )
         if randomness not in MODES:
             raise RuntimeFault(
-                "SW0611", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
+                "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
             )
         self.program, self.comm, self.shards = program, comm, shards
         self.seed, self.randomness = seed, randomness
@@ -71,14 +71,14 @@ class Worker:
         name = tensor.names[0] if tensor.names else f"number {tensor.position}"
         if tuple(value.shape) != expected or value.dtype != tensor.dtype:
             raise RuntimeFault(
-                "SW0606",
+                "SW0706",
                 f"input {name} is {tuple(value.shape)} of {value.dtype},"
                 f" the program is for {expected} of {tensor.dtype}",
                 fix="give inputs of that shape, or compile another program for this one",
             )
         if value.requires_grad and torch.is_grad_enabled():
             raise RuntimeFault(
-                "SW0618",
+                "SW0718",
                 f"input {name} requires a gradient, which the program does not compute",
                 fix="detach the input",
             )

@@ -193,11 +193,11 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("aten.polar.default(*2)", "torch.polar(*2)"),
     // ---- reductions
     ("aten.sum.default({0:t}, **)", "{0}.sum(**)"),
-    ("aten.sum.dim_IntList({0:t}, {1:l}, **)", "{0}.sum({1:l}, **)"),
     ("aten.sum.dim_IntList({0:t}, {1:l}, {2:b}, **)", "{0}.sum({1:l}, keepdim={2:b}, **)"),
+    ("aten.sum.dim_IntList({0:t}, {1:l}, **)", "{0}.sum({1:l}, **)"),
     ("aten.mean.default({0:t}, **)", "{0}.mean(**)"),
-    ("aten.mean.dim({0:t}, {1:l}, **)", "{0}.mean({1:l}, **)"),
     ("aten.mean.dim({0:t}, {1:l}, {2:b}, **)", "{0}.mean({1:l}, keepdim={2:b}, **)"),
+    ("aten.mean.dim({0:t}, {1:l}, **)", "{0}.mean({1:l}, **)"),
     ("aten.amax.default({0:t}, {1:l})", "{0}.amax({1:l})"),
     ("aten.amax.default({0:t}, {1:l}, {2:b})", "{0}.amax({1:l}, keepdim={2:b})"),
     ("aten.amin.default({0:t}, {1:l})", "{0}.amin({1:l})"),

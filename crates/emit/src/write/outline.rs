@@ -136,36 +136,37 @@ impl<'a> Outline<'a> {
         for buf in &call.outputs {
             self.last_use[buf.index()] = usize::MAX;
         }
-        let group = group(self.modules, &call.ops);
+        let mut group = group(self.modules, &call.ops);
         let params: Vec<BufId> =
             call.inputs.iter().copied().filter(|buf| self.leaf_of[buf.index()].is_none()).collect();
-        let tree = self.tree(&call.ops, &group, &call.outputs);
+        let tree = if group.complete && !group.path.is_empty() {
+            plain(group.path)
+        } else {
+            self.settle(call, &mut group)
+        };
         let name = self.name(&call.ops, &group);
         self.function(&call.ops, &group, name, tree, &params, &call.outputs)
     }
 
-    /// The module that `p` stands for: the group's own, or the innermost that has all leaves.
-    fn tree(&self, ops: &[LocalOp], group: &Group<'a>, results: &[BufId]) -> String {
-        if group.complete && !group.path.is_empty() {
-            return plain(group.path);
-        }
-        let read = ops.iter().flat_map(LocalOp::inputs).chain(results.iter().copied());
-        let mut modules =
-            read.filter_map(|buf| self.leaf_of[buf.index()]).map(|leaf| self.leaves.module(leaf));
-        let first = modules.next().unwrap_or("");
-        let tree = modules.fold(first, shared);
+    /// Part of a module, or parts of several, belong to the module that all leaves hang in, if there
+    /// is one further inside. Gives the module that `p` stands for.
+    fn settle(&self, call: &Call, group: &mut Group<'a>) -> String {
+        let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
+        let leaves: Vec<usize> = read.filter_map(|buf| self.leaf_of[buf.index()]).collect();
+        let modules = leaves.iter().map(|leaf| self.leaves.module(*leaf));
+        let Some(common) = modules.reduce(shared) else { return String::new() };
+        let outer = |path: &'a str| path.rsplit_once('.').map_or("", |(outer, _)| outer);
+        let owner = if self.modules.is_leaf(common) { outer(common) } else { common };
         let path = plain(group.path);
-        if leaves::strip(&path, tree).is_some() && !self.modules.is_leaf(&path) { self.widest(ops, tree, path) } else { tree.to_owned() }
+        if owner.len() > path.len() && leaves::strip(owner, &path).is_some() {
+            group.path = owner;
+        }
+        let path = plain(group.path);
+        let inside = leaves.iter().any(|leaf| self.leaves.within(*leaf, &path, "").is_some());
+        if inside { path } else { common.to_owned() }
     }
 
-    /// The group's own module, if some of its leaves are there; else what has all leaves.
-    fn widest(&self, ops: &[LocalOp], tree: &str, path: String) -> String {
-        let mut read = ops.iter().flat_map(LocalOp::inputs).filter_map(|buf| self.leaf_of[buf.index()]);
-        let most = read.any(|leaf| self.leaves.within(leaf, &path, "").is_some());
-        if most { path } else { tree.to_owned() }
-    }
-
-    /// What the function of a whole call is named: its module, and the child it is mostly about.
+    /// What the function of a whole call is named: its module, and what in it this is mostly about.
     fn name(&self, ops: &[LocalOp], group: &Group<'a>) -> String {
         const MOST_CHILDREN: usize = 64;
         let name = self.modules.function_name(group.path);
@@ -174,20 +175,20 @@ impl<'a> Outline<'a> {
         }
         let mut counts: Vec<(&str, usize)> = vec![];
         for op in ops {
-            let Some(rest) = leaves::strip(self.modules.of(op.op), group.path) else { continue };
+            let rest = leaves::strip(self.modules.of(op.op), group.path).unwrap_or("");
             let child = rest.split(['.', '@']).next().unwrap_or(rest);
+            let named = !child.is_empty() && !child.bytes().all(|b| b.is_ascii_digit());
             match counts.iter().position(|(known, _)| *known == child) {
                 Some(at) => counts[at].1 += 1,
-                None if counts.len() < MOST_CHILDREN => counts.push((child, 1)),
+                None if named && counts.len() < MOST_CHILDREN => counts.push((child, 1)),
                 None => {}
             }
         }
-        let most = counts.iter().map(|(_, count)| *count).max();
-        let child = counts.iter().find(|(_, count)| Some(*count) == most).map_or("", |(child, _)| *child);
-        if child.is_empty() || child.bytes().all(|b| b.is_ascii_digit()) {
-            return name;
+        if let Some((child, _)) = counts.iter().max_by_key(|(_, count)| *count) {
+            return format!("{name}_{}", names::snake(child));
         }
-        format!("{name}_{}", names::snake(child))
+        let last = ops.last().and_then(|op| Some(self.op_hint(op, (*op.outputs.first()?)?)));
+        last.map_or(name.clone(), |last| format!("{name}_{last}"))
     }
 
     fn function(

@@ -1,0 +1,7 @@
+//! The table of templates, for `tests/python/test_templates.py`, which runs every row.
+
+#[test]
+fn table() {
+    let rows: Vec<String> = emit::templates().iter().map(|(op, python)| format!("{op} -> {python}")).collect();
+    insta::assert_snapshot!(rows.join("\n"));
+}
