@@ -388,3 +388,53 @@ fn equal_computations_are_one() {
     let once = "a = aten.mul.Tensor(x, w) ; c = aten.relu.default(a) ; d = aten.tanh.default(a)";
     proof(&graph(TWINS), &program(once));
 }
+
+/// Without any one of its instructions, a program is not proved.
+#[test]
+fn every_instruction_matters() {
+    const WORDS: [&str; 12] = [
+        "call",
+        "recompute",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "exchange",
+        "slice",
+        "add",
+        "update",
+        "grad",
+        "piece",
+    ];
+    let mlp = include_str!("programs/mlp.graph");
+    let layer = include_str!("programs/layer.graph");
+    let programs = [
+        (SUM, PARTIAL),
+        (POSITIONS, SPREAD),
+        (HEADS, FUSED),
+        (HEADS, GATHERED),
+        (DROPOUT, DROPPED),
+        (NORM, TRACKED),
+        (TIED, VOCABULARY),
+        (STAGES, PIPELINE),
+        (SWAP, SWAPPED),
+        (AGAIN, RECOMPUTED),
+        (mlp, include_str!("programs/megatron.txt")),
+        (mlp, include_str!("programs/data.txt")),
+        (mlp, include_str!("programs/exchanged.txt")),
+        (layer, include_str!("programs/layer_tensor.txt")),
+        (layer, include_str!("programs/layer_sequence.txt")),
+        (layer, include_str!("programs/layer_late.txt")),
+    ];
+    for (graph_text, program) in programs {
+        let lines: Vec<&str> = program.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let word = line.split(' ').next().unwrap_or_default();
+            if WORDS.contains(&word) || word.ends_with("_gradients") {
+                let without: Vec<&str> = [&lines[..at], &lines[at + 1..]].concat();
+                let found = faults(&graph(graph_text), &without.join("\n"));
+                assert!(!found.is_empty(), "{line} is not missed");
+            }
+        }
+    }
+}

@@ -58,6 +58,7 @@ class _Enter(torch.autograd.Function):
         return None, None, None
 
 
+@torch.enable_grad()
 def call_saving(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -66,7 +67,8 @@ def call_saving(
 ) -> tuple[Any, Saved]:
     """The results, detached and marked where they need a gradient; and what backward needs.
 
-    `leaves` are the `id`s of tensors that keep their own gradients.
+    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout: a call
+    that is computed again runs inside somebody's backward.
     """
     anchor = torch.zeros((), requires_grad=True)
     entered = list(args)
@@ -74,8 +76,7 @@ def call_saving(
     for at in _cut_places(args, leaves, needs):
         slots.append(Slot(args[at]))
         entered[at] = _Enter.apply(anchor, [args[at]], slots[-1])
-    with torch.enable_grad():
-        results = function(*entered)
+    results = function(*entered)
     values = list(results) if isinstance(results, tuple) else [results]
     saved = Saved(slots, [])
     for at in _marked_places(values, needs):
