@@ -89,7 +89,7 @@ ARGS: dict[str, list[Any]] = {
     "expand": [_rand(3, 1), [3, 5]], "expand_as": [_rand(3, 1), X], "repeat": [X, [2, 1]],
     "repeat_interleave": [X, 2, 1], "unsqueeze": [X, 1],
     "squeeze.default": [_rand(3, 1)], "squeeze.dim": [_rand(3, 1), 1], "squeeze.dims": [_rand(3, 1, 1), [1, 2]],
-    "select": [X, 1, 2], "split": [X, 3, 1], "split_with_sizes": [X, [1, 3], 1],
+    "select": [X, 1, 2], "split": [X, 3, 1], "split_with_sizes": [_rand(4, 4), [1, 3], 1],
     "chunk": [X, 2, 1], "unbind": [X, 1], "cat": [[X, Y], 1], "stack": [[X, Y], 1],
     "roll": [X, [1], [0]], "flip": [X, [0]], "tril": [X, 1], "triu": [X, 1],
     "gather": [X, 1, I3], "index_select": [X, 1, _ints(3, 2)],
@@ -130,12 +130,19 @@ def cases() -> list[Any]:
         target = operator.split("(")[0]
         rest = re.search(r"[(, ]\*(\d)", operator)
         count = len(_args(operator))
-        counts = [min(int(rest[1]), count)] + ([2] if int(rest[1]) > 2 and "dot_product" in operator else []) if rest else [0]
-        for number in counts:
+        for number in _counts(rest, operator, count):
             for named in (False, True) if "**" in operator else (False,):
                 name = f"{operator}-{number}{'-named' if named else ''}"
                 found.append(pytest.param(target, operator, python, number, named, id=name))
     return found
+
+
+def _counts(rest: re.Match[str] | None, operator: str, count: int) -> list[int]:
+    """How many positional arguments a row is run with."""
+    if rest is None:
+        return [0]
+    most = min(int(rest[1]), count)
+    return [3, most] if "dot_product" in operator else [most]
 
 
 def _args(operator: str) -> list[Any]:
@@ -169,11 +176,7 @@ def _fill(template: str, args: list[Any], count: int, named: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(("target", "operator", "python", "count", "named"), cases())
 def test_template(target: str, operator: str, python: str, count: int, named: bool) -> None:
-    args = list(_args(operator))
-    if "dot_product" in target and count == 2:
-        count = 3
-    if target.startswith("aten.scaled") and "{3:t}" not in operator and not count:
-        args = args[:3]
+    args = _args(operator)
     kwargs = KWARGS.get(target.split(".")[1], {}) if named else {}
     left, scope = _fill(operator, args, count, kwargs)
     expected = eval(f"torch.ops.{left}", scope)

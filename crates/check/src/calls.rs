@@ -1,7 +1,5 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
-use std::collections::BTreeSet;
-
 use graph::OpId;
 use program::{BufId, Call, Grad, Instr};
 use rules::{Interval, Kind, Reduction};
@@ -136,41 +134,12 @@ fn follow(
         add(cx, rank, sums, *buf, (given.region, given.share))?;
     }
     let first = cx.codes[rank.role].first_op[index];
-    if call.recompute {
-        repeatable(cx, rank, call, first)?;
-    }
     for (offset, local) in call.ops.iter().enumerate().rev() {
         let Some(part) = rank.parts[first + offset] else { return Ok(false) };
         let step = Step { part, outputs: &local.outputs };
         step.back(cx, rank, sums).map_err(|fault| fault.operator(cx.facts.graph.describe(part.op)))?;
     }
     Ok(true)
-}
-
-/// What is computed again for backward is computed from what it was computed from.
-fn repeatable(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, first: usize) -> Result<(), Fault> {
-    let code = &cx.codes[rank.role];
-    let changed = |buf: &BufId| {
-        let leaf = code.leaf_of.get(buf);
-        leaf.is_some_and(|leaf| rank.updated[rank.leaves[*leaf].shard])
-    };
-    let mut other: BTreeSet<BufId> = call.inputs.iter().copied().filter(changed).collect();
-    for (offset, local) in call.ops.iter().enumerate() {
-        let reads = &code.reads[first + offset];
-        let (Some(part), true) = (rank.parts[first + offset], reads.iter().any(|buf| other.contains(buf)))
-        else {
-            continue;
-        };
-        if cx.facts.op(part.op).uses.iter().any(Option::is_some) {
-            return Err(Fault::new(
-                "SW0513",
-                "what is computed again for backward reads a buffer after its update",
-            )
-            .operator(cx.facts.graph.describe(part.op)));
-        }
-        other.extend(local.outputs.iter().flatten());
-    }
-    Ok(())
 }
 
 fn add(
@@ -250,6 +219,9 @@ impl Step<'_> {
         for (buf, position) in binding.iter() {
             let Some(number) = cx.facts.op(op).uses[*position] else { continue };
             let (mode, subs) = self.subs(cx, rank, *position, &shares)?;
+            if matches!(mode, Mode::Clause(_)) && cx.store.are_nothing(subs) {
+                continue;
+            }
             let cut = cut(cx, op, *position, number, &at)?;
             let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true };
             let tensor = cx.facts.op(op).inputs[*position];

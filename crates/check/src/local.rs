@@ -15,7 +15,7 @@ use crate::facts::Facts;
 use crate::fault::Fault;
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
-use crate::share::{ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE};
+use crate::share::{EMPTY, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE};
 use crate::state::{Held, Part, is_any, region_text, unify};
 
 /// A local operator with everything that is known where it stands.
@@ -286,6 +286,9 @@ impl Finder {
                 .operator(facts.graph.describe(op)));
         }
         let subs = self.clause_shares(store, scene, op, (clause, binding));
+        if store.are_nothing(subs) && !crate::share::has_once(facts, op) {
+            return Ok(EMPTY);
+        }
         let once = way.first && intervals.iter().all(|i| i.lo == 0);
         Ok(store.share(Term { owner: Owner::Part(op), cut, mode: Mode::Clause(clause), subs, once }))
     }

@@ -139,6 +139,11 @@ impl Store {
         self.subs.number(shares)
     }
 
+    /// Whether all shares of a list are nothing: a linear operator makes nothing of them.
+    pub(crate) fn are_nothing(&self, list: ListId) -> bool {
+        self.subs.get(list).iter().all(|share| *share == EMPTY)
+    }
+
     /// The share that is this one term.
     pub(crate) fn share(&mut self, term: Term) -> ShareId {
         let number = match self.numbers.get(&term) {
@@ -226,9 +231,32 @@ impl Store {
         };
         match self.verdict(facts, of, region, joined) {
             Verdict::Complete => Ok(WHOLE),
-            Verdict::Missing(..) => Ok(joined),
+            Verdict::Missing(..) => Ok(self.joined_up(region, joined)),
             twice => Err(twice),
         }
+    }
+
+    /// A term whose supports together fill the region holds everywhere. Nothing is in the share twice,
+    /// so the supports of a term are disjoint and their sizes tell.
+    fn joined_up(&mut self, region: ListId, share: ShareId) -> ShareId {
+        if self.is_everywhere(share) {
+            return share;
+        }
+        let size = |list: &[Interval]| list.iter().map(|i| i.len()).product::<i64>();
+        let mut covered: Map<TermId, i64> = Map::default();
+        let entries = self.shares.get(share).clone();
+        for entry in entries.iter().filter(|entry| entry.support != EVERYWHERE) {
+            *covered.entry(entry.term).or_insert(0) += size(self.region(entry.support));
+        }
+        let all = size(self.region(region));
+        let joined = |entry: &Entry| match covered.get(&entry.term) {
+            Some(&part) if part == all => Entry { support: EVERYWHERE, ..*entry },
+            _ => *entry,
+        };
+        let mut left: Vec<Entry> = entries.iter().map(joined).collect();
+        left.sort_unstable();
+        left.dedup();
+        self.shares.number(&left)
     }
 
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
@@ -390,7 +418,7 @@ impl Store {
     }
 }
 
-fn has_once(facts: &Facts<'_>, op: OpId) -> bool {
+pub(crate) fn has_once(facts: &Facts<'_>, op: OpId) -> bool {
     let rule = facts.analysis.rules[op.index()].as_ref();
     rule.is_some_and(|rule| rule.inputs.iter().any(|input| input.once))
 }

@@ -35,10 +35,10 @@ impl<'a> Leaves<'a> {
     /// several names the one in `user` is taken, the module of the operator that reads it.
     pub(crate) fn within(&self, leaf: usize, tree: &str, user: &str) -> Option<String> {
         let names = &self.names[leaf];
-        let own = |name: &&&str| !user.is_empty() && strip(name, user).is_some();
-        let own = names.iter().find(own).and_then(|name| strip(name, tree));
-        let rest = own.or_else(|| names.iter().find_map(|name| strip(name, tree)))?;
-        Some(written(path("p", rest), self.numbers[leaf]))
+        let own = |name: &&&str| !user.is_empty() && inside(name, user).is_some();
+        let own = names.iter().find(own).and_then(|name| inside(name, tree));
+        let rest = own.or_else(|| names.iter().find_map(|name| inside(name, tree)))?;
+        Some(written(rest, self.numbers[leaf]))
     }
 
     pub(crate) fn full(&self, leaf: usize) -> String {
@@ -70,13 +70,19 @@ pub(crate) fn strip<'a>(name: &'a str, module: &str) -> Option<&'a str> {
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('.') }
 }
 
-/// A dotted name as Python: `root.h[0].attn["odd name"]`.
-pub(crate) fn path(root: &str, name: &str) -> String {
-    let mut text = String::with_capacity(root.len() + name.len() + 4);
-    text.push_str(root);
-    if name.is_empty() {
-        return text;
-    }
+/// A leaf's name seen from a module that it is in.
+fn inside<'a>(name: &'a str, module: &str) -> Option<&'a str> {
+    if module.is_empty() { Some(name) } else { name.strip_prefix(module)?.strip_prefix('.') }
+}
+
+/// A module as Python, seen from `p`: `p.h[0].attn["odd name"]`, or just `p`.
+pub(crate) fn path(name: &str) -> String {
+    if name.is_empty() { "p".to_owned() } else { parts(name) }
+}
+
+fn parts(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 5);
+    text.push('p');
     for part in name.split('.') {
         let number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         if number && part.len() < 10 && (part == "0" || !part.starts_with('0')) {
@@ -93,9 +99,10 @@ pub(crate) fn path(root: &str, name: &str) -> String {
     text
 }
 
-/// A leaf's path with its number. The second leaf of a tensor is `weight__1`, or
+/// A leaf as Python, by its name and number. The second leaf of a tensor is `weight__1`, or
 /// `["odd name__1"]`, or `["0__1"]`.
-pub(crate) fn written(mut text: String, number: u32) -> String {
+pub(crate) fn written(name: &str, number: u32) -> String {
+    let mut text = parts(name);
     if number == 0 {
         return text;
     }

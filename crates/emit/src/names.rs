@@ -71,11 +71,21 @@ pub(crate) fn snake(class: &str) -> String {
     identifier(name.trim_matches('_'))
 }
 
-/// `linear_3` and `linear.3` to `linear`.
+/// `linear_3` to `linear`.
 pub(crate) fn base(name: &str) -> &str {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     match stem.strip_suffix(['_', '.']) {
-        Some(base) if stem.len() < name.len() && !base.is_empty() => base,
+        Some(base) if stem.len() < name.len() && !base.is_empty() => self::base(base),
+        _ => name,
+    }
+}
+
+/// Operators whose results have a shorter name among people.
+pub(crate) fn nickname(name: &str) -> &str {
+    match name {
+        "scaled_dot_product_attention" => "attended",
+        "cross_entropy_loss" => "loss",
+        "native_batch_norm_legit_functional" | "native_batch_norm_legit" => "norm",
         _ => name,
     }
 }

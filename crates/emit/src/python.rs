@@ -138,9 +138,9 @@ impl<'a> Stmt<'a> {
 
 /// Words that Python keeps for itself.
 pub(crate) const KEYWORDS: [&str; 35] = [
-    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
-    "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in",
-    "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
+    "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
+    "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
 
 /// A name that Python reads as a name. ASCII only: Python folds other letters together.
@@ -166,3 +166,68 @@ pub(crate) fn precedence(operator: &str) -> u8 {
 /// The operators, longest first so that reading takes as much as it can.
 pub(crate) const OPERATORS: [&str; 16] =
     ["**", "//", "==", "!=", "<=", ">=", "<", ">", "|", "&", "+", "-", "*", "/", "%", "@"];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::parser::template;
+    use super::print::flat;
+    use super::*;
+
+    const NAMES: [&str; 4] = ["x", "y", "p", "torch"];
+
+    fn expr() -> impl Strategy<Value = Expr<'static>> {
+        let leaf = prop_oneof![
+            prop::sample::select(&NAMES[..]).prop_map(Expr::Name),
+            Just(Expr::None),
+            any::<bool>().prop_map(Expr::Bool),
+            any::<i64>().prop_map(Expr::Int),
+            any::<f64>().prop_filter("it equals itself", |v| !v.is_nan()).prop_map(Expr::Float),
+            any::<String>().prop_map(|text| Expr::Str(Cow::Owned(text))),
+        ];
+        leaf.prop_recursive(5, 40, 4, |inner| {
+            let part = prop::option::of(inner.clone());
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Expr::List),
+                inner.clone().prop_map(|e| e.attr("weight")),
+                (inner.clone(), inner.clone()).prop_map(|(e, i)| Expr::Index(Box::new(e), vec![i])),
+                (inner.clone(), part.clone(), part.clone(), part).prop_map(|(e, a, b, c)| Expr::Index(
+                    Box::new(e),
+                    vec![Expr::Slice(Box::new([a, b, c]))]
+                )),
+                (inner.clone(), prop::collection::vec(inner.clone(), 0..3), inner.clone())
+                    .prop_map(|(f, args, value)| f.call_with(args, vec![("dim", value)])),
+                inner.clone().prop_map(|e| Expr::Unary('~', Box::new(e))),
+                (prop::sample::select(&OPERATORS[..]), inner.clone(), inner)
+                    .prop_map(|(operator, a, b)| Expr::Binary(operator, Box::new((a, b)))),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_prints_parses(expr in expr()) {
+            let mut text = String::new();
+            flat(&mut text, &expr);
+            prop_assert_eq!(template(&text).map_err(|e| e.to_string()), Ok(expr), "{}", text);
+        }
+    }
+
+    #[test]
+    fn precedence_is_python_s() {
+        let check = |text: &str| {
+            let mut again = String::new();
+            flat(&mut again, &template(text).unwrap());
+            assert_eq!(again, text);
+        };
+        ["-x ** -2", "(-x) ** 2", "(-2) ** x", "2 ** x ** y", "(2 ** x) ** y", "x - (y - 1)", "x + y * 2"]
+            .into_iter()
+            .for_each(check);
+        ["x[:, 2:4]", "x[0:, ::2]", "(x + y).sum()", "~x & y | p", "x @ y < 1", "f(x, dim=(1,))", "-(2).bit"]
+            .into_iter()
+            .for_each(check);
+    }
+}

@@ -144,7 +144,8 @@ fn read_runtime<'a>(call: &crate::python::Call<'a>) -> Option<Applied<'a>> {
 fn fallback<'a>(applied: Applied<'a>) -> Expr<'a> {
     let fits = |name: &str| is_identifier(name) && !name.starts_with("__torch");
     let named = applied.target.split('.').all(fits) && applied.kwargs.iter().all(|(name, _)| fits(name));
-    let runtime = applied.target.strip_prefix("sw.").filter(|n| is_identifier(n) && *n != "cut" && *n != "call");
+    let runtime =
+        applied.target.strip_prefix("sw.").filter(|n| is_identifier(n) && *n != "cut" && *n != "call");
     if !named || (applied.target.starts_with("sw.") && runtime.is_none()) {
         return unnamed(applied);
     }
@@ -171,8 +172,18 @@ fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
 /// Operators whose result is a list also where it has one element.
 pub(crate) fn gives_list(target: &str) -> bool {
     const LISTS: [&str; 12] = [
-        "split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "unsafe_split", "unsafe_chunk",
-        "chunk", "tensor_split", "unbind", "unbind_copy", "meshgrid", "broadcast_tensors",
+        "split",
+        "split_with_sizes",
+        "split_copy",
+        "split_with_sizes_copy",
+        "unsafe_split",
+        "unsafe_chunk",
+        "chunk",
+        "tensor_split",
+        "unbind",
+        "unbind_copy",
+        "meshgrid",
+        "broadcast_tensors",
     ];
     let name = target.strip_prefix("aten.").and_then(|rest| rest.split('.').next());
     name.is_some_and(|name| LISTS.contains(&name) || matches!(name, "hsplit" | "vsplit" | "dsplit"))

@@ -56,7 +56,11 @@ fn is_run(ranks: &[RankId]) -> bool {
 }
 
 /// An argument as Python, given how bufs and holes are written.
-pub(crate) fn argument<'a>(arg: &'a Arg, holes: &'a [String], buf: &dyn Fn(program::BufId) -> Expr<'a>) -> Expr<'a> {
+pub(crate) fn argument<'a>(
+    arg: &'a Arg,
+    holes: &'a [String],
+    buf: &dyn Fn(program::BufId) -> Expr<'a>,
+) -> Expr<'a> {
     match arg {
         Arg::None => Expr::None,
         Arg::Bool(value) => Expr::Bool(*value),

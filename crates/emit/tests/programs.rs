@@ -3,11 +3,9 @@
 mod common;
 
 use common::{Builder, graph, program, single, stable, text};
-use emit::{emit, read};
+use emit::emit;
 use graph::Graph;
-use program::{
-    Arg, Cut, Exchange, GroupingId, Instr, Leaf, Piece, Program, RankId, Shard, Slice, StepId,
-};
+use program::{Arg, Cut, Exchange, GroupingId, Instr, Leaf, Piece, Program, RankId, Slice, StepId};
 use rules::{Interval, Reduction, Region};
 
 const GPT: &str = include_str!("gpt.graph");
@@ -158,7 +156,11 @@ fn mixed(graph: &Graph) -> Program {
     b.body.backward.push(Instr::Add { from: vec![g, g_2, g], to: g_3 });
     let step = b.step();
     b.body.backward.push(Instr::Exchange { step, from: vec![g_3], to: vec![] });
-    b.body.backward.push(Instr::Grad(program::Grad { step: StepId(0), from: vec![Some(g_3)], to: vec![None] }));
+    b.body.backward.push(Instr::Grad(program::Grad {
+        step: StepId(0),
+        from: vec![Some(g_3)],
+        to: vec![None],
+    }));
     let step = b.step();
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
     b.body.backward.push(Instr::ReduceGradients { step, group, leaves: leaves.clone() });
@@ -189,8 +191,6 @@ fn mixed(graph: &Graph) -> Program {
     program
 }
 
-
-
 #[test]
 fn every_instruction() {
     let graph = graph(MIXED);
@@ -201,4 +201,61 @@ fn every_instruction() {
 fn emitting_twice_gives_the_same_bytes() {
     let graph = graph(MIXED);
     assert_eq!(emit(&graph, &mixed(&graph)), emit(&graph, &mixed(&graph)));
+}
+
+const LAYERS: &str = r#"
+model "Layers"
+module "" "Layers"
+module "layers.0" "DecoderLayer"
+module "layers.0.norm" "RMSNorm"
+module "layers.1" "DecoderLayer"
+module "layers.1.norm" "RMSNorm"
+module "odd layer" "DecoderLayer"
+input %x f32[4,8] 0
+param %n0 f32[8] "layers.0.norm.weight"
+param %n1 f32[8] "layers.1.norm.weight"
+param %n2 f32[8] "odd layer.norm.weight"
+buffer %cos f32[8] "rope.cos" transient
+op %r f32[4,8] = aten.rms_norm.default(%x, [8], %n0, 1e-06) in "layers.0.norm" at "m.py:1"
+op %m f32[4,8] = aten.mul.Tensor(%r, %cos) in "layers.0" at "m.py:2"
+op %d f32[4,8] = aten.dropout.default(%m, 0.1, True) in "layers.0" at "m.py:3"
+op %r_1 f32[4,8] = aten.rms_norm.default(%d, [8], %n1, 1e-06) in "layers.1.norm" at "m.py:1"
+op %m_1 f32[4,8] = aten.mul.Tensor(%r_1, %cos) in "layers.1" at "m.py:2"
+op %d_1 f32[4,8] = aten.dropout.default(%m_1, 0.1, True) in "layers.1" at "m.py:3"
+op %r_2 f32[4,8] = aten.rms_norm.default(%d_1, [8], %n2, 1e-06) in "odd layer.norm" at "m.py:1"
+op %m_2 f32[4,8] = aten.mul.Tensor(%r_2, %cos) in "odd layer" at "m.py:2"
+op %d_2 f32[4,8] = aten.dropout.default(%m_2, 0.1, True) in "odd layer" at "m.py:3"
+op %s f32[] = aten.sum.default(%d_2) in "" at "m.py:9"
+output %s
+"#;
+
+fn keyed(op: &mut program::LocalOp) {
+    if op.target == "aten.dropout.default" {
+        op.target = "sw.dropout".to_owned();
+        op.args = vec![op.args[0].clone(), Arg::Float(0.1), Arg::Int(i64::from(op.op.0)), Arg::Int(0)];
+    }
+}
+
+/// Three layers print one function, though each has its own random operator, and though what they
+/// share hangs elsewhere.
+#[test]
+fn layers_share_their_function() {
+    let graph = graph(LAYERS);
+    let mut b = Builder::new(&graph);
+    b.call(0..10, &["s"], keyed);
+    b.outputs();
+    let mut whole = program(&graph, 1);
+    whole.roles.push(b.role(0..1));
+    let nested = stable(&graph, &whole)[0].text.clone();
+
+    let mut b = Builder::new(&graph);
+    for (first, out) in [(0, "d"), (3, "d_1"), (6, "d_2")] {
+        b.call(first..first + 3, &[out], keyed);
+    }
+    b.call(9..10, &["s"], keyed);
+    b.outputs();
+    let mut parts = program(&graph, 1);
+    parts.roles.push(b.role(0..1));
+    let called = stable(&graph, &parts)[0].text.clone();
+    insta::assert_snapshot!(format!("{nested}\n=== one call a layer\n{called}"));
 }

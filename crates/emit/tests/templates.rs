@@ -2,6 +2,7 @@
 
 #[test]
 fn table() {
-    let rows: Vec<String> = emit::templates().iter().map(|(op, python)| format!("{op} -> {python}")).collect();
+    let rows: Vec<String> =
+        emit::templates().iter().map(|(op, python)| format!("{op} -> {python}")).collect();
     insta::assert_snapshot!(rows.join("\n"));
 }

@@ -1,5 +1,7 @@
 //! Text to tokens. Lines inside brackets join; comments and empty lines vanish.
 
+use std::borrow::Cow;
+
 use diag::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +34,15 @@ pub(crate) fn refuse(file: &str, line: u32, what: impl Into<String>) -> Error {
 }
 
 pub(crate) fn tokens<'a>(file: &str, text: &'a str) -> Result<Vec<Token<'a>>> {
-    let mut lexer =
-        Lexer { file, text, at: 0, line: 1, depth: 0, indents: vec![0], found: Vec::with_capacity(text.len() / 4) };
+    let mut lexer = Lexer {
+        file,
+        text,
+        at: 0,
+        line: 1,
+        depth: 0,
+        indents: vec![0],
+        found: Vec::with_capacity(text.len() / 4),
+    };
     lexer.run()?;
     Ok(lexer.found)
 }
@@ -192,8 +201,8 @@ impl<'a> Lexer<'a, '_> {
 
     fn mark(&mut self) -> Result<()> {
         const MARKS: [&str; 30] = [
-            "**", "//", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "=", "+", "-", "*",
-            "/", "%", "@", "~", "<", ">", "&", "|", "(", ")", ",",
+            "**", "//", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "=", "+", "-",
+            "*", "/", "%", "@", "~", "<", ">", "&", "|", "(", ")", ",",
         ];
         let rest = &self.text[self.at..];
         let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) else {
@@ -210,4 +219,35 @@ impl<'a> Lexer<'a, '_> {
         self.push(Kind::Mark, start);
         Ok(())
     }
+}
+
+/// The value of a string token.
+pub(crate) fn unescape(token: &str) -> Option<Cow<'_, str>> {
+    let quotes = if token.starts_with("\"\"\"") && token.len() >= 6 { 3 } else { 1 };
+    let inner = &token[quotes..token.len() - quotes];
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        text.push(if c == '\\' { escape(&mut chars)? } else { c });
+    }
+    Some(Cow::Owned(text))
+}
+
+fn escape(chars: &mut std::str::Chars<'_>) -> Option<char> {
+    let digits = match chars.next()? {
+        '\\' => return Some('\\'),
+        '"' => return Some('"'),
+        'n' => return Some('\n'),
+        't' => return Some('\t'),
+        'x' => 2,
+        'u' => 4,
+        'U' => 8,
+        _ => return None,
+    };
+    let text = chars.as_str().get(..digits).filter(|t| t.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    *chars = chars.as_str()[digits..].chars();
+    char::from_u32(u32::from_str_radix(text, 16).ok()?)
 }

@@ -1,10 +1,8 @@
 //! Tokens to functions, statements and expressions.
 
-use std::borrow::Cow;
-
 use diag::Result;
 
-use super::lexer::{Kind, Token, refuse, tokens};
+use super::lexer::{Kind, Token, refuse, tokens, unescape};
 use super::{Expr, Function, KEYWORDS, OPERATORS, Place, Stmt, StmtKind, precedence};
 
 /// Deeper expressions are refused, so that neither reading nor dropping them exhausts the stack.
@@ -37,36 +35,8 @@ pub(crate) fn template(text: &str) -> Result<Expr<'_>> {
     Ok(found)
 }
 
-/// The value of a string token.
-pub(crate) fn unescape(token: &str) -> Option<Cow<'_, str>> {
-    let quotes = if token.starts_with("\"\"\"") && token.len() >= 6 { 3 } else { 1 };
-    let inner = &token[quotes..token.len() - quotes];
-    if !inner.contains('\\') {
-        return Some(Cow::Borrowed(inner));
-    }
-    let mut text = String::with_capacity(inner.len());
-    let mut chars = inner.chars();
-    while let Some(c) = chars.next() {
-        text.push(if c == '\\' { escape(&mut chars)? } else { c });
-    }
-    Some(Cow::Owned(text))
-}
-
-fn escape(chars: &mut std::str::Chars<'_>) -> Option<char> {
-    let digits = match chars.next()? {
-        '\\' => return Some('\\'),
-        '"' => return Some('"'),
-        'n' => return Some('\n'),
-        't' => return Some('\t'),
-        'x' => 2,
-        'u' => 4,
-        'U' => 8,
-        _ => return None,
-    };
-    let text = chars.as_str().get(..digits).filter(|t| t.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    *chars = chars.as_str()[digits..].chars();
-    char::from_u32(u32::from_str_radix(text, 16).ok()?)
-}
+/// Positional and keyword arguments.
+type Arguments<'a> = (Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>);
 
 struct Parser<'a, 'f> {
     file: &'f str,
@@ -327,7 +297,7 @@ impl<'a> Parser<'a, '_> {
         Ok(Expr::Slice(Box::new(parts)))
     }
 
-    fn arguments(&mut self) -> Result<(Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>)> {
+    fn arguments(&mut self) -> Result<Arguments<'a>> {
         let (mut args, mut kwargs): (Vec<_>, Vec<(&str, Expr<'a>)>) = (vec![], vec![]);
         while !self.eat(")") {
             if self.template && self.peek().kind == Kind::Mark && matches!(self.peek().text, "*" | "**") {

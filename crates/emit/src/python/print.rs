@@ -5,6 +5,8 @@ use std::fmt::Write;
 use super::{Call, Expr, Function, Stmt, StmtKind, precedence};
 
 const WIDTH: usize = 100;
+/// How tightly what stands before `.`, `(` or `[` must bind.
+const RECEIVER: u8 = 11;
 
 pub(crate) fn function(out: &mut String, function: &Function<'_>) {
     signature(out, function.name, &function.params);
@@ -135,7 +137,13 @@ fn expression(out: &mut String, indent: usize, expr: &Expr<'_>) {
         Expr::Binary(..) => {
             out.truncate(start);
             out.push('(');
-            terms(out, indent + 4, expr);
+            let inner = out.len();
+            newline(out, indent + 4);
+            flat(out, expr);
+            if column(out) > WIDTH {
+                out.truncate(inner);
+                terms(out, indent + 4, expr);
+            }
             newline(out, indent);
             out.push(')');
         }
@@ -144,7 +152,7 @@ fn expression(out: &mut String, indent: usize, expr: &Expr<'_>) {
 }
 
 fn broken_call(out: &mut String, indent: usize, call: &Call<'_>) {
-    operand(out, &call.function, 10);
+    operand(out, &call.function, RECEIVER);
     out.push('(');
     let start = out.len();
     newline(out, indent + 4);
@@ -211,18 +219,18 @@ pub(crate) fn flat(out: &mut String, expr: &Expr<'_>) {
             out.push(']');
         }
         Expr::Attr(object, name) => {
-            operand(out, object, 10);
+            operand(out, object, RECEIVER);
             let _ = write!(out, ".{name}");
         }
         Expr::Index(object, subscripts) => {
-            operand(out, object, 10);
+            operand(out, object, RECEIVER);
             out.push('[');
             sequence(out, subscripts);
             out.push(']');
         }
         Expr::Slice(parts) => slice(out, parts),
         Expr::Call(call) => {
-            operand(out, &call.function, 10);
+            operand(out, &call.function, RECEIVER);
             out.push('(');
             arguments(out, call);
             out.push(')');
@@ -249,9 +257,11 @@ fn operand(out: &mut String, expr: &Expr<'_>, wanted: u8) {
     let tight = match expr {
         Expr::Binary(operator, _) => precedence(operator),
         Expr::Unary(..) => 8,
-        Expr::Int(value) if *value < 0 || wanted > 9 => 8,
+        Expr::Int(value) if *value < 0 => 8,
         Expr::Float(value) if value.is_sign_negative() && value.is_finite() => 8,
-        _ => 11,
+        // `1.x` would read as a float.
+        Expr::Int(_) | Expr::Float(_) => 10,
+        _ => RECEIVER,
     };
     if tight < wanted {
         out.push('(');

@@ -10,7 +10,7 @@ use super::code::Code;
 use super::hints::{Hints, UNKNOWN};
 use super::methods::Methods;
 use super::tables::RoleTable;
-use crate::leaves::{names_of, path};
+use crate::leaves::{names_of, written};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 
 /// Everything that is known while the text of a role is read.
@@ -29,7 +29,7 @@ pub(super) struct Reader<'a> {
 }
 
 /// Operators in all calls of a role.
-const MOST_OPS: usize = 20_000_000;
+const MOST_OPS: usize = 1_000_000;
 
 pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &str) -> Result<Body> {
     let functions = parser::module(&role.file, text)?;
@@ -131,8 +131,8 @@ impl<'a> Reader<'a> {
             leaf.buf = self.new_buf(names.first().unwrap_or(&""), *tensor, false);
             let index = self.body.leaves.len();
             for name in names {
-                let written = crate::leaves::written(path("p", name), *number);
-                if self.leaves.insert(written, index).is_some() {
+                let text = written(name, *number);
+                if self.leaves.insert(text, index).is_some() {
                     let what = format!("two leaves are called `{}`", name.escape_debug());
                     return Err(self.misuse(1, what).fix("rename one of the parameters in the model"));
                 }
@@ -148,7 +148,9 @@ impl<'a> Reader<'a> {
             self.define(&mut scope, name, buf.buf, function.line)?;
         }
         let (last, stmts) = match function.body.split_last() {
-            Some((Stmt { kind: StmtKind::Return(values), line, .. }, stmts)) => ((values.as_slice(), *line), stmts),
+            Some((Stmt { kind: StmtKind::Return(values), line, .. }, stmts)) => {
+                ((values.as_slice(), *line), stmts)
+            }
             _ => ((&[] as &[Expr<'a>], function.line), function.body.as_slice()),
         };
         let instrs = self.instrs(&mut scope, stmts, sizes)?;

@@ -50,7 +50,14 @@ impl<'a> Code<'a, '_> {
     }
 
     /// Runs a function. Functions call only those above them, so this ends.
-    pub(super) fn call(&mut self, name: &str, args: Vec<Value>, below: usize, no_grad: bool, line: u32) -> Result<Vec<BufId>> {
+    pub(super) fn call(
+        &mut self,
+        name: &str,
+        args: Vec<Value>,
+        below: usize,
+        no_grad: bool,
+        line: u32,
+    ) -> Result<Vec<BufId>> {
         let found = self.reader.functions.remove_entry(name);
         let Some((key, (index, function))) = found else {
             return Err(self.reader.unknown(line, format!("there is no function `{name}` above")));
@@ -73,7 +80,8 @@ impl<'a> Code<'a, '_> {
             return Err(self.reader.unknown(line, what));
         }
         if function.params.len() != args.len() {
-            let what = format!("`{}` takes {} arguments, not {}", function.name, function.params.len(), args.len());
+            let what =
+                format!("`{}` takes {} arguments, not {}", function.name, function.params.len(), args.len());
             return Err(self.reader.misuse(line, what));
         }
         let mut names = Names::new();
@@ -84,7 +92,9 @@ impl<'a> Code<'a, '_> {
                 _ => matches!(value, Value::Buf(_) | Value::Int(_)),
             };
             if !right {
-                return Err(self.reader.misuse(line, format!("the argument for `{param}` is of another kind")));
+                return Err(self
+                    .reader
+                    .misuse(line, format!("the argument for `{param}` is of another kind")));
             }
             self.name(&mut names, param, value, function.line)?;
         }
@@ -94,8 +104,11 @@ impl<'a> Code<'a, '_> {
     fn name(&self, names: &mut Names<'a>, name: &'a str, value: Value, line: u32) -> Result<()> {
         let reserved = matches!(name, "run" | "torch" | "F" | "ops" | "float" | "_");
         let odd = matches!(name, "p" | "k") && matches!(value, Value::Buf(_) | Value::Int(_));
-        if reserved || odd || self.reader.functions.contains_key(name) || names.insert(name, value).is_some() {
-            return Err(self.reader.unknown(line, format!("the name `{name}` is taken and is assigned again")));
+        if reserved || odd || self.reader.functions.contains_key(name) || names.insert(name, value).is_some()
+        {
+            return Err(self
+                .reader
+                .unknown(line, format!("the name `{name}` is taken and is assigned again")));
         }
         Ok(())
     }
@@ -112,7 +125,9 @@ impl<'a> Code<'a, '_> {
                 StmtKind::Assign { targets, unpack, value } => {
                     self.assign(names, targets, *unpack, value, (index, no_grad, stmt.line))?;
                 }
-                StmtKind::Expr(value) => self.assign(names, &[], false, value, (index, no_grad, stmt.line))?,
+                StmtKind::Expr(value) => {
+                    self.assign(names, &[], false, value, (index, no_grad, stmt.line))?;
+                }
                 StmtKind::NoGrad(inner) => {
                     if self.block(names, inner, index, true)?.is_some() {
                         return Err(self.reader.misuse(stmt.line, "a block without gradients returns"));

@@ -69,8 +69,10 @@ impl Node<'_> {
     /// A list of exactly so many items.
     pub(super) fn tuple<const N: usize>(&self) -> Result<[Node<'_>; N]> {
         let items = self.array()?;
-        let exact: &[Value; N] =
-            items.as_slice().try_into().map_err(|_| self.refuse(format!("a list of {N} is expected here")))?;
+        let exact: &[Value; N] = items
+            .as_slice()
+            .try_into()
+            .map_err(|_| self.refuse(format!("a list of {N} is expected here")))?;
         let mut index = 0;
         Ok(exact.each_ref().map(|value| {
             index += 1;
@@ -102,4 +104,12 @@ impl Node<'_> {
     pub(super) fn is_null(&self) -> bool {
         self.value.is_null()
     }
+}
+
+pub(super) fn int(node: &Node<'_>) -> Result<i64> {
+    node.int()
+}
+
+pub(super) fn string(node: &Node<'_>) -> Result<String> {
+    node.string()
 }

@@ -40,7 +40,9 @@ impl<'a> Methods<'a, '_> {
                 Expr::Attr(object, name) if **object == Expr::Name("run") => {
                     self.method(name, targets, unpack, call)
                 }
-                Expr::Attr(object, "cut") if **object == Expr::Name("ops") => self.slice(targets, unpack, call),
+                Expr::Attr(object, "cut") if **object == Expr::Name("ops") => {
+                    self.slice(targets, unpack, call)
+                }
                 _ => Err(self.misuse("only methods of `run` are called here")),
             },
             _ => self.add(targets, unpack, value),
@@ -214,10 +216,19 @@ impl<'a> Methods<'a, '_> {
         let group = self.group(args)?;
         let mut instr = |to| match name {
             "all_gather" => Ok(Instr::AllGather { step, group, from, to, cut: self.cut(args, group, "")? }),
-            "reduce_scatter" => Ok(Instr::ReduceScatter { step, group, from, to, cut: self.cut(args, group, "")? }),
+            "reduce_scatter" => {
+                Ok(Instr::ReduceScatter { step, group, from, to, cut: self.cut(args, group, "")? })
+            }
             "all_to_all" => {
                 let send = self.cut(args, group, "send_")?;
-                Ok(Instr::AllToAll { step, group, from, to, send, receive: self.cut(args, group, "receive_")? })
+                Ok(Instr::AllToAll {
+                    step,
+                    group,
+                    from,
+                    to,
+                    send,
+                    receive: self.cut(args, group, "receive_")?,
+                })
             }
             _ => {
                 let word = match args.named("op") {
@@ -317,7 +328,11 @@ impl<'a> Methods<'a, '_> {
 
     fn group(&self, args: &mut Args<'_, 'a>) -> Result<GroupingId> {
         let id = GroupingId(self.id(args.args.next())?);
-        if id.index() < self.sizes.len() { Ok(id) } else { Err(self.misuse("there is no grouping of this number")) }
+        if id.index() < self.sizes.len() {
+            Ok(id)
+        } else {
+            Err(self.misuse("there is no grouping of this number"))
+        }
     }
 
     fn leaves(&self, list: Option<&Expr<'a>>) -> Result<Vec<LeafId>> {
@@ -328,7 +343,11 @@ impl<'a> Methods<'a, '_> {
         self.list(Some(expr), |dim| self.list(Some(dim), |factor| self.number(factor)))
     }
 
-    fn list<T>(&self, expr: Option<&Expr<'a>>, mut read: impl FnMut(&Expr<'a>) -> Result<T>) -> Result<Vec<T>> {
+    fn list<T>(
+        &self,
+        expr: Option<&Expr<'a>>,
+        mut read: impl FnMut(&Expr<'a>) -> Result<T>,
+    ) -> Result<Vec<T>> {
         match expr {
             Some(Expr::List(items)) => items.iter().map(&mut read).collect(),
             _ => Err(self.misuse("a list is missing")),

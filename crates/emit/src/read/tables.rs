@@ -7,7 +7,7 @@ use graph::{Graph, OpId, TensorId};
 use program::{Exchange, Piece, Program, RankId, Shard, StepId, Table};
 use rules::{Interval, Reduction, Region};
 
-use super::json::{Node, Place};
+use super::json::{Node, Place, int, string};
 use crate::write::tables::{FORMAT, plain_factors};
 
 /// What the tables say of a role; its body is in its file.
@@ -91,7 +91,11 @@ fn region(node: &Node<'_>) -> Result<Region> {
 
 fn rank(node: &Node<'_>, world: u32) -> Result<RankId> {
     let rank = node.id()?;
-    if rank < world { Ok(RankId(rank)) } else { Err(node.refuse(format!("there is no rank {rank} among {world}"))) }
+    if rank < world {
+        Ok(RankId(rank))
+    } else {
+        Err(node.refuse(format!("there is no rank {rank} among {world}")))
+    }
 }
 
 struct Reader {
@@ -113,14 +117,15 @@ impl Reader {
     /// The factors of all tensors; those that are not written are one for each dim.
     fn factors(&self, graph: &Graph, top: &Node<'_>) -> Result<Vec<Vec<Vec<i64>>>> {
         let mut all: Vec<_> = graph.tensors.iter().map(|tensor| plain_factors(&tensor.shape)).collect();
-        let dims = |node: &Node<'_>| node.list(|dim| dim.list(|node| node.int()));
+        let dims = |node: &Node<'_>| node.list(|dim| dim.list(int));
         top.get("tensors")?.list(|node| {
             let id = self.tensor(&node.get("id")?)?;
             all[id.index()] = dims(&node.get("factors")?)?;
             Ok(())
         })?;
         top.get("factors")?.entries(|id, node| {
-            let entry = all.get_mut(id as usize).ok_or_else(|| node.refuse("there is no tensor of this number"))?;
+            let entry =
+                all.get_mut(id as usize).ok_or_else(|| node.refuse("there is no tensor of this number"))?;
             *entry = dims(node)?;
             Ok(())
         })?;
@@ -166,7 +171,7 @@ impl Reader {
             .get("random")?
             .entries(|op, node| Ok((OpId(op), node.list(|region| self.region(region))?)))?;
         Ok(Table {
-            constants: node.get("constants")?.list(|node| node.int())?,
+            constants: node.get("constants")?.list(int)?,
             inputs: node.get("inputs")?.list(|region| self.region(region))?,
             shards,
             leaves,
@@ -185,7 +190,7 @@ impl Reader {
             file: node.get("file")?.string()?,
             ranks,
             tables: own,
-            holes: node.get("holes")?.list(|node| node.string())?,
+            holes: node.get("holes")?.list(string)?,
             inputs: node.get("inputs")?.list(|node| self.tensor(node))?,
             leaves: node
                 .get("leaves")?

@@ -159,9 +159,7 @@ fn build<'a>(pattern: &Expr<'static>, taken: &Taken<'a>) -> Option<Expr<'a>> {
             let (args, kwargs) = build_arguments(&call.args, &call.kwargs, taken)?;
             build(&call.function, taken)?.call_with(args, kwargs)
         }
-        Expr::List(items) => {
-            Expr::List(items.iter().map(|item| build(item, taken)).collect::<Option<_>>()?)
-        }
+        Expr::List(items) => Expr::List(items.iter().map(|item| build(item, taken)).collect::<Option<_>>()?),
         _ => pattern.clone(),
     })
 }

@@ -37,8 +37,13 @@ impl<'n> Words<'n> {
             Instr::Add { from, to } => self.add(from, *to),
             Instr::AllReduce { step, group, reduction, from, to } => {
                 let args = vec![step_of(*step), self.buf(*from), group_id(*group)];
-                let other = (*reduction != Reduction::Sum).then(|| ("op", Expr::Str(reduction.name().into())));
-                statement(vec![self.name(*to)], false, method("all_reduce", args, other.into_iter().collect()))
+                let other =
+                    (*reduction != Reduction::Sum).then(|| ("op", Expr::Str(reduction.name().into())));
+                statement(
+                    vec![self.name(*to)],
+                    false,
+                    method("all_reduce", args, other.into_iter().collect()),
+                )
             }
             Instr::AllGather { step, group, from, to, cut } => {
                 self.cut_call("all_gather", *step, *group, *from, *to, cut)
@@ -80,7 +85,8 @@ impl<'n> Words<'n> {
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {
-        let pair = |(lo, hi): &'n (Arg, Arg)| Expr::List(vec![number(lo, self.holes), number(hi, self.holes)]);
+        let pair =
+            |(lo, hi): &'n (Arg, Arg)| Expr::List(vec![number(lo, self.holes), number(hi, self.holes)]);
         let region = Expr::Rows(slice.region.iter().map(pair).collect());
         let args = vec![self.buf(slice.from), self.extents(&slice.extents), region];
         statement(vec![self.name(slice.to)], false, Expr::Name("ops").attr("cut").call(args))

@@ -86,7 +86,11 @@ impl Comments<'_> {
 }
 
 /// The group of a grouping that a role's first rank is in; a role's groups are of one size.
-pub(crate) fn group_of<'a>(program: &'a Program, role: &Role, id: GroupingId) -> Option<&'a [program::RankId]> {
+pub(crate) fn group_of<'a>(
+    program: &'a Program,
+    role: &Role,
+    id: GroupingId,
+) -> Option<&'a [program::RankId]> {
     let grouping = program.groupings.get(id.index())?;
     let rank = role.ranks.first()?;
     grouping.iter().find(|group| group.contains(rank)).map(Vec::as_slice)

@@ -34,7 +34,7 @@ impl Names {
 impl Locals {
     fn new(function: &Outlined<'_>, mut scope: Scope) -> Locals {
         let vars = function.hints.iter().map(|hint| scope.fresh(hint)).collect();
-        let number = |known: &Option<i64>| known.is_none().then(|| "operator");
+        let number = |known: &Option<i64>| known.is_none().then_some("operator");
         let numbers = function.numbers.iter().map(|n| number(n).map(|name| scope.fresh(name))).collect();
         Locals { vars, numbers }
     }
@@ -133,11 +133,7 @@ impl<'n> Printer<'n> {
     }
 
     /// The arguments of `run.call` after the step: function, `p`, `k`, tensors, leaves, numbers.
-    pub(crate) fn arguments(
-        &self,
-        used: &'n CallText,
-        buf: &dyn Fn(BufId) -> Expr<'n>,
-    ) -> Vec<Expr<'n>> {
+    pub(crate) fn arguments(&self, used: &'n CallText, buf: &dyn Fn(BufId) -> Expr<'n>) -> Vec<Expr<'n>> {
         let function = &self.functions[used.function];
         let mut all = vec![Expr::Name(&self.names.functions[used.function])];
         all.extend(used.tree.as_deref().map(Expr::Name));
@@ -163,7 +159,7 @@ impl CallText {
     pub(crate) fn new(used: &Use<'_>, leaves: &crate::leaves::Leaves<'_>) -> CallText {
         CallText {
             function: used.function,
-            tree: used.tree.as_ref().map(|tree| crate::leaves::path("p", tree)),
+            tree: used.tree.as_ref().map(|tree| crate::leaves::path(tree)),
             tensors: used.tensors.clone(),
             leaves: used.leaves.iter().map(|leaf| leaves.full(*leaf)).collect(),
             numbers: used.numbers.clone(),
@@ -172,7 +168,11 @@ impl CallText {
 }
 
 pub(crate) fn statement<'a>(targets: Vec<&'a str>, unpack: bool, value: Expr<'a>) -> Stmt<'a> {
-    Stmt::new(if targets.is_empty() { StmtKind::Expr(value) } else { StmtKind::Assign { targets, unpack, value } })
+    Stmt::new(if targets.is_empty() {
+        StmtKind::Expr(value)
+    } else {
+        StmtKind::Assign { targets, unpack, value }
+    })
 }
 
 /// Statements without gradients stand together in one block.

@@ -97,7 +97,8 @@ impl<'a> Grouper<'_, 'a> {
                 at += 1;
                 continue;
             };
-            let inside = |i: &usize| super::super::leaves::strip(self.modules.of(self.ops[*i].op), child).is_some();
+            let inside =
+                |i: &usize| super::super::leaves::strip(self.modules.of(self.ops[*i].op), child).is_some();
             let end = (at..range.end).take_while(inside).last().map_or(at + 1, |last| last + 1);
             let inner = self.nodes(at..end, child, depth + 1);
             if self.is_worth(child, &inner, end - at) {

@@ -117,7 +117,12 @@ struct Draft<'a> {
 }
 
 impl<'a> Outline<'a> {
-    pub(crate) fn new(graph: &'a Graph, modules: &'a Modules<'a>, body: &'a Body, leaves: &'a Leaves<'a>) -> Self {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        modules: &'a Modules<'a>,
+        body: &'a Body,
+        leaves: &'a Leaves<'a>,
+    ) -> Self {
         let mut leaf_of = vec![None; body.bufs.len()];
         for (index, leaf) in body.leaves.iter().enumerate() {
             leaf_of[leaf.buf.index()] = Some(index);
@@ -276,7 +281,9 @@ impl<'a> Outline<'a> {
         let hint = (ends && op.outputs.len() == 1 && module != group.path && !module.is_empty())
             .then(|| names::tail(module));
         let outputs = (op.outputs.iter())
-            .map(|buf| buf.map(|buf| draft.define(buf, hint.clone().unwrap_or_else(|| self.op_hint(op, buf)))))
+            .map(|buf| {
+                buf.map(|buf| draft.define(buf, hint.clone().unwrap_or_else(|| self.op_hint(op, buf))))
+            })
             .collect();
         let (target, no_grad) = (op.target.as_str(), op.no_grad);
         let line = self.modules.line(op.op);
@@ -292,7 +299,7 @@ impl<'a> Outline<'a> {
         let inner = self.function(ops, group, name, tree, &params, &results);
         let tree = inner.tree.map(|tree| {
             draft.shape.uses_leaves = true;
-            leaves::path("p", leaves::strip(&tree, &draft.tree).unwrap_or(""))
+            leaves::path(leaves::strip(&tree, &draft.tree).unwrap_or(""))
         });
         draft.shape.uses_holes |= self.functions[inner.function].shape.uses_holes;
         let mut args: Vec<_> = params.iter().map(|buf| self.buf(draft, *buf)).collect();
@@ -382,29 +389,38 @@ impl<'a> Outline<'a> {
         }
     }
 
+    /// By the tensor's name; by the operator where that is made up, as for parts of a rewritten one.
     fn op_hint(&self, op: &LocalOp, buf: BufId) -> String {
-        let name = self.buf_hint(buf);
-        match name.as_str() {
-            "scaled_dot_product_attention" => return "attended".to_owned(),
-            "cross_entropy_loss" => return "loss".to_owned(),
-            "" | "getitem" => {}
-            _ => return name,
+        let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
+        let hint = self.buf_hint(buf);
+        if !hint.is_empty() && hint != "getitem" && !tensor.is_some_and(|t| t.name.contains('.')) {
+            return hint;
         }
-        let name = op.target.split('.').nth(1).unwrap_or("x");
-        names::identifier(name.trim_start_matches('_'))
+        let name = op.target.split('.').nth(1).unwrap_or("x").trim_start_matches('_');
+        names::identifier(names::nickname(name))
     }
 
     fn buf_hint(&self, buf: BufId) -> String {
         let buf = self.body.buf(buf);
         let tensor = self.graph.tensors.get(buf.tensor.index());
-        names::base(tensor.map_or(buf.name.as_str(), |tensor| &tensor.name)).to_owned()
+        let name = tensor.map_or(buf.name.as_str(), |tensor| &tensor.name);
+        names::nickname(names::base(name.trim_start_matches('_'))).to_owned()
     }
 }
 
 impl<'a> Draft<'a> {
     fn new(tree: String) -> Self {
         let (vars, hints) = (HashMap::new(), vec![]);
-        Self { shape: Shape::default(), tree, vars, hints, leaves: vec![], numbers: vec![], user: "", unnamed: 0 }
+        Self {
+            shape: Shape::default(),
+            tree,
+            vars,
+            hints,
+            leaves: vec![],
+            numbers: vec![],
+            user: "",
+            unnamed: 0,
+        }
     }
 
     fn define(&mut self, buf: BufId, hint: String) -> Var {
@@ -418,7 +434,11 @@ impl<'a> Draft<'a> {
 /// The module's and the parameter's own name: `c_attn_weight`.
 fn gathered(name: &str) -> String {
     let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
-    if module.is_empty() { names::identifier(own) } else { names::identifier(&format!("{}_{own}", names::tail(module))) }
+    if module.is_empty() {
+        names::identifier(own)
+    } else {
+        names::identifier(&format!("{}_{own}", names::tail(module)))
+    }
 }
 
 /// Which argument of a random operator is its number.

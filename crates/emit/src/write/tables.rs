@@ -15,10 +15,10 @@ pub(crate) const FORMAT: u64 = 1;
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
     let nothing = Table::default();
-    let mut tables = Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
-    let ranks: Vec<String> = (by_rank(program).into_iter())
-        .map(|table| tables.table(table.unwrap_or(&nothing)))
-        .collect();
+    let mut tables =
+        Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
+    let ranks: Vec<String> =
+        (by_rank(program).into_iter()).map(|table| tables.table(table.unwrap_or(&nothing))).collect();
     let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
     let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
     let listed = listed(graph, program);
@@ -29,7 +29,12 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let mut out = String::from("{\n");
     let _ = writeln!(out, "  \"format\": {FORMAT},");
     let version = env!("CARGO_PKG_VERSION");
-    let head = [("shardwright", version), ("model", &program.model), ("digest", &program.digest), ("plan", &program.plan)];
+    let head = [
+        ("shardwright", version),
+        ("model", &program.model),
+        ("digest", &program.digest),
+        ("plan", &program.plan),
+    ];
     for (key, value) in head {
         let _ = writeln!(out, "  \"{key}\": {},", quoted(value));
     }
@@ -129,7 +134,9 @@ impl<'a> Tables<'a> {
                 ("buffer", quoted(name), format!(", \"persistent\": {persistent}"))
             }
             Source::Const { name } => ("const", quoted(name), String::new()),
-            Source::Input { position } => ("input", quoted(&tensor.name), format!(", \"position\": {position}")),
+            Source::Input { position } => {
+                ("input", quoted(&tensor.name), format!(", \"position\": {position}"))
+            }
             Source::Op { .. } => ("value", quoted(&tensor.name), String::new()),
         };
         let (number, dtype) = (id.0, tensor.dtype.short());
@@ -145,7 +152,8 @@ impl<'a> Tables<'a> {
         let all = self.program.factors.iter().enumerate();
         let told = all.filter(|(index, found)| {
             let tensor = self.graph.tensors.get(*index);
-            tensor.is_none_or(|t| plain_factors(&t.shape) != **found) && !listed.contains(&TensorId::new(*index))
+            tensor.is_none_or(|t| plain_factors(&t.shape) != **found)
+                && !listed.contains(&TensorId::new(*index))
         });
         told.map(|(index, found)| format!("\"{index}\": {}", factors(found))).collect()
     }
@@ -156,7 +164,8 @@ impl<'a> Tables<'a> {
             .filter_map(|instr| if let Instr::Call(call) = instr { Some((call.step, call)) } else { None })
             .collect();
         let leaves: HashSet<BufId> = body.leaves.iter().map(|leaf| leaf.buf).collect();
-        let needs = |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
+        let needs =
+            |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
         let entries = body.backward.iter().filter_map(|instr| {
             let Instr::Grad(grad) = instr else { return None };
             let call = calls.get(&grad.step)?;
@@ -165,9 +174,7 @@ impl<'a> Tables<'a> {
             let agree = arguments.len() == grad.to.len() && results.len() == grad.from.len();
             let list = |positions: &[usize]| joined(positions, usize::to_string);
             let (step, arguments, results) = (grad.step.0, list(&arguments), list(&results));
-            agree.then(|| {
-                format!("\"{step}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}")
-            })
+            agree.then(|| format!("\"{step}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}"))
         });
         entries.collect::<Vec<_>>().join(", ")
     }

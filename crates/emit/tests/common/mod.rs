@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Buf, BufId, Call, Grad, InputPart, Instr, Leaf, LocalOp, Program, RankId, Role, Shard, StepId, Table,
+    Arg, Body, Buf, BufId, Call, Grad, InputPart, Instr, Leaf, LocalOp, Program, RankId, Role, Shard, StepId,
+    Table,
 };
 use rules::Region;
 
@@ -96,7 +97,12 @@ impl<'g> Builder<'g> {
     }
 
     /// A call of these operators, unchanged but for what `change` does.
-    pub(crate) fn call(&mut self, ops: impl Iterator<Item = u32>, outputs: &[&str], change: impl Fn(&mut LocalOp)) -> StepId {
+    pub(crate) fn call(
+        &mut self,
+        ops: impl Iterator<Item = u32>,
+        outputs: &[&str],
+        change: impl Fn(&mut LocalOp),
+    ) -> StepId {
         let step = self.step();
         let mut call = Call { step, inputs: vec![], outputs: vec![], ops: vec![], recompute: false };
         let first = self.body.bufs.len();
@@ -194,7 +200,9 @@ fn pretty_eq(a: &Program, b: &Program) {
     if a != b {
         let (a, b) = (format!("{a:#?}"), format!("{b:#?}"));
         let differs = a.lines().zip(b.lines()).position(|(a, b)| a != b).unwrap_or(0);
-        let near = |text: &str| text.lines().skip(differs.saturating_sub(12)).take(24).collect::<Vec<_>>().join("\n");
+        let near = |text: &str| {
+            text.lines().skip(differs.saturating_sub(12)).take(24).collect::<Vec<_>>().join("\n")
+        };
         panic!("read:\n{}\n\nemitted:\n{}", near(&a), near(&b));
     }
 }

@@ -1,0 +1,213 @@
+//! Nothing that a model, a path or a plan says can run as code, and no text makes reading panic.
+
+mod common;
+
+use common::{graph, roundtrip, single, text};
+use emit::{File, emit, read};
+use graph::{Dtype, Graph, Op, OpId, Source, Tensor, TensorId};
+use proptest::prelude::*;
+
+const MLP: &str = include_str!("mlp.graph");
+
+fn tensor(name: &str, source: Source) -> Tensor {
+    Tensor { name: name.to_owned(), dtype: Dtype::F32, shape: vec![2], source }
+}
+
+/// A graph whose every string is this one.
+fn saying(word: &str) -> Graph {
+    let op = |target: &str, output: u32| Op {
+        target: target.to_owned(),
+        args: vec![
+            graph::Arg::Tensor(TensorId(0)),
+            graph::Arg::Tensor(TensorId(1)),
+            graph::Arg::Str(word.to_owned()),
+        ],
+        kwargs: vec![(word.to_owned(), graph::Arg::Float(f64::NEG_INFINITY))],
+        outputs: vec![Some(TensorId(output))],
+        module: format!("{word}.{word}"),
+        line: word.to_owned(),
+        no_grad: false,
+    };
+    Graph {
+        model: word.to_owned(),
+        modules: vec![(word.to_owned(), word.to_owned()), (format!("{word}.{word}"), word.to_owned())],
+        tensors: vec![
+            tensor(word, Source::Input { position: 0 }),
+            tensor(&format!("{word}2"), Source::Param { names: vec![word.to_owned()], frozen: false }),
+            tensor(&format!("{word}3"), Source::Op { op: OpId(0), output: 0 }),
+            tensor(&format!("{word}4"), Source::Op { op: OpId(1), output: 0 }),
+        ],
+        ops: vec![op(word, 2), op("aten.add.Tensor", 3)],
+        outputs: vec![Some(TensorId(3))],
+        ..Graph::default()
+    }
+}
+
+/// The lines of a file that are code, strings emptied and comments left out.
+fn code(text: &str) -> String {
+    let mut found = String::new();
+    for line in text.lines() {
+        let (mut quoted, mut escaped) = (false, false);
+        for c in line.chars() {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' if quoted => escaped = true,
+                '"' => quoted = !quoted,
+                '#' if !quoted => break,
+                _ if !quoted => found.push(c),
+                _ => {}
+            }
+        }
+        found.push('\n');
+    }
+    found
+}
+
+#[test]
+fn hostile_names() {
+    let words = [
+        "x\"]; import os",
+        "a\n import os",
+        "\"\"\"\nimport os\n",
+        "\\",
+        "\\\"",
+        "é",
+        "import",
+        "",
+        ".",
+        "..",
+        "@1",
+        "a@1",
+        "p",
+        "k",
+        "run",
+        "torch.x",
+        "__import__",
+        "0",
+        "00",
+        "\u{202e}os",
+        "a\r\nb",
+        "\0",
+        "x y#",
+        "lambda",
+        "forward",
+        "F",
+        "_",
+        "__1",
+        "ops.call",
+    ];
+    for word in words {
+        let graph = saying(word);
+        let mut program = single(&graph);
+        program.plan = word.to_owned();
+        let files = roundtrip(&graph, &program);
+        let plain = code(&files[0].text);
+        let imports =
+            |line: &&str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "import");
+        assert_eq!(plain.lines().filter(imports).count(), 3, "{word:?}: {plain}");
+        assert!(!plain.contains(';'), "{word:?}: {plain}");
+        assert!(files[0].text.chars().all(|c| c == '\n' || !c.is_control()), "{word:?}");
+    }
+}
+
+#[test]
+fn hostile_names_print() {
+    let graph = saying("x\"]; import os");
+    insta::assert_snapshot!(text(&emit(&graph, &single(&graph))));
+}
+
+fn files() -> (Graph, Vec<File>) {
+    let graph = graph(MLP);
+    let files = emit(&graph, &single(&graph));
+    (graph, files)
+}
+
+/// One edit and what it is refused with.
+fn refusal(file: usize, from: &str, to: &str) -> String {
+    let (graph, mut files) = files();
+    assert!(files[file].text.contains(from), "{from}");
+    files[file].text = files[file].text.replacen(from, to, 1);
+    let error = read(&graph, &files).expect_err("it is refused");
+    format!("{from:?} -> {to:?}\n{error}\n")
+}
+
+#[test]
+fn refusals() {
+    let json = [
+        ("\"format\": 1", "\"format\": 2"),
+        ("\"shardwright\": \"0", "\"shardwright\": \"9"),
+        ("\"digest\": \"", "\"digest\": \"0"),
+        ("\"world\": 1", "\"world\": 2"),
+        ("\"world\": 1", "\"world\": \"one\""),
+        ("\"world\": 1,", ""),
+        ("{\"tensor\": 2, \"number\": 0}", "{\"tensor\": 2222, \"number\": 0}"),
+        ("rank_0.py", "rank_1.py"),
+        ("\"format\"", "format"),
+    ];
+    let code = [
+        ("import torch\n", "import os\n"),
+        ("def forward", "class Forward"),
+        ("run.call(0, ", "run.call(0, print, "),
+        ("run.call(", "run.exec("),
+        ("return ", "return x, "),
+        (" = F.linear", " = __import__(\"os\").system"),
+        (" = F.linear(x", " = F.linear(y"),
+        (" = F.linear(x", " = F.linear(x, x for x in"),
+        (", p.", ", p.nothing."),
+        ("def forward", "x = 1\n\n\ndef forward"),
+        ("def forward", "@hook\ndef forward"),
+        ("    return", "    while True:\n        pass\n    return"),
+        ("    return", "   return"),
+        ("def forward(run, p, k, ", "def forward(run, p, k, extra, "),
+    ];
+    let json = json.iter().map(|(from, to)| refusal(1, from, to));
+    let code = code.iter().map(|(from, to)| refusal(0, from, to));
+    insta::assert_snapshot!(json.chain(code).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn functions_that_grow_without_end_are_refused() {
+    let (graph, mut files) = files();
+    let mut bomb = String::from("def f0(x):\n    y = x + x\n    return y\n\n\n");
+    for level in 1..64 {
+        let below = level - 1;
+        bomb += &format!("def f{level}(x):\n    y = f{below}(x)\n    z = f{below}(y)\n    return z\n\n\n");
+    }
+    let forward = "def forward(run, p, k, x, y):\n    z = run.call(0, f63, x)\n    return z\n";
+    let at = files[0].text.find("def ").unwrap();
+    files[0].text.truncate(at);
+    files[0].text += &(bomb + forward);
+    assert_eq!(read(&graph, &files).unwrap_err().code, "SW0608");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any edit is read or refused, and never panics.
+    #[test]
+    fn edits_never_panic(
+        file in 0..2_usize,
+        at in any::<prop::sample::Index>(),
+        length in 0..12_usize,
+        new in "(\\PC|[\\[\\](){}:=.,*\"\\\\\\n]|    |-9223372036854775808|None|p|k|run\\.call|\\*\\*){0,4}",
+    ) {
+        let (graph, mut files) = files();
+        let text = &files[file].text;
+        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        let first = at.index(starts.len());
+        let last = (first + length).min(starts.len() - 1);
+        let text = format!("{}{new}{}", &text[..starts[first]], &text[starts[last]..]);
+        files[file].text = text;
+        let _ = read(&graph, &files);
+    }
+
+    #[test]
+    fn strings_survive(model in "\\PC*", plan in any::<String>()) {
+        let (graph, _) = files();
+        let mut program = single(&graph);
+        program.model = model;
+        program.plan = plan;
+        let again = read(&graph, &emit(&graph, &program)).unwrap();
+        prop_assert_eq!((again.model, again.plan), (program.model, program.plan));
+    }
+}
