@@ -1,5 +1,5 @@
-//! The whole way after capture: a plan is lowered, the program is checked, emitted, read back, and
-//! what was read back is checked again. Only then it exists.
+//! The whole way after capture: a plan is lowered, the program is emitted, read back from its text,
+//! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod summary;
 
@@ -32,10 +32,9 @@ pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Output
     let mut clock = Clock::default();
     let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, outputs))?;
     let Lowered { graph, analysis, program, origin: _ } = lowered;
-    clock.time("check", || prove(&graph, &analysis, &program))?;
     let files = clock.time("emit", || emit::emit(&graph, &program));
     let read = clock.time("read back", || emit::read(&graph, &files))?;
-    let proof = clock.time("check again", || prove(&graph, &analysis, &read))?;
+    let proof = clock.time("check", || prove(&graph, &analysis, &read))?;
     let summary = summary::summarise(&graph, &program);
     Ok(Compiled { graph, program, files, proof, summary, phases: clock.phases })
 }
@@ -49,7 +48,10 @@ pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
 fn prove(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof> {
     check::check(graph, analysis, program).map_err(|faults| {
         let all: Vec<String> = faults.iter().map(|f| Error::from(f.clone()).to_string()).collect();
-        let mut first = faults.first().map_or_else(|| Error::new("SW0500", "the program is not equal to the model"), |f| Error::from(f.clone()));
+        let mut first = faults.first().map_or_else(
+            || Error::new("SW0500", "the program is not equal to the model"),
+            |f| Error::from(f.clone()),
+        );
         if all.len() > 1 {
             first.what = format!("{} (and {} more)", first.what, all.len() - 1);
         }

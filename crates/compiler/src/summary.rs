@@ -105,5 +105,10 @@ fn moved(instr: &Instr) -> Option<BufId> {
 fn held(graph: &Graph, table: &Table) -> u64 {
     let size = |region: &Region| u64::try_from(region.numel()).unwrap_or(0);
     let counted = |s: &&program::Shard| !matches!(graph.tensor(s.tensor).source, Source::Input { .. });
-    table.shards.iter().filter(counted).map(|s| size(&s.region) * graph.tensor(s.tensor).dtype.bytes() as u64).sum()
+    table
+        .shards
+        .iter()
+        .filter(counted)
+        .map(|s| size(&s.region) * graph.tensor(s.tensor).dtype.bytes() as u64)
+        .sum()
 }

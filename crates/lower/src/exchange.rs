@@ -55,7 +55,8 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
 
 /// Sources of a part that touch a region, nearest rank first.
 fn candidates(middle: &[Middle], part: u32, rank: RankId, region: &Region, world: u32) -> Vec<usize> {
-    let touches = |m: &Middle| m.entry.part == part && (!m.entry.region.meet(region).is_empty() || region.0.is_empty());
+    let touches =
+        |m: &Middle| m.entry.part == part && (!m.entry.region.meet(region).is_empty() || region.0.is_empty());
     let mut found: Vec<usize> = (0..middle.len()).filter(|&i| touches(&middle[i])).collect();
     found.sort_by_key(|&i| ((middle[i].entry.rank.0 + world - rank.0) % world, i));
     found

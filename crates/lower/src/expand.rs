@@ -25,11 +25,15 @@ pub fn expand(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Expande
     let mut new = Graph { ops: vec![], ..graph.clone() };
     for op in graph.op_ids() {
         let it = graph.op(op).clone();
-        match families::family_of(&it.target).and_then(|f| f.expand).filter(|_| splits_own(analysis, plan, op)) {
+        match families::family_of(&it.target)
+            .and_then(|f| f.expand)
+            .filter(|_| splits_own(analysis, plan, op))
+        {
             None => {
                 for (output, tensor) in it.outputs.iter().enumerate() {
                     if let Some(tensor) = tensor {
-                        new.tensors[tensor.index()].source = Source::Op { op: OpId::new(new.ops.len()), output };
+                        new.tensors[tensor.index()].source =
+                            Source::Op { op: OpId::new(new.ops.len()), output };
                     }
                 }
                 new.ops.push(it);
@@ -76,7 +80,9 @@ fn carry(
             for split in &old.splits {
                 let on = match (split.on, &labels) {
                     (On::Loop(index), None) => same_loop(analysis, from, index, fresh, op, None),
-                    (On::Loop(index), Some(labels)) => same_loop(analysis, from, index, fresh, op, Some(labels)),
+                    (On::Loop(index), Some(labels)) => {
+                        same_loop(analysis, from, index, fresh, op, Some(labels))
+                    }
                     (On::Value, Some(_)) => On::Copies,
                     (on, _) => on,
                 };
@@ -91,7 +97,8 @@ fn carry(
         .collect();
     let mut order = vec![];
     for &(a, b) in &plan.order {
-        let of = |wanted: OpId| new.op_ids().zip(origin).filter(move |(_, o)| **o == wanted).map(|(op, _)| op);
+        let of =
+            |wanted: OpId| new.op_ids().zip(origin).filter(move |(_, o)| **o == wanted).map(|(op, _)| op);
         of(a).for_each(|a| of(b).for_each(|b| order.push((a, b))));
     }
     let _ = graph;
@@ -106,7 +113,8 @@ fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimId> {
         side.split(',').map(operand).collect()
     };
     let (left, right) = labels.split_once("->").expect("labels of a rewriting have `->`");
-    let operands = terms(left).into_iter().zip(&rule.inputs).chain(terms(right).into_iter().zip(&rule.outputs));
+    let operands =
+        terms(left).into_iter().zip(&rule.inputs).chain(terms(right).into_iter().zip(&rule.outputs));
     let mut found = HashMap::new();
     for (words, operand) in operands {
         for (word, product) in words.into_iter().zip(&operand.dims) {

@@ -87,7 +87,8 @@ impl Ports {
 
     /// Ports that read complete values and give back complete gradients.
     pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Ports {
-        let entries = places.into_iter().map(|(rank, region)| Port { rank, region, value: 0, grad: 0 }).collect();
+        let entries =
+            places.into_iter().map(|(rank, region)| Port { rank, region, value: 0, grad: 0 }).collect();
         Ports::new(entries, 1, 1)
     }
 

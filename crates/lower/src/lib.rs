@@ -62,7 +62,13 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
     let uses = uses::find(&cx, &mut interner);
     let segments = segments::cut(&cx, &uses);
     let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);
-    let global = project::Global { cx: &cx, uses: &uses, segments: &segments, schedule: &schedule, interner: &interner };
+    let global = project::Global {
+        cx: &cx,
+        uses: &uses,
+        segments: &segments,
+        schedule: &schedule,
+        interner: &interner,
+    };
     let mut roles = roles::Roles::default();
     for rank in (0..plan.devices).map(RankId) {
         let (body, table) = project::project(&global, rank);
@@ -84,6 +90,8 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
 fn leaving(graph: &Graph, outputs: &Outputs) -> Vec<bool> {
     let scalar = |t: &graph::TensorId| graph.tensor(*t).shape.is_empty() && graph.tensor(*t).dtype.is_float();
     let any_scalar = graph.outputs.iter().flatten().any(|t| scalar(t));
-    let leaves = |t: &Option<graph::TensorId>| t.is_some_and(|t| *outputs == Outputs::All || !any_scalar || scalar(&t));
+    let leaves = |t: &Option<graph::TensorId>| {
+        t.is_some_and(|t| *outputs == Outputs::All || !any_scalar || scalar(&t))
+    };
     graph.outputs.iter().map(leaves).collect()
 }

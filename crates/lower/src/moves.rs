@@ -78,7 +78,8 @@ pub struct Cut {
 pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexSet<Grouping>) -> Move {
     let (middle, parts) = collapse(source, target.parts);
     let reduction = source.reduction;
-    let local: Vec<Option<Get>> = target.entries.iter().map(|e| local(&middle, parts, e, target.parts)).collect();
+    let local: Vec<Option<Get>> =
+        target.entries.iter().map(|e| local(&middle, parts, e, target.parts)).collect();
     if let Some(gets) = local.iter().copied().collect::<Option<Vec<Get>>>() {
         return Move { middle, reduction, method: Method::Local, gets };
     }
@@ -96,7 +97,8 @@ pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexS
     // Whatever is there already stays where it is; the rest is exchanged.
     let keep: Vec<bool> = local.iter().map(|g| matches!(g, Some(Get::Is(_)))).collect();
     let pieces = exchange::pieces(&middle, parts, target, &keep, world);
-    let gets = local.iter().zip(&keep).map(|(g, keep)| g.filter(|_| *keep).unwrap_or(Get::Received)).collect();
+    let gets =
+        local.iter().zip(&keep).map(|(g, keep)| g.filter(|_| *keep).unwrap_or(Get::Received)).collect();
     Move { middle, reduction, method: Method::Exchange(pieces), gets }
 }
 
@@ -144,7 +146,9 @@ fn local(middle: &[Middle], parts: u32, wanted: &Entry, wanted_parts: u32) -> Op
     }
     let mut here = on_rank(middle, wanted.rank).filter(|&i| middle[i].entry.part == wanted.part);
     let exact = here.clone().find(|&i| middle[i].entry.region == wanted.region);
-    exact.map(Get::Is).or_else(|| here.find(|&i| middle[i].entry.region.contains(&wanted.region)).map(Get::Of))
+    exact
+        .map(Get::Is)
+        .or_else(|| here.find(|&i| middle[i].entry.region.contains(&wanted.region)).map(Get::Of))
 }
 
 /// The middle entry of a rank that has exactly one.
@@ -160,7 +164,8 @@ fn all_reduce(middle: &[Middle], parts: u32, target: &Layout, groupings: &mut In
     let mut members = BTreeMap::new();
     for &index in groups.iter().flatten() {
         let entry = &middle[index].entry;
-        let member = Member { middle: index, result: entry.region.clone(), sizes: vec![], other_sizes: vec![] };
+        let member =
+            Member { middle: index, result: entry.region.clone(), sizes: vec![], other_sizes: vec![] };
         members.insert(entry.rank, member);
     }
     let mut served = vec![false; middle.len()];
@@ -169,7 +174,9 @@ fn all_reduce(middle: &[Middle], parts: u32, target: &Layout, groupings: &mut In
         let member = members.get(&entry.rank)?;
         served[member.middle] = true;
         let same = member.result == entry.region;
-        if !same && (!member.result.contains(&entry.region) || entry.region.numel() * 2 < member.result.numel()) {
+        if !same
+            && (!member.result.contains(&entry.region) || entry.region.numel() * 2 < member.result.numel())
+        {
             return None;
         }
         gets.push(if same { Get::Received } else { Get::OfResult });
@@ -222,7 +229,9 @@ fn one_difference(a: &Region, b: &Region) -> Option<usize> {
 /// Whether intervals, in this order, follow each other and fill `whole`.
 fn tile(intervals: &[Interval], whole: Interval) -> bool {
     let follows = intervals.windows(2).all(|w| w[0].hi == w[1].lo);
-    follows && intervals.first().map(|i| i.lo) == Some(whole.lo) && intervals.last().map(|i| i.hi) == Some(whole.hi)
+    follows
+        && intervals.first().map(|i| i.lo) == Some(whole.lo)
+        && intervals.last().map(|i| i.hi) == Some(whole.hi)
 }
 
 /// Splits ranks with intervals into groups in which each interval occurs once; `None` if some
@@ -269,7 +278,10 @@ fn all_gather(middle: &[Middle], target: &Layout, groupings: &mut IndexSet<Group
             for &(_, index) in &group {
                 let rank = target.entries[index].rank;
                 let middle = only(middle, rank)?;
-                members.insert(rank, Member { middle, result: region.clone(), sizes: sizes.clone(), other_sizes: vec![] });
+                members.insert(
+                    rank,
+                    Member { middle, result: region.clone(), sizes: sizes.clone(), other_sizes: vec![] },
+                );
             }
         }
     }
@@ -341,7 +353,10 @@ fn all_to_all(middle: &[Middle], target: &Layout, groupings: &mut IndexSet<Group
         let [a, b] = different[..] else { return None };
         let grows = |f: usize| to.0[f].contains(from.0[f]);
         let (joined, sent) = if grows(a) { (a, b) } else { (b, a) };
-        if !grows(joined) || !from.0[sent].contains(to.0[sent]) || *cut.get_or_insert((joined, sent)) != (joined, sent) {
+        if !grows(joined)
+            || !from.0[sent].contains(to.0[sent])
+            || *cut.get_or_insert((joined, sent)) != (joined, sent)
+        {
             return None;
         }
         hulls.entry(from.hull(to)).or_default().push((from.0[joined], to.0[sent], index));
@@ -361,7 +376,8 @@ fn all_to_all(middle: &[Middle], target: &Layout, groupings: &mut IndexSet<Group
         for &(_, _, index) in &group {
             let rank = middle[index].entry.rank;
             let result = target.entries[target.on(rank).start].region.clone();
-            let member = Member { middle: index, result, sizes: lengths(&sends), other_sizes: lengths(&joins) };
+            let member =
+                Member { middle: index, result, sizes: lengths(&sends), other_sizes: lengths(&joins) };
             members.insert(rank, member);
         }
     }

@@ -96,7 +96,9 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], o
         unread: (0..inputs.len()).map(|i| unread(i)).collect(),
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
         linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
-        grads: (inputs.iter().enumerate()).map(|(i, t)| gives_grad && !unread(i) && needs_grad[t.index()]).collect(),
+        grads: (inputs.iter().enumerate())
+            .map(|(i, t)| gives_grad && !unread(i) && needs_grad[t.index()])
+            .collect(),
         plan: plan.op(op).clone(),
     }
 }
@@ -171,7 +173,12 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
         On::Copies => false,
     };
     let is_first = |p: &Numbered| {
-        p.sub.first && p.sub.at.iter().zip(&class.dims.loops).all(|(i, l)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0)
+        p.sub.first
+            && p.sub
+                .at
+                .iter()
+                .zip(&class.dims.loops)
+                .all(|(i, l)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0)
     };
     let port = |p: &Numbered| {
         (!class.unread[input] && (!once || is_first(p))).then(|| Port {

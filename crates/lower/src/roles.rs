@@ -52,7 +52,10 @@ fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
         }
         let values: Vec<i64> = ints.iter().map(|list| list[position - 1]).collect();
         let at = holes.iter().position(|(_, known)| *known == values).unwrap_or_else(|| {
-            let count = holes.iter().filter(|(n, _)| n.rsplit_once('_').is_some_and(|(base, _)| base == name)).count();
+            let count = holes
+                .iter()
+                .filter(|(n, _)| n.rsplit_once('_').is_some_and(|(base, _)| base == name))
+                .count();
             holes.push((format!("{name}_{count}"), values));
             holes.len() - 1
         });

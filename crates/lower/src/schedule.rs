@@ -126,9 +126,15 @@ impl Schedule {
 
     /// What ports read and what they give back. Values that are partial are always sums, but for
     /// what is read whole, where the reduction does not matter.
-    fn layouts(&mut self, ports: PortsId, reduction: Reduction, interner: &mut Interner) -> (LayoutId, LayoutId) {
+    fn layouts(
+        &mut self,
+        ports: PortsId,
+        reduction: Reduction,
+        interner: &mut Interner,
+    ) -> (LayoutId, LayoutId) {
         *self.known_layouts.entry(ports).or_insert_with(|| {
-            let (need, gradient) = (interner.get_ports(ports).need(reduction), interner.get_ports(ports).gradient());
+            let (need, gradient) =
+                (interner.get_ports(ports).need(reduction), interner.get_ports(ports).gradient());
             (interner.layout(need), interner.layout(gradient))
         })
     }
@@ -143,7 +149,11 @@ impl Schedule {
         let Method::Exchange(pieces) = &plan.method else { return };
         let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
         let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
-        let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece { from: *from, to: *to, region: region.clone() };
+        let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece {
+            from: *from,
+            to: *to,
+            region: region.clone(),
+        };
         let exchange = Exchange {
             tensor,
             reduction: plan.reduction,
@@ -160,7 +170,9 @@ impl Schedule {
             self.backward_move(cx, uses, id, interner, &mut buckets);
         }
         for (index, segment) in segments.all.iter().enumerate().rev() {
-            let carries = |op: &graph::OpId| cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()]);
+            let carries = |op: &graph::OpId| {
+                cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()])
+            };
             if segment.ops.iter().any(carries) {
                 self.backward.push(Event::Grad { segment: index });
             }
@@ -178,7 +190,14 @@ impl Schedule {
         }
     }
 
-    fn backward_move(&mut self, cx: &Context<'_>, uses: &Uses, id: UseId, interner: &mut Interner, buckets: &mut Buckets) {
+    fn backward_move(
+        &mut self,
+        cx: &Context<'_>,
+        uses: &Uses,
+        id: UseId,
+        interner: &mut Interner,
+        buckets: &mut Buckets,
+    ) {
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
@@ -243,7 +262,8 @@ fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
     };
     let covered = || {
         held.entries.iter().all(|shard| {
-            let inside = leaves.on(shard.rank).map(|i| &leaves.entries[i].region).filter(|r| shard.region.contains(r));
+            let inside =
+                leaves.on(shard.rank).map(|i| &leaves.entries[i].region).filter(|r| shard.region.contains(r));
             inside.map(rules::Region::numel).sum::<i64>() == shard.region.numel()
         })
     };
@@ -286,7 +306,8 @@ impl Buckets {
     }
 
     fn take(&mut self, ready: impl Fn(u64) -> bool) -> Vec<(GroupingId, Vec<UseId>)> {
-        let keys: Vec<(GroupingId, usize)> = self.open.iter().filter(|(_, b)| ready(b.1)).map(|(k, _)| *k).collect();
+        let keys: Vec<(GroupingId, usize)> =
+            self.open.iter().filter(|(_, b)| ready(b.1)).map(|(k, _)| *k).collect();
         keys.into_iter().filter_map(|k| Some((k.0, self.open.shift_remove(&k)?.0))).collect()
     }
 }

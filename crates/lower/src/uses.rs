@@ -145,7 +145,8 @@ fn overlaps(a: &Region, b: &Region) -> bool {
 /// The new value of a buffer is needed where the buffer is held.
 fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
     for (number, (name, value)) in cx.graph.updates.iter().enumerate() {
-        let is_buffer = |t: &TensorId| matches!(&cx.graph.tensor(*t).source, Source::Buffer { name: n, .. } if n == name);
+        let is_buffer =
+            |t: &TensorId| matches!(&cx.graph.tensor(*t).source, Source::Buffer { name: n, .. } if n == name);
         let Some(buffer) = cx.graph.tensor_ids().find(is_buffer) else { continue };
         let held = interner.get(uses.written[buffer.index()]).clone();
         let same_factors = cx.analysis.factors[buffer.index()] == cx.analysis.factors[value.index()];

@@ -118,7 +118,8 @@ impl Nodes {
             graph.tensor_ids().map(|t| all_of(tensor_starts[t.index()], analysis.flat(t).len())).collect();
         let loops: Vec<Vec<usize>> =
             graph.op_ids().map(|op| all_of(loop_starts[op.index()], analysis.op(op).loops.len())).collect();
-        let stuck: Vec<usize> = self.stuck.clone().into_iter().map(|node| class_of(&mut self, node)).collect();
+        let stuck: Vec<usize> =
+            self.stuck.clone().into_iter().map(|node| class_of(&mut self, node)).collect();
         for class in stuck {
             all[class].stuck = true;
         }

@@ -130,22 +130,33 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
             On::Value => {
                 let linear = value_operands(graph, analysis, op).is_some();
                 if !linear || splits.iter().filter(|s| s.on == On::Value).count() > 1 {
-                    return Err(Error::new("SW0304", format!("{} may not be split by value", title(graph, op)))
-                        .why("it is not linear in values that operators make, or is split by value already"));
+                    return Err(Error::new(
+                        "SW0304",
+                        format!("{} may not be split by value", title(graph, op)),
+                    )
+                    .why("it is not linear in values that operators make, or is split by value already"));
                 }
             }
             On::Loop(index) => {
                 let l = &dims.loops[index];
                 if l.kind == Kind::Whole {
-                    return Err(Error::new("SW0304", format!("`{}` of {} may not be split", l.name, title(graph, op)))
-                        .why(whole_reason(analysis, op))
-                        .fix(choices(analysis, op)));
+                    return Err(Error::new(
+                        "SW0304",
+                        format!("`{}` of {} may not be split", l.name, title(graph, op)),
+                    )
+                    .why(whole_reason(analysis, op))
+                    .fix(choices(analysis, op)));
                 }
                 let shortest = left[index];
                 if i64::from(split.parts) > shortest {
                     return Err(Error::new(
                         "SW0305",
-                        format!("`{}` of {} cannot be split into {} parts", l.name, title(graph, op), split.parts),
+                        format!(
+                            "`{}` of {} cannot be split into {} parts",
+                            l.name,
+                            title(graph, op),
+                            split.parts
+                        ),
                     )
                     .why(format!("it has {shortest} elements here"))
                     .fix(format!("split it into at most {shortest}, or split another dim")));

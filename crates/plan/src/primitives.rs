@@ -37,7 +37,8 @@ impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
         let name = name.into();
-        let decided = Decided { name, devices, splits: vec![None; count], placed: vec![vec![]; count], order: vec![] };
+        let decided =
+            Decided { name, devices, splits: vec![None; count], placed: vec![vec![]; count], order: vec![] };
         Self { graph, analysis, decided }
     }
 
@@ -76,7 +77,9 @@ impl<'g> Draft<'g> {
     }
 
     pub fn parts(&self, op: OpId) -> Vec<SubOp> {
-        (0..self.decided.placed[op.index()].len()).map(|i| SubOp { op, index: u32::try_from(i).unwrap_or(u32::MAX) }).collect()
+        (0..self.decided.placed[op.index()].len())
+            .map(|i| SubOp { op, index: u32::try_from(i).unwrap_or(u32::MAX) })
+            .collect()
     }
 
     pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
@@ -84,9 +87,12 @@ impl<'g> Draft<'g> {
             return Err(no_device(device, self.decided.devices).at(place(self.graph, part.op)));
         }
         let Some(slot) = self.decided.placed[part.op.index()].get_mut(part.index as usize) else {
-            return Err(Error::new("SW0307", format!("{} has no part {}", title(self.graph, part.op), part.index))
-                .at(place(self.graph, part.op))
-                .fix("use the parts that the last `trans` of this operator returned"));
+            return Err(Error::new(
+                "SW0307",
+                format!("{} has no part {}", title(self.graph, part.op), part.index),
+            )
+            .at(place(self.graph, part.op))
+            .fix("use the parts that the last `trans` of this operator returned"));
         };
         *slot = Some(device);
         Ok(())
@@ -120,18 +126,24 @@ impl<'g> Draft<'g> {
 
     pub fn finish(self) -> Result<Plan> {
         let mut ops = Vec::with_capacity(self.decided.splits.len());
-        for (id, (splits, placed)) in self.graph.op_ids().zip(self.decided.splits.iter().zip(&self.decided.placed)) {
+        for (id, (splits, placed)) in
+            self.graph.op_ids().zip(self.decided.splits.iter().zip(&self.decided.placed))
+        {
             let devices: Option<Vec<u32>> = placed.iter().copied().collect();
             match (splits, devices) {
                 (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
-                (Some(_), None) => return Err(self.forgotten(id, "a part of it has no device", "assign every part")),
+                (Some(_), None) => {
+                    return Err(self.forgotten(id, "a part of it has no device", "assign every part"));
+                }
                 (None, _) => {
-                    let fix = "say how it is split and where it runs; `op \"*\": replicate N` covers all others";
+                    let fix =
+                        "say how it is split and where it runs; `op \"*\": replicate N` covers all others";
                     return Err(self.forgotten(id, "the plan does not mention it", fix));
                 }
             }
         }
-        let plan = Plan { name: self.decided.name, devices: self.decided.devices, ops, order: self.decided.order };
+        let plan =
+            Plan { name: self.decided.name, devices: self.decided.devices, ops, order: self.decided.order };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }
@@ -160,7 +172,9 @@ impl<'g> Draft<'g> {
         };
         // A dim of several factors by its plain name: the outermost factor that divides evenly.
         let factors: Vec<usize> = (0..dims.loops.len())
-            .filter(|&i| dims.loops[i].kind != Kind::Whole && dims.loops[i].name.split('.').next() == Some(algo))
+            .filter(|&i| {
+                dims.loops[i].kind != Kind::Whole && dims.loops[i].name.split('.').next() == Some(algo)
+            })
             .collect();
         let even = factors.iter().find(|&&i| left(i) % i64::from(parts.max(1)) == 0);
         let long = factors.iter().find(|&&i| left(i) >= i64::from(parts));
@@ -168,7 +182,9 @@ impl<'g> Draft<'g> {
             return Ok(On::Loop(index));
         }
         let error = match self.analysis.rules[op.index()].as_ref().and_then(|r| r.find(algo)) {
-            Some(_) => Error::new("SW0304", format!("`{algo}` of {} may not be split", title(self.graph, op))),
+            Some(_) => {
+                Error::new("SW0304", format!("`{algo}` of {} may not be split", title(self.graph, op)))
+            }
             None => Error::new("SW0303", format!("{} has no dim `{algo}`", title(self.graph, op))),
         };
         Err(error.why(crate::whole_reason(self.analysis, op)).fix(crate::choices(self.analysis, op)))

@@ -22,14 +22,22 @@ use crate::{Draft, On, Plan, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
-    let lines: Vec<(usize, &str)> = (1..).zip(text.lines().map(str::trim)).filter(|(_, l)| !l.is_empty() && !l.starts_with('#')).collect();
+    let lines: Vec<(usize, &str)> = (1..)
+        .zip(text.lines().map(str::trim))
+        .filter(|(_, l)| !l.is_empty() && !l.starts_with('#'))
+        .collect();
     let Some(((_, "shardwright-plan 1"), rest)) = lines.split_first() else {
         return Err(Error::new("SW0301", "this is not a plan file of a known version")
             .at(format!("line {}", lines.first().map_or(1, |l| l.0)))
             .fix("the first line must be `shardwright-plan 1`"));
     };
     let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
-    let mut reader = Reader { graph, analysis, draft: Draft::new(graph, analysis, stated_name(rest), count), devices: count };
+    let mut reader = Reader {
+        graph,
+        analysis,
+        draft: Draft::new(graph, analysis, stated_name(rest), count),
+        devices: count,
+    };
     for (number, line) in rest {
         reader.line(line).map_err(|mut e| {
             e.place = Some(match e.place {
@@ -56,7 +64,12 @@ pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
         let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };
         let devices = devices_text(&op_plan.devices);
         let it = graph.op(op);
-        text += &format!("op %{}: {splits} on {devices}  # {} {}\n", handle(graph, op), it.target, it.module.escape_default());
+        text += &format!(
+            "op %{}: {splits} on {devices}  # {} {}\n",
+            handle(graph, op),
+            it.target,
+            it.module.escape_default()
+        );
     }
     for (a, b) in &plan.order {
         text += &format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
@@ -80,11 +93,15 @@ fn devices_text(devices: &[u32]) -> String {
 fn stated_devices(lines: &[(usize, &str)]) -> Result<u32> {
     let stated = lines.iter().find_map(|(n, l)| Some((n, l.strip_prefix("devices ")?)));
     let Some((number, word)) = stated else {
-        return Err(Error::new("SW0301", "the plan does not say for how many devices it is").fix("add a line `devices 4`"));
+        return Err(Error::new("SW0301", "the plan does not say for how many devices it is")
+            .fix("add a line `devices 4`"));
     };
     match word.trim().parse() {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(Error::new("SW0301", format!("`{word}` is not a number of devices")).at(format!("line {number}"))),
+        _ => {
+            Err(Error::new("SW0301", format!("`{word}` is not a number of devices"))
+                .at(format!("line {number}")))
+        }
     }
 }
 
@@ -148,7 +165,8 @@ impl Reader<'_> {
     fn trans(&mut self, op: OpId, word: &str) -> Result<()> {
         let words: Vec<&str> = word.split_whitespace().collect();
         let number = |text: &str| {
-            text.parse::<u32>().map_err(|_| Error::new("SW0301", format!("`{text}` is not a number of parts")))
+            text.parse::<u32>()
+                .map_err(|_| Error::new("SW0301", format!("`{text}` is not a number of parts")))
         };
         match words[..] {
             ["single"] => Ok(()),
@@ -197,13 +215,17 @@ impl Reader<'_> {
     /// Some paths that do exist, those that share most of their beginning first.
     fn near(&self, who: &str) -> String {
         let wanted = who.trim_matches('"');
-        let mut paths: Vec<&str> = self.graph.ops.iter().map(|op| &op.module[..]).filter(|p| !p.is_empty()).collect();
+        let mut paths: Vec<&str> =
+            self.graph.ops.iter().map(|op| &op.module[..]).filter(|p| !p.is_empty()).collect();
         paths.dedup();
         let shared = |p: &str| p.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
         paths.sort_by_key(|p| (usize::MAX - shared(p), p.len()));
         paths.dedup();
         paths.truncate(3);
-        format!("the model has, among others, {}", paths.iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join(", "))
+        format!(
+            "the model has, among others, {}",
+            paths.iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join(", ")
+        )
     }
 }
 
@@ -215,12 +237,15 @@ pub fn spread(count: usize, devices: u32) -> Vec<u32> {
 }
 
 fn device_list(text: &str) -> Result<Vec<u32>> {
-    let bad = |word: &str| Error::new("SW0301", format!("`{word}` is not a device")).fix("write `on 0 1 2 3` or `on 0..4`");
+    let bad = |word: &str| {
+        Error::new("SW0301", format!("`{word}` is not a device")).fix("write `on 0 1 2 3` or `on 0..4`")
+    };
     let mut devices = vec![];
     for word in text.split_whitespace() {
         match word.split_once("..") {
             Some((a, b)) => {
-                let (a, b): (u32, u32) = (a.parse().map_err(|_| bad(word))?, b.parse().map_err(|_| bad(word))?);
+                let (a, b): (u32, u32) =
+                    (a.parse().map_err(|_| bad(word))?, b.parse().map_err(|_| bad(word))?);
                 if b.saturating_sub(a) > 1 << 20 {
                     return Err(bad(word));
                 }
@@ -234,8 +259,10 @@ fn device_list(text: &str) -> Result<Vec<u32>> {
 
 fn quoted(who: &str) -> Result<(&str, &str)> {
     let open = who.strip_prefix('"').and_then(|rest| rest.split_once('"'));
-    open.map(|(path, target)| (path, target.trim()))
-        .ok_or_else(|| Error::new("SW0301", format!("`{who}` does not name operators")).fix("write a path in quotes, or `%name`"))
+    open.map(|(path, target)| (path, target.trim())).ok_or_else(|| {
+        Error::new("SW0301", format!("`{who}` does not name operators"))
+            .fix("write a path in quotes, or `%name`")
+    })
 }
 
 /// Whether `*`-glob and text match.

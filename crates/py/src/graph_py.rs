@@ -124,7 +124,10 @@ impl Operator {
         let graph = &self.model.graph;
         let op = graph.op(self.id);
         let shape = |t: graph::TensorId| graph.tensor(t).shape.clone();
-        (op.inputs().into_iter().map(shape).collect(), op.outputs.iter().flatten().map(|t| shape(*t)).collect())
+        (
+            op.inputs().into_iter().map(shape).collect(),
+            op.outputs.iter().flatten().map(|t| shape(*t)).collect(),
+        )
     }
 
     fn __repr__(&self) -> String {

@@ -107,7 +107,8 @@ pub(crate) struct Draft {
 impl Draft {
     fn with<T>(&self, work: impl FnOnce(&mut plan::Draft<'_>) -> T) -> T {
         let mut decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut draft = plan::Draft::resume(&self.model.graph, &self.model.analysis, std::mem::take(&mut *decided));
+        let mut draft =
+            plan::Draft::resume(&self.model.graph, &self.model.analysis, std::mem::take(&mut *decided));
         let result = work(&mut draft);
         *decided = draft.pause();
         result

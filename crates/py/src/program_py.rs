@@ -88,16 +88,22 @@ impl Compiled {
 #[pyo3(signature = (plan, outputs = "loss"))]
 pub(crate) fn compile(py: Python<'_>, plan: &Plan, outputs: &str) -> PyResult<Compiled> {
     let outputs = if outputs == "all" { Outputs::All } else { Outputs::Loss };
-    let inner = py.detach(|| compiler::compile(&plan.model.graph, &plan.model.analysis, &plan.plan, &outputs));
+    let inner =
+        py.detach(|| compiler::compile(&plan.model.graph, &plan.model.analysis, &plan.plan, &outputs));
     Ok(Compiled { inner: inner.map_err(raise)? })
 }
 
 /// Reads emitted files back and proves them against the text of their graph.
 #[pyfunction]
-pub(crate) fn verify(py: Python<'_>, graph_text: &str, files: std::collections::BTreeMap<String, String>) -> PyResult<String> {
+pub(crate) fn verify(
+    py: Python<'_>,
+    graph_text: &str,
+    files: std::collections::BTreeMap<String, String>,
+) -> PyResult<String> {
     py.detach(|| {
         let graph: graph::Graph = graph_text.parse()?;
-        let files: Vec<emit::File> = files.into_iter().map(|(name, text)| emit::File { name, text }).collect();
+        let files: Vec<emit::File> =
+            files.into_iter().map(|(name, text)| emit::File { name, text }).collect();
         compiler::verify(&graph, &files).map(|proof| proof.to_string())
     })
     .map_err(raise)

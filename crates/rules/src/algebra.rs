@@ -212,13 +212,7 @@ fn unify(text: &str, slot: &mut Option<i64>, size: i64) -> Result<()> {
 
 /// Gives the one unknown dim of a product the size that is left. Several unknown ones are refused
 /// in the last round.
-fn solve(
-    text: &str,
-    product: &[DimId],
-    size: i64,
-    sizes: &mut [Option<i64>],
-    last: bool,
-) -> Result<()> {
+fn solve(text: &str, product: &[DimId], size: i64, sizes: &mut [Option<i64>], last: bool) -> Result<()> {
     let known: i64 = product.iter().filter_map(|d| sizes[d.index()]).product();
     let unknown: Vec<DimId> = product.iter().copied().filter(|d| sizes[d.index()].is_none()).collect();
     match unknown[..] {
@@ -298,8 +292,7 @@ impl Text {
     }
 
     fn name(&mut self, text: &str, word: &str) -> Result<DimId> {
-        let name: String =
-            word.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let name: String = word.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         if name.is_empty() {
             return Err(bad(text, "a dim's name is made of letters, digits and `_`"));
         }

@@ -92,7 +92,8 @@ impl Analysis {
         let outputs = (view.outputs.iter().zip(&dims.outputs))
             .map(|(t, c)| t.map_or_else(Vec::new, |t| shape(t, c)))
             .collect();
-        let reduced_first = dims.loops.iter().zip(at).all(|(l, i)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0);
+        let reduced_first =
+            dims.loops.iter().zip(at).all(|(l, i)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0);
         let (size, start) = self.rules[op.index()].as_ref().map_or((vec![], vec![]), |rule| {
             (0..rule.dims.len()).map(|d| dims.extent(DimId::new(d), at)).unzip()
         });
@@ -203,7 +204,15 @@ impl Cuts {
         }
     }
 
-    fn relate_dim(&mut self, graph: &Graph, id: OpId, rule: &Rule, tensor: TensorId, dim: usize, product: &[DimId]) -> bool {
+    fn relate_dim(
+        &mut self,
+        graph: &Graph,
+        id: OpId,
+        rule: &Rule,
+        tensor: TensorId,
+        dim: usize,
+        product: &[DimId],
+    ) -> bool {
         let size = graph.tensor(tensor).shape[dim];
         let mut changed = false;
         let mut inner = 1;
@@ -269,7 +278,11 @@ impl Cuts {
     fn opaque(&self, graph: &Graph, id: OpId) -> OpDims {
         let op = graph.op(id);
         let outputs = op.outputs.iter().map(|t| t.map_or(vec![], |t| self.nothing(graph, t))).collect();
-        OpDims { loops: vec![], inputs: op.inputs().into_iter().map(|t| self.nothing(graph, t)).collect(), outputs }
+        OpDims {
+            loops: vec![],
+            inputs: op.inputs().into_iter().map(|t| self.nothing(graph, t)).collect(),
+            outputs,
+        }
     }
 
     fn nothing(&self, graph: &Graph, tensor: TensorId) -> Carried {
@@ -299,7 +312,15 @@ impl Cuts {
         }
     }
 
-    fn lines_up(&self, graph: &Graph, id: OpId, rule: &Rule, tensor: TensorId, dim: usize, product: &[DimId]) -> bool {
+    fn lines_up(
+        &self,
+        graph: &Graph,
+        id: OpId,
+        rule: &Rule,
+        tensor: TensorId,
+        dim: usize,
+        product: &[DimId],
+    ) -> bool {
         let whole = sizes(graph.tensor(tensor).shape[dim], &self.tensors[tensor.index()][dim]);
         let joined: Vec<i64> = product
             .iter()

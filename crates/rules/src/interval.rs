@@ -82,9 +82,6 @@ impl Region {
     /// The extent of each dim, given how many factors each dim has.
     pub fn shape(&self, factors: &[Vec<i64>]) -> Vec<i64> {
         let mut rest = self.0.iter();
-        factors
-            .iter()
-            .map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).product())
-            .collect()
+        factors.iter().map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).product()).collect()
     }
 }

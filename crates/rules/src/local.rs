@@ -53,8 +53,7 @@ impl Part {
 pub fn unchanged(op: &graph::Op) -> LocalOp {
     let mut next = 0;
     let args = op.args.iter().map(|arg| number(arg, &mut next)).collect();
-    let kwargs =
-        op.kwargs.iter().map(|(name, arg)| (name.clone(), number(arg, &mut next))).collect();
+    let kwargs = op.kwargs.iter().map(|(name, arg)| (name.clone(), number(arg, &mut next))).collect();
     LocalOp { target: op.target.clone(), args, kwargs }
 }
 

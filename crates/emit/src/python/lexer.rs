@@ -43,6 +43,7 @@ pub(crate) fn tokens<'a>(file: &str, text: &'a str) -> Result<Vec<Token<'a>>> {
         indents: vec![0],
         found: Vec::with_capacity(text.len() / 4),
     };
+    lexer.refuse_control()?;
     lexer.run()?;
     Ok(lexer.found)
 }
@@ -83,6 +84,14 @@ impl<'a> Lexer<'a, '_> {
         }
         self.push(Kind::End, self.at);
         Ok(())
+    }
+
+    /// Python ends a line, and so a comment, at a carriage return too.
+    fn refuse_control(&self) -> Result<()> {
+        let Some(at) = self.text.find(|c: char| c.is_control() && c != '\n') else { return Ok(()) };
+        let line = self.text[..at].matches('\n').count() + 1;
+        let what = "a control character stands in the text";
+        Err(refuse(self.file, u32::try_from(line).unwrap_or(u32::MAX), what))
     }
 
     fn peek(&self, ahead: usize) -> Option<u8> {

@@ -346,9 +346,16 @@ fn escape(out: &mut String, text: &str) {
     }
 }
 
-/// The inside of a comment: letters and printable ASCII.
+/// The inside of a comment: letters and printable ASCII, and nothing that Python takes for the
+/// encoding of the file.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_alphanumeric() || matches!(c, ' '..='~') { c } else { '?' }).collect()
+    let plain = |c: char| if c.is_alphanumeric() || matches!(c, ' '..='~') { c } else { '?' };
+    let text: String = text.chars().map(plain).collect();
+    if text.contains("coding") {
+        text.replace("coding:", "coding :").replace("coding=", "coding =")
+    } else {
+        text
+    }
 }
 
 fn column(out: &str) -> usize {

@@ -48,6 +48,9 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     };
     for (index, function) in functions.into_iter().enumerate() {
         let line = function.line;
+        if is_reserved(function.name) {
+            return Err(reader.unknown(line, format!("the name `{}` is taken", function.name)));
+        }
         if reader.functions.insert(function.name, (index, function)).is_some() {
             return Err(reader.misuse(line, "a function is defined twice"));
         }
@@ -71,6 +74,11 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
         grouping.iter().find(|group| group.contains(rank)).map(Vec::len)
     };
     program.groupings.iter().map(|grouping| group(grouping).unwrap_or(0)).collect()
+}
+
+/// Names that mean the same in every program.
+fn is_reserved(name: &str) -> bool {
+    matches!(name, "p" | "k" | "run" | "torch" | "F" | "ops" | "float" | "_")
 }
 
 /// The names of one function's bufs.
@@ -97,8 +105,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn define(&self, scope: &mut Scope<'a>, name: &'a str, buf: BufId, line: u32) -> Result<()> {
-        let reserved = matches!(name, "p" | "k" | "run" | "torch" | "F" | "ops" | "float" | "_");
-        if reserved || self.functions.contains_key(name) || scope.insert(name, buf).is_some() {
+        if is_reserved(name) || self.functions.contains_key(name) || scope.insert(name, buf).is_some() {
             return Err(self.unknown(line, format!("the name `{name}` is taken and is assigned again")));
         }
         Ok(())

@@ -278,8 +278,11 @@ impl<'a> Outline<'a> {
         let kwargs = op.kwargs.iter().map(|(name, arg)| (name.as_str(), self.value(draft, arg))).collect();
         let module = self.modules.of(op.op);
         let ends = !matches!(next, Some(Node::Op(next)) if self.modules.of(ops[*next].op) == module);
-        let hint = (ends && op.outputs.len() == 1 && module != group.path && !module.is_empty())
-            .then(|| names::tail(module));
+        let only = match op.outputs.as_slice() {
+            [Some(buf)] => !self.is_made_up(*buf),
+            _ => false,
+        };
+        let hint = (ends && only && module != group.path && !module.is_empty()).then(|| names::tail(module));
         let outputs = (op.outputs.iter())
             .map(|buf| {
                 buf.map(|buf| draft.define(buf, hint.clone().unwrap_or_else(|| self.op_hint(op, buf))))
@@ -389,15 +392,20 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// By the tensor's name; by the operator where that is made up, as for parts of a rewritten one.
+    /// By the tensor's name; by the operator where that is made up.
     fn op_hint(&self, op: &LocalOp, buf: BufId) -> String {
-        let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
         let hint = self.buf_hint(buf);
-        if !hint.is_empty() && hint != "getitem" && !tensor.is_some_and(|t| t.name.contains('.')) {
+        if !hint.is_empty() && hint != "getitem" && !self.is_made_up(buf) {
             return hint;
         }
         let name = op.target.split('.').nth(1).unwrap_or("x").trim_start_matches('_');
         names::identifier(names::nickname(name))
+    }
+
+    /// Tensors inside a rewritten operator are named after that: `cross_entropy_loss.3`.
+    fn is_made_up(&self, buf: BufId) -> bool {
+        let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
+        tensor.is_some_and(|tensor| tensor.name.contains('.'))
     }
 
     fn buf_hint(&self, buf: BufId) -> String {

@@ -173,7 +173,9 @@ impl Projector<'_> {
             Reader::Op(op, _) => self.global.segments.of[op.index()] == segment,
             _ => false,
         };
-        !uses.of[tensor.index()].iter().all(|id| uses.get(*id).direct && uses.get(*id).readers.iter().all(stays))
+        !uses.of[tensor.index()]
+            .iter()
+            .all(|id| uses.get(*id).direct && uses.get(*id).readers.iter().all(stays))
     }
 
     fn local_op(&mut self, item: &Item, operands: &[Option<BufId>], outputs: Vec<Option<BufId>>) -> LocalOp {
@@ -211,7 +213,8 @@ impl Projector<'_> {
     pub(super) fn grad(&mut self, segment: usize) {
         for made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
-            let learning: Vec<(TensorId, usize)> = made.outputs.iter().copied().filter(|(t, _)| needs(*t)).collect();
+            let learning: Vec<(TensorId, usize)> =
+                made.outputs.iter().copied().filter(|(t, _)| needs(*t)).collect();
             if learning.is_empty() {
                 continue;
             }

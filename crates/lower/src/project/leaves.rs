@@ -58,7 +58,8 @@ impl Projector<'_> {
         let tensor = self.global.uses.get(id).tensor;
         let mut found = vec![];
         let start = leaves.middle.partition_point(|m| m.entry.rank < self.rank);
-        let here = leaves.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == self.rank);
+        let here =
+            leaves.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == self.rank);
         for (index, middle) in here {
             let number = u32::try_from(index).unwrap_or(0);
             let buf = self.leaves[&(tensor, middle.entry.region.clone(), Some(id), number)];
@@ -70,7 +71,8 @@ impl Projector<'_> {
     }
 
     pub(super) fn reduce(&mut self, step: StepId, group: GroupingId, uses: &[UseId]) {
-        let leaves: Vec<LeafId> = uses.iter().flat_map(|&id| self.leaves_here(id)).map(|(_, leaf)| leaf).collect();
+        let leaves: Vec<LeafId> =
+            uses.iter().flat_map(|&id| self.leaves_here(id)).map(|(_, leaf)| leaf).collect();
         if !leaves.is_empty() {
             self.push(Instr::ReduceGradients { step, group, leaves });
         }
@@ -83,7 +85,8 @@ impl Projector<'_> {
             .filter_map(|&source| here.iter().find(|(at, _)| *at == source).map(|(_, leaf)| *leaf))
             .collect();
         let tensor = self.global.uses.get(id).tensor;
-        let shards: Vec<usize> = (0..self.table.shards.len()).filter(|&s| self.table.shards[s].tensor == tensor).collect();
+        let shards: Vec<usize> =
+            (0..self.table.shards.len()).filter(|&s| self.table.shards[s].tensor == tensor).collect();
         // Leaves that nothing is taken from are copies: their gradients are dropped, not added.
         let unused = here.iter().map(|(_, leaf)| *leaf).filter(|l| !leaves.contains(l));
         let leaves: Vec<LeafId> = leaves.iter().copied().chain(unused).collect();

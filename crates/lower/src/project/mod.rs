@@ -194,7 +194,8 @@ impl Projector<'_> {
         for port in ports.on(self.rank) {
             let region = &ports.entries[port].region;
             let is_it = |s: &program::Shard| {
-                matches!(&graph.tensor(s.tensor).source, Source::Buffer { name: n, .. } if n == name) && s.region == *region
+                matches!(&graph.tensor(s.tensor).source, Source::Buffer { name: n, .. } if n == name)
+                    && s.region == *region
             };
             if let Some(shard) = self.table.shards.iter().position(is_it) {
                 let from = self.fetch(id, port);

@@ -40,7 +40,9 @@ impl Projector<'_> {
         let mut sources = vec![];
         for entry in gradient.on(self.rank) {
             let e = &gradient.entries[entry];
-            let port = ports.on(self.rank).find(|&p| ports.entries[p].region == e.region && ports.entries[p].grad == e.part);
+            let port = ports
+                .on(self.rank)
+                .find(|&p| ports.entries[p].region == e.region && ports.entries[p].grad == e.part);
             if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
                 sources.push((entry, buf));
             }
@@ -53,11 +55,19 @@ impl Projector<'_> {
         }
     }
 
-    fn run(&mut self, step: StepId, id: UseId, plan: &Move, sources: &[(usize, BufId)], to: &Layout) -> Arrived {
+    fn run(
+        &mut self,
+        step: StepId,
+        id: UseId,
+        plan: &Move,
+        sources: &[(usize, BufId)],
+        to: &Layout,
+    ) -> Arrived {
         let middle = self.sums(id, plan, sources);
         let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
         let targets: Vec<usize> = to.on(self.rank).collect();
-        let received: Vec<usize> = targets.iter().copied().filter(|&t| plan.gets[t] == Get::Received).collect();
+        let received: Vec<usize> =
+            targets.iter().copied().filter(|&t| plan.gets[t] == Get::Received).collect();
         let mut results = vec![];
         let mut result_region: Option<Region> = None;
         match &plan.method {
@@ -69,7 +79,10 @@ impl Projector<'_> {
                     self.push(Instr::Exchange { step, from, to: results.clone() });
                 }
             }
-            Method::AllReduce(c) | Method::AllGather(c, _) | Method::ReduceScatter(c, _) | Method::AllToAll(c, _, _) => {
+            Method::AllReduce(c)
+            | Method::AllGather(c, _)
+            | Method::ReduceScatter(c, _)
+            | Method::AllToAll(c, _, _) => {
                 if let Some(member) = c.members.get(&self.rank) {
                     let from = mid(member.middle).expect("a member has its source");
                     let result = self.move_buf(id);
@@ -113,7 +126,9 @@ impl Projector<'_> {
         let rank = self.rank;
         let start = plan.middle.partition_point(|m| m.entry.rank < rank);
         let mut found = vec![];
-        for (index, middle) in plan.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == rank) {
+        for (index, middle) in
+            plan.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == rank)
+        {
             let of = |e: &usize| sources.iter().find(|(s, _)| s == e).map(|(_, buf)| *buf);
             let bufs: Vec<BufId> = middle.from.iter().filter_map(of).collect();
             match bufs[..] {
@@ -136,7 +151,14 @@ impl Projector<'_> {
         to
     }
 
-    pub(super) fn slice_of(&self, id: UseId, from: BufId, to: BufId, whole: &Region, wanted: &Region) -> Slice {
+    pub(super) fn slice_of(
+        &self,
+        id: UseId,
+        from: BufId,
+        to: BufId,
+        whole: &Region,
+        wanted: &Region,
+    ) -> Slice {
         let inner = wanted.within(whole);
         let region = inner.0.iter().map(|i| (Arg::Int(i.lo), Arg::Int(i.hi))).collect();
         Slice { from, to, extents: self.extents(id, whole), region }
@@ -159,11 +181,19 @@ impl Projector<'_> {
     ) -> Instr {
         let group = c.group;
         let source = &plan.middle[member.middle].entry.region;
-        let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut { extents: self.extents(id, whole), factor, sizes: sizes.to_vec() };
+        let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut {
+            extents: self.extents(id, whole),
+            factor,
+            sizes: sizes.to_vec(),
+        };
         match &plan.method {
-            Method::AllGather(_, along) => {
-                Instr::AllGather { step, group, from, to, cut: cut(&member.result, along.factor, &member.sizes) }
-            }
+            Method::AllGather(_, along) => Instr::AllGather {
+                step,
+                group,
+                from,
+                to,
+                cut: cut(&member.result, along.factor, &member.sizes),
+            },
             Method::ReduceScatter(_, along) => {
                 Instr::ReduceScatter { step, group, from, to, cut: cut(source, along.factor, &member.sizes) }
             }

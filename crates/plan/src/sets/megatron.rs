@@ -33,7 +33,8 @@ pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 /// Classes that qualify, in the order of their first operator.
 fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
     let inputs = input_classes(model);
-    let mut found: Vec<usize> = (0..model.classes.all.len()).filter(|&c| !inputs[c] && qualifies(model, c, parts)).collect();
+    let mut found: Vec<usize> =
+        (0..model.classes.all.len()).filter(|&c| !inputs[c] && qualifies(model, c, parts)).collect();
     found.sort_by_key(|&c| model.classes.all[c].loops[0]);
     found
 }

@@ -49,9 +49,12 @@ pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Re
     for axis in &axes {
         let choice = (axis.set.choose)(&model, axis.size);
         if axis.set.must_find && axis.size > 1 && choice.iter().all(Option::is_none) {
-            return Err(Error::new("SW0309", format!("`{}` finds nothing to split {} ways in {}", axis.set.name, axis.size, graph.model))
-                .why(axis.set.doc)
-                .fix("use another plan, or fewer devices for this axis"));
+            return Err(Error::new(
+                "SW0309",
+                format!("`{}` finds nothing to split {} ways in {}", axis.set.name, axis.size, graph.model),
+            )
+            .why(axis.set.doc)
+            .fix("use another plan, or fewer devices for this axis"));
         }
         choices.push(choice);
     }
@@ -64,7 +67,12 @@ pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Re
     draft.finish()
 }
 
-fn nest(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<usize>>]) -> (Vec<Split>, Vec<u32>) {
+fn nest(
+    model: &Model<'_>,
+    op: OpId,
+    axes: &[Axis],
+    choices: &[Vec<Option<usize>>],
+) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
     for (axis, choice) in axes.iter().zip(choices) {
@@ -93,7 +101,9 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     let mut read = vec![];
     for word in name.split(" x ").map(str::trim) {
         let (set, size) = match word.split_once(':') {
-            Some((set, size)) => (set, Some(size.parse::<u32>().ok().filter(|&s| s > 0).ok_or_else(|| bad_size(word))?)),
+            Some((set, size)) => {
+                (set, Some(size.parse::<u32>().ok().filter(|&s| s > 0).ok_or_else(|| bad_size(word))?))
+            }
             None => (word, None),
         };
         let set = ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
@@ -128,7 +138,9 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     if total != devices {
         return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
             .why(format!("its axes make {total}"))
-            .fix("give each axis a size whose product is the number of devices, such as `data:2 x megatron:4`"));
+            .fix(
+                "give each axis a size whose product is the number of devices, such as `data:2 x megatron:4`",
+            ));
     }
     Ok(axes)
 }
@@ -137,7 +149,9 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
 fn spread_in_turn(axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>> {
     let turn = axes.into_iter().find(|a| a.set.in_turn).expect("called with an axis that runs in turn");
     if turn.size % devices != 0 {
-        return Err(bad_size(turn.set.name).why(format!("{} parts do not spread over {devices} devices", turn.size)));
+        return Err(
+            bad_size(turn.set.name).why(format!("{} parts do not spread over {devices} devices", turn.size))
+        );
     }
     Ok(vec![Axis { set: &megatron::SET, size: devices }, Axis { set: turn.set, size: turn.size / devices }])
 }
@@ -153,6 +167,8 @@ fn bad_size(word: &str) -> Error {
 
 fn unknown(set: &str) -> Error {
     let known: Vec<String> = ALL.iter().map(|s| format!("`{}`", s.name)).collect();
-    Error::new("SW0311", format!("there is no plan named `{set}`"))
-        .fix(format!("use one of {}, a product such as `data:2 x megatron:2`, or a plan file", known.join(", ")))
+    Error::new("SW0311", format!("there is no plan named `{set}`")).fix(format!(
+        "use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
+        known.join(", ")
+    ))
 }

@@ -1,0 +1,147 @@
+//! Plan files, the primitives and named plans, on a model with a fused projection.
+
+use graph::Graph;
+use plan::{Draft, On, Plan, sets, text};
+use rules::Analysis;
+
+const MODEL: &str = r#"shardwright-graph 1
+model "Tiny"
+input %x f64[4,6,24] 0
+param %w f64[72,24] "attn.qkv.weight"
+param %o f64[24,24] "attn.proj.weight"
+op %qkv f64[4,6,72] = aten.linear.default(%x, %w) in "attn.qkv" at "model.py:1"
+op %q f64[4,6,24], %k f64[4,6,24], %v f64[4,6,24] = aten.split.Tensor(%qkv, 24, 2) in "attn" at "model.py:2"
+op %qh f64[4,6,4,6] = aten.reshape.default(%q, [4, 6, 4, 6]) in "attn" at "model.py:3"
+op %kh f64[4,6,4,6] = aten.reshape.default(%k, [4, 6, 4, 6]) in "attn" at "model.py:3"
+op %vh f64[4,6,4,6] = aten.reshape.default(%v, [4, 6, 4, 6]) in "attn" at "model.py:3"
+op %qt f64[4,4,6,6] = aten.transpose.int(%qh, 1, 2) in "attn" at "model.py:3"
+op %kt f64[4,4,6,6] = aten.transpose.int(%kh, 1, 2) in "attn" at "model.py:3"
+op %vt f64[4,4,6,6] = aten.transpose.int(%vh, 1, 2) in "attn" at "model.py:3"
+op %a f64[4,4,6,6] = aten.scaled_dot_product_attention.default(%qt, %kt, %vt) in "attn" at "model.py:4"
+op %at f64[4,6,4,6] = aten.transpose.int(%a, 1, 2) in "attn" at "model.py:5"
+op %ar f64[4,6,24] = aten.reshape.default(%at, [4, 6, 24]) in "attn" at "model.py:5"
+op %y f64[4,6,24] = aten.linear.default(%ar, %o) in "attn.proj" at "model.py:6"
+op %loss f64[] = aten.mean.default(%y) in "" at "model.py:7"
+output %loss
+"#;
+
+fn model() -> (Graph, Analysis) {
+    let graph: Graph = MODEL.parse().expect("it parses");
+    let analysis = Analysis::of(&graph);
+    (graph, analysis)
+}
+
+fn read(lines: &str) -> Result<Plan, String> {
+    let (graph, analysis) = model();
+    let all = format!("shardwright-plan 1\ndevices 2\n{lines}");
+    text::parse(&all, &graph, &analysis, None).map_err(|e| e.to_string())
+}
+
+fn refused(lines: &str, expect: &str) {
+    assert_eq!(read(lines).expect_err("it is refused").trim(), expect.trim());
+}
+
+#[test]
+fn a_fused_projection_is_a_product_of_factors() {
+    let (graph, analysis) = model();
+    let qkv = graph.find("qkv").expect("a tensor");
+    assert_eq!(analysis.factors[qkv.index()], [vec![4], vec![6], vec![3, 4, 6]]);
+    let names: Vec<&str> = analysis.ops[0].loops.iter().map(|l| &l.name[..]).collect();
+    assert!(names.contains(&"n.1"), "{names:?}");
+}
+
+#[test]
+fn megatron_splits_the_heads() {
+    let (graph, analysis) = model();
+    let plan = sets::named("megatron", &graph, &analysis, 2).expect("a plan");
+    let On::Loop(index) = plan.ops[0].splits[0].on else { panic!("the projection is split") };
+    assert_eq!(analysis.ops[0].loops[index].name, "n.1");
+}
+
+#[test]
+fn what_prints_parses() {
+    let (graph, analysis) = model();
+    for name in ["replicate", "data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2"] {
+        let devices = if name.contains("megatron:2") { 4 } else { 2 };
+        let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
+        let printed = text::print(&plan, &graph, &analysis);
+        assert_eq!(text::parse(&printed, &graph, &analysis, None).expect("it parses"), plan);
+    }
+}
+
+#[test]
+fn later_lines_win() {
+    let plan = read("op \"*\": replicate 2\nop \"attn*\" aten.linear*: split b 2 on 1 0").expect("a plan");
+    assert_eq!(plan.ops[0].devices, [1, 0]);
+    assert_eq!(plan.ops[1].splits[0].on, On::Copies);
+}
+
+#[test]
+fn the_primitives_nest() {
+    let (graph, analysis) = model();
+    let mut draft = Draft::new(&graph, &analysis, "mine", 2);
+    for op in graph.op_ids() {
+        draft.trans(op, "replicate", 2).expect("copies");
+        draft.place(op, &[0, 1]).expect("two devices");
+    }
+    let first = graph.op_ids().next().expect("an operator");
+    draft.clear(first);
+    draft.trans(first, "b", 2).expect("the batch");
+    let parts = draft.trans(first, "n.1", 2).expect("the heads");
+    assert_eq!(parts.len(), 4);
+    for (part, device) in parts.into_iter().zip([1, 1, 0, 0]) {
+        draft.assign(part, device).expect("a device");
+    }
+    assert_eq!(draft.finish().expect("a plan").ops[0].devices, [1, 1, 0, 0]);
+}
+
+#[test]
+fn refusals() {
+    refused(
+        "op \"*\": replicate 2\nop \"attn.qvk\": split b 2",
+        "
+error[SW0302]: no operator is named \"attn.qvk\"
+  at: line 4 of the plan
+  why: the model has, among others, \"attn.qkv\", \"attn.proj\", \"attn\"
+  help: paths are those of the model's modules; `*` stands for any text",
+    );
+    refused(
+        "op \"*\": replicate 2\nop \"attn.qkv\": split t 2",
+        "
+error[SW0303]: aten.linear.default of attn.qkv has no dim `t`
+  at: line 4 of the plan, for the operator at model.py:1
+  why: its rule is `b a k+, n k+ -> b a n ; linear 0 ; linear 1`
+  help: split one of `b` (4), `a` (6), `k` (24), `n.0` (3), `n.1` (4), `n.2` (6)",
+    );
+    refused(
+        "op \"*\": replicate 2\nop \"attn.qkv\": split b 5",
+        "
+error[SW0305]: `b` of aten.linear.default of attn.qkv cannot be split into 5 parts
+  at: line 4 of the plan, for the operator at model.py:1
+  why: it has 4 elements here
+  help: split it into at most 4, or split another dim",
+    );
+    refused(
+        "op \"*\": replicate 2\nop \"attn.qkv\": split b 2 on 0 2",
+        "
+error[SW0306]: there is no device 2
+  at: line 4 of the plan, for the operator at model.py:1
+  why: the plan is for 2 devices, numbered from 0 to 1
+  help: use another device, or plan for more of them",
+    );
+    refused(
+        "op \"attn*\": replicate 2",
+        "
+error[SW0308]: the plan is not complete: aten.mean.default %loss in \"\" at model.py:7
+  at: model.py:7
+  why: the plan does not mention it
+  help: say how it is split and where it runs; `op \"*\": replicate N` covers all others",
+    );
+    refused(
+        "op \"*\": divide b 2",
+        "
+error[SW0301]: `divide b 2` does not say how to divide an operator
+  at: line 3 of the plan
+  help: write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`",
+    );
+}

@@ -1,0 +1,158 @@
+"""The parallel program computes what the single device computes: the reference models, named plans and
+random ones, all ranks in one process, float64."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import equality
+import models
+import pytest
+import torch
+
+from shardwright import Bundle, Graph, Plan, capture
+from shardwright._core import Compiled, compile
+from shardwright.capture import Captured
+
+torch.set_num_threads(1)
+
+MODELS = ["mlp", "gpt", "resnet", "two_losses"]
+NAMED = [
+    ("replicate", 2),
+    ("data", 2),
+    ("data", 3),
+    ("data", 4),
+    ("megatron", 2),
+    ("megatron", 4),
+    ("data:2 x megatron:2", 4),
+    ("data:4 x megatron:2", 8),
+    ("coshard:2", 1),
+    ("coshard:4", 2),
+]
+# Random plans of a model; the seed of a plan is its number.
+RANDOM = 200
+SHARE = 20
+
+
+@functools.cache
+def model(name: str) -> tuple[Any, tuple[Any, ...], Captured, Graph, equality.Result]:
+    module, args = getattr(models, name)()
+    captured = capture(module, args)
+    return module, args, captured, Graph(captured.graph_text), equality.reference(module, args)
+
+
+def check(name: str, plan: Plan) -> Compiled:
+    module, args, captured, _, expected = model(name)
+    compiled = compile(plan)
+    bundle = Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", "")
+    equality.assert_equal(equality.run(bundle, module, args), expected, f"{name}, {plan!r}")
+    return compiled
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("plan", "devices"), NAMED)
+def test_named_plans(name: str, plan: str, devices: int) -> None:
+    check(name, Plan.named(model(name)[3], plan, devices))
+
+
+def random_plan(name: str, seed: int) -> Plan:
+    return Plan.random(model(name)[3], 2 + seed % 3, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, RANDOM, SHARE))
+@pytest.mark.parametrize("name", MODELS)
+def test_random_plans(name: str, start: int) -> None:
+    for seed in range(start, start + SHARE):
+        print(f"{name}, random plan with seed {seed}")
+        check(name, random_plan(name, seed))
+
+
+def test_random_plans_split_most_operators() -> None:
+    """A plan counts only if at least four of five operators that may be split are."""
+    for name in MODELS:
+        for seed in range(RANDOM):
+            decisions = random_plan(name, seed).decisions
+            able = [op for op, _, _ in decisions if op.dims]
+            split = [op for op, splits, _ in decisions if op.dims and splits]
+            assert len(split) >= 0.8 * len(able), (name, seed)
+
+
+def test_random_plans_meet_everything() -> None:
+    """Every rule's every dim, every kind of transfer, value splits, nested and uneven splits, repeated
+    devices: a counter at zero would mean that the random plans test less than they seem to."""
+    seen: Counter[str] = Counter()
+    wanted: set[str] = set()
+    for name in MODELS:
+        for op in model(name)[3].operators:
+            wanted |= {f"{op.target} {op.rule} {dim}" for dim in op.dims}
+        for seed in range(RANDOM):
+            plan = random_plan(name, seed)
+            for op, splits, devices in plan.decisions:
+                count(seen, op, splits, devices)
+            if seed < 60:
+                for counts in compile(plan).counts:
+                    seen.update(kind.split()[1] for kind in counts)
+    missing = sorted(wanted - set(seen))
+    assert not missing, f"never split: {missing}"
+    kinds = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "exchange"]
+    kinds += ["reduce_gradients", "exchange_gradients", "value", "nested", "uneven", "repeated", "copies"]
+    assert not [kind for kind in kinds if not seen[kind]], seen
+
+
+def count(seen: Counter[str], op: Any, splits: list[tuple[str, int]], devices: list[int]) -> None:
+    for dim, parts in splits:
+        if dim == "value":
+            seen["value"] += 1
+        elif dim == "replicate":
+            seen["copies"] += 1
+        else:
+            seen[f"{op.target} {op.rule} {dim}"] += 1
+            seen["uneven"] += op.dims[dim] % parts != 0
+    seen["nested"] += len(splits) > 1
+    seen["repeated"] += len(set(devices)) < len(devices)
+
+
+def layers(compiled: Compiled, phase: str) -> Counter[tuple[str, str]]:
+    """Communications inside layers, by layer and kind."""
+    inside: Counter[tuple[str, str]] = Counter()
+    for when, kind, module, _ in compiled.communications:
+        path = module.split(".")
+        if when == phase and path[0] == "h" and len(path) > 1:
+            inside[path[1], kind] += 1
+    return inside
+
+
+def test_megatron_has_two_all_reduces_a_layer_each_way() -> None:
+    compiled = compile(Plan.named(model("gpt")[3], "megatron", 2))
+    assert layers(compiled, "forward") == {("0", "all_reduce"): 2, ("1", "all_reduce"): 2}
+    assert layers(compiled, "backward") == {("0", "all_reduce"): 2, ("1", "all_reduce"): 2}
+
+
+def test_data_reduces_gradients_once() -> None:
+    compiled = compile(Plan.named(model("mlp")[3], "data", 4))
+    assert dict(compiled.counts[0]) == {"forward all_reduce": 1, "backward reduce_gradients": 1}
+
+
+def test_coshard_needs_no_communication_on_one_device() -> None:
+    compiled = compile(Plan.named(model("mlp")[3], "coshard:2", 1))
+    assert dict(compiled.counts[0]) == {}
+    assert "recompute=True" in compiled.files["rank_0.py"]
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    for name in MODELS:
+        plan = random_plan(name, 7)
+        assert compile(plan).files == compile(plan).files
+        assert Plan.parse(model(name)[3], plan.text).text == plan.text
+
+
+def test_a_plan_file_says_what_the_plan_is() -> None:
+    graph = model("gpt")[3]
+    for name, devices in NAMED:
+        plan = Plan.named(graph, name, devices)
+        again = Plan.parse(graph, plan.text)
+        assert compile(again).files.keys() == compile(plan).files.keys()
+        assert again.text == plan.text
