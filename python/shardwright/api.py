@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .compiling import Bundle, PlanLike, compile_model, sources
+from .compiling import Bundle, PlanLike, compile_model, require_one_of, sources
 from .errors import RuntimeFault, ShardwrightError
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.local import LocalWorld
+from .runtime.randomness import MODES
 
 KEY = "shardwright/program"
 
@@ -40,8 +44,9 @@ def parallelize(
     `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or a function
     `plan(graph, draft)`. `save_to` is a folder for the emitted program.
     """
-    if inputs not in ("global", "local"):
-        raise RuntimeFault("SW0721", f"inputs={inputs!r} is unknown", fix='use "global" or "local"')
+    require_one_of("inputs", inputs, ("global", "local"))
+    require_one_of("outputs", outputs, ("loss", "all"))
+    require_one_of("randomness", randomness, MODES)
     comm = _comm()
     world = comm.world
     if devices is not None and devices != world:
@@ -79,37 +84,56 @@ def save(bundle: Bundle, folder: str | Path) -> Path:
 def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
     """Puts a folder with these files in the place of another program's, in one step."""
     target = Path(folder)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    fresh.mkdir(parents=True)
     try:
-        for name, text in files.items():
-            (fresh / name).write_text(text)
-        _replace(target, fresh)
-    finally:
-        _remove(fresh)
+        _refuse_other_things(target)
+        target.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as beside:
+            fresh = Path(beside, "new")
+            fresh.mkdir()
+            for name, text in files.items():
+                (fresh / name).write_text(text, encoding="utf-8")
+            _replace(target, fresh, Path(beside, "old"))
+    except OSError as error:
+        raise RuntimeFault(
+            "SW0725",
+            f"the program cannot be written to {target}",
+            why=f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
+            fix="name a folder on a disk that can be written and has room; what was there is as it was",
+        ) from error
     return target
 
 
-def _replace(target: Path, fresh: Path) -> None:
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+def _replace(target: Path, fresh: Path, old: Path) -> None:
     if target.exists():
-        if not (target / "program.json").exists() and any(target.iterdir()):
-            raise RuntimeFault(
-                "SW0723",
-                f"{target} is not overwritten",
-                why="it holds something else than an emitted program",
-                fix="name a new or empty folder",
-            )
         target.rename(old)
-    fresh.rename(target)
-    _remove(old)
+    try:
+        fresh.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
 
 
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+def _refuse_other_things(target: Path) -> None:
+    """Only the files of a program may go: all others are somebody's work."""
+    if not target.exists():
+        return
+    others = {file.name for file in target.iterdir()} - _program_files(target)
+    if others:
+        raise RuntimeFault(
+            "SW0723",
+            f"{target} is not overwritten",
+            why=f"it holds something else than an emitted program: {', '.join(sorted(others)[:3])}",
+            fix="name a new or empty folder",
+        )
+
+
+def _program_files(folder: Path) -> set[str]:
+    try:
+        tables = json.loads((folder / "program.json").read_text(encoding="utf-8"))
+        return {"program.json", "graph.txt", "__pycache__", *(role["file"] for role in tables["roles"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def _comm() -> Comm:
@@ -132,17 +156,39 @@ def _from_rank_0(comm: Comm, make: Any) -> Bundle:
         result: Bundle | ShardwrightError
         try:
             result = make()
+            payload = _pickled(result)
         except ShardwrightError as error:
-            result = error
-        except BaseException:
-            store.set(key, pickle.dumps(RuntimeFault("SW0724", "rank 0 failed while it compiled")))
+            result, payload = error, pickle.dumps(error)
+        except BaseException as error:
+            store.set(key, pickle.dumps(_failed(error)))  # type: ignore[arg-type]
             raise
-        store.set(key, pickle.dumps(result))
+        store.set(key, payload)  # type: ignore[arg-type]
     else:
         result = pickle.loads(store.get(key))
     if isinstance(result, ShardwrightError):
         raise result
     return result
+
+
+def _pickled(bundle: Bundle) -> bytes:
+    try:
+        return pickle.dumps(bundle)
+    except Exception as error:  # a default argument of `forward`, say, that is no plain data
+        raise RuntimeFault(
+            "SW0726",
+            "the program cannot be handed to the other ranks",
+            why=f"{type(error).__name__}: {error}",
+            fix="let defaults of `forward`, and classes in its arguments and result, be importable",
+        ) from error
+
+
+def _failed(error: BaseException) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0724",
+        "rank 0 failed while it compiled",
+        why="".join(traceback.format_exception_only(type(error), error)).strip(),
+        fix="look at what rank 0 itself says",
+    )
 
 
 _calls = 0

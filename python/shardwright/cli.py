@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from .capture.lines import place_of_error
 from .errors import CaptureError, ShardwrightError
 
 
@@ -21,7 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Whoever read the output, `head` say, has seen enough; Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -124,21 +135,73 @@ def _graph(model: str) -> Any:
     path, _, name = model.partition(":")
     if not name:
         return Graph(_read(Path(path)))
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise CaptureError("SW0116", f"there is no Python file {path}", fix="name the model as FILE.py:FUNCTION")
+    module, inputs = _call(_function(Path(path), name), f"{path}:{name}")
+    return Graph(capture(module, inputs).graph_text)
+
+
+def _function(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise _no_model(f"there is no Python file {path}")
     file = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = file
-    sys.path.insert(0, str(Path(path).parent))
-    spec.loader.exec_module(file)
-    if not hasattr(file, name):
-        raise CaptureError("SW0116", f"{path} has no function {name}", fix="name the model as FILE.py:FUNCTION")
-    module, inputs = getattr(file, name)()
-    return Graph(capture(module, inputs).graph_text)
+    sys.path.insert(0, str(path.parent))
+    with _explained(f"{path} cannot be imported"):
+        spec.loader.exec_module(file)
+    function = getattr(file, name, None)
+    if not callable(function):
+        raise _no_model(f"{path} has no function {name}")
+    return function
+
+
+def _no_model(what: str) -> CaptureError:
+    return CaptureError(
+        "SW0116",
+        what,
+        why="a model is the function that returns it, in a Python file",
+        fix="name it as FILE.py:FUNCTION",
+    )
+
+
+def _call(function: Any, name: str) -> tuple[Any, Any]:
+    """The module and its example inputs."""
+    with _explained(f"{name} failed"):
+        found = function()
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module):
+        inputs = found[1]
+        return found[0], inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    raise CaptureError(
+        "SW0119",
+        f"{name} returned no model",
+        why=f"it returned a {type(found).__name__}",
+        fix="return a module and a tuple of its example inputs",
+    )
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An exception of the user's own file, without our frames."""
+    try:
+        yield
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            "SW0119",
+            what,
+            place=place_of_error(error),
+            why="".join(traceback.format_exception_only(type(error), error)).strip(),
+            fix="run the file with Python alone first",
+        ) from error
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError as error:
-        raise CaptureError("SW0117", f"{path} cannot be read", why=error.strerror) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(
+            "SW0117",
+            f"{path} cannot be read",
+            why=getattr(error, "strerror", None) or "it is not text",
+            fix="name a file that exists; a model is FILE.py:FUNCTION",
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,11 @@ from torch import Tensor, nn
 
 from ._core import Compiled, Draft, Graph, Plan, compile
 from .capture import Captured, capture
-from .errors import PlanError
+from .capture.lines import place_of_error
+from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
+
+# Beyond this a number is a mistake, and would only fill the memory.
+MOST_DEVICES = 1 << 20
 
 PlanLike = str | Path | Plan | Callable[..., Any]
 
@@ -41,6 +46,14 @@ def compile_model(
     outputs: str = "loss",
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights."""
+    require_one_of("outputs", outputs, ("loss", "all"))
+    if not isinstance(module, nn.Module):
+        raise CaptureError(
+            "SW0118",
+            f"{module!r} is not a module",
+            why="a model is captured by calling a torch.nn.Module",
+            fix="give an instance of a subclass of torch.nn.Module",
+        )
     captured = capture(module, args, kwargs)
     graph = Graph(captured.graph_text)
     made = make_plan(graph, plan, devices)
@@ -60,10 +73,16 @@ def compile_model(
 
 def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
     """A plan from a name, a plan file's path, a `Plan`, or a function that calls the primitives."""
+    if not 0 < devices <= MOST_DEVICES:
+        raise PlanError(
+            "SW0315",
+            f"there is no plan for {devices} devices",
+            fix=f"give a number of devices from 1 to {MOST_DEVICES}",
+        )
     if isinstance(plan, Plan):
-        made = plan
+        made = _for_graph(graph, plan)
     elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
-        made = Plan.parse(graph, _read(Path(plan)))
+        made = _from_file(graph, Path(plan))
     elif isinstance(plan, str):
         made = Plan.named(graph, plan, devices)
     elif callable(plan):
@@ -80,12 +99,63 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
     return made
 
 
+def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:
+    """Refuses a word that an argument does not know."""
+    if value not in known:
+        choices = " or ".join(f'"{word}"' for word in known)
+        raise RuntimeFault("SW0721", f"{argument}={value!r} is unknown", fix=f"use {choices}")
+
+
+def _for_graph(graph: Graph, plan: Plan) -> Plan:
+    """The same decisions about this graph: a `Plan` refers to the graph that it was made for."""
+    try:
+        return Plan.parse(graph, plan.text)
+    except PlanError as error:
+        raise PlanError(
+            "SW0317",
+            f"the plan `{plan.name}` does not fit this model",
+            place=error.place,
+            why=error.what,
+            fix="make the plan from the graph of this model and these inputs",
+        ) from None
+
+
+def _from_file(graph: Graph, path: Path) -> Plan:
+    text = _read(path)
+    try:
+        return Plan.parse(graph, text)
+    except PlanError as error:
+        error.place = f"{path}, {error.place}" if error.place else str(path)
+        raise
+
+
 def _by_function(graph: Graph, plan: Callable[..., Any], devices: int) -> Plan:
     """`plan(graph, draft)` walks `graph.operators` and calls `trans`, `assign` and `order` of the draft."""
-    draft = Draft(graph, getattr(plan, "__name__", "plan"), devices)
-    wanted = len(inspect.signature(plan).parameters)
-    result = plan(graph, draft) if wanted == 2 else plan(graph, draft, devices)
-    return result if isinstance(result, Plan) else draft.finish()
+    name = getattr(plan, "__name__", "plan")
+    draft = Draft(graph, name, devices)
+    try:
+        wanted = len(inspect.signature(plan).parameters)
+        result = plan(graph, draft) if wanted == 2 else plan(graph, draft, devices)
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise PlanError(
+            "SW0316",
+            f"the plan function `{name}` failed",
+            place=place_of_error(error),
+            why="".join(traceback.format_exception_only(type(error), error)).strip(),
+            fix="it is called with the graph and a draft, and may be given the number of devices as a third",
+        ) from error
+    if result is None:
+        return draft.finish()
+    if isinstance(result, Plan):
+        return _for_graph(graph, result)
+    raise PlanError(
+        "SW0316",
+        f"the plan function `{name}` returned {result!r}",
+        why="a plan function returns a Plan, or nothing after it has decided everything in the draft",
+        fix="return nothing",
+    )
 
 
 def _is_file(plan: str) -> bool:
@@ -95,8 +165,13 @@ def _is_file(plan: str) -> bool:
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError as error:
-        raise PlanError("SW0314", f"the plan file {path} cannot be read", why=error.strerror) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(
+            "SW0314",
+            f"the plan file {path} cannot be read",
+            why=getattr(error, "strerror", None) or "it is not text",
+            fix="give the path of a plan file, as `shardwright plan` prints one",
+        ) from None
 
 
 def sources(module: nn.Module, captured: Captured) -> dict[str, Tensor]:

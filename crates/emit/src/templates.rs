@@ -105,7 +105,7 @@ pub(crate) fn read<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
             Some("torch") => {
                 let name = call.function.dotted()?;
                 if let Some(target) = name.strip_prefix("torch.ops.") {
-                    return Some(matching::plain(target.to_owned(), call));
+                    return is_overload(target).then(|| matching::plain(target.to_owned(), call));
                 }
             }
             _ => {}
@@ -136,17 +136,29 @@ fn read_runtime<'a>(call: &crate::python::Call<'a>) -> Option<Applied<'a>> {
             Some(Applied { target: target.clone(), args: args.clone(), kwargs: named })
         }
         ("call", ..) => None,
-        _ => Some(matching::plain(format!("sw.{name}"), call)),
+        _ => Some(format!("sw.{name}")).filter(|t| is_runtime(t)).map(|target| matching::plain(target, call)),
     }
+}
+
+/// An operator of PyTorch, such as `aten.add.Tensor`; `torch.ops.load_library` is none, and what
+/// Python keeps to itself is none either.
+fn is_overload(target: &str) -> bool {
+    let parts: Vec<&str> = target.split('.').collect();
+    let [namespace, name, overload] = parts.as_slice() else { return false };
+    let plain = |part: &str| is_identifier(part) && !part.starts_with("__");
+    let operator = ["__and__", "__or__", "__xor__", "__lshift__", "__rshift__"].contains(name);
+    plain(namespace) && plain(overload) && (plain(name) || operator) && *namespace != "sw"
+}
+
+fn is_runtime(target: &str) -> bool {
+    let name = target.strip_prefix("sw.").filter(|name| is_identifier(name) && !name.starts_with("__"));
+    name.is_some_and(|name| name != "cut" && name != "call")
 }
 
 /// What is right for every operator.
 fn fallback<'a>(applied: Applied<'a>) -> Expr<'a> {
-    let fits = |name: &str| is_identifier(name) && !name.starts_with("__torch");
-    let named = applied.target.split('.').all(fits) && applied.kwargs.iter().all(|(name, _)| fits(name));
-    let runtime =
-        applied.target.strip_prefix("sw.").filter(|n| is_identifier(n) && *n != "cut" && *n != "call");
-    if !named || (applied.target.starts_with("sw.") && runtime.is_none()) {
+    let known = is_overload(&applied.target) || is_runtime(&applied.target);
+    if !known || !applied.kwargs.iter().all(|(name, _)| is_identifier(name)) {
         return unnamed(applied);
     }
     let mut kwargs = Vec::with_capacity(applied.kwargs.len());

@@ -91,6 +91,11 @@ fn hostile_names() {
         "x y#",
         "lambda",
         "forward",
+        "load_library",
+        "aten.__class__.default",
+        "__init__.x.y",
+        "coding: utf-7",
+        "coding=utf_7",
         "F",
         "_",
         "__1",
@@ -106,6 +111,9 @@ fn hostile_names() {
             |line: &&str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "import");
         assert_eq!(plain.lines().filter(imports).count(), 3, "{word:?}: {plain}");
         assert!(!plain.contains(';'), "{word:?}: {plain}");
+        let mut cookie =
+            files[0].text.lines().take(2).filter(|l| l.contains("coding:") || l.contains("coding="));
+        assert_eq!(cookie.next(), None, "{word:?}");
         assert!(files[0].text.chars().all(|c| c == '\n' || !c.is_control()), "{word:?}");
     }
 }
@@ -146,11 +154,17 @@ fn refusals() {
     ];
     let code = [
         ("import torch\n", "import os\n"),
+        ("# graph", "# \rimport os # graph"),
+        ("def forward", "def torch(x):\n    return x\n\n\ndef forward"),
         ("def forward", "class Forward"),
         ("run.call(0, ", "run.call(0, print, "),
         ("run.call(", "run.exec("),
         ("return ", "return x, "),
         (" = F.linear", " = __import__(\"os\").system"),
+        (" = F.linear", " = torch.ops.load_library"),
+        (" = F.linear", " = torch.ops.aten.__class__.mro"),
+        (" = F.linear", " = torch.load"),
+        (" = F.linear", " = ops.__loader__"),
         (" = F.linear(x", " = F.linear(y"),
         (" = F.linear(x", " = F.linear(x, x for x in"),
         (", p.", ", p.nothing."),

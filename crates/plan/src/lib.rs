@@ -18,6 +18,9 @@ use rules::{Analysis, Interval, Kind};
 
 pub use primitives::{Decided, Draft, SubOp};
 
+/// The most devices of a plan, and the most parts of an operator: more is a mistake.
+pub const MOST: u32 = 1 << 20;
+
 /// What one split of an operator divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
@@ -102,6 +105,7 @@ impl Plan {
                 "SW0307",
                 format!("{} has {} sub-operators but {} devices", who(), plan.count(), plan.devices.len()),
             )
+            .why("each sub-operator runs on one device")
             .fix("name one device for each sub-operator; devices may repeat"));
         }
         match plan.devices.iter().find(|&&d| d >= self.devices) {
@@ -121,9 +125,18 @@ pub(crate) fn no_device(device: u32, devices: u32) -> Error {
 pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> Result<()> {
     let dims = analysis.op(op);
     let mut left: Vec<i64> = dims.loops.iter().map(|l| l.size).collect();
+    let mut count = 1_u64;
     for split in splits {
         if split.parts == 0 {
-            return Err(Error::new("SW0305", format!("{} is split into 0 parts", title(graph, op))));
+            return Err(Error::new("SW0305", format!("{} cannot be split into 0 parts", title(graph, op)))
+                .why("each part has at least one element")
+                .fix("split it into at least one part"));
+        }
+        count = count.saturating_mul(u64::from(split.parts));
+        if count > u64::from(MOST) {
+            return Err(Error::new("SW0305", format!("{} cannot be split into {count} parts", title(graph, op)))
+                .why(format!("an operator has at most {MOST} parts"))
+                .fix("split it into fewer"));
         }
         match split.on {
             On::Copies => {}
@@ -134,7 +147,8 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                         "SW0304",
                         format!("{} may not be split by value", title(graph, op)),
                     )
-                    .why("it is not linear in values that operators make, or is split by value already"));
+                    .why("it is not linear in values that operators make, or is split by value already")
+                        .fix(choices(analysis, op)));
                 }
             }
             On::Loop(index) => {
@@ -190,7 +204,8 @@ fn one_reduction(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split])
     let first = kinds.next();
     if kinds.any(|k| Some(k) != first) {
         return Err(Error::new("SW0304", format!("{} may not be split this way", title(graph, op)))
-            .why("its partial results would have to be completed by two different reductions"));
+            .why("its partial results would have to be completed by two different reductions")
+            .fix("split only one of the dims that it reduces, or dims that it keeps"));
     }
     Ok(())
 }

@@ -92,7 +92,8 @@ impl<'g> Draft<'g> {
                 format!("{} has no part {}", title(self.graph, part.op), part.index),
             )
             .at(place(self.graph, part.op))
-            .fix("use the parts that the last `trans` of this operator returned"));
+                .why(format!("it is divided into {}", self.decided.placed[part.op.index()].len()))
+                .fix("use the parts that the last `trans` of this operator returned"));
         };
         *slot = Some(device);
         Ok(())
@@ -111,6 +112,7 @@ impl<'g> Draft<'g> {
                 ),
             )
             .at(place(self.graph, op))
+            .why("each sub-operator runs on one device")
             .fix("name one device for each sub-operator; devices may repeat"));
         }
         self.parts(op).into_iter().zip(devices).try_for_each(|(part, &device)| self.assign(part, device))
@@ -133,7 +135,7 @@ impl<'g> Draft<'g> {
             match (splits, devices) {
                 (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
                 (Some(_), None) => {
-                    return Err(self.forgotten(id, "a part of it has no device", "assign every part"));
+                    return Err(self.forgotten(id, "a part of it has no device", "assign every part to a device"));
                 }
                 (None, _) => {
                     let fix =

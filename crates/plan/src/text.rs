@@ -18,7 +18,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::Analysis;
 
-use crate::{Draft, On, Plan, sets};
+use crate::{Draft, MOST, On, Plan, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -28,7 +28,8 @@ pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32
         .collect();
     let Some(((_, "shardwright-plan 1"), rest)) = lines.split_first() else {
         return Err(Error::new("SW0301", "this is not a plan file of a known version")
-            .at(format!("line {}", lines.first().map_or(1, |l| l.0)))
+            .at(format!("line {} of the plan", lines.first().map_or(1, |l| l.0)))
+            .why(lines.first().map_or("it is empty".into(), |(_, line)| format!("it begins with `{}`", clip(line))))
             .fix("the first line must be `shardwright-plan 1`"));
     };
     let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
@@ -77,6 +78,13 @@ pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
     text
 }
 
+/// As much of a word as belongs in a message.
+fn clip(word: &str) -> String {
+    const LONGEST: usize = 80;
+    let shown: String = word.chars().take(LONGEST).collect();
+    if shown.len() < word.len() { shown + "..." } else { shown }
+}
+
 /// The name by which a file speaks of one operator: its first output.
 fn handle(graph: &Graph, op: OpId) -> &str {
     graph.op(op).outputs.iter().flatten().next().map_or("_", |t| &graph.tensor(*t).name)
@@ -94,14 +102,13 @@ fn stated_devices(lines: &[(usize, &str)]) -> Result<u32> {
     let stated = lines.iter().find_map(|(n, l)| Some((n, l.strip_prefix("devices ")?)));
     let Some((number, word)) = stated else {
         return Err(Error::new("SW0301", "the plan does not say for how many devices it is")
-            .fix("add a line `devices 4`"));
+            .why("no line begins with `devices`").fix("add a line `devices 4`"));
     };
     match word.trim().parse() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => {
-            Err(Error::new("SW0301", format!("`{word}` is not a number of devices"))
-                .at(format!("line {number}")))
-        }
+        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
+        _ => Err(Error::new("SW0301", format!("`{}` is not a number of devices", clip(word.trim())))
+            .at(format!("line {number} of the plan"))
+            .fix(format!("write a number from 1 to {MOST}"))),
     }
 }
 
@@ -125,7 +132,7 @@ impl Reader<'_> {
             "use" => self.use_set(rest.trim().trim_matches('"')),
             "op" => self.op(rest),
             "order" => self.order(rest),
-            _ => Err(Error::new("SW0301", format!("`{word}` is not a word of plan files"))
+            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
                 .fix("a line begins with `name`, `devices`, `use`, `op` or `order`")),
         }
     }
@@ -165,14 +172,14 @@ impl Reader<'_> {
     fn trans(&mut self, op: OpId, word: &str) -> Result<()> {
         let words: Vec<&str> = word.split_whitespace().collect();
         let number = |text: &str| {
-            text.parse::<u32>()
-                .map_err(|_| Error::new("SW0301", format!("`{text}` is not a number of parts")))
+            let bad = |_| Error::new("SW0301", format!("`{}` is not a number of parts", clip(text)));
+            text.parse::<u32>().map_err(|e| bad(e).fix("write a whole number, such as `split b 2`"))
         };
         match words[..] {
             ["single"] => Ok(()),
             ["replicate", parts] => self.draft.trans(op, "replicate", number(parts)?).map(drop),
             ["split", dim, parts] => self.draft.trans(op, dim, number(parts)?).map(drop),
-            _ => Err(Error::new("SW0301", format!("`{word}` does not say how to divide an operator"))
+            _ => Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
                 .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`")),
         }
     }
@@ -201,7 +208,7 @@ impl Reader<'_> {
             self.graph.op_ids().filter(fits).collect()
         };
         if found.is_empty() {
-            return Err(Error::new("SW0302", format!("no operator is named {who}"))
+            return Err(Error::new("SW0302", format!("no operator is named {}", clip(who)))
                 .why(self.near(who))
                 .fix("paths are those of the model's modules; `*` stands for any text"));
         }
@@ -238,7 +245,7 @@ pub fn spread(count: usize, devices: u32) -> Vec<u32> {
 
 fn device_list(text: &str) -> Result<Vec<u32>> {
     let bad = |word: &str| {
-        Error::new("SW0301", format!("`{word}` is not a device")).fix("write `on 0 1 2 3` or `on 0..4`")
+        Error::new("SW0301", format!("`{}` is not a device", clip(word))).fix("write `on 0 1 2 3` or `on 0..4`")
     };
     let mut devices = vec![];
     for word in text.split_whitespace() {
@@ -246,7 +253,7 @@ fn device_list(text: &str) -> Result<Vec<u32>> {
             Some((a, b)) => {
                 let (a, b): (u32, u32) =
                     (a.parse().map_err(|_| bad(word))?, b.parse().map_err(|_| bad(word))?);
-                if b.saturating_sub(a) > 1 << 20 {
+                if b.saturating_sub(a) > MOST {
                     return Err(bad(word));
                 }
                 devices.extend(a..b);
@@ -260,7 +267,7 @@ fn device_list(text: &str) -> Result<Vec<u32>> {
 fn quoted(who: &str) -> Result<(&str, &str)> {
     let open = who.strip_prefix('"').and_then(|rest| rest.split_once('"'));
     open.map(|(path, target)| (path, target.trim())).ok_or_else(|| {
-        Error::new("SW0301", format!("`{who}` does not name operators"))
+        Error::new("SW0301", format!("`{}` does not name operators", clip(who)))
             .fix("write a path in quotes, or `%name`")
     })
 }

@@ -110,8 +110,8 @@ error[SW0302]: no operator is named \"attn.qvk\"
         "
 error[SW0303]: aten.linear.default of attn.qkv has no dim `t`
   at: line 4 of the plan, for the operator at model.py:1
-  why: its rule is `b a k+, n k+ -> b a n ; linear 0 ; linear 1`
-  help: split one of `b` (4), `a` (6), `k` (24), `n.0` (3), `n.1` (4), `n.2` (6)",
+  why: its rule is `b s k+, n k+ -> b s n ; linear 0 ; linear 1`
+  help: split one of `b` (4), `s` (6), `k` (24), `n.0` (3), `n.1` (4), `n.2` (6)",
     );
     refused(
         "op \"*\": replicate 2\nop \"attn.qkv\": split b 5",

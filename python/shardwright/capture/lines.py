@@ -48,6 +48,12 @@ def short(stack_trace: str | None) -> str:
     return f"{short_path(found[1])}:{line}" if line else short_path(found[1])
 
 
+def position(stack_trace: str | None) -> tuple[str, int] | None:
+    """The file and line of a trace that :func:`trace_of_caller` made."""
+    found = _FRAME.search(stack_trace or "")
+    return (found[1], int(found[2])) if found and int(found[2]) else None
+
+
 def with_source(stack_trace: str | None) -> str | None:
     """``model.py:56: the source text``, for an error."""
     found = _FRAME.search(stack_trace or "")

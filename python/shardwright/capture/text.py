@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ..errors import CaptureError
 from . import lines
+from .assigned import assigned_names
 from .names import Names
 from .simplify import is_getitem, is_no_grad
 from .spec import CallSpec, ResultSpec
@@ -102,6 +103,7 @@ class _Printer:
         self.calls: dict[str, int] = {}
         self.tensors: dict[fx.Node, str] = {}
         self.modules: dict[str, str] = {}
+        self.assigned = assigned_names([n for n in program.graph.nodes if self.is_op(n)])
 
     def text(self, call: CallSpec, result: ResultSpec) -> str:
         head = [
@@ -184,19 +186,29 @@ class _Printer:
         )
 
     def results(self, node: fx.Node) -> list[str]:
-        base = node.target._opname.strip("_")  # type: ignore[union-attr]
-        count = self.calls.get(base, 0)
-        self.calls[base] = count + 1
-        base = f"{base}_{count}" if count else base
+        """The results, named as the model names them, else after the operator."""
         value = node.meta.get("val")
+        assigned = self.assigned.get(node, [])
         if isinstance(value, Tensor):
-            return [self.define(node, base)]
+            return [self.define(node, assigned[0] if len(assigned) == 1 else self.numbered(node))]
         if not isinstance(value, (tuple, list)):
             raise data_dependent(lines.with_source(node.stack_trace))
         readers = {user.args[1]: user for user in node.users}
-        names = {i: base if len(readers) == 1 else f"{base}_{i}" for i in readers}
+        if len(assigned) == len(value):
+            names = dict(enumerate(assigned))
+        elif len(assigned) == len(readers) == 1:
+            names = dict.fromkeys(readers, assigned[0])
+        else:
+            base = self.numbered(node)
+            names = {i: base if len(readers) == 1 else f"{base}_{i}" for i in readers}
         places = range(len(value))
         return [self.define(readers[i], names[i]) if i in readers else "_" for i in places]
+
+    def numbered(self, node: fx.Node) -> str:
+        base = node.target._opname.strip("_")  # type: ignore[union-attr]
+        count = self.calls.get(base, 0)
+        self.calls[base] = count + 1
+        return f"{base}_{count}" if count else base
 
     def keywords(self, node: fx.Node) -> list[str]:
         order = [argument.name for argument in node.target._schema.arguments]  # type: ignore

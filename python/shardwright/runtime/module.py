@@ -95,7 +95,12 @@ class ParallelModule(nn.Module):
         """
         given = batches if isinstance(batches, list) else [batches]
         if not given:
-            raise RuntimeFault("SW0706", "train_step was given no batch")
+            raise RuntimeFault(
+                "SW0706",
+                "train_step was given no batch",
+                why="it takes the mean of the losses of its batches",
+                fix="give it one batch, or a list of at least one",
+            )
         scale = 1 / len(given) if scale is None else scale
         self.issued = []
         losses = []

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 
+from .._core import verify
 from ..errors import RuntimeFault
 from .freeing import free_early
 from .regions import Region, shape_of
 
 FORMAT = 1
+GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
 _compiling = threading.Lock()
@@ -190,7 +192,10 @@ def load_program(
     digest: str | None = None,
     version: str | None = None,
 ) -> Program:
-    """Reads a program from `{file name: text}` or a folder; refuses what does not fit."""
+    """Reads a program from `{file name: text}` or a folder; refuses what does not fit.
+
+    Files may have been edited since they were proved. With their `graph.txt` they are proved again.
+    """
     folder = None if isinstance(files, Mapping) else Path(files)
     texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
     tables = _parse(texts, folder)
@@ -211,41 +216,61 @@ def load_program(
         "start as many ranks as the program is for, or compile it again",
     )
     try:
-        return _program(tables, texts, folder)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise RuntimeFault(
-            "SW0701",
-            "program.json cannot be read",
-            why=f"{type(error).__name__}: {error}",
-            fix="compile the model again",
-        ) from error
+        program = _program(tables, texts, folder)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
+    if GRAPH in texts:
+        verify(texts[GRAPH], {name: text for name, text in texts.items() if name != GRAPH})
+    return program
+
+
+def _unreadable(why: str, folder: Path | None) -> RuntimeFault:
+    place = str(folder) if folder else None
+    return RuntimeFault(
+        "SW0701", "program.json cannot be read", place=place, why=why, fix="compile the model again"
+    )
 
 
 def _read_folder(folder: Path) -> dict[str, str]:
-    return {
-        path.name: path.read_text()
-        for path in sorted(folder.glob("*"))
-        if path.suffix in (".py", ".json")
-    }
+    """`program.json` and what a program may consist of besides."""
+    paths = [*sorted(folder.glob("*.py")), folder / "program.json", folder / GRAPH]
+    try:
+        return {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuntimeFault(
+            "SW0701",
+            "a file of the program cannot be read",
+            place=str(folder),
+            why=str(error),
+            fix="compile the model again",
+        ) from error
 
 
 def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     place = str(folder) if folder else None
     if "program.json" not in texts:
         found = ", ".join(texts) or "nothing"
-        raise RuntimeFault("SW0701", "there is no program.json", place=place, why=f"found {found}")
-    try:
-        tables: dict[str, Any] = json.loads(texts["program.json"])
-    except json.JSONDecodeError as error:
         raise RuntimeFault(
-            "SW0701", "program.json cannot be read", place=place, why=str(error)
-        ) from error
-    missing = [role["file"] for role in tables.get("roles", []) if role.get("file") not in texts]
+            "SW0701",
+            "there is no program.json",
+            place=place,
+            why=f"found {found}",
+            fix="give the folder that a program was written to, with all its files",
+        )
+    try:
+        tables = json.loads(texts["program.json"])
+        missing = [role["file"] for role in tables["roles"] if role["file"] not in texts]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
     if missing:
         raise RuntimeFault(
-            "SW0701", f"files of the program are missing: {', '.join(missing)}", place=place
+            "SW0701",
+            f"files of the program are missing: {', '.join(missing)}",
+            place=place,
+            why="program.json names the file of every role",
+            fix="keep the files of one program together, or compile the model again",
         )
-    return tables
+    return dict(tables)
 
 
 def _require(tables: dict[str, Any], key: str, expected: Any, code: str, fix: str) -> None:
@@ -344,7 +369,23 @@ def _compile(program: Program, file: str) -> Code:
         # No modification time: linecache keeps the entry.
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     names: dict[str, Any] = {"__name__": f"shardwright_program.{Path(file).stem}", "__file__": name}
-    exec(compile(free_early(ast.parse(text, name)), name, "exec"), names)
+    try:
+        tree = ast.parse(text, name)
+    except (SyntaxError, ValueError) as error:
+        raise RuntimeFault(
+            "SW0701",
+            "the program is not Python",
+            place=f"{file}:{getattr(error, 'lineno', None) or 1}",
+            why=str(getattr(error, "msg", error)),
+            fix="undo the edit, or compile the model again",
+        ) from error
+    exec(compile(free_early(tree), name, "exec"), names)
     if "forward" not in names:
-        raise RuntimeFault("SW0701", "the program has no function `forward`", place=name)
+        raise RuntimeFault(
+            "SW0701",
+            "the program has no function `forward`",
+            place=file,
+            why="a rank's forward is the function of this name",
+            fix="undo the edit, or compile the model again",
+        )
     return Code(names["forward"], names.get("backward"), CREATES.search(text) is not None)

@@ -230,7 +230,10 @@ class Run:
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
             raise RuntimeFault(
-                "SW0709", "this forward was run without gradients, so it has no backward"
+                "SW0709",
+                "this forward has no backward",
+                why="it was run without gradients, and kept nothing for a backward",
+                fix="run the forward outside of torch.no_grad()",
             )
         if self._state != "forwarded":
             raise RuntimeFault(

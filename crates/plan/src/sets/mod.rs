@@ -12,7 +12,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::classes::Classes;
-use crate::{Draft, On, Plan, Split, legal};
+use crate::{Draft, MOST, On, Plan, Split, legal};
 
 /// What a set is told about the model.
 pub struct Model<'g> {
@@ -43,6 +43,10 @@ struct Axis {
 
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
 pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Result<Plan> {
+    if !(1..=MOST).contains(&devices) {
+        return Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
+            .fix(format!("give a number from 1 to {MOST}")));
+    }
     let axes = axes(name, devices)?;
     let model = Model { graph, analysis, classes: Classes::of(graph, analysis) };
     let mut choices = vec![];
@@ -102,14 +106,14 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     for word in name.split(" x ").map(str::trim) {
         let (set, size) = match word.split_once(':') {
             Some((set, size)) => {
-                (set, Some(size.parse::<u32>().ok().filter(|&s| s > 0).ok_or_else(|| bad_size(word))?))
+                (set, Some(size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s)).ok_or_else(|| bad_size(word))?))
             }
             None => (word, None),
         };
         let set = ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
         read.push((*set, size));
     }
-    let stated: u32 = read.iter().filter(|(set, _)| !set.in_turn).filter_map(|(_, size)| *size).product();
+    let stated = product(read.iter().filter(|(set, _)| !set.in_turn).filter_map(|(_, size)| *size));
     let mut left = if devices % stated == 0 { devices / stated } else { 0 };
     let open = read.iter().filter(|(set, size)| size.is_none() && !set.in_turn).count();
     let mut seen = 0;
@@ -127,7 +131,7 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
         };
         axes.push(Axis { set, size });
     }
-    let total: u32 = axes.iter().filter(|a| !a.set.in_turn).map(|a| a.size).product();
+    let total = product(axes.iter().filter(|a| !a.set.in_turn).map(|a| a.size));
     let only_in_turn = axes.iter().all(|a| a.set.in_turn);
     if only_in_turn && devices > 1 {
         // The parts are spread over the devices: `coshard:4` on two runs two on each.
@@ -143,6 +147,10 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
             ));
     }
     Ok(axes)
+}
+
+fn product(sizes: impl Iterator<Item = u32>) -> u32 {
+    sizes.fold(1, u32::saturating_mul)
 }
 
 /// `coshard:4` on two devices is `megatron:2 x coshard:2`.
@@ -162,7 +170,7 @@ fn near_root(count: u32) -> u32 {
 }
 
 fn bad_size(word: &str) -> Error {
-    Error::new("SW0310", format!("`{word}` needs a size")).fix("write for example `coshard:2`")
+    Error::new("SW0310", format!("`{word}` needs a size")).why("a size is a whole number, at least 1").fix("write for example `coshard:2`")
 }
 
 fn unknown(set: &str) -> Error {

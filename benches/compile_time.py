@@ -1,0 +1,156 @@
+"""How long a compilation takes, phase by phase, and what memory it needs.
+
+Every measurement is a fresh process. What follows capture runs without torch: the extension alone is
+loaded, so that its memory can be seen. Run as a script, this file is such a process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tables import Table, size_of, time_of
+
+BATCH = 512
+PLANS = {8: "data:2 x megatron:4", 64: "data:8 x megatron:8", 512: "data:64 x megatron:8"}
+PHASES = ["parse and analyse", "plan", "lower", "check", "emit", "read back", "check again"]
+
+
+def bench(quick: bool) -> Table:
+    repeats = 1 if quick else 5
+    table = Table(
+        "compile",
+        "Compiling",
+        f"Llama-3-8B's shape (32 layers, full size on `meta`, batch {BATCH}, sequence 8,192), one thread."
+        f" Medians of {repeats} fresh processes. Memory is what is added to the process's peak: by capture"
+        " beyond torch and the module, by the rest beyond an interpreter with the extension and the text.",
+        ["", "capture", *(f"{devices} devices" for devices in PLANS)],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "graph.txt"
+        captures = [_child("capture", str(text)) for _ in range(min(repeats, 3))]
+        found = {
+            devices: [_child("compile", str(text), name, str(devices)) for _ in range(repeats)]
+            for devices, name in PLANS.items()
+        }
+    capture = {key: statistics.median(one[key] for one in captures) for key in captures[0]}
+    compiled = {
+        devices: {key: statistics.median(one[key] for one in each) for key in each[0]}
+        for devices, each in found.items()
+    }
+    table.add("plan", "", *(f"`{name}`" for name in PLANS.values()))
+    table.add("torch.export", time_of(capture["export"]), *("" for _ in PLANS))
+    table.add("capture, the rest", time_of(capture["capture"] - capture["export"]), *("" for _ in PLANS))
+    for phase in PHASES:
+        table.add(phase, "", *(time_of(compiled[devices][phase]) for devices in PLANS))
+    table.add(
+        "**in all**",
+        time_of(capture["capture"]),
+        *(f"**{time_of(compiled[devices]['all'])}**" for devices in PLANS),
+    )
+    table.add("memory", size_of(capture["memory"]), *(size_of(compiled[d]["memory"]) for d in PLANS))
+    table.notes.append(
+        f"The graph's text has {capture['text'] / 1024:.0f} KiB. Each program was proved twice, before it"
+        " was written and after it was read back."
+    )
+    table.values = {"capture": capture, **{str(devices): each for devices, each in compiled.items()}}
+    return table
+
+
+def _child(*args: str) -> dict[str, float]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, *args], env=env, capture_output=True, text=True, check=False, timeout=600
+    )
+    if done.returncode:
+        raise RuntimeError(f"{args}: {done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _capture(path: str) -> dict[str, float]:
+    import torch
+    from measure import rss, rss_peak
+    from shapes import llama_3_8b
+
+    import shardwright as sw
+
+    torch.set_num_threads(1)
+    model, args = llama_3_8b(batch=BATCH)
+    whole = torch.export.export
+    taken = [0.0]
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return whole(*args, **kwargs)
+        finally:
+            taken[0] += time.perf_counter() - start
+
+    torch.export.export = timed
+    before = rss()
+    start = time.perf_counter()
+    captured = sw.capture(model, args)
+    end = time.perf_counter()
+    memory = rss_peak() - before
+    assert "embedding" in captured.graph_text
+    Path(path).write_text(captured.graph_text)
+    return {
+        "capture": end - start,
+        "export": taken[0],
+        "memory": memory,
+        "text": len(captured.graph_text),
+    }
+
+
+def _compile(path: str, name: str, devices: str) -> dict[str, float]:
+    core = _extension()
+    text = Path(path).read_text()
+    before = _rss("VmRSS")
+    start = time.perf_counter()
+    graph = core.Graph(text)
+    parsed = time.perf_counter()
+    plan = core.Plan.named(graph, name, int(devices))
+    planned = time.perf_counter()
+    compiled = core.compile(plan, "loss")
+    end = time.perf_counter()
+    memory = _rss("VmHWM") - before
+    assert "torch" not in sys.modules
+    assert compiled.proof and compiled.files and not compiled.unknown, compiled.unknown
+    return {
+        "parse and analyse": parsed - start,
+        "plan": planned - parsed,
+        **dict(compiled.phases),
+        "all": end - start,
+        "memory": memory,
+    }
+
+
+def _extension() -> Any:
+    """`shardwright._core` alone: importing the package would import torch."""
+    package = importlib.util.find_spec("shardwright")
+    assert package is not None and package.origin is not None
+    file = next(Path(package.origin).parent.glob("_core*.so"))
+    spec = importlib.util.spec_from_file_location("shardwright._core", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _rss(field: str) -> int:
+    """As in `measure`, which imports torch."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field + ":"))
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    print(json.dumps(_capture(*rest) if what == "capture" else _compile(*rest)))

@@ -1,0 +1,56 @@
+"""Times and sizes: `python benches/run.py`. What each bench measures is in `docs/benchmarks.md`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import page
+from measure import machine
+from tables import Table
+
+BENCHES = {
+    "compile": "compile_time",
+    "one-device": "one_device",
+    "two-ranks": "two_ranks",
+    "memory": "memory",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=BENCHES, help="one bench; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: to see that it works")
+    parser.add_argument("--json", action="store_true", help="the numbers as JSON, nothing else on stdout")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="rewrites the numbers of this page")
+    given = parser.parse_args()
+    if given.markdown and given.only:
+        parser.error("--markdown writes all benches: leave --only out")
+    words, tables = machine(), []
+    if not given.json:
+        print("\n".join(f"{name}: {text}" for name, text in words.items()), end="\n\n")
+    for name in given.only or BENCHES:
+        tables.append(_run(name, given.quick))
+        if not given.json:
+            print(tables[-1].markdown(), flush=True)
+    if given.json:
+        print(json.dumps({"machine": words, "quick": given.quick, "benches": [t.json() for t in tables]}))
+    if given.markdown:
+        page.rewrite(given.markdown, tables, words, given.quick)
+    return 0
+
+
+def _run(name: str, quick: bool) -> Table:
+    start = time.perf_counter()
+    print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+    table: Table = importlib.import_module(BENCHES[name]).bench(quick)
+    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

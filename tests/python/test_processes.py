@@ -1,0 +1,553 @@
+"""Real processes on Gloo: whole runs equal the single device, and what happens when one dies."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import multiprocessing.resource_tracker
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shardwright as sw
+import torch
+import torch.distributed as dist
+from equality import assemble, assert_equal, reference, train
+from models import MODELS
+from shardwright import api
+from shardwright._core import Compiled, Graph, Plan, compile
+from shardwright.capture import capture
+from shardwright.compiling import Bundle, sources
+from shardwright.runtime import ParallelModule, TorchComm, load_program
+
+pytestmark = pytest.mark.processes
+
+WORLD = 4
+NAMED = ("data", "megatron", "data:2 x megatron:2")
+SEEDS = range(100, 110)
+# A rank that dies ends the others within so many seconds.
+LIMIT = 30.0
+PYTHON = Path(sw.__file__).parents[1]
+
+
+# ---- whole runs --------------------------------------------------------------------------------
+
+
+def _train_all(rank: int, name: str, bundles: list[Bundle], folder: str) -> None:
+    """One rank of all programs of a model, one after another."""
+    module, args = MODELS[name]()
+    found = []
+    for bundle in bundles:
+        program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
+        comm = TorchComm(watch=False)
+        model = ParallelModule(program, comm, sources(module, bundle.captured), bundle.captured)
+        found.append((train(model, args), model.issued))
+    torch.save(found, Path(folder, f"{rank}.pt"))
+
+
+def _bundles(name: str) -> list[tuple[Bundle, Compiled]]:
+    """The named plans that the model has a use for, and the random ones."""
+    module, args = MODELS[name]()
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    plans = [plan for word in NAMED if (plan := _named(graph, word))]
+    plans += [Plan.random(graph, WORLD, seed) for seed in SEEDS]
+    found = []
+    for plan in plans:
+        made = compile(plan)
+        bundle = Bundle(
+            dict(made.files), made.digest, plan.name, WORLD, captured, made.proof, made.graph_text
+        )
+        found.append((bundle, made))
+    return found
+
+
+def _named(graph: Graph, name: str) -> Plan | None:
+    try:
+        return Plan.named(graph, name, WORLD)
+    except sw.PlanError as error:
+        assert error.code == "SW0309", error  # there is nothing to split
+        return None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equal_to_the_single_device(name: str, tmp_path: Path) -> None:
+    compiled = _bundles(name)
+    bundles = [bundle for bundle, _ in compiled]
+    print(f"{name}: {', '.join(bundle.plan for bundle in bundles)}")
+    assert len(bundles) >= len(SEEDS) + 2
+    sw.launch(_train_all, WORLD, (name, bundles, str(tmp_path)), timeout=150)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
+    expected = reference(*MODELS[name]())
+    for at, (bundle, made) in enumerate(compiled):
+        assert_equal(assemble([found[at][0] for found in ranks]), expected, f"{name}, {bundle.plan}")
+        for rank, found in enumerate(ranks):
+            issued = [(step, kind) for step, kind, _ in found[at][1]]
+            assert issued == _listed(bundle, rank), f"{name}, {bundle.plan}, rank {rank}"
+            assert Counter(kind for _, kind in issued) == _counted(made, rank)
+
+
+def _listed(bundle: Bundle, rank: int) -> list[tuple[int, str]]:
+    """What the emitted code of a rank says that it communicates: step and kind, in order."""
+    role = load_program(bundle.files).role(rank)
+    functions = {
+        node.name: node
+        for node in ast.parse(bundle.files[role.file]).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    found = []
+    for name in ("forward", "backward"):
+        for node in ast.walk(functions[name]):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
+                kind = ast.unparse(node.func).removeprefix("run.")
+                if kind not in ("call", "grad", "update"):
+                    found.append((int(ast.unparse(node.args[0])), kind))
+    return sorted(found)
+
+
+def _counted(made: Compiled, rank: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for key, count in made.counts[rank].items():
+        counts[key.split()[1]] += count
+    return counts
+
+
+# ---- ranks that die ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A word in the environment of all processes that a test starts: none may be left."""
+    # It lives as long as this process, and is no rank.
+    multiprocessing.resource_tracker.ensure_running()
+    mark = f"SHARDWRIGHT_TEST={uuid.uuid4()}"
+    monkeypatch.setenv(*mark.split("="))
+    yield mark
+    assert _settled(mark) == []
+
+
+def _settled(mark: str) -> list[str]:
+    """The processes with this mark; those that are just ending get a moment."""
+    end = time.monotonic() + 3
+    while (left := _alive(mark)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _alive(mark: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def _die_in_a_step(rank: int, how: str, folder: str) -> None:
+    module, args = MODELS["mlp"]()
+    model = sw.parallelize(module, args, plan="data:2 x megatron:2")
+    model.train_step(args)
+    if rank == 2:
+        model.comm.all_reduce = lambda *_: _die(how, folder)  # type: ignore[method-assign]
+    model.train_step(args)
+
+
+def _die(how: str, folder: str) -> Any:
+    Path(folder, "died").write_text(str(time.time()))
+    if how == "raises":
+        raise ValueError("this is the cause")
+    if how == "exits":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("how", "begin", "end"),
+    [
+        ("raises", "Traceback (most recent call last):", "ValueError: this is the cause"),
+        ("exits", "the process died (exit code 7)", "the process died (exit code 7)"),
+        ("killed", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
+    ],
+)
+def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Path, marked: str) -> None:
+    with pytest.raises(sw.RuntimeFault) as caught:
+        sw.launch(_die_in_a_step, WORLD, (how, str(tmp_path)), timeout=100)
+    assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
+    assert caught.value.what == "rank 2 failed"
+    assert caught.value.why is not None and caught.value.why.startswith(begin)
+    own, _, others = caught.value.why.partition("\n(then also failed: ranks ")
+    assert own.endswith(end)
+    assert set(others.rstrip(")").split(", ")) <= {"", "0", "1", "3"}
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+import shardwright as sw
+
+def rank(rank, folder):
+    Path(folder, str(rank)).touch()
+    time.sleep(100)
+
+if __name__ == "__main__":
+    sw.launch(rank, 2, (sys.argv[1],))
+"""
+
+
+def test_a_launcher_that_is_killed_leaves_no_ranks(tmp_path: Path, marked: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    started = tmp_path / "started"
+    started.mkdir()
+    process = subprocess.Popen([sys.executable, script, started], env=_environment())
+    _wait_for(lambda: len(list(started.iterdir())) == 2, 60)
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not _alive(marked), LIMIT)
+
+
+def _wait_for(condition: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.1)
+
+
+# ---- torchrun ----------------------------------------------------------------------------------
+
+TRAIN = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from torch import nn
+import shardwright as sw
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x, y):
+        return (self.down(torch.relu(self.up(x))) - y).square().mean()
+
+
+def build():
+    torch.manual_seed(0)
+    return Net().double()
+
+
+def batches():
+    torch.manual_seed(1)
+    return [tuple(torch.randn(4, 8, dtype=torch.float64) for _ in range(2)) for _ in range(3)]
+
+
+if __name__ == "__main__":
+    model = sw.parallelize(build(), batches()[0], plan="data:2 x megatron:2")
+    adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-2)
+    for step, batch in enumerate(batches()):
+        if step == 1 and int(os.environ["RANK"]) == 1 and sys.argv[1] != "good":
+            Path(sys.argv[2]).write_text(str(time.time()))
+            if sys.argv[1] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("this is the cause")
+        loss = model.train_step(batch)
+        adamw.step()
+        adamw.zero_grad()
+        if int(os.environ["RANK"]) == 0:
+            print("loss", repr(loss.item()), flush=True)
+"""
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"
+    }  # fmt: skip
+
+
+def _torchrun(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    return subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            "--nproc-per-node", str(WORLD), script, how, folder / "died",
+        ],
+        env=_environment(), capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+
+
+def test_torchrun(tmp_path: Path, marked: str) -> None:
+    done = _torchrun(tmp_path, "good")
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss")]
+    script = runpy.run_path(str(tmp_path / "train.py"))
+    model = script["build"]()
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    expected = []
+    for batch in script["batches"]():
+        adamw.zero_grad()
+        loss = model(*batch)
+        loss.backward()
+        adamw.step()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("how", ["raises", "killed"])
+def test_a_rank_that_dies_under_torchrun(how: str, tmp_path: Path, marked: str) -> None:
+    done = _torchrun(tmp_path, how)
+    assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
+    assert done.returncode != 0
+    if how == "raises":
+        cause = done.stderr.index("ValueError: this is the cause")
+        assert "Connection closed by peer" not in done.stderr[:cause]
+        assert "ends because of" not in done.stderr[:cause]
+    else:
+        assert "Signal 9 (SIGKILL) received by PID" in done.stderr
+
+
+# ---- several things in one group of processes --------------------------------------------------
+
+
+def _side_by_side(rank: int, folder: str) -> None:
+    said = [_refusal(rank, kind) for kind in ("plan", "bug", "pickle")]
+    Path(folder, f"{rank}.txt").write_text("\n\n".join(said))
+    one, first = MODELS["mlp"]()
+    two, second = MODELS["gpt"]()
+    ours = [sw.parallelize(one, first, plan="data"), sw.parallelize(two, second, plan="megatron")]
+    torch.save(_interleaved(ours, [first, second]), Path(folder, f"{rank}.pt"))
+    dist.barrier()
+
+
+def _refusal(rank: int, kind: str) -> str:
+    """What a rank says where rank 0 cannot compile."""
+    module, args = MODELS["mlp"]()
+    before = api.compile_model
+    if rank == 0 and kind == "bug":
+        api.compile_model = _divide_by_zero
+    if kind == "pickle":
+        module.forward = _with_odd_default(module)
+    try:
+        sw.parallelize(module, args, plan="nonsense" if kind == "plan" else "data")
+    except Exception as error:
+        return str(error)
+    finally:
+        api.compile_model = before
+    return "no error"
+
+
+def _divide_by_zero(*_args: Any, **_kwargs: Any) -> Any:
+    raise ZeroDivisionError("a mistake")
+
+
+def _with_odd_default(module: Any) -> Any:
+    original = type(module).forward
+
+    def forward(x: torch.Tensor, target: torch.Tensor, odd: Any = lambda: 1) -> torch.Tensor:
+        return original(module, x, target)
+
+    return forward
+
+
+def _interleaved(models: list[Any], inputs: list[Any]) -> list[torch.Tensor]:
+    """Two steps of two models, forward of both before backward of both."""
+    optimizers = [sw.optimizer(model, torch.optim.AdamW, lr=1e-2) for model in models]
+    losses = []
+    for _ in range(2):
+        found = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
+        for loss, adamw in reversed(list(zip(found, optimizers, strict=True))):
+            adamw.zero_grad()
+            loss.backward()
+            adamw.step()
+        losses += [loss.detach() for loss in found]
+    return losses
+
+
+def _loss(outputs: Any) -> torch.Tensor:
+    return outputs[-1] if isinstance(outputs, tuple) else outputs
+
+
+REFUSALS = (
+    "error[SW0311]: there is no plan named `nonsense`\n"
+    "  help: use one of `replicate`, `data`, `megatron`, `coshard`, a product such as"
+    " `data:2 x megatron:2`, or a plan file",
+    "error[SW0724]: rank 0 failed while it compiled\n"
+    "  why: ZeroDivisionError: a mistake\n"
+    "  help: look at what rank 0 itself says",
+    "error[SW0726]: the program cannot be handed to the other ranks\n"
+    "  why: AttributeError: Can't pickle local object '_with_odd_default.<locals>.<lambda>'\n"
+    "  help: let defaults of `forward`, and classes in its arguments and result, be importable",
+)
+
+
+def test_errors_of_rank_0_and_two_models_in_one_group(tmp_path: Path, marked: str) -> None:
+    sw.launch(_side_by_side, WORLD, (str(tmp_path),), timeout=100)
+    for rank in range(WORLD):
+        said = (tmp_path / f"{rank}.txt").read_text().split("\n\n")
+        expected = [REFUSALS[0], REFUSALS[1] if rank else "a mistake", REFUSALS[2]]
+        assert said == expected, f"rank {rank}"
+    inputs = [MODELS["mlp"]()[1], MODELS["gpt"]()[1]]
+    models = [_Plain(MODELS["mlp"]()[0]), _Plain(MODELS["gpt"]()[0])]
+    expected_losses = _interleaved_alone(models, inputs)
+    for rank in range(WORLD):
+        losses = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.allclose(torch.stack(losses), torch.stack(expected_losses), rtol=1e-12, atol=0)
+
+
+class _Plain(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any) -> Any:
+        return self.inner(*args)
+
+
+def _interleaved_alone(models: list[torch.nn.Module], inputs: list[Any]) -> list[torch.Tensor]:
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
+    losses = []
+    for _ in range(2):
+        found = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
+        for loss, adamw in zip(found, optimizers, strict=True):
+            adamw.zero_grad()
+            loss.backward()
+            adamw.step()
+        losses += [loss.detach() for loss in found]
+    return losses
+
+
+# ---- saving ------------------------------------------------------------------------------------
+
+OLD = {"ranks_0.py": "old = 1\n", "program.json": '{"roles": [{"file": "ranks_0.py"}]}', "graph.txt": "old"}
+NEW = {"ranks_0.py": "new = 1\n", "ranks_1.py": "new = 2\n", "program.json": "{}", "graph.txt": "new"}
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import shardwright.api as api
+
+write, count = Path.write_text, 0
+
+def dying(path, *args, **kwargs):
+    global count
+    count += 1
+    if count == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, *args, **kwargs)
+
+Path.write_text = dying
+api.write_files(eval(sys.argv[2]), sys.argv[1])
+"""
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_a_program_replaces_another(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "program"
+    api.write_files(OLD, folder)
+    (folder / "__pycache__").mkdir()
+    assert api.write_files(NEW, folder) == folder
+    assert _contents(folder) == NEW
+    assert [path.name for path in folder.parent.iterdir()] == ["program"]
+
+
+def test_a_process_that_is_killed_while_it_saves(tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    api.write_files(OLD, folder)
+    command = [sys.executable, "-c", KILLED, str(folder), repr(NEW)]
+    assert subprocess.run(command, env=_environment()).returncode == -signal.SIGKILL
+    assert _contents(folder) == OLD
+    api.write_files(NEW, folder)
+    assert _contents(folder) == NEW
+
+
+def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "program"
+    api.write_files(OLD, folder)
+    write = Path.write_text
+
+    def failing(path: Path, *args: Any, **kwargs: Any) -> int:
+        if path.name == "ranks_1.py":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", failing)
+    with pytest.raises(sw.RuntimeFault) as caught:
+        api.write_files(NEW, folder)
+    assert str(caught.value).replace(str(tmp_path), "TMP") == (
+        "error[SW0725]: the program cannot be written to TMP/program\n"
+        "  why: No space left on device\n"
+        "  help: name a folder on a disk that can be written and has room; what was there is as it was"
+    )
+    assert _contents(folder) == OLD
+    assert [path.name for path in tmp_path.iterdir()] == ["program"]
+
+
+@pytest.mark.parametrize("rename", [0, 1])
+def test_a_folder_that_cannot_be_renamed(rename: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "program"
+    api.write_files(OLD, folder)
+    original, count = Path.rename, 0
+
+    def failing(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == rename + 1:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(sw.RuntimeFault, match="SW0725"):
+        api.write_files(NEW, folder)
+    assert _contents(folder) == OLD
+    assert [path.name for path in tmp_path.iterdir()] == ["program"]
+
+
+@pytest.mark.parametrize(
+    ("things", "named"),
+    [
+        ({"thesis.tex": "work"}, "thesis.tex"),
+        ({**OLD, "notes.md": "work"}, "notes.md"),
+        ({**OLD, "mine.py": "work"}, "mine.py"),
+        ({"program.json": '{"name": "another tool"}', "index.js": "work"}, "index.js, program.json"),
+    ],
+)
+def test_a_folder_that_holds_other_things(things: dict[str, str], named: str, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name, text in things.items():
+        (folder / name).write_text(text)
+    with pytest.raises(sw.RuntimeFault) as caught:
+        api.write_files(NEW, folder)
+    assert str(caught.value).replace(str(tmp_path), "TMP") == (
+        "error[SW0723]: TMP/work is not overwritten\n"
+        f"  why: it holds something else than an emitted program: {named}\n"
+        "  help: name a new or empty folder"
+    )
+    assert _contents(folder) == things
+
+
+def test_a_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("work")
+    with pytest.raises(sw.RuntimeFault) as caught:
+        api.write_files(NEW, tmp_path / "file")
+    assert str(caught.value).replace(str(tmp_path), "TMP") == (
+        "error[SW0725]: the program cannot be written to TMP/file\n"
+        "  why: Not a directory: TMP/file\n"
+        "  help: name a folder on a disk that can be written and has room; what was there is as it was"
+    )
+    assert (tmp_path / "file").read_text() == "work"

@@ -1,0 +1,235 @@
+"""Each rule on real tensors: the split operator equals the whole one, forward and backward.
+
+Every case of `rule_cases.py` is captured once. Then its operators are split along each dim that their
+rule allows, in two and three parts, by value, and along two dims at once; all else runs whole, on every
+rank or on one. The program is compiled, which proves it, and all its ranks run in this process.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from equality import Held, Result, assert_equal, assemble
+from rule_cases import CASES, Case
+from torch import Tensor, nn
+
+from shardwright._core import Draft, Graph, Plan, compile, operators_table
+from shardwright.capture import Captured, capture
+from shardwright.compiling import sources
+from shardwright.runtime import ParallelModule, load_program, run_local
+
+Splits = tuple[tuple[str, int], ...]
+
+DEVICES = {2: [1, 0], 3: [1, 2, 0], 4: [1, 2, 0, 1]}
+"""In another order than the ranks, and with a repeat."""
+SEED = 11
+
+
+class Body(nn.Module):
+    """The operators under test: their module path is `body`."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.fn = case.fn
+
+    def forward(self, *operands: Tensor) -> Any:
+        return self.fn(*operands)
+
+
+class Whole(nn.Module):
+    """The operators of a case, and a loss that gives each element of each result its own weight."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.body = Body(case)
+        self.kinds = [kind for kind, _ in case.operands]
+        self.made = case.made
+        self.inputs: list[Tensor] = []
+        for at, (kind, make) in enumerate(case.operands):
+            value = make()
+            if kind == "input":
+                self.inputs.append(value)
+            elif kind == "buffer":
+                self.register_buffer(f"p{at}", value)
+            else:
+                self.register_parameter(f"p{at}", nn.Parameter(pieces(value) if at in case.made else value))
+        results = copy.deepcopy(self).results(self.inputs)
+        self.weighted = [at for at, result in enumerate(results) if result.requires_grad]
+        self.inputs += [torch.randn_like(results[at]) for at in self.weighted]
+
+    def results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        given = iter(inputs)
+        operands = [next(given) if kind == "input" else self.operand(at) for at, kind in enumerate(self.kinds)]
+        found = self.body(*operands)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    def operand(self, at: int) -> Tensor:
+        held = getattr(self, f"p{at}")
+        return held.sum(0) if at in self.made else held
+
+    def forward(self, *inputs: Tensor) -> list[Tensor]:
+        results = self.results(inputs)
+        weights = inputs[len(inputs) - len(self.weighted) :]
+        losses = [(results[at] * weight).sum() for at, weight in zip(self.weighted, weights, strict=True)]
+        return [torch.stack(losses).sum(), *results] if losses else results
+
+
+def pieces(value: Tensor) -> Tensor:
+    """Three tensors whose sum it is, none of them near a third of it."""
+    others = torch.randn(2, *value.shape, dtype=value.dtype)
+    return torch.cat([(value - others.sum(0))[None], others])
+
+
+@dataclass
+class Prepared:
+    module: Whole
+    captured: Captured
+    graph: Graph
+    expected: Result
+
+
+@lru_cache(maxsize=8)
+def prepared(case: Case) -> Prepared:
+    module = Whole(case)
+    captured = capture(module, tuple(module.inputs), verify=False)
+    return Prepared(module, captured, Graph(captured.graph_text), whole(module))
+
+
+def whole(module: Whole) -> Result:
+    plain = copy.deepcopy(module)
+    torch.manual_seed(SEED)
+    results = plain(*plain.inputs)
+    differentiate(plain, results)
+    return Result(
+        {str(at): result.detach() for at, result in enumerate(results)},
+        {name: p.grad for name, p in plain.named_parameters() if p.grad is not None},
+        {},
+        dict(plain.named_buffers()),
+    )
+
+
+def differentiate(module: nn.Module, results: Sequence[Tensor]) -> None:
+    if results[0].requires_grad:
+        results[0].backward()
+
+
+def split_up(case: Case, graph: Graph, splits: Splits) -> Plan:
+    """Splits the operators of a case; a split by value finds partial sums there."""
+    parts = 1
+    for _, count in splits:
+        parts *= count
+    devices = DEVICES[parts]
+    draft = Draft(graph, "split", max(devices) + 1)
+    for operator in graph.operators:
+        makes = operator.path == "" and operator.target == "aten.sum.dim_IntList"
+        if operator.path == "body" and operator.target in case.targets:
+            for algo, count in splits:
+                draft.trans(operator, algo, count)
+            draft.place(operator, devices)
+        elif makes and splits[0][0] == "value" and len(splits) == 1:
+            draft.trans(operator, "a", parts)
+            draft.place(operator, devices)
+        elif parts == 3:
+            draft.single(operator)
+            draft.place(operator, [0])
+        else:
+            draft.trans(operator, "replicate", max(devices) + 1)
+            draft.place(operator, list(range(max(devices) + 1)))
+    return draft.finish()
+
+
+def run(case: Case, it: Prepared, plan: Plan) -> Result:
+    compiled = compile(plan, "all")
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=plan.devices)
+    values = sources(it.module, it.captured)
+    mode = "single-device" if case.random else "keyed"
+
+    def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
+        generator = torch.Generator().manual_seed(SEED)
+        model = ParallelModule(program, comm, values, it.captured, randomness=mode, generator=generator)
+        results = model(*it.module.inputs)
+        differentiate(model, results)
+        held = [
+            Held(
+                shard.tensor.names[0],
+                shard.tensor.kind,
+                shard.tensor.factors,
+                shard.region,
+                shard.data.detach().clone(),
+                shard.data.grad if isinstance(shard.data, nn.Parameter) else None,
+            )
+            for shard in model.shards.held
+        ]
+        return [[result.detach() for result in results]], held
+
+    found = assemble(run_local(plan.devices, rank))
+    found.losses = {name.removeprefix("0."): value for name, value in found.losses.items()}
+    found.parameters = {}
+    return found
+
+
+def choices(case: Case) -> list[Splits]:
+    """Each dim in two and three parts, by value, two dims at once, and a dim of what is partial."""
+    dims = list(case.dims.items())
+    found: list[Splits] = [((dim, parts),) for dim, size in dims for parts in (2, 3) if parts <= size]
+    if len(dims) > 1:
+        found.append(((dims[-1][0], 2), (dims[0][0], 2)))
+    if case.made:
+        found += [(("value", parts),) for parts in (2, 3)]
+        found += [(("value", 2), (dims[0][0], 2))] if dims else []
+    return found
+
+
+def name_of(splits: Splits) -> str:
+    return ",".join(f"{algo}:{parts}" for algo, parts in splits)
+
+
+def splits_of_all() -> list[Any]:
+    found = []
+    for case in CASES:
+        for splits in choices(case):
+            name = name_of(splits)
+            reason = case.xfail.get(name, case.xfail.get("*"))
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            found.append(pytest.param(case, splits, id=f"{case.name}[{name}]", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("case, splits", splits_of_all())
+def test_the_split_operator_equals_the_whole_one(case: Case, splits: Splits) -> None:
+    it = prepared(case)
+    plan = split_up(case, it.graph, splits)
+    found = run(case, it, plan)
+    shapes = {name: (value.shape, value.dtype) for name, value in found.losses.items()}
+    assert shapes == {name: (value.shape, value.dtype) for name, value in it.expected.losses.items()}
+    assert_equal(found, it.expected, plan.text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_rule_allows_what_the_case_says(case: Case) -> None:
+    operators = [o for o in prepared(case).graph.operators if o.path == "body"]
+    assert {o.target for o in operators} == case.targets | case.others
+    rules = {o.rule for o in operators if o.target in case.targets}
+    dims = [dict(o.dims) for o in operators if o.target in case.targets]
+    assert all(own == case.dims for own in dims), f"the rules are {rules}, with {dims}"
+
+
+def test_every_family_occurs() -> None:
+    rows = re.findall(r"^\| (\w+) \| \w* \| (`.*`) \|$", operators_table(), re.MULTILINE)
+    families = {name: set(re.findall(r"`([^`]+)`", targets)) for name, targets in rows}
+    assert len(families) > 10
+    tried = set().union(*(case.targets for case in CASES if case.dims))
+    assert [name for name, targets in families.items() if not targets & tried] == []
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
