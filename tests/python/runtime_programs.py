@@ -162,14 +162,14 @@ def error(p, y, t):
     return F.mse_loss(z, t)
 
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     y = run.call(0, hidden, p, x, recompute=RECOMPUTE)
     y_1 = run.all_reduce(1, y, 0)
     loss = run.call(2, error, p, y_1, t)
     return (loss,)
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     g_y = run.grad(2, g_loss)
     run.grad(0, g_y)
 """
@@ -195,13 +195,13 @@ def error(p, x, t):
     return ops.mean(d, [0, 1], False, COUNT, None)
 
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     part = run.call(0, error, p, x, t, recompute=RECOMPUTE)
     loss = run.all_reduce(1, part, 0)
     return (loss,)
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     run.grad(0, g_loss)
     run.reduce_gradients(2, 0, [p.down.weight, p.down.bias])
     run.reduce_gradients(3, 0, [p.up.weight, p.up.bias])
@@ -241,14 +241,14 @@ def hidden(p, x):
     return torch.relu(h)
 
 
-def forward(run, p, k, x):
+def forward(run, p, rank, x):
     h = run.call(0, hidden, p, x)
     run.exchange(1, h)
     loss = run.exchange(3)
     return (loss,)
 
 
-def backward(run, p, k):
+def backward(run, p, rank):
     g_h = run.exchange(4)
     run.grad(0, g_h)
 """
@@ -259,14 +259,14 @@ def error(p, h, t):
     return F.mse_loss(y, t)
 
 
-def forward(run, p, k, t):
+def forward(run, p, rank, t):
     h = run.exchange(1)
     loss = run.call(2, error, p, h, t)
     run.exchange(3, loss)
     return (loss,)
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     g_h = run.grad(2, g_loss)
     run.exchange(4, g_h)
 """
@@ -301,7 +301,7 @@ def gather(p):
     return p.up.weight
 
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     own = run.call(0, gather, p)
     w = run.all_gather(1, own, 0, 1, [3, 1], [[6], [4]])
     part = run.call(2, error, p, w, x, t)
@@ -309,7 +309,7 @@ def forward(run, p, k, x, t):
     return (loss,)
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     g_w = run.grad(2, g_loss)
     g_own = run.reduce_scatter(4, g_w, 0, 1, [3, 1], [[6], [4]])
     run.grad(0, g_own)

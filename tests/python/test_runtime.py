@@ -197,11 +197,11 @@ def grow(p, x):
     note(h)
     return (h_1 * p.up.bias.sum()).sum()
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     loss = run.call(0, grow, p, x)
     return (loss,)
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     run.grad(0, g_loss)
 """
     files = data(1)
@@ -338,13 +338,13 @@ def second(p, h, nothing, t):
     return F.mse_loss(y, t)
 
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     h, statistic, nothing = run.call(0, first, p, x)
     loss = run.call(1, second, p, h, nothing, t)
     return loss
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     g_h, g_nothing = run.grad(1, g_loss)
     run.grad(0, g_h, g_nothing)
 """
@@ -371,13 +371,13 @@ def error(p, x, t):
     return F.mse_loss(h * p["odd count"], t), p["odd count"] + 1
 
 
-def forward(run, p, k, x, t):
+def forward(run, p, rank, x, t):
     loss, count = run.call(0, error, p, x, t, recompute=True)
     run.update(4, count)
     return loss, None
 
 
-def backward(run, p, k, g_loss):
+def backward(run, p, rank, g_loss):
     run.grad(0, g_loss)
 """
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::python::{KEYWORDS, is_identifier};
 
 /// Names with a meaning of their own in an emitted file.
-const RESERVED: [&str; 10] = ["p", "k", "run", "torch", "F", "ops", "float", "forward", "backward", "_"];
+const RESERVED: [&str; 10] = ["p", "rank", "run", "torch", "F", "ops", "float", "forward", "backward", "_"];
 
 /// The names of one scope.
 #[derive(Clone, Default)]

@@ -75,5 +75,5 @@ pub(crate) fn argument<'a>(
 }
 
 pub(crate) fn hole(holes: &[String], index: u32) -> Expr<'_> {
-    Expr::Name("k").attr(holes.get(index as usize).map_or("unknown", String::as_str))
+    Expr::Name("rank").attr(holes.get(index as usize).map_or("unknown", String::as_str))
 }

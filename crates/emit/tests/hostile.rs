@@ -172,7 +172,7 @@ fn refusals() {
         ("def forward", "@hook\ndef forward"),
         ("    return", "    while True:\n        pass\n    return"),
         ("    return", "   return"),
-        ("def forward(run, p, k, ", "def forward(run, p, k, extra, "),
+        ("def forward(run, p, rank, ", "def forward(run, p, rank, extra, "),
     ];
     let json = json.iter().map(|(from, to)| refusal(1, from, to));
     let code = code.iter().map(|(from, to)| refusal(0, from, to));
@@ -187,7 +187,7 @@ fn functions_that_grow_without_end_are_refused() {
         let below = level - 1;
         bomb += &format!("def f{level}(x):\n    y = f{below}(x)\n    z = f{below}(y)\n    return z\n\n\n");
     }
-    let forward = "def forward(run, p, k, x, y):\n    z = run.call(0, f63, x)\n    return z\n";
+    let forward = "def forward(run, p, rank, x, y):\n    z = run.call(0, f63, x)\n    return z\n";
     let at = files[0].text.find("def ").unwrap();
     files[0].text.truncate(at);
     files[0].text += &(bomb + forward);

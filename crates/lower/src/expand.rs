@@ -40,7 +40,7 @@ pub fn expand(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Expande
                 pieces.push(None);
             }
             Some(rewrite) => {
-                let mut builder = Builder::new(&mut new, it.clone());
+                let mut builder = Builder::new(&mut new, it.clone(), split_dims(analysis, plan, op));
                 rewrite(&it, &mut builder);
                 pieces.extend(builder.pieces.into_iter().map(Some));
             }
@@ -52,7 +52,7 @@ pub fn expand(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Expande
         return Ok(Expanded { graph, analysis, plan, origin });
     }
     let fresh = Analysis::of(&new);
-    let plan = carry(graph, analysis, plan, &new, &fresh, &origin, &pieces);
+    let plan = carry(analysis, plan, &new, &fresh, &origin, &pieces);
     plan.validate(&new, &fresh)?;
     Ok(Expanded { graph: new, analysis: fresh, plan, origin })
 }
@@ -63,8 +63,16 @@ fn splits_own(analysis: &Analysis, plan: &Plan, op: OpId) -> bool {
     plan.op(op).splits.iter().any(own)
 }
 
+fn split_dims(analysis: &Analysis, plan: &Plan, op: OpId) -> Vec<String> {
+    let loops = &analysis.op(op).loops;
+    let name = |s: &Split| match s.on {
+        On::Loop(i) if s.parts > 1 => Some(analysis.rules[op.index()].as_ref()?.dim(loops[i].dim).name.clone()),
+        _ => None,
+    };
+    plan.op(op).splits.iter().filter_map(name).collect()
+}
+
 fn carry(
-    graph: &Graph,
     analysis: &Analysis,
     plan: &Plan,
     new: &Graph,
@@ -101,7 +109,6 @@ fn carry(
             |wanted: OpId| new.op_ids().zip(origin).filter(move |(_, o)| **o == wanted).map(|(op, _)| op);
         of(a).for_each(|a| of(b).for_each(|b| order.push((a, b))));
     }
-    let _ = graph;
     Plan { name: plan.name.clone(), devices: plan.devices, ops, order }
 }
 

@@ -19,15 +19,22 @@ pub struct Builder<'g> {
     /// The operator being rewritten: source line, module and name stem come from it.
     origin: Op,
     stem: String,
+    /// The dims, by name, that the plan splits.
+    split: Vec<String>,
     pub pieces: Vec<Piece>,
 }
 
 impl<'g> Builder<'g> {
     /// `graph` is the new graph: all tensors of the old one, and the operators before `origin`.
-    pub fn new(graph: &'g mut Graph, origin: Op) -> Self {
+    pub fn new(graph: &'g mut Graph, origin: Op, split: Vec<String>) -> Self {
         let named = origin.outputs.iter().flatten().next();
         let stem = named.map_or_else(|| "x".into(), |t| graph.tensor(*t).name.clone());
-        Self { graph, origin, stem, pieces: vec![] }
+        Self { graph, origin, stem, split, pieces: vec![] }
+    }
+
+    /// Whether the plan splits a dim of the operator.
+    pub fn splits(&self, dim: &str) -> bool {
+        self.split.iter().any(|name| name == dim)
     }
 
     pub fn shape(&self, tensor: TensorId) -> &[i64] {

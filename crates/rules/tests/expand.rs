@@ -12,10 +12,14 @@ use rules::{Rule, View};
 /// The rewriting of a one-operator graph. Every piece must have a valid rule whose terms are those
 /// of its label.
 fn expand(inputs: &str, op: &str) -> String {
+    expand_split(inputs, op, &["v"])
+}
+
+fn expand_split(inputs: &str, op: &str, split: &[&str]) -> String {
     let whole = support::graph(inputs, op);
     let origin = whole.op(OpId(0)).clone();
     let mut graph = Graph { ops: vec![], ..whole };
-    let mut builder = Builder::new(&mut graph, origin.clone());
+    let mut builder = Builder::new(&mut graph, origin.clone(), split.iter().map(|d| (*d).to_owned()).collect());
     let family = family_of(&origin.target).expect("it has a family");
     (family.expand.expect("it is rewritten"))(&origin, &mut builder);
     let pieces = builder.pieces;
@@ -78,6 +82,19 @@ y.4 = aten.sum.dim_IntList(y.3) : a b -> 1 b
 y.5 = aten.log.default(y.4) : 1 b -> 1 b
 y.6 = aten.sub.Tensor(y.2, y.5) : a b, 1 b -> a b
 y = aten.to.dtype(y.6) : a b -> a b
+"
+    );
+}
+
+#[test]
+fn cross_entropy_over_a_split_batch_keeps_the_loss_whole() {
+    assert_eq!(
+        expand_split("x f32[6,10]; t i64[6]", "%y f32[] = aten.cross_entropy_loss.default(%x, %t)", &["b"]),
+        "\
+y.0 = aten.cross_entropy_loss.default(x, t) : b v, b -> scalar
+y.1 = aten.ne.Scalar(t) nograd : b -> b
+y.2 = aten.sum.default(y.1) nograd : b -> scalar
+y = aten.div.Tensor(y.0, y.2) : scalar, scalar -> scalar
 "
     );
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-KEPT = {"p", "k", "run"}
+KEPT = {"p", "rank", "run"}
 
 
 def free_early(tree: ast.Module) -> ast.Module:

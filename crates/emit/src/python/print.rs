@@ -305,7 +305,7 @@ fn sequence(out: &mut String, items: &[Expr<'_>]) {
 fn brackets(items: &[Expr<'_>]) -> (&'static str, &'static str) {
     let number = |item: &Expr<'_>| match item {
         Expr::Int(_) => true,
-        Expr::Attr(object, _) => **object == Expr::Name("k"),
+        Expr::Attr(object, _) => **object == Expr::Name("rank"),
         _ => false,
     };
     match items {

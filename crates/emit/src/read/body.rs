@@ -78,7 +78,7 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
 
 /// Names that mean the same in every program.
 fn is_reserved(name: &str) -> bool {
-    matches!(name, "p" | "k" | "run" | "torch" | "F" | "ops" | "float" | "_")
+    matches!(name, "p" | "rank" | "run" | "torch" | "F" | "ops" | "float" | "_")
 }
 
 /// The names of one function's bufs.
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
 
     /// What follows `run, p, k`.
     fn params<'f>(&self, function: &'f Function<'a>, count: usize) -> Result<&'f [&'a str]> {
-        match function.params.strip_prefix(&["run", "p", "k"]) {
+        match function.params.strip_prefix(&["run", "p", "rank"]) {
             Some(rest) if rest.len() == count => Ok(rest),
             _ => {
                 let what = format!("`{}` must take run, p, k and {count} tensors", function.name);
@@ -271,9 +271,9 @@ impl<'a> Reader<'a> {
 
     pub(super) fn hole(&self, expr: &Expr<'a>, line: u32) -> Result<Option<Arg>> {
         match expr {
-            Expr::Attr(object, name) if **object == Expr::Name("k") => match self.holes.get(*name) {
+            Expr::Attr(object, name) if **object == Expr::Name("rank") => match self.holes.get(*name) {
                 Some(index) => Ok(Some(Arg::Hole(*index))),
-                None => Err(self.unknown(line, format!("ranks of this file have no constant `k.{name}`"))),
+                None => Err(self.unknown(line, format!("ranks of this file have no constant `rank.{name}`"))),
             },
             _ => Ok(None),
         }

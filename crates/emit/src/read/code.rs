@@ -88,7 +88,7 @@ impl<'a> Code<'a, '_> {
         for (param, value) in function.params.iter().zip(args) {
             let right = match *param {
                 "p" => matches!(value, Value::Tree(_)),
-                "k" => value == Value::Holes,
+                "rank" => value == Value::Holes,
                 _ => matches!(value, Value::Buf(_) | Value::Int(_)),
             };
             if !right {
@@ -103,7 +103,7 @@ impl<'a> Code<'a, '_> {
 
     fn name(&self, names: &mut Names<'a>, name: &'a str, value: Value, line: u32) -> Result<()> {
         let reserved = matches!(name, "run" | "torch" | "F" | "ops" | "float" | "_");
-        let odd = matches!(name, "p" | "k") && matches!(value, Value::Buf(_) | Value::Int(_));
+        let odd = matches!(name, "p" | "rank") && matches!(value, Value::Buf(_) | Value::Int(_));
         if reserved || odd || self.reader.functions.contains_key(name) || names.insert(name, value).is_some()
         {
             return Err(self
@@ -237,12 +237,12 @@ impl<'a> Code<'a, '_> {
             let items: Result<_> = items.iter().map(|item| self.arg(names, item, line)).collect();
             return items.map(Arg::List);
         }
-        if expr.root() == Some("k") {
-            if names.get("k") != Some(&Value::Holes) {
-                return Err(self.reader.unknown(line, "`k` is not an argument of this function"));
+        if expr.root() == Some("rank") {
+            if names.get("rank") != Some(&Value::Holes) {
+                return Err(self.reader.unknown(line, "`rank` is not an argument of this function"));
             }
             let hole = self.reader.hole(expr, line)?;
-            return hole.ok_or_else(|| self.reader.misuse(line, "`k` is used in an unknown way"));
+            return hole.ok_or_else(|| self.reader.misuse(line, "`rank` is used in an unknown way"));
         }
         if expr.root() == Some("p") {
             let leaf = self.reader.leaf(expr, self.tree(names, line)?, line)?;

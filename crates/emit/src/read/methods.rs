@@ -136,7 +136,7 @@ impl<'a> Methods<'a, '_> {
     fn values(&mut self, args: &mut Args<'_, 'a>) -> Result<Vec<Value>> {
         let mut names: HashMap<&str, Value> = HashMap::new();
         names.insert("p", Value::Tree("p".to_owned()));
-        names.insert("k", Value::Holes);
+        names.insert("rank", Value::Holes);
         let line = self.line;
         let mut values = vec![];
         for arg in args.args.by_ref() {

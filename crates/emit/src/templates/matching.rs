@@ -32,7 +32,7 @@ fn is_kind(kind: char, expr: &Expr<'_>) -> bool {
     match kind {
         't' => is_tensor(expr),
         'n' => is_number(expr),
-        'i' => matches!(expr, Expr::Int(_)) || expr.root() == Some("k"),
+        'i' => matches!(expr, Expr::Int(_)) || expr.root() == Some("rank"),
         'u' => matches!(expr, Expr::Int(value) if *value >= 0),
         'l' => matches!(expr, Expr::List(_)),
         's' => matches!(expr, Expr::Str(_)),
@@ -52,7 +52,7 @@ fn is_tensor(expr: &Expr<'_>) -> bool {
 }
 
 fn is_number(expr: &Expr<'_>) -> bool {
-    matches!(expr, Expr::Int(_) | Expr::Float(_)) || expr.root() == Some("k")
+    matches!(expr, Expr::Int(_) | Expr::Float(_)) || expr.root() == Some("rank")
 }
 
 /// The Python of an operator by one row, if the row fits its arguments.

@@ -59,7 +59,7 @@ impl<'n> Printer<'n> {
         let shape = &outlined.shape;
         let mut params = vec![];
         params.extend(shape.uses_leaves.then_some("p"));
-        params.extend(shape.uses_holes.then_some("k"));
+        params.extend(shape.uses_holes.then_some("rank"));
         params.extend(shape.params.iter().map(|var| locals.vars[*var].as_str()));
         params.extend(locals.numbers.iter().flatten().map(String::as_str));
         let mut body = vec![];
@@ -94,7 +94,7 @@ impl<'n> Printer<'n> {
                 let inner = &self.functions[*function];
                 let mut all = vec![];
                 all.extend(tree.as_deref().map(Expr::Name));
-                all.extend(inner.shape.uses_holes.then_some(Expr::Name("k")));
+                all.extend(inner.shape.uses_holes.then_some(Expr::Name("rank")));
                 all.extend(args.iter().map(|value| self.value(index, value)));
                 let differ = inner.numbers.iter().enumerate().filter(|(_, known)| known.is_none());
                 all.extend(differ.map(|(at, _)| self.number(index, numbers + at)));
@@ -132,12 +132,12 @@ impl<'n> Printer<'n> {
         }
     }
 
-    /// The arguments of `run.call` after the step: function, `p`, `k`, tensors, leaves, numbers.
+    /// The arguments of `run.call` after the step: function, `p`, `rank`, tensors, leaves, numbers.
     pub(crate) fn arguments(&self, used: &'n CallText, buf: &dyn Fn(BufId) -> Expr<'n>) -> Vec<Expr<'n>> {
         let function = &self.functions[used.function];
         let mut all = vec![Expr::Name(&self.names.functions[used.function])];
         all.extend(used.tree.as_deref().map(Expr::Name));
-        all.extend(function.shape.uses_holes.then_some(Expr::Name("k")));
+        all.extend(function.shape.uses_holes.then_some(Expr::Name("rank")));
         all.extend(used.tensors.iter().map(|id| buf(*id)));
         all.extend(used.leaves.iter().map(|text| Expr::Name(text)));
         let differ = function.numbers.iter().zip(&used.numbers).filter(|(known, _)| known.is_none());

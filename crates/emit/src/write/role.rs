@@ -86,7 +86,7 @@ fn forward<'n>(out: &mut String, file: &File<'n>, uses: &[Use<'n>], texts: &'n [
     }
     let outputs = file.body.outputs.iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
     stmts.push(Stmt::new(StmtKind::Return(outputs.collect())));
-    let mut params = vec!["run", "p", "k"];
+    let mut params = vec!["run", "p", "rank"];
     params.extend(file.body.inputs.iter().map(|input| words.name(input.buf)));
     let function = Function { line: 0, name: "forward", params, doc: vec![], body: stmts };
     out.push_str("\n\n");
@@ -112,7 +112,7 @@ fn backward<'n>(out: &mut String, file: &File<'n>) {
         let stmt = words.instr(instr)?;
         Some(stmt.with(file.comments.of(instr)))
     });
-    let mut params = vec!["run", "p", "k"];
+    let mut params = vec!["run", "p", "rank"];
     params.extend(file.body.seeds.iter().map(|seed| words.name(*seed)));
     let function = Function { line: 0, name: "backward", params, doc: vec![], body: stmts.collect() };
     out.push_str("\n\n");

@@ -31,6 +31,7 @@ pub(super) const FAMILY: Family = Family {
 
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
+const SUM: i64 = 2;
 
 fn is_pick(op: &Op) -> bool {
     op.target == "sw.pick"
@@ -116,6 +117,9 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     let (work, all) = (wide(to.dtype(x)), names(&shape, dim));
     let x = widened(to, x, work, &operand(&all));
     let mut loss = Loss { to, op, target, dim, work, all, valid: None };
+    if op.target.contains("cross_entropy") && int(op, 3, "reduction", MEAN) == MEAN && !loss.to.splits("v") {
+        return loss.sum_over_count(x);
+    }
     let rows = if op.target.contains("cross_entropy") { loss.cross_entropy(x) } else { loss.likelihood(x) };
     loss.reduce(rows);
 }
@@ -159,6 +163,16 @@ impl Loss<'_, '_> {
         let labels = format!("{}, {} -> {}", operand(&self.all), self.rows(), self.rows());
         let shape = self.shape();
         self.to.op("sw.pick", args, &labels, self.work, &shape)
+    }
+
+    /// A mean over a split batch only: the sum of the parts over the count of the parts.
+    fn sum_over_count(&mut self, x: TensorId) {
+        let labels = format!("{}, {} -> scalar", operand(&self.all), self.rows());
+        let (reduction, ignored) = (Arg::Int(SUM), Arg::Int(self.ignored()));
+        let args = vec![Arg::Tensor(x), Arg::Tensor(self.target), Arg::None, reduction, ignored];
+        let sum = self.to.op("aten.cross_entropy_loss.default", args, &labels, self.work, &[]);
+        let args = vec![Arg::Tensor(sum), Arg::Tensor(self.count())];
+        finish(self.to, self.op, 0, ("aten.div.Tensor", args, "scalar, scalar -> scalar"), (self.work, &[]));
     }
 
     /// `log(sum(exp(x))) - x[target]`, zero where the target is ignored.
