@@ -1,8 +1,9 @@
 """Shardwright: a PyTorch model for one device becomes a program for many, proved equal."""
 
+from importlib.metadata import version
+
 from ._core import Compiled, Draft, Graph, Operator, Part, Plan
 from .api import parallelize, save
-from .capture import capture
 from .compiling import Bundle, compile_model, make_plan
 from .errors import (
     CaptureError,
@@ -13,6 +14,8 @@ from .errors import (
     ShardwrightError,
 )
 from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
+
+__version__ = version("shardwright")
 
 __all__ = [
     "Bundle",
@@ -29,7 +32,6 @@ __all__ = [
     "PlanError",
     "RuntimeFault",
     "ShardwrightError",
-    "capture",
     "clip_grad_norm_",
     "compile_model",
     "launch",

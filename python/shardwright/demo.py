@@ -77,8 +77,8 @@ def build() -> nn.Module:
 
 def batches() -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    all_words = [torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator) for _ in range(STEPS)]
-    return [(words[:, :-1].contiguous(), words[:, 1:].contiguous()) for words in all_words]
+    words = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator)
+    return [(words[:, :-1].contiguous(), words[:, 1:].contiguous())] * STEPS
 
 
 def single() -> list[float]:

@@ -12,9 +12,9 @@ import models
 import pytest
 import torch
 
-from shardwright import Bundle, Graph, Plan, capture
+from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
-from shardwright.capture import Captured
+from shardwright.capture import Captured, capture
 
 torch.set_num_threads(1)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from equality import Held, Result, assert_equal, assemble
-from rule_cases import CASES, Case
 from torch import Tensor, nn
 
+from equality import Held, Result, assemble, assert_equal
+from rule_cases import CASES, Case
 from shardwright._core import Draft, Graph, Plan, compile, operators_table
 from shardwright.capture import Captured, capture
 from shardwright.compiling import sources
@@ -67,7 +67,9 @@ class Whole(nn.Module):
 
     def results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         given = iter(inputs)
-        operands = [next(given) if kind == "input" else self.operand(at) for at, kind in enumerate(self.kinds)]
+        operands = [
+            next(given) if kind == "input" else self.operand(at) for at, kind in enumerate(self.kinds)
+        ]
         found = self.body(*operands)
         return list(found) if isinstance(found, (list, tuple)) else [found]
 

@@ -19,6 +19,7 @@ _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+_ANONYMOUS = re.compile(r", in <(?!module>)")
 
 
 def trace_of_caller(frame: types.FrameType | None) -> str:
@@ -49,9 +50,12 @@ def short(stack_trace: str | None) -> str:
 
 
 def position(stack_trace: str | None) -> tuple[str, int] | None:
-    """The file and line of a trace that :func:`trace_of_caller` made."""
+    """The file and line of a statement, from a trace that :func:`trace_of_caller` made; none for what a
+    lambda or a comprehension runs, which only stands on the line of a statement."""
     found = _FRAME.search(stack_trace or "")
-    return (found[1], int(found[2])) if found and int(found[2]) else None
+    if found is None or not int(found[2]) or _ANONYMOUS.search(stack_trace or ""):
+        return None
+    return found[1], int(found[2])
 
 
 def with_source(stack_trace: str | None) -> str | None:
