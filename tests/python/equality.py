@@ -8,7 +8,7 @@ loose tolerance.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,14 +108,18 @@ def train(model: ParallelModule, args: Sequence[Any], steps: int = STEPS) -> tup
 
 
 def run(
-    bundle: Bundle, module: nn.Module, args: Sequence[Any], steps: int = STEPS, **options: Any
+    bundle: Bundle,
+    module: nn.Module,
+    args: Sequence[Any],
+    steps: int = STEPS,
+    options: Callable[[], dict[str, Any]] = dict,
 ) -> Result:
-    """Runs all ranks of a program in this process."""
+    """Runs all ranks of a program in this process; `options` makes those of each rank's module."""
     program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
     values = sources(module, bundle.captured)
 
     def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
-        model = ParallelModule(program, comm, values, bundle.captured, **options)
+        model = ParallelModule(program, comm, values, bundle.captured, **options())
         return train(model, args, steps)
 
     return assemble(run_local(bundle.devices, rank))

@@ -43,10 +43,14 @@ def model(name: str) -> tuple[Any, tuple[Any, ...], Captured, Graph, equality.Re
     return module, args, captured, Graph(captured.graph_text), equality.reference(module, args)
 
 
+def bundle_of(plan: Plan, captured: Captured) -> tuple[Bundle, Compiled]:
+    compiled = compile(plan)
+    return Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", ""), compiled
+
+
 def check(name: str, plan: Plan) -> Compiled:
     module, args, captured, _, expected = model(name)
-    compiled = compile(plan)
-    bundle = Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", "")
+    bundle, compiled = bundle_of(plan, captured)
     equality.assert_equal(equality.run(bundle, module, args), expected, f"{name}, {plan!r}")
     return compiled
 
@@ -156,3 +160,35 @@ def test_a_plan_file_says_what_the_plan_is() -> None:
         again = Plan.parse(graph, plan.text)
         assert compile(again).files.keys() == compile(plan).files.keys()
         assert again.text == plan.text
+
+
+DROPOUT_PLANS = [("data", 2), ("megatron", 2), ("data:2 x megatron:2", 4), ("coshard:2", 1)]
+
+
+@pytest.mark.parametrize(("plan", "devices"), DROPOUT_PLANS)
+def test_dropout_draws_the_masks_of_the_single_device(plan: str, devices: int) -> None:
+    module, args = models.gpt(dropout=0.2)
+    captured = capture(module, args)
+    bundle, _ = bundle_of(Plan.named(Graph(captured.graph_text), plan, devices), captured)
+    torch.manual_seed(11)
+    expected = equality.reference(module, args)
+
+    def options() -> dict[str, Any]:
+        generator = torch.Generator()
+        generator.manual_seed(11)
+        return {"randomness": "single-device", "generator": generator}
+
+    equality.assert_equal(equality.run(bundle, module, args, options=options), expected, plan)
+
+
+@pytest.mark.parametrize(("plan", "devices"), DROPOUT_PLANS)
+def test_keyed_dropout_agrees_among_replicas(plan: str, devices: int) -> None:
+    """`equality.run` refuses copies of a parameter that differ; another seed gives other masks."""
+    module, args = models.gpt(dropout=0.2)
+    captured = capture(module, args)
+    bundle, _ = bundle_of(Plan.named(Graph(captured.graph_text), plan, devices), captured)
+    first = equality.run(bundle, module, args, options=lambda: {"seed": 1})
+    again = equality.run(bundle, module, args, options=lambda: {"seed": 1})
+    other = equality.run(bundle, module, args, options=lambda: {"seed": 2})
+    assert first.losses == again.losses
+    assert first.losses != other.losses
