@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
 
 KEY = "shardwright/program"
+# How long the other ranks wait for rank 0's program.
+PATIENCE = timedelta(hours=6)
 
 
 def parallelize(
@@ -53,6 +56,7 @@ def parallelize(
         raise RuntimeFault(
             "SW0722",
             f"the program is for {devices} devices, but {world} ranks are running",
+            why="each rank runs one device's part",
             fix=f"start it with torchrun --nproc-per-node {devices}, or leave `devices` out",
         )
     example = tuple(args) if isinstance(args, (tuple, list)) else (args,)
@@ -164,6 +168,8 @@ def _from_rank_0(comm: Comm, make: Any) -> Bundle:
             raise
         store.set(key, payload)  # type: ignore[arg-type]
     else:
+        # Capturing and planning a large model takes its time; a rank 0 that dies is noticed elsewhere.
+        store.wait([key], PATIENCE)
         result = pickle.loads(store.get(key))
     if isinstance(result, ShardwrightError):
         raise result

@@ -77,6 +77,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
         raise PlanError(
             "SW0315",
             f"there is no plan for {devices} devices",
+            why="a plan has at least one device, and no more than can be listed",
             fix=f"give a number of devices from 1 to {MOST_DEVICES}",
         )
     if isinstance(plan, Plan):
@@ -88,7 +89,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
     elif callable(plan):
         made = _by_function(graph, plan, devices)
     else:
-        raise PlanError("SW0312", f"{plan!r} is not a plan", fix="give a name, a path, a Plan or a function")
+        raise PlanError("SW0312", f"{plan!r} is not a plan", why=f"it is a {type(plan).__name__}", fix="give a name, a path, a Plan or a function")
     if made.devices != devices:
         raise PlanError(
             "SW0313",
@@ -103,7 +104,12 @@ def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:
     """Refuses a word that an argument does not know."""
     if value not in known:
         choices = " or ".join(f'"{word}"' for word in known)
-        raise RuntimeFault("SW0721", f"{argument}={value!r} is unknown", fix=f"use {choices}")
+        raise RuntimeFault(
+            "SW0721",
+            f"{argument}={value!r} is unknown",
+            why="it is none of the words that have a meaning here",
+            fix=f"use {choices}",
+        )
 
 
 def _for_graph(graph: Graph, plan: Plan) -> Plan:

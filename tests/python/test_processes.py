@@ -85,7 +85,7 @@ def test_equal_to_the_single_device(name: str, tmp_path: Path) -> None:
     bundles = [bundle for bundle, _ in compiled]
     print(f"{name}: {', '.join(bundle.plan for bundle in bundles)}")
     assert len(bundles) >= len(SEEDS) + 2
-    sw.launch(_train_all, WORLD, (name, bundles, str(tmp_path)), timeout=150)
+    sw.launch(_train_all, WORLD, (name, bundles, str(tmp_path)), timeout=400)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
     expected = reference(*MODELS[name]())
     for at, (bundle, made) in enumerate(compiled):
@@ -182,7 +182,7 @@ def _die(how: str, folder: str) -> Any:
 )
 def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Path, marked: str) -> None:
     with pytest.raises(sw.RuntimeFault) as caught:
-        sw.launch(_die_in_a_step, WORLD, (how, str(tmp_path)), timeout=100)
+        sw.launch(_die_in_a_step, WORLD, (how, str(tmp_path)), timeout=200)
     assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
     assert caught.value.what == "rank 2 failed"
     assert caught.value.why is not None and caught.value.why.startswith(begin)
@@ -284,7 +284,7 @@ def _torchrun(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
             sys.executable, "-m", "torch.distributed.run", "--standalone",
             "--nproc-per-node", str(WORLD), script, how, folder / "died",
         ],
-        env=_environment(), capture_output=True, text=True, timeout=150,
+        env=_environment(), capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
@@ -381,6 +381,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
+    "  why: neither a well-known plan nor the path of a plan file is called so\n"
     "  help: use one of `replicate`, `data`, `megatron`, `coshard`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed while it compiled\n"
@@ -393,7 +394,7 @@ REFUSALS = (
 
 
 def test_errors_of_rank_0_and_two_models_in_one_group(tmp_path: Path, marked: str) -> None:
-    sw.launch(_side_by_side, WORLD, (str(tmp_path),), timeout=100)
+    sw.launch(_side_by_side, WORLD, (str(tmp_path),), timeout=200)
     for rank in range(WORLD):
         said = (tmp_path / f"{rank}.txt").read_text().split("\n\n")
         expected = [REFUSALS[0], REFUSALS[1] if rank else "a mistake", REFUSALS[2]]

@@ -180,7 +180,7 @@ def run(case: Case, it: Prepared, plan: Plan) -> Result:
 
 
 def choices(case: Case) -> list[Splits]:
-    """In one piece, each dim in two and three parts, by value, two dims at once, and a dim of what is partial."""
+    """In one piece, each dim in two and three parts, two dims at once, by value, and both."""
     dims = list(case.dims.items())
     found: list[Splits] = [(), *(((dim, parts),) for dim, size in dims for parts in (2, 3) if parts <= size)]
     if len(dims) > 1:

@@ -3,7 +3,14 @@
 use program::{Arg, BufId, LocalOp};
 use rules::LocalArg;
 
-use crate::state::integer;
+/// An integer argument, holes filled.
+pub(crate) fn integer(arg: &Arg, constants: &[i64]) -> Option<i64> {
+    match arg {
+        Arg::Int(value) => Some(*value),
+        Arg::Hole(hole) => constants.get(*hole as usize).copied(),
+        _ => None,
+    }
+}
 
 /// Which buffer is which operand, if the two are the same operator with the same arguments.
 pub(crate) fn compare(

@@ -1,16 +1,19 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
 use graph::OpId;
-use program::{BufId, Call, Grad, Instr};
+use program::{BufId, Call, Grad};
 use rules::{Interval, Kind, Reduction};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::local::{Scene, clause_shares};
+use crate::held::{Held, Part, Scene, Sums};
+use crate::local::clause_shares;
+use crate::region::{is_any, unify, unify_all};
 use crate::share::{
     EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Term, WHOLE, reached_outputs, sizes,
 };
-use crate::state::{Context, Held, Part, Rank, is_any, place, unify, unify_all};
+use crate::state::{Context, Rank, place};
+use crate::sum::sum;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
@@ -52,31 +55,6 @@ fn after_update(cx: &mut Context<'_>, rank: &Rank<'_>, call: &Call) {
     if let Some(leaf) = late {
         let name = cx.name(rank.leaves[leaf].tensor);
         cx.refuse(rank, Fault::new("SW0513", format!("{name} is read after its update")));
-    }
-}
-
-/// The gradients of buffers inside one call, while its backward is followed.
-#[derive(Debug, Default)]
-pub(crate) struct Sums {
-    of: Vec<Option<(ListId, ShareId)>>,
-    touched: Vec<BufId>,
-}
-
-impl Sums {
-    fn clear(&mut self, bufs: usize) {
-        self.of.resize(self.of.len().max(bufs), None);
-        for buf in self.touched.drain(..) {
-            self.of[buf.index()] = None;
-        }
-    }
-
-    fn get(&self, buf: BufId) -> Option<(ListId, ShareId)> {
-        self.of[buf.index()].filter(|(_, share)| *share != EMPTY)
-    }
-
-    fn set(&mut self, buf: BufId, sum: (ListId, ShareId)) {
-        self.of[buf.index()] = Some(sum);
-        self.touched.push(buf);
     }
 }
 
@@ -168,20 +146,6 @@ fn add(
     let share = sum(cx, of, region, &shares)?;
     sums.set(buf, (region, share));
     Ok(())
-}
-
-/// The sum of shares, or the fault of summing something twice.
-pub(crate) fn sum(
-    cx: &mut Context<'_>,
-    of: Quantity,
-    region: ListId,
-    shares: &[ShareId],
-) -> Result<ShareId, Fault> {
-    cx.store.sum(cx.facts, of, region, shares).map_err(|verdict| {
-        let held = Held { of, region, share: WHOLE };
-        let fault = Fault::new("SW0508", format!("something is summed twice into {}", cx.text(held)));
-        crate::finish::explain(cx, fault, verdict)
-    })
 }
 
 /// One operator's backward.
@@ -371,16 +335,4 @@ fn give_leaf(
     let of = Quantity { tensor: state.tensor, grad: true };
     rank.leaves[leaf].gradient = sum(cx, of, region, &[state.gradient, share])?;
     Ok(())
-}
-
-/// Follows an instruction that concerns this rank only.
-pub(crate) fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr) {
-    match instr {
-        Instr::Call(made) => call(cx, rank, index, made),
-        Instr::Grad(made) => grad(cx, rank, made),
-        Instr::Slice(slice) => crate::moves::slice(cx, rank, slice),
-        Instr::Add { from, to } => crate::moves::add(cx, rank, from, *to),
-        Instr::Update { shard, from } => crate::finish::update(cx, rank, *shard, *from),
-        _ => {}
-    }
 }

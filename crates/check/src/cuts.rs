@@ -6,7 +6,8 @@
 use program::{Arg, Cut};
 use rules::Interval;
 
-use crate::state::{Rank, any, is_any};
+use crate::region::{any, is_any};
+use crate::state::Rank;
 
 /// The local extents of a region's factors, dim by dim.
 pub(crate) fn lengths(factors: &[Vec<i64>], region: &[Interval]) -> Vec<Vec<i64>> {

@@ -3,12 +3,14 @@
 use program::{Exchange, LeafId, Piece, RankId, StepId};
 use rules::{Interval, Reduction, Region};
 
-use crate::calls::sum;
 use crate::fault::Fault;
+use crate::held::Held;
 use crate::intern::Map;
 use crate::moves::fits_reduction;
-use crate::share::{EMPTY, Quantity, ShareId, Verdict};
-use crate::state::{Context, Held, Rank, fits, unify_all};
+use crate::region::{fits, region_text, unify_all};
+use crate::share::{EMPTY, Quantity, ShareId};
+use crate::state::{Context, Rank};
+use crate::sum::sum;
 use crate::sweep::sweep;
 
 /// Each rank's own entries of an exchange's list, by their place in the whole list.
@@ -120,10 +122,10 @@ fn tiling(cx: &Context<'_>, region: u32, pieces: &[&Piece]) -> (bool, bool) {
     }
     let boxes: Vec<&[Interval]> = pieces.iter().map(|piece| &piece.region.0[..]).collect();
     let (mut covered, mut overlapping) = (true, false);
-    sweep(frame, &boxes, &mut |inside, _| {
+    sweep::<()>(frame, &boxes, &mut |inside, _| {
         covered &= !inside.is_empty();
         overlapping |= inside.len() > 1;
-        Verdict::Complete
+        None
     });
     (covered, overlapping)
 }
@@ -186,7 +188,7 @@ fn source_fits(
         return Ok(());
     }
     let factors = &cx.facts.analysis.factors[exchange.tensor.index()];
-    let expected = format!("{}{}", cx.name(exchange.tensor), crate::state::region_text(factors, &region.0));
+    let expected = format!("{}{}", cx.name(exchange.tensor), region_text(factors, &region.0));
     Err(Fault::new("SW0507", "an exchange sends something else than its table says")
         .why(format!("expected {expected}, found {}", cx.text(held))))
 }

@@ -4,11 +4,12 @@ use graph::{Source, TensorId};
 use program::{BufId, Instr, LeafId};
 use rules::Interval;
 
-use crate::calls::sum;
-use crate::facts::Use;
 use crate::fault::Fault;
-use crate::share::{EMPTY, Owner, Quantity, ShareId, Verdict, WHOLE, loops_of};
-use crate::state::{Context, Held, Rank, region_text};
+use crate::held::Held;
+use crate::region::region_text;
+use crate::share::{Quantity, ShareId, WHOLE};
+use crate::state::{Context, Rank};
+use crate::sum::{explain, sum};
 use crate::sweep::sweep;
 
 pub(crate) fn reduce_gradients(
@@ -176,37 +177,6 @@ fn complete(cx: &mut Context<'_>, of: Quantity, region: u32, shares: &[ShareId])
     Err(explain(cx, fault, verdict))
 }
 
-/// Adds to a fault which contribution is missing, or there twice.
-pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault {
-    let (owner, cell, expected, found) = match verdict {
-        Verdict::Complete => return fault,
-        Verdict::Missing(owner, cell) => (owner, cell, "expected", "found nothing"),
-        Verdict::Twice(owner, cell) => (owner, cell, "expected once", "found more than once"),
-    };
-    let part = loops_of(cx.facts, owner).map_or_else(String::new, |(op, loops)| {
-        let loops = loops.iter().map(|&l| &cx.facts.analysis.op(op).loops[l]);
-        let parts = loops.zip(cx.store.region(cell)).map(|(l, i)| format!("{} {}..{}", l.name, i.lo, i.hi));
-        let parts: Vec<String> = parts.collect();
-        if parts.is_empty() { String::new() } else { format!("the part {} of ", parts.join(", ")) }
-    });
-    let (of, operator) = match owner {
-        Owner::Whole => ("the whole value".to_string(), None),
-        Owner::Part(op) => ("the operator's result".into(), Some(op)),
-        Owner::Use(number) => match cx.facts.uses[number as usize] {
-            Use::Operand { op, position } => (
-                format!("the contribution by operand {position} of {}", cx.facts.graph.describe(op)),
-                Some(op),
-            ),
-            Use::Seed { output } => (format!("the caller's gradient of output {output}"), None),
-        },
-    };
-    let fault = fault.why(format!("{expected} {part}{of}, {found}"));
-    match operator {
-        Some(op) if fault.operator.is_none() => fault.operator(cx.facts.graph.describe(op)),
-        _ => fault,
-    }
-}
-
 /// Every element of every parameter, and of every buffer that changes, lies somewhere.
 fn covered(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     let mut regions = vec![vec![]; cx.facts.graph.tensors.len()];
@@ -222,10 +192,8 @@ fn covered(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
         regions.dedup();
         let lists: Vec<&[Interval]> = regions.iter().map(|region| cx.store.region(*region)).collect();
         let space: Vec<Interval> = cx.facts.analysis.flat(id).into_iter().map(Interval::whole).collect();
-        let verdict = sweep(&space, &lists, &mut |inside, _| {
-            if inside.is_empty() { Verdict::Missing(Owner::Whole, EMPTY) } else { Verdict::Complete }
-        });
-        if verdict != Verdict::Complete {
+        let missing = sweep(&space, &lists, &mut |inside, _| inside.is_empty().then_some(()));
+        if missing.is_some() {
             cx.faults.push(Fault::new("SW0514", format!("no rank holds all of {}'s parts", cx.name(id))));
         }
     }
@@ -237,10 +205,8 @@ fn drawn_apart(cx: &mut Context<'_>) {
         let lists: Vec<&[Interval]> = regions.iter().map(|region| cx.store.region(*region)).collect();
         let Some(tensor) = cx.facts.op(op).outputs.iter().flatten().next() else { continue };
         let space: Vec<Interval> = cx.facts.analysis.flat(*tensor).into_iter().map(Interval::whole).collect();
-        let verdict = sweep(&space, &lists, &mut |inside, _| {
-            if inside.len() > 1 { Verdict::Twice(Owner::Whole, EMPTY) } else { Verdict::Complete }
-        });
-        if verdict != Verdict::Complete {
+        let overlap = sweep(&space, &lists, &mut |inside, _| (inside.len() > 1).then_some(()));
+        if overlap.is_some() {
             let fault =
                 Fault::new("SW0515", "parts of a random operator that overlap draw different numbers");
             cx.faults.push(fault.operator(cx.facts.graph.describe(op)));

@@ -5,9 +5,9 @@ use rules::Interval;
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::local::Scene;
+use crate::held::Scene;
+use crate::region::{is_any, unify};
 use crate::share::Store;
-use crate::state::{is_any, unify};
 
 /// The interval of each loop that an operand carries, and which operand each input is.
 pub(crate) fn infer(

@@ -26,6 +26,12 @@
 //!
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
+//!
+//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds; [`infer`] and [`solve`]
+//! find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
+//! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
+//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, and [`finish`] for
+//! the end. [`order`] runs all ranks together. Modules import only what comes before them here.
 
 mod args;
 mod calls;
@@ -34,16 +40,19 @@ mod exchange;
 mod facts;
 mod fault;
 mod finish;
+mod held;
 mod infer;
 mod intern;
 mod local;
 mod moves;
 mod order;
 mod proof;
+mod region;
 mod share;
 mod solve;
 mod state;
 mod structure;
+mod sum;
 mod sweep;
 
 pub use fault::{Fault, Place};
@@ -55,8 +64,9 @@ use rules::Analysis;
 
 use facts::Facts;
 use fault::Faults;
+use held::Held;
 use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
-use state::{Code, Context, Held, Rank};
+use state::{Code, Context, Rank};
 
 /// Proves that every rank's program, together, computes the outputs, the updates of buffers and the
 /// gradients of parameters that the graph says; or says what is wrong, first things first.
@@ -105,7 +115,7 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
         finder: local::Finder::new(base as usize),
         faults: Faults::default(),
         tally: proof::Tally::default(),
-        sums: calls::Sums::default(),
+        sums: held::Sums::default(),
     }
 }
 

@@ -1,34 +1,24 @@
 //! Finds of which operator of the graph, and of which part of it, a local operator is.
 //!
-//! The operator named by [`LocalOp::op`] is only the first guess. What counts is that the rule, for
-//! the intervals that the operands have, gives exactly what is executed.
+//! The operator named by [`program::LocalOp::op`] is only the first guess. What counts is that the
+//! rule, for the intervals that the operands have, gives exactly what is executed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::OpId;
-use program::{BufId, LocalOp, Table};
+use program::BufId;
 use rules::local::unchanged;
 use rules::{Analysis, Interval, Kind, Reduction, View, families};
 
-use crate::args::{compare, expected_text, found_text, has_holes};
+use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
 use crate::fault::Fault;
+use crate::held::{Held, Part, Scene};
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
-use crate::share::{EMPTY, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE};
-use crate::state::{Held, Part, is_any, region_text, unify};
-
-/// A local operator with everything that is known where it stands.
-pub(crate) struct Scene<'s> {
-    pub(crate) facts: &'s Facts<'s>,
-    pub(crate) local: &'s LocalOp,
-    /// The number of the local operator among all roles'.
-    pub(crate) site: u32,
-    pub(crate) bufs: &'s [Option<Held>],
-    /// What its operands hold, in order.
-    pub(crate) inputs: &'s [Held],
-    pub(crate) table: &'s Table,
-}
+use crate::region::{is_any, region_text, unify};
+use crate::share::{EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE, has_once};
+use crate::solve::solve;
 
 /// Remembers what was found, so that ranks and steps that do the same are looked up.
 pub(crate) struct Finder {
@@ -95,7 +85,10 @@ impl Finder {
 
     fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Part, Refusal> {
         let (at, positions) = infer(store, scene, op).map_err(|fault| (0, fault))?;
-        let at = self.solve(scene, op, &at);
+        let at = solve(scene, op, &at, &mut |at| {
+            let number = self.expect(scene, op, at, true);
+            expected_ints(&self.expected[number])
+        });
         let ways = divisible(scene, op, &at)
             .and_then(|()| ways(scene, op, &partial(store, scene, op, &positions)?))
             .map_err(|fault| (1, fault))?;
@@ -115,7 +108,7 @@ impl Finder {
 
     /// What a part executes, by a number. Where a part begins is only told for dims marked `~`, so
     /// that parts of one size share what they execute.
-    pub(crate) fn expect(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool) -> usize {
+    fn expect(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool) -> usize {
         let dims = scene.facts.analysis.op(op);
         let slot = if scene.facts.op(op).random { slot(scene) } else { 0 };
         let rule = scene.facts.analysis.rules[op.index()].as_ref();
@@ -138,10 +131,6 @@ impl Finder {
         });
         self.key = key;
         number
-    }
-
-    pub(crate) fn expected(&self, number: usize) -> &rules::LocalOp {
-        &self.expected[number]
     }
 
     fn same(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], way: Way) -> Result<u32, Fault> {
@@ -275,18 +264,18 @@ impl Finder {
         let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();
         let cut = store.cut(&intervals, &sizes);
         let Some(clause) = way.clause else {
-            if cut == crate::share::FULL {
+            if cut == FULL {
                 return Ok(WHOLE);
             }
             let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once: true };
             return Ok(store.share(term));
         };
-        if cut != crate::share::FULL && facts.reduction(op) != Reduction::Sum {
+        if cut != FULL && facts.reduction(op) != Reduction::Sum {
             return Err(Fault::new("SW0505", "an operator that is not a sum is split over partial operands")
                 .operator(facts.graph.describe(op)));
         }
         let subs = self.clause_shares(store, scene, op, (clause, binding));
-        if store.are_nothing(subs) && !crate::share::has_once(facts, op) {
+        if store.are_nothing(subs) && !has_once(facts, op) {
             return Ok(EMPTY);
         }
         let once = way.first && intervals.iter().all(|i| i.lo == 0);
@@ -354,7 +343,7 @@ fn is_whole(analysis: &Analysis, op: OpId, at: &[Interval]) -> bool {
 /// The slot that a random operator names: its last argument.
 fn slot(scene: &Scene<'_>) -> i64 {
     let last = scene.local.args.last();
-    last.and_then(|arg| crate::state::integer(arg, &scene.table.constants)).unwrap_or(0)
+    last.and_then(|arg| integer(arg, &scene.table.constants)).unwrap_or(0)
 }
 
 fn executed(scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool, slot: i64) -> rules::LocalOp {

@@ -3,11 +3,12 @@
 use program::{BufId, Cut, Slice};
 use rules::{Interval, Reduction};
 
-use crate::calls::sum;
 use crate::cuts::{extents, gathered, lengths, locate, part_of, same_shape, scattered};
 use crate::fault::Fault;
+use crate::held::Held;
 use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
-use crate::state::{Context, Held, Rank};
+use crate::state::{Context, Rank};
+use crate::sum::sum;
 
 pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
     let Some(held) = rank.held(slice.from) else { return };

@@ -11,8 +11,9 @@ use crate::calls;
 use crate::exchange;
 use crate::fault::Fault;
 use crate::finish;
+use crate::held::Held;
 use crate::moves::{self, Group};
-use crate::state::{Context, Held, Rank, place};
+use crate::state::{Context, Rank, place};
 
 /// Runs the program to its end, or to a fault after which nothing can be said.
 pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
@@ -54,9 +55,21 @@ fn advance(
                 waiting.entry(step).or_default().push(member);
                 break;
             }
-            calls::local(cx, rank, rank.next, instr);
+            local(cx, rank, rank.next, instr);
             rank.next += 1;
         }
+    }
+}
+
+/// Follows an instruction that concerns this rank only.
+fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr) {
+    match instr {
+        Instr::Call(made) => calls::call(cx, rank, index, made),
+        Instr::Grad(made) => calls::grad(cx, rank, made),
+        Instr::Slice(slice) => moves::slice(cx, rank, slice),
+        Instr::Add { from, to } => moves::add(cx, rank, from, *to),
+        Instr::Update { shard, from } => finish::update(cx, rank, *shard, *from),
+        _ => {}
     }
 }
 

@@ -111,6 +111,7 @@ impl Store {
     pub(crate) fn is_void(&self, region: ListId) -> bool {
         self.region(region).iter().any(|i| i.is_empty())
     }
+
     /// The region of an operand, given the intervals of its operator's loops.
     pub(crate) fn part(
         &mut self,
@@ -300,20 +301,21 @@ impl Store {
         let lists: Vec<_> = supports.iter().map(|s| self.intervals.get(*s).clone()).collect();
         let boxes: Vec<&[Interval]> = lists.iter().map(|list| &list[..]).collect();
         let mut missing = Verdict::Complete;
-        let verdict = sweep(&frame, &boxes, &mut |inside, _| {
+        let twice = sweep(&frame, &boxes, &mut |inside, _| {
             let mut left: Vec<Entry> =
                 inside.iter().map(|&i| Entry { support: EVERYWHERE, ..entries[i] }).collect();
             left.sort_unstable();
             let share = self.shares.number(&left);
             match self.flat(facts, of, share) {
+                Verdict::Complete => None,
                 lack @ Verdict::Missing(..) => {
                     missing = lack;
-                    Verdict::Complete
+                    None
                 }
-                other => other,
+                twice => Some(twice),
             }
         });
-        if verdict == Verdict::Complete { missing } else { verdict }
+        twice.unwrap_or(missing)
     }
 
     fn flat(&mut self, facts: &Facts<'_>, of: Quantity, share: ShareId) -> Verdict {
@@ -367,7 +369,7 @@ impl Store {
         let boxes: Vec<&[Interval]> =
             lists.iter().map(|list| if list.is_empty() { &space[..] } else { &list[..] }).collect();
         let mut missing = Verdict::Complete;
-        let verdict = sweep(&space, &boxes, &mut |inside, cell| {
+        let twice = sweep(&space, &boxes, &mut |inside, cell| {
             let here: Vec<Term> = inside.iter().map(|&i| terms[i]).collect();
             let origin = cell.iter().all(|i| i.lo == 0);
             match self.cell(facts, owner, &here, origin) {
@@ -375,13 +377,13 @@ impl Store {
                     if missing == Verdict::Complete {
                         missing = Verdict::Missing(owner, self.intervals.number(cell));
                     }
-                    Verdict::Complete
+                    None
                 }
-                Verdict::Twice(owner, _) => Verdict::Twice(owner, self.intervals.number(cell)),
-                complete => complete,
+                Verdict::Twice(owner, _) => Some(Verdict::Twice(owner, self.intervals.number(cell))),
+                Verdict::Complete => None,
             }
         });
-        if verdict == Verdict::Complete { missing } else { verdict }
+        twice.unwrap_or(missing)
     }
 
     /// Whether the terms that cover one cell are one whole.

@@ -1,36 +1,17 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
-use graph::{OpId, TensorId};
+use graph::TensorId;
 use program::{Arg, Body, BufId, Call, Instr, LocalOp, Program, RankId, Role, Table};
-use rules::{Interval, Region};
 
-use crate::calls::Sums;
+use crate::args::integer;
 use crate::facts::Facts;
-use crate::fault::{Fault, Faults};
+use crate::fault::{Fault, Faults, Place};
+use crate::held::{Held, Part, Sums};
 use crate::intern::Map;
 use crate::local::Finder;
 use crate::proof::Tally;
-use crate::share::{EMPTY, ListId, Quantity, ShareId, Store};
-
-/// What a buffer holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) of: Quantity,
-    pub(crate) region: ListId,
-    pub(crate) share: ShareId,
-}
-
-/// The part of an operator that a local operator was found to be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) op: OpId,
-    /// The intervals of its loops.
-    pub(crate) at: ListId,
-    /// Which buffers are which operands: a number in [`Finder`].
-    pub(crate) binding: u32,
-    /// The `linear` clause by which it is applied to partial operands.
-    pub(crate) clause: Option<u32>,
-}
+use crate::region::region_text;
+use crate::share::{EMPTY, ListId, ShareId, Store};
 
 /// What all ranks of a role have in common.
 pub(crate) struct Code<'a> {
@@ -153,15 +134,6 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// An integer argument, holes filled.
-pub(crate) fn integer(arg: &Arg, constants: &[i64]) -> Option<i64> {
-    match arg {
-        Arg::Int(value) => Some(*value),
-        Arg::Hole(hole) => constants.get(*hole as usize).copied(),
-        _ => None,
-    }
-}
-
 impl Context<'_> {
     /// `%name[0..4, :]`: a tensor or gradient and its region.
     pub(crate) fn text(&self, held: Held) -> String {
@@ -188,60 +160,9 @@ impl Context<'_> {
 }
 
 /// The instruction that a rank is at.
-pub(crate) fn place(rank: &Rank<'_>, op: Option<usize>) -> crate::Place {
+pub(crate) fn place(rank: &Rank<'_>, op: Option<usize>) -> Place {
     let forward = rank.body.forward.len();
     let backward = rank.next >= forward;
     let index = if backward { rank.next - forward } else { rank.next };
-    crate::Place { role: rank.role, backward, index, op }
-}
-
-pub(crate) fn region_text(factors: &[Vec<i64>], region: &[Interval]) -> String {
-    let mut rest = region.iter();
-    let factor = |(&size, i): (&i64, &Interval)| match *i {
-        i if is_any(i) => format!("{} of {size}", i.len()),
-        i if i == Interval::whole(size) => ":".into(),
-        i => format!("{}..{}", i.lo, i.hi),
-    };
-    let dim = |sizes: &Vec<i64>| {
-        let all: Vec<String> = sizes.iter().zip(rest.by_ref()).map(factor).collect();
-        match all.len() {
-            0 => ":".into(),
-            1 => all[0].clone(),
-            _ => format!("({})", all.join(", ")),
-        }
-    };
-    format!("[{}]", factors.iter().map(dim).collect::<Vec<String>>().join(", "))
-}
-
-/// Where an interval begins that may lie anywhere: the value is the same all along the factor, as
-/// that of an expanded tensor is.
-const ANYWHERE: i64 = i64::MIN / 4;
-
-/// `len` elements of a factor, no matter which.
-pub(crate) fn any(len: i64, size: i64) -> Interval {
-    if len == size { Interval::whole(size) } else { Interval { lo: ANYWHERE, hi: ANYWHERE + len } }
-}
-
-pub(crate) fn is_any(i: Interval) -> bool {
-    i.lo == ANYWHERE
-}
-
-/// One interval for both, if there is one.
-pub(crate) fn unify(a: Interval, b: Interval) -> Option<Interval> {
-    match (a, b) {
-        _ if a == b => Some(a),
-        _ if is_any(a) && a.len() == b.len() => Some(b),
-        _ if is_any(b) && a.len() == b.len() => Some(a),
-        _ => None,
-    }
-}
-
-pub(crate) fn unify_all(a: &[Interval], b: &[Interval]) -> Option<Vec<Interval>> {
-    (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| unify(*a, *b)).collect())?
-}
-
-/// Whether a region of the tables is one of its tensor.
-pub(crate) fn fits(region: &Region, factors: &[i64]) -> bool {
-    let inside = |(i, &size): (&Interval, &i64)| 0 <= i.lo && i.lo <= i.hi && i.hi <= size;
-    region.0.len() == factors.len() && region.0.iter().zip(factors).all(inside)
+    Place { role: rank.role, backward, index, op }
 }

@@ -8,7 +8,7 @@ use program::{Arg, Body, BufId, Call, Instr, LeafId, Program, RankId, Role, Step
 use rules::Analysis;
 
 use crate::fault::{Fault, Faults, Place};
-use crate::state::fits;
+use crate::region::fits;
 
 pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -> Faults {
     let mut faults = Faults::default();

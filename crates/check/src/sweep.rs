@@ -2,26 +2,24 @@
 
 use rules::Interval;
 
-use crate::share::Verdict;
-
-/// Asks `visit` about every cell, with the boxes that cover it, until it finds one not complete.
+/// Shows `visit` every cell, with the boxes that cover it, until it gives something.
 /// Linear in the boxes (but for sorting) if they form a grid.
-pub(crate) fn sweep(
+pub(crate) fn sweep<T>(
     space: &[Interval],
     boxes: &[&[Interval]],
-    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Verdict,
-) -> Verdict {
+    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Option<T>,
+) -> Option<T> {
     let all: Vec<usize> = (0..boxes.len()).filter(|&i| boxes[i].iter().all(|i| !i.is_empty())).collect();
     along(space, boxes, &all, &mut Vec::with_capacity(space.len()), visit)
 }
 
-fn along(
+fn along<T>(
     space: &[Interval],
     boxes: &[&[Interval]],
     among: &[usize],
     cell: &mut Vec<Interval>,
-    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Verdict,
-) -> Verdict {
+    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Option<T>,
+) -> Option<T> {
     let dim = cell.len();
     if dim == space.len() {
         return visit(among, cell);
@@ -40,13 +38,13 @@ fn along(
             next += 1;
         }
         cell.push(step);
-        let verdict = along(space, boxes, &active, cell, visit);
+        let found = along(space, boxes, &active, cell, visit);
         cell.pop();
-        if verdict != Verdict::Complete {
-            return verdict;
+        if found.is_some() {
+            return found;
         }
     }
-    Verdict::Complete
+    None
 }
 
 /// The pieces between all ends of intervals, inside a frame.

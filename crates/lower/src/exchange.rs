@@ -3,8 +3,7 @@
 use program::RankId;
 use rules::{Interval, Region};
 
-use crate::layout::Layout;
-use crate::moves::Middle;
+use crate::layout::{Layout, Middle};
 
 /// Which pieces of which sources make which targets.
 #[derive(Debug)]

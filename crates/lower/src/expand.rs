@@ -66,7 +66,9 @@ fn splits_own(analysis: &Analysis, plan: &Plan, op: OpId) -> bool {
 fn split_dims(analysis: &Analysis, plan: &Plan, op: OpId) -> Vec<String> {
     let loops = &analysis.op(op).loops;
     let name = |s: &Split| match s.on {
-        On::Loop(i) if s.parts > 1 => Some(analysis.rules[op.index()].as_ref()?.dim(loops[i].dim).name.clone()),
+        On::Loop(i) if s.parts > 1 => {
+            Some(analysis.rules[op.index()].as_ref()?.dim(loops[i].dim).name.clone())
+        }
         _ => None,
     };
     plan.op(op).splits.iter().filter_map(name).collect()

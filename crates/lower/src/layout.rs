@@ -31,6 +31,14 @@ pub struct Layout {
     pub reduction: Reduction,
 }
 
+/// A shard on its way to another layout.
+#[derive(Debug)]
+pub struct Middle {
+    pub entry: Entry,
+    /// The entries of the source layout whose sum it is.
+    pub from: Vec<usize>,
+}
+
 /// What the readers of a tensor need, and the layout of the gradients that they give back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Port {

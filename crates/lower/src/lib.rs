@@ -3,8 +3,9 @@
 //!
 //! The way: [`expand`] rewrites operators that need their own algorithm; [`place`] says where every
 //! part is and what it reads and writes; [`uses`] groups readers; [`segments`] cuts the operators
-//! where something must move; [`moves`] finds how; [`schedule`] fixes the one global order; and
-//! [`project`] gives what each rank executes, which [`roles`] shares among ranks.
+//! where something must move; [`moves`] finds how, with [`exchange`] where no pattern fits;
+//! [`schedule`] fixes the one global order; and [`project`] gives what each rank executes, which
+//! [`roles`] shares among ranks. All of them speak of shards as [`layout`] defines them.
 
 mod exchange;
 mod expand;
@@ -60,7 +61,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
         order: &order,
     };
     let uses = uses::find(&cx, &mut interner);
-    let segments = segments::cut(&cx, &uses);
+    let segments = segments::cut(&cx, &uses, &interner);
     let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);
     let global = project::Global {
         cx: &cx,

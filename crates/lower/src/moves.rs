@@ -10,7 +10,7 @@ use program::{Grouping, GroupingId, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::exchange::{self, Pieces};
-use crate::layout::{Entry, Layout};
+use crate::layout::{Entry, Layout, Middle};
 
 /// How a layout becomes another one.
 #[derive(Debug)]
@@ -21,13 +21,6 @@ pub struct Move {
     pub method: Method,
     /// For each entry of the target layout.
     pub gets: Vec<Get>,
-}
-
-#[derive(Debug)]
-pub struct Middle {
-    pub entry: Entry,
-    /// The entries of the source layout whose sum it is.
-    pub from: Vec<usize>,
 }
 
 #[derive(Debug)]

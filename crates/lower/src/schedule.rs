@@ -8,13 +8,11 @@ use indexmap::{IndexMap, IndexSet};
 use program::{Exchange, Grouping, GroupingId, Piece, StepId};
 use rules::Reduction;
 
-use crate::layout::{Interner, Layout, LayoutId, PortsId, bytes};
-use crate::moves::{self, Get, Method, Middle, Move};
-use crate::segments::Segments;
+use crate::exchange;
+use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
+use crate::moves::{self, Get, Method, Move};
+use crate::segments::{Segment, Segments};
 use crate::uses::{Context, Reader, UseId, Uses};
-
-/// Gradients of parameters are reduced in buckets of about this many bytes.
-const BUCKET: u64 = 25 << 20;
 
 pub enum Event {
     /// The operators of a segment; each rank may need several calls, numbered from `step` on.
@@ -90,7 +88,7 @@ pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &m
 }
 
 /// The most calls that a rank can need for a segment.
-fn calls(cx: &Context<'_>, segment: &crate::segments::Segment) -> usize {
+fn calls(cx: &Context<'_>, segment: &Segment) -> usize {
     let in_turn = segment.ops.iter().any(|op| cx.placements[op.index()].in_turn);
     if in_turn { segment.ops.iter().map(|op| cx.placements[op.index()].subs.len()).sum() } else { 1 }
 }
@@ -276,10 +274,10 @@ fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
 
 /// The exchange that makes every shard's gradient, even where it is there already.
 fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
-    let single = |(i, e): (usize, &crate::layout::Entry)| Middle { entry: e.clone(), from: vec![i] };
+    let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
     let middle: Vec<Middle> = leaves.entries.iter().enumerate().map(single).collect();
     let keep = vec![false; held.entries.len()];
-    let pieces = crate::exchange::pieces(&middle, leaves.parts, held, &keep, world);
+    let pieces = exchange::pieces(&middle, leaves.parts, held, &keep, world);
     let gets = vec![Get::Received; held.entries.len()];
     Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
 }

@@ -1,9 +1,14 @@
 //! Local code between communications: operators in order, cut wherever a value or a gradient has to
-//! move between two of them.
+//! move between two of them, and where a bucket of parameters' gradients is full, so that reducing it
+//! overlaps with the rest of backward.
 
 use graph::{OpId, Source};
 
+use crate::layout::{Interner, bytes};
 use crate::uses::{Context, Reader, UseId, Uses};
+
+/// Gradients of parameters are reduced in buckets of about this many bytes.
+pub const BUCKET: u64 = 25 << 20;
 
 #[derive(Debug, Default)]
 pub struct Segment {
@@ -20,10 +25,11 @@ pub struct Segments {
     pub after: Vec<UseId>,
 }
 
-pub fn cut(cx: &Context<'_>, uses: &Uses) -> Segments {
+pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
     let mut all: Vec<Segment> = vec![Segment::default()];
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
+    let mut waiting = 0;
     for &op in cx.order {
         let placement = &cx.placements[op.index()];
         let mut needed = vec![];
@@ -40,12 +46,18 @@ pub fn cut(cx: &Context<'_>, uses: &Uses) -> Segments {
         };
         // Parts that run one after another do not share local code with what runs once.
         let turn = |op: &OpId| cx.placements[op.index()].in_turn;
+        let new_layer = all[current].ops.last().is_some_and(|last| layer(cx, *last) != layer(cx, op));
+        let bucket_full = waiting >= BUCKET && new_layer;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
-        if needed.iter().any(made_here) || changes_turn {
+        if needed.iter().any(made_here) || changes_turn || bucket_full {
             all.push(Segment::default());
+            waiting = 0;
         }
         let segment = all.len() - 1;
         for id in needed {
+            if !moved[id.index()] {
+                waiting += to_reduce(cx, uses, interner, id);
+            }
             if !std::mem::replace(&mut moved[id.index()], true) {
                 all[segment].before.push(id);
             }
@@ -57,4 +69,30 @@ pub fn cut(cx: &Context<'_>, uses: &Uses) -> Segments {
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
     Segments { all, of, after }
+}
+
+/// Bytes of a parameter's gradient that have to be summed over ranks.
+fn to_reduce(cx: &Context<'_>, uses: &Uses, interner: &Interner, id: UseId) -> u64 {
+    let it = uses.get(id);
+    let is_param = matches!(cx.graph.tensor(it.tensor).source, Source::Param { .. });
+    let ports = interner.get_ports(it.ports);
+    if is_param && it.carries_grad && ports.grads > 1 {
+        bytes(cx.graph, it.tensor, &ports.entries[0].region)
+    } else {
+        0
+    }
+}
+
+/// The path of the repeated layer that an operator belongs to: everything up to the first number.
+fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
+    let path = &cx.graph.op(op).module[..];
+    let mut end = 0;
+    for part in path.split('.') {
+        end += part.len();
+        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return Some(&path[..end]);
+        }
+        end += 1;
+    }
+    None
 }

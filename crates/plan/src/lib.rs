@@ -134,9 +134,12 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
         }
         count = count.saturating_mul(u64::from(split.parts));
         if count > u64::from(MOST) {
-            return Err(Error::new("SW0305", format!("{} cannot be split into {count} parts", title(graph, op)))
-                .why(format!("an operator has at most {MOST} parts"))
-                .fix("split it into fewer"));
+            return Err(Error::new(
+                "SW0305",
+                format!("{} cannot be split into {count} parts", title(graph, op)),
+            )
+            .why(format!("an operator has at most {MOST} parts"))
+            .fix("split it into fewer"));
         }
         match split.on {
             On::Copies => {}
@@ -148,7 +151,7 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                         format!("{} may not be split by value", title(graph, op)),
                     )
                     .why("it is not linear in values that operators make, or is split by value already")
-                        .fix(choices(analysis, op)));
+                    .fix(choices(analysis, op)));
                 }
             }
             On::Loop(index) => {

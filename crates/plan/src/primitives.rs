@@ -92,8 +92,8 @@ impl<'g> Draft<'g> {
                 format!("{} has no part {}", title(self.graph, part.op), part.index),
             )
             .at(place(self.graph, part.op))
-                .why(format!("it is divided into {}", self.decided.placed[part.op.index()].len()))
-                .fix("use the parts that the last `trans` of this operator returned"));
+            .why(format!("it is divided into {}", self.decided.placed[part.op.index()].len()))
+            .fix("use the parts that the last `trans` of this operator returned"));
         };
         *slot = Some(device);
         Ok(())
@@ -135,7 +135,11 @@ impl<'g> Draft<'g> {
             match (splits, devices) {
                 (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
                 (Some(_), None) => {
-                    return Err(self.forgotten(id, "a part of it has no device", "assign every part to a device"));
+                    return Err(self.forgotten(
+                        id,
+                        "a part of it has no device",
+                        "assign every part to a device",
+                    ));
                 }
                 (None, _) => {
                     let fix =

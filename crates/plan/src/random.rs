@@ -17,7 +17,7 @@ impl Random {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,11 +27,11 @@ impl Random {
 
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % (bound as u64)).unwrap_or(0)
+        usize::try_from(self.number() % (bound as u64)).unwrap_or(0)
     }
 
     fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
+        self.number() % 100 < percent
     }
 }
 

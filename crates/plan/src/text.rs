@@ -6,7 +6,7 @@
 //! devices 4
 //! use "data:2 x megatron:2"                          start from a named set
 //! op "transformer.h.*.mlp.c_fc": split n 4           operators by path, with globs
-//! op "transformer.h.*" aten.gelu.*: split d2 4 on 0..4
+//! op "transformer.h.*" aten.gelu.*: split c 4 on 0..4
 //! op %linear_3: split b 2, replicate 2 on 3 1 0 2    one operator by the name of its output
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
@@ -29,7 +29,11 @@ pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32
     let Some(((_, "shardwright-plan 1"), rest)) = lines.split_first() else {
         return Err(Error::new("SW0301", "this is not a plan file of a known version")
             .at(format!("line {} of the plan", lines.first().map_or(1, |l| l.0)))
-            .why(lines.first().map_or("it is empty".into(), |(_, line)| format!("it begins with `{}`", clip(line))))
+            .why(
+                lines
+                    .first()
+                    .map_or("it is empty".into(), |(_, line)| format!("it begins with `{}`", clip(line))),
+            )
             .fix("the first line must be `shardwright-plan 1`"));
     };
     let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
@@ -102,7 +106,8 @@ fn stated_devices(lines: &[(usize, &str)]) -> Result<u32> {
     let stated = lines.iter().find_map(|(n, l)| Some((n, l.strip_prefix("devices ")?)));
     let Some((number, word)) = stated else {
         return Err(Error::new("SW0301", "the plan does not say for how many devices it is")
-            .why("no line begins with `devices`").fix("add a line `devices 4`"));
+            .why("no line begins with `devices`")
+            .fix("add a line `devices 4`"));
     };
     match word.trim().parse() {
         Ok(count) if (1..=MOST).contains(&count) => Ok(count),
@@ -179,8 +184,10 @@ impl Reader<'_> {
             ["single"] => Ok(()),
             ["replicate", parts] => self.draft.trans(op, "replicate", number(parts)?).map(drop),
             ["split", dim, parts] => self.draft.trans(op, dim, number(parts)?).map(drop),
-            _ => Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
-                .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`")),
+            _ => {
+                Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
+                    .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`"))
+            }
         }
     }
 
@@ -245,7 +252,8 @@ pub fn spread(count: usize, devices: u32) -> Vec<u32> {
 
 fn device_list(text: &str) -> Result<Vec<u32>> {
     let bad = |word: &str| {
-        Error::new("SW0301", format!("`{}` is not a device", clip(word))).fix("write `on 0 1 2 3` or `on 0..4`")
+        Error::new("SW0301", format!("`{}` is not a device", clip(word)))
+            .fix("write `on 0 1 2 3` or `on 0..4`")
     };
     let mut devices = vec![];
     for word in text.split_whitespace() {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torch import nn
+
+from ..errors import CaptureError
 
 
 @dataclass
@@ -19,6 +22,7 @@ class Names:
 
     @staticmethod
     def of(module: nn.Module) -> Names:
+        _refuse_odd_names(module)
         params = _groups(module.named_parameters(remove_duplicate=False))
         buffers = _groups(module.named_buffers(remove_duplicate=False))
         return Names(params, buffers, _persistent(module))
@@ -30,6 +34,27 @@ class Names:
     def _canonical(self) -> dict[str, str]:
         both = (*self.params.values(), *self.buffers.values())
         return {name: group[0] for group in both for name in group}
+
+
+def _refuse_odd_names(module: nn.Module) -> None:
+    for part in module.modules():
+        for name in (*part._modules, *part._parameters, *part._buffers):
+            if keyword.iskeyword(name) or not is_safe(name):
+                raise odd_name("a part of the model", name)
+
+
+def is_safe(name: str) -> bool:
+    """torch.export writes names into code that it runs, and does not escape them."""
+    return name.isprintable() and not set(name) & {'"', "\\"}
+
+
+def odd_name(what: str, name: str) -> CaptureError:
+    return CaptureError(
+        "SW0120",
+        f"{what} has the name {ascii(name)}",
+        why="torch.export writes names into code that it runs, and takes this one apart",
+        fix="rename it: letters, digits, underscores and spaces are safe, Python's keywords are not",
+    )
 
 
 def _groups(named: Any) -> dict[str, list[str]]:

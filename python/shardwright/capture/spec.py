@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
+from .names import is_safe, odd_name
 
 _TENSOR = "*"
 _PLAIN = (bool, int, float, str, type(None))
@@ -131,6 +132,9 @@ def _flatten(bound: inspect.BoundArguments) -> tuple[list[tuple[str, Any]], pytr
     parameters = bound.signature.parameters
     given = {n: v for n, v in bound.arguments.items() if not _is_default(parameters[n], v)}
     found, tree = pytree.tree_flatten_with_path(given)
+    for key in (str(step.key) for path, _ in found for step in path if isinstance(step, pytree.MappingKey)):
+        if not is_safe(key) or "'" in key:
+            raise odd_name("an input", key)
     return [(_readable_path(path), leaf) for path, leaf in found], tree
 
 

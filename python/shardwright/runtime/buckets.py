@@ -10,13 +10,19 @@ from torch import Tensor
 from .comm import Comm, Ranks
 
 
-class Bucket:
-    """Leaves of one dtype. Until `wait`, their gradients are on the way."""
+Kept = dict[tuple[int, torch.dtype], Tensor]
 
-    def __init__(self, comm: Comm, leaves: Sequence[Tensor], ranks: Ranks):
+
+class Bucket:
+    """Leaves of one dtype. Until `wait`, their gradients are on the way.
+
+    `kept` holds the buffers of earlier steps; fresh memory of this size costs more than the copy.
+    """
+
+    def __init__(self, comm: Comm, leaves: Sequence[Tensor], ranks: Ranks, step: int, kept: Kept):
         self._leaves = leaves
         self._ids = {id(leaf) for leaf in leaves}
-        self._flat = _flattened(leaves)
+        self._flat = _flattened(leaves, (step, leaves[0].dtype), kept)
         self._work = comm.all_reduce(self._flat, ranks, "sum") if self._flat.numel() else None
 
     def has(self, leaf: Tensor) -> bool:
@@ -31,11 +37,23 @@ class Bucket:
             leaf.grad = part.view(leaf.shape)
 
 
-def _flattened(leaves: Sequence[Tensor]) -> Tensor:
+def _flattened(leaves: Sequence[Tensor], key: tuple[int, torch.dtype], kept: Kept) -> Tensor:
     """All gradients in one buffer, zeros where none has arisen; the leaves give theirs up."""
     grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
     for leaf in leaves:
         leaf.grad = None
     if len(grads) == 1 and grads[0].is_contiguous():
         return grads[0].detach().view(-1)
-    return torch.cat([grad.reshape(-1) for grad in grads])
+    parts = [grad.reshape(-1) for grad in grads]
+    known = kept.get(key)
+    if known is not None and _is_free(known):
+        return torch.cat(parts, out=known)
+    kept[key] = torch.cat(parts)
+    return kept[key]
+
+
+def _is_free(buffer: Tensor) -> bool:
+    """Whether nobody holds a gradient of an earlier step, which would be a view of the buffer."""
+    storage = buffer.untyped_storage()
+    # The buffer, and the object that asks.
+    return bool(torch._C._storage_Use_Count(storage._cdata) <= 2)  # type: ignore[attr-defined]

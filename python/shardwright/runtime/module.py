@@ -205,6 +205,7 @@ def _loss(run: Run, outputs: Sequence[Any]) -> Tensor | None:
         raise RuntimeFault(
             "SW0708",
             f"train_step needs one scalar output to start from, the model has {len(scalars)}",
+            why="it cannot know how several would be weighted",
             fix="call the model and `backward` instead, or return the loss alone",
         )
     return scalars[0] if scalars else None

@@ -176,7 +176,7 @@ class Run:
         dtypes = list(dict.fromkeys(leaf.dtype for leaf in leaves))
         for dtype in dtypes if len(ranks) > 1 else []:
             own = [leaf for leaf in leaves if leaf.dtype == dtype]
-            self._buckets.append(Bucket(self.comm, own, ranks))
+            self._buckets.append(Bucket(self.comm, own, ranks, step, self.worker.kept))
 
     def exchange_gradients(
         self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]

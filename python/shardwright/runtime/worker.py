@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RuntimeFault
+from .buckets import Kept
 from .comm import Comm
 from .exchange import Part, part_of
 from .program import Program
@@ -29,6 +30,7 @@ class Worker:
             raise RuntimeFault(
                 "SW0705",
                 f"the program is for {program.world} ranks, and there are {comm.world}",
+                why="each rank runs one device's part",
                 fix="start as many ranks as the program is for, or compile it again",
             )
         if randomness not in MODES:
@@ -41,6 +43,8 @@ class Worker:
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
         self.constants = program.constants(comm.rank)
+        # Buffers of gradients, kept from step to step.
+        self.kept: Kept = {}
         self._parts: dict[int, Part] = {}
         comm.prepare(program.groups)
 
@@ -74,12 +78,14 @@ class Worker:
                 "SW0706",
                 f"input {name} is {tuple(value.shape)} of {value.dtype},"
                 f" the program is for {expected} of {tensor.dtype}",
+                why="a program is made for the shapes and dtypes of its example inputs",
                 fix="give inputs of that shape, or compile another program for this one",
             )
         if value.requires_grad and torch.is_grad_enabled():
             raise RuntimeFault(
                 "SW0718",
-                f"input {name} requires a gradient, which the program does not compute",
+                f"input {name} requires a gradient",
+                why="the program computes gradients of parameters only",
                 fix="detach the input",
             )
         part = value.detach()

@@ -2,31 +2,16 @@
 
 use std::collections::HashMap;
 
-use diag::{Error, Result};
-use graph::{Graph, TensorId};
-use program::{Arg, Body, Buf, BufId, InputPart, Instr, Leaf, Program, StepId};
+use diag::Result;
+use graph::Graph;
+use program::{Body, BufId, InputPart, Instr, Leaf, Program};
 
-use super::code::Code;
-use super::hints::{Hints, UNKNOWN};
+use super::hints::Hints;
 use super::methods::Methods;
+use super::reader::{Reader, Scope, is_reserved};
 use super::tables::RoleTable;
 use crate::leaves::{names_of, written};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
-
-/// Everything that is known while the text of a role is read.
-pub(super) struct Reader<'a> {
-    pub(super) file: &'a str,
-    pub(super) body: Body,
-    /// Leaves by the way they are written: `p.h[0].weight`.
-    pub(super) leaves: HashMap<String, usize>,
-    pub(super) holes: HashMap<String, u32>,
-    pub(super) functions: HashMap<&'a str, (usize, Function<'a>)>,
-    pub(super) hints: Hints<'a>,
-    /// What is still allowed, so that functions that call each other cannot grow without end.
-    pub(super) budget: usize,
-    pub(super) exchanged: HashMap<StepId, TensorId>,
-    pub(super) in_backward: bool,
-}
 
 /// Operators in all calls of a role.
 const MOST_OPS: usize = 1_000_000;
@@ -76,41 +61,7 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
     program.groupings.iter().map(|grouping| group(grouping).unwrap_or(0)).collect()
 }
 
-/// Names that mean the same in every program.
-fn is_reserved(name: &str) -> bool {
-    matches!(name, "p" | "rank" | "run" | "torch" | "F" | "ops" | "float" | "_")
-}
-
-/// The names of one function's bufs.
-pub(super) type Scope<'a> = HashMap<&'a str, BufId>;
-
 impl<'a> Reader<'a> {
-    pub(super) fn misuse(&self, line: u32, what: impl Into<String>) -> Error {
-        Error::new("SW0607", what)
-            .at(format!("{}:{line}", self.file))
-            .fix("see docs/emitted-program.md for what may stand there, or compile again")
-    }
-
-    pub(super) fn unknown(&self, line: u32, what: impl Into<String>) -> Error {
-        Error::new("SW0606", what)
-            .at(format!("{}:{line}", self.file))
-            .why("every name is assigned once in a function, before it is used")
-            .fix("correct the name, or compile again")
-    }
-
-    pub(super) fn new_buf(&mut self, name: &str, tensor: TensorId, grad: bool) -> BufId {
-        let id = BufId::new(self.body.bufs.len());
-        self.body.bufs.push(Buf { name: name.to_owned(), tensor, grad });
-        id
-    }
-
-    pub(super) fn define(&self, scope: &mut Scope<'a>, name: &'a str, buf: BufId, line: u32) -> Result<()> {
-        if is_reserved(name) || self.functions.contains_key(name) || scope.insert(name, buf).is_some() {
-            return Err(self.unknown(line, format!("the name `{name}` is taken and is assigned again")));
-        }
-        Ok(())
-    }
-
     fn inputs(&mut self, role: &RoleTable, forward: &Function<'a>) -> Result<()> {
         let names = self.params(forward, role.inputs.len())?.to_vec();
         for (name, tensor) in names.iter().zip(&role.inputs) {
@@ -204,82 +155,5 @@ impl<'a> Reader<'a> {
             found.push(methods.instr(targets, unpack, value)?);
         }
         Ok(found)
-    }
-
-    /// The leaf that an expression is, if it begins with `p`.
-    pub(super) fn leaf(&self, expr: &Expr<'a>, tree: &str, line: u32) -> Result<usize> {
-        let mut text = String::with_capacity(tree.len() + 32);
-        text.push_str(tree);
-        self.path(expr, &mut text, line)?;
-        let found = self.leaves.get(text.as_str()).copied();
-        found.ok_or_else(|| self.unknown(line, format!("this rank has no leaf `{text}`")))
-    }
-
-    /// Writes what follows `p` in the one way in which leaves are written.
-    pub(super) fn path(&self, expr: &Expr<'a>, text: &mut String, line: u32) -> Result<()> {
-        let strange = || self.misuse(line, "a path in `p` is written in an unknown way");
-        match expr {
-            Expr::Name("p") => {}
-            Expr::Attr(object, name) => {
-                self.path(object, text, line)?;
-                text.push('.');
-                text.push_str(name);
-            }
-            Expr::Index(object, subscripts) => {
-                self.path(object, text, line)?;
-                match subscripts.as_slice() {
-                    [Expr::Int(index)] if *index >= 0 => text.push_str(&format!("[{index}]")),
-                    [Expr::Str(name)] => {
-                        text.push('[');
-                        crate::python::print::string(text, name);
-                        text.push(']');
-                    }
-                    _ => return Err(strange()),
-                }
-            }
-            _ => return Err(strange()),
-        }
-        Ok(())
-    }
-
-    /// A buf at the level of instructions: a name or a leaf.
-    pub(super) fn buf(&self, scope: &Scope<'a>, expr: &Expr<'a>, line: u32) -> Result<BufId> {
-        if let Expr::Name(name) = expr {
-            let found = scope.get(name).copied();
-            return found.ok_or_else(|| self.unknown(line, format!("`{name}` is not assigned before")));
-        }
-        Ok(self.body.leaves[self.leaf(expr, "p", line)?].buf)
-    }
-
-    /// Leaves are numbered right after the inputs.
-    pub(super) fn is_leaf(&self, buf: BufId) -> bool {
-        let first = self.body.inputs.len();
-        (first..first + self.body.leaves.len()).contains(&buf.index())
-    }
-
-    /// The tensors whose gradients the backward of a call gives, where that can be told.
-    pub(super) fn grad_tensors(&self, step: StepId, count: usize) -> Vec<TensorId> {
-        let call = self.body.forward.iter().find_map(|instr| match instr {
-            Instr::Call(call) if call.step == step => Some(call),
-            _ => None,
-        });
-        let inputs = call.map_or(&[][..], |call| &call.inputs);
-        let tensors = inputs.iter().filter(|buf| !self.is_leaf(**buf)).map(|buf| self.body.buf(*buf).tensor);
-        let found: Vec<TensorId> = tensors.filter(|tensor| self.hints.needs_grad(*tensor)).collect();
-        if found.len() == count { found } else { vec![UNKNOWN; count] }
-    }
-
-    pub(super) fn hole(&self, expr: &Expr<'a>, line: u32) -> Result<Option<Arg>> {
-        match expr {
-            Expr::Attr(object, name) if **object == Expr::Name("rank") => match self.holes.get(*name) {
-                Some(index) => Ok(Some(Arg::Hole(*index))),
-                None => Err(self.unknown(line, format!("ranks of this file have no constant `rank.{name}`"))),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    pub(super) fn code(&mut self) -> Code<'a, '_> {
-        Code { reader: self, ops: vec![] }
     }
 }

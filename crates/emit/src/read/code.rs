@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use diag::{Error, Result};
 use program::{Arg, BufId, LocalOp};
 
-use super::body::Reader;
+use super::reader::Reader;
 use crate::python::{Call, Expr, Function, Stmt, StmtKind};
 use crate::templates;
 
@@ -26,7 +26,11 @@ pub(super) struct Code<'a, 'r> {
     pub(super) ops: Vec<LocalOp>,
 }
 
-impl<'a> Code<'a, '_> {
+impl<'a, 'r> Code<'a, 'r> {
+    pub(super) fn new(reader: &'r mut Reader<'a>) -> Self {
+        Self { reader, ops: vec![] }
+    }
+
     /// The value of an argument of a function, in a scope.
     pub(super) fn argument(&self, names: &Names<'a>, expr: &Expr<'a>, line: u32) -> Result<Value> {
         if let Expr::Name(name) = expr {

@@ -6,8 +6,8 @@ use diag::{Error, Result};
 use graph::TensorId;
 use program::{Arg, BufId, Call, Cut, Grad, GroupingId, Instr, LeafId, Slice, StepId};
 
-use super::body::{Reader, Scope};
-use super::code::{Value, plain};
+use super::code::{Code, Value, plain};
+use super::reader::{Reader, Scope};
 use super::tables::reduction;
 use crate::python::{self, Expr};
 use crate::write::even_sizes;
@@ -123,7 +123,7 @@ impl<'a> Methods<'a, '_> {
             Some(_) => return Err(self.misuse("`recompute` is not True or False")),
         };
         let line = self.line;
-        let mut code = self.reader.code();
+        let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
         let ops = code.ops;
         seen.clear();
@@ -144,7 +144,7 @@ impl<'a> Methods<'a, '_> {
                 Expr::Name(name) if !names.contains_key(name) => {
                     Value::Buf(self.reader.buf(self.scope, arg, line)?)
                 }
-                _ => self.reader.code().argument(&names, arg, line)?,
+                _ => Code::new(self.reader).argument(&names, arg, line)?,
             });
         }
         Ok(values)

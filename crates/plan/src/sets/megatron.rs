@@ -59,7 +59,20 @@ fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {
         && once
         && it.loops.iter().all(|l| kind(l) != Kind::Whole)
         && it.loops.iter().any(|l| ends(kind(l)))
-        && it.loops.iter().any(|&(op, index)| kind(&(op, index)) == Kind::Map && in_weight(model, op, index))
+        && it.loops.iter().any(|&(op, index)| match kind(&(op, index)) {
+            Kind::Map => in_weight(model, op, index),
+            _ => is_vocabulary(model, op, index),
+        })
+}
+
+/// Whether a summed loop runs over a dim of a weight that the model's inputs look up: what an
+/// embedding has of its own, if no projection shares it.
+fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
+    let inputs = model.graph.op(op).inputs();
+    let source = |t: &graph::TensorId| &model.graph.tensor(*t).source;
+    let carriers = model.analysis.op(op).inputs.iter().zip(&inputs).filter(|(c, _)| c.contains(&Some(index)));
+    inputs.iter().any(|t| matches!(source(t), Source::Input { .. }))
+        && carriers.map(|(_, t)| source(t)).all(|s| matches!(s, Source::Param { .. }))
 }
 
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.

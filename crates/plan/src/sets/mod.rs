@@ -45,6 +45,7 @@ struct Axis {
 pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Result<Plan> {
     if !(1..=MOST).contains(&devices) {
         return Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
+            .why("a plan has at least one device, and no more than can be listed")
             .fix(format!("give a number from 1 to {MOST}")));
     }
     let axes = axes(name, devices)?;
@@ -105,9 +106,15 @@ fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     let mut read = vec![];
     for word in name.split(" x ").map(str::trim) {
         let (set, size) = match word.split_once(':') {
-            Some((set, size)) => {
-                (set, Some(size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s)).ok_or_else(|| bad_size(word))?))
-            }
+            Some((set, size)) => (
+                set,
+                Some(
+                    size.parse::<u32>()
+                        .ok()
+                        .filter(|s| (1..=MOST).contains(s))
+                        .ok_or_else(|| bad_size(word))?,
+                ),
+            ),
             None => (word, None),
         };
         let set = ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
@@ -170,12 +177,16 @@ fn near_root(count: u32) -> u32 {
 }
 
 fn bad_size(word: &str) -> Error {
-    Error::new("SW0310", format!("`{word}` needs a size")).why("a size is a whole number, at least 1").fix("write for example `coshard:2`")
+    Error::new("SW0310", format!("`{word}` needs a size"))
+        .why("a size is a whole number, at least 1")
+        .fix("write for example `coshard:2`")
 }
 
 fn unknown(set: &str) -> Error {
     let known: Vec<String> = ALL.iter().map(|s| format!("`{}`", s.name)).collect();
-    Error::new("SW0311", format!("there is no plan named `{set}`")).fix(format!(
+    Error::new("SW0311", format!("there is no plan named `{set}`"))
+        .why("neither a well-known plan nor the path of a plan file is called so")
+        .fix(format!(
         "use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
         known.join(", ")
     ))

@@ -42,6 +42,7 @@ pub(super) const FAMILY: Family = Family {
         "aten.var_mean.correction",
         "aten.var_mean.dim",
         "aten.std_mean.correction",
+        "aten.std_mean.dim",
         "aten.logsumexp.default",
         "aten.norm.Scalar",
         "aten.norm.ScalarOpt_dim",
@@ -114,7 +115,7 @@ fn remaining(input: &[i64], reduced: &[usize], keep: bool) -> Terms {
 fn reduced(op: &Op, rank: usize) -> Option<Vec<usize>> {
     let overload = op.target.rsplit('.').next().unwrap_or_default();
     match (name(op), overload) {
-        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin", _) => dims(op, 1, "dim", rank),
+        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin" | "count_nonzero", _) => dims(op, 1, "dim", rank),
         ("norm", "ScalarOpt_dim") | ("linalg_vector_norm", _) => dims(op, 2, "dim", rank),
         (_, "default" | "Scalar") => Some((0..rank).collect()),
         _ => dims(op, 1, "dim", rank),

@@ -1,0 +1,55 @@
+//! Regions of tensors, in which intervals may lie anywhere: compared, joined and written.
+
+use rules::{Interval, Region};
+
+/// Where an interval begins that may lie anywhere: the value is the same all along the factor, as
+/// that of an expanded tensor is.
+const ANYWHERE: i64 = i64::MIN / 4;
+
+/// `len` elements of a factor, no matter which.
+pub(crate) fn any(len: i64, size: i64) -> Interval {
+    if len == size { Interval::whole(size) } else { Interval { lo: ANYWHERE, hi: ANYWHERE + len } }
+}
+
+pub(crate) fn is_any(i: Interval) -> bool {
+    i.lo == ANYWHERE
+}
+
+/// One interval for both, if there is one.
+pub(crate) fn unify(a: Interval, b: Interval) -> Option<Interval> {
+    match (a, b) {
+        _ if a == b => Some(a),
+        _ if is_any(a) && a.len() == b.len() => Some(b),
+        _ if is_any(b) && a.len() == b.len() => Some(a),
+        _ => None,
+    }
+}
+
+pub(crate) fn unify_all(a: &[Interval], b: &[Interval]) -> Option<Vec<Interval>> {
+    (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| unify(*a, *b)).collect())?
+}
+
+/// Whether a region of the tables is one of its tensor.
+pub(crate) fn fits(region: &Region, factors: &[i64]) -> bool {
+    let inside = |(i, &size): (&Interval, &i64)| 0 <= i.lo && i.lo <= i.hi && i.hi <= size;
+    region.0.len() == factors.len() && region.0.iter().zip(factors).all(inside)
+}
+
+/// `[0..4, :]`: a region, dim by dim.
+pub(crate) fn region_text(factors: &[Vec<i64>], region: &[Interval]) -> String {
+    let mut rest = region.iter();
+    let factor = |(&size, i): (&i64, &Interval)| match *i {
+        i if is_any(i) => format!("{} of {size}", i.len()),
+        i if i == Interval::whole(size) => ":".into(),
+        i => format!("{}..{}", i.lo, i.hi),
+    };
+    let dim = |sizes: &Vec<i64>| {
+        let all: Vec<String> = sizes.iter().zip(rest.by_ref()).map(factor).collect();
+        match all.len() {
+            0 => ":".into(),
+            1 => all[0].clone(),
+            _ => format!("({})", all.join(", ")),
+        }
+    };
+    format!("[{}]", factors.iter().map(dim).collect::<Vec<String>>().join(", "))
+}
