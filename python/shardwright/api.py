@@ -159,8 +159,8 @@ def _from_rank_0(comm: Comm, make: Any) -> Bundle:
     if comm.rank == 0:
         result: Bundle | ShardwrightError
         try:
-            result = make()
-            payload = _pickled(result)
+            bundle: Bundle = make()
+            result, payload = bundle, _pickled(bundle)
         except ShardwrightError as error:
             result, payload = error, pickle.dumps(error)
         except BaseException as error:

@@ -89,7 +89,12 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
     elif callable(plan):
         made = _by_function(graph, plan, devices)
     else:
-        raise PlanError("SW0312", f"{plan!r} is not a plan", why=f"it is a {type(plan).__name__}", fix="give a name, a path, a Plan or a function")
+        raise PlanError(
+            "SW0312",
+            f"{plan!r} is not a plan",
+            why=f"it is a {type(plan).__name__}",
+            fix="give a name, a path, a Plan or a function",
+        )
     if made.devices != devices:
         raise PlanError(
             "SW0313",

@@ -293,6 +293,7 @@ def test_other_inputs_are_refused() -> None:
     assert refusal(lambda: run_local(1, body)) == (
         "error[SW0706]: input x is (4, 4) of torch.float64,"
         " the program is for (5, 4) of torch.float64\n"
+        "  why: a program is made for the shapes and dtypes of its example inputs\n"
         "  help: give inputs of that shape, or compile another program for this one"
     )
 

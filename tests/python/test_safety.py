@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shardwright as sw
 import torch
+from torch import nn
+
+import shardwright as sw
 from equality import assert_equal, reference, run
 from shardwright import api
 from shardwright.capture import capture
 from shardwright.compiling import Bundle, compile_model
 from shardwright.runtime import load_program
-from torch import nn
 
 # Names of modules and parameters cannot have dots.
 CODE = 'getattr(__import__("builtins"), "open")("PWNED", "w")'
@@ -79,7 +80,8 @@ WORDS = {
 }
 # What torch.export would take for code of its own, if it were the name of a module or a parameter.
 REFUSED = {
-    "newline", "indented newline", "return", "return and newline", "end of a string", "end of a single string",
+    "newline", "indented newline", "return", "return and newline", "end of a string",
+    "end of a single string",
     "end of a docstring", "end of a docstring and a line", "end of a single docstring", "backslash and quote",
     "backslash at the end", "quote at the end", "escapes", "form feed", "vertical tab", "separators", "null",
     "control", "right to left", "braces", "comment", "call", "keyword", "constant", "Plan file", "graph file",
@@ -141,9 +143,7 @@ def harmless(role: str) -> Bundle:
 
 @pytest.mark.parametrize("role", ["state", "rest"])
 @pytest.mark.parametrize("title", WORDS)
-def test_a_word_is_never_code(
-    title: str, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_word_is_never_code(title: str, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     word = WORDS[title]
     if title in (REFUSED if role == "state" else REFUSED_KEYS):
@@ -151,7 +151,7 @@ def test_a_word_is_never_code(
             compiled(word, role)
         what = "a part of the model" if role == "state" else "an input"
         assert str(caught.value) == (
-            f"error[SW0120]: {what} has the name {ascii(word)}\n"
+            f"error[SW0120]: {what} has the name {word!a}\n"
             "  why: torch.export writes names into code that it runs, and takes this one apart\n"
             "  help: rename it: letters, digits, underscores and spaces are safe, Python's keywords are not"
         )

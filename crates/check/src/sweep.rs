@@ -2,13 +2,12 @@
 
 use rules::Interval;
 
+/// What is asked of a cell: given the boxes that cover it, and the cell.
+pub(crate) type Visit<'v, T> = &'v mut dyn FnMut(&[usize], &[Interval]) -> Option<T>;
+
 /// Shows `visit` every cell, with the boxes that cover it, until it gives something.
 /// Linear in the boxes (but for sorting) if they form a grid.
-pub(crate) fn sweep<T>(
-    space: &[Interval],
-    boxes: &[&[Interval]],
-    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Option<T>,
-) -> Option<T> {
+pub(crate) fn sweep<T>(space: &[Interval], boxes: &[&[Interval]], visit: Visit<'_, T>) -> Option<T> {
     let all: Vec<usize> = (0..boxes.len()).filter(|&i| boxes[i].iter().all(|i| !i.is_empty())).collect();
     along(space, boxes, &all, &mut Vec::with_capacity(space.len()), visit)
 }
@@ -18,7 +17,7 @@ fn along<T>(
     boxes: &[&[Interval]],
     among: &[usize],
     cell: &mut Vec<Interval>,
-    visit: &mut dyn FnMut(&[usize], &[Interval]) -> Option<T>,
+    visit: Visit<'_, T>,
 ) -> Option<T> {
     let dim = cell.len();
     if dim == space.len() {

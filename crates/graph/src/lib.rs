@@ -116,10 +116,7 @@ impl Dtype {
 
     /// Whether a tensor of this type can carry a gradient.
     pub fn is_float(self) -> bool {
-        matches!(
-            self,
-            Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::C64 | Dtype::C128
-        )
+        matches!(self, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::C64 | Dtype::C128)
     }
 }
 

@@ -101,18 +101,11 @@ fn graphs() -> impl Strategy<Value = Graph> {
 
 fn steps() -> impl Strategy<Value = Step> {
     let dtype = proptest::sample::select(Dtype::ALL.map(|row| row.0).to_vec());
-    let source = (0..4_u8, any::<bool>(), any::<String>(), dtype, vec(0..1000_i64, 0..4)).prop_map(
-        |(kind, flag, text, dtype, shape)| Step::Source { kind, flag, text, dtype, shape },
-    );
+    let source = (0..4_u8, any::<bool>(), any::<String>(), dtype, vec(0..1000_i64, 0..4))
+        .prop_map(|(kind, flag, text, dtype, shape)| Step::Source { kind, flag, text, dtype, shape });
     let outputs = vec(any::<bool>(), 0..4);
     let op = (vec(args(), 0..4), vec(args(), 0..3), outputs, any::<bool>(), any::<String>())
-        .prop_map(|(args, kwargs, outputs, no_grad, text)| Step::Op {
-            args,
-            kwargs,
-            outputs,
-            no_grad,
-            text,
-        });
+        .prop_map(|(args, kwargs, outputs, no_grad, text)| Step::Op { args, kwargs, outputs, no_grad, text });
     prop_oneof![source, op]
 }
 

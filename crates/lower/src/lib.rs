@@ -90,7 +90,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
 
 fn leaving(graph: &Graph, outputs: &Outputs) -> Vec<bool> {
     let scalar = |t: &graph::TensorId| graph.tensor(*t).shape.is_empty() && graph.tensor(*t).dtype.is_float();
-    let any_scalar = graph.outputs.iter().flatten().any(|t| scalar(t));
+    let any_scalar = graph.outputs.iter().flatten().any(scalar);
     let leaves = |t: &Option<graph::TensorId>| {
         t.is_some_and(|t| *outputs == Outputs::All || !any_scalar || scalar(&t))
     };

@@ -93,7 +93,7 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], o
     Class {
         dims: analysis.op(op).clone(),
         factors: inputs.iter().map(|t| analysis.flat(*t)).chain(outputs).collect(),
-        unread: (0..inputs.len()).map(|i| unread(i)).collect(),
+        unread: (0..inputs.len()).map(unread).collect(),
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
         linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
         grads: (inputs.iter().enumerate())
@@ -168,7 +168,7 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
     // Gradients are partial over every split that the operand does not have. An operand that only
     // the first part is given has none from the others.
     let is_grad = |on: On| match on {
-        On::Loop(l) => !carried.contains(&Some(l)) && !(once && reduced(l)),
+        On::Loop(l) => !(carried.contains(&Some(l)) || once && reduced(l)),
         On::Value => !linear && !once,
         On::Copies => false,
     };

@@ -11,7 +11,7 @@ use rules::Reduction;
 use crate::exchange;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::moves::{self, Get, Method, Move};
-use crate::segments::{Segment, Segments};
+use crate::segments::{BUCKET, Segment, Segments};
 use crate::uses::{Context, Reader, UseId, Uses};
 
 pub enum Event {

@@ -183,21 +183,64 @@ pub enum Instr {
     /// `to = from[box]`, on this rank.
     Slice(Slice),
     /// `to = sum of from`, on this rank. Gradients of several uses, brought to one layout.
-    Add { from: Vec<BufId>, to: BufId },
-    AllReduce { step: StepId, group: GroupingId, reduction: Reduction, from: BufId, to: BufId },
-    AllGather { step: StepId, group: GroupingId, from: BufId, to: BufId, cut: Cut },
-    ReduceScatter { step: StepId, group: GroupingId, from: BufId, to: BufId, cut: Cut },
+    Add {
+        from: Vec<BufId>,
+        to: BufId,
+    },
+    AllReduce {
+        step: StepId,
+        group: GroupingId,
+        reduction: Reduction,
+        from: BufId,
+        to: BufId,
+    },
+    AllGather {
+        step: StepId,
+        group: GroupingId,
+        from: BufId,
+        to: BufId,
+        cut: Cut,
+    },
+    ReduceScatter {
+        step: StepId,
+        group: GroupingId,
+        from: BufId,
+        to: BufId,
+        cut: Cut,
+    },
     /// `from` is cut along `send`, the pieces received are joined along `receive`.
-    AllToAll { step: StepId, group: GroupingId, from: BufId, to: BufId, send: Cut, receive: Cut },
+    AllToAll {
+        step: StepId,
+        group: GroupingId,
+        from: BufId,
+        to: BufId,
+        send: Cut,
+        receive: Cut,
+    },
     /// Exact region-by-region transfer, by [`Program::exchanges`]. Also without any other rank.
-    Exchange { step: StepId, from: Vec<BufId>, to: Vec<BufId> },
+    Exchange {
+        step: StepId,
+        from: Vec<BufId>,
+        to: Vec<BufId>,
+    },
     /// All-reduce (sum) the gradients of these leaves, in one bucket.
-    ReduceGradients { step: StepId, group: GroupingId, leaves: Vec<LeafId> },
+    ReduceGradients {
+        step: StepId,
+        group: GroupingId,
+        leaves: Vec<LeafId>,
+    },
     /// Exchange gradients of leaves into gradients of shards; sources and targets in the
     /// [`Exchange`] are this rank's `leaves` and `shards` (indices into [`Table::shards`]).
-    ExchangeGradients { step: StepId, leaves: Vec<LeafId>, shards: Vec<usize> },
+    ExchangeGradients {
+        step: StepId,
+        leaves: Vec<LeafId>,
+        shards: Vec<usize>,
+    },
     /// A buffer of the model gets its new value, at the end of forward.
-    Update { shard: usize, from: BufId },
+    Update {
+        shard: usize,
+        from: BufId,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

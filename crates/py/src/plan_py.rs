@@ -143,6 +143,7 @@ impl Draft {
     }
 
     /// Assigns all parts of an operator, in order.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn place(&self, operator: &Operator, devices: Vec<u32>) -> PyResult<()> {
         self.with(|d| d.place(operator.id, &devices)).map_err(raise)
     }

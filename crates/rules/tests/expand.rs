@@ -19,7 +19,8 @@ fn expand_split(inputs: &str, op: &str, split: &[&str]) -> String {
     let whole = support::graph(inputs, op);
     let origin = whole.op(OpId(0)).clone();
     let mut graph = Graph { ops: vec![], ..whole };
-    let mut builder = Builder::new(&mut graph, origin.clone(), split.iter().map(|d| (*d).to_owned()).collect());
+    let mut builder =
+        Builder::new(&mut graph, origin.clone(), split.iter().map(|d| (*d).to_owned()).collect());
     let family = family_of(&origin.target).expect("it has a family");
     (family.expand.expect("it is rewritten"))(&origin, &mut builder);
     let pieces = builder.pieces;

@@ -51,7 +51,7 @@ def is_safe(name: str) -> bool:
 def odd_name(what: str, name: str) -> CaptureError:
     return CaptureError(
         "SW0120",
-        f"{what} has the name {ascii(name)}",
+        f"{what} has the name {name!a}",
         why="torch.export writes names into code that it runs, and takes this one apart",
         fix="rename it: letters, digits, underscores and spaces are safe, Python's keywords are not",
     )

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .comm import Comm, Ranks
 
-
 Kept = dict[tuple[int, torch.dtype], Tensor]
 
 

@@ -268,8 +268,9 @@ fn taken(line: &Line<'_>, what: &str, first: usize) -> Error {
 
 fn defines(mut line: Line<'_>, name: &str) -> bool {
     match line.word() {
-        Some("op") => outputs(&mut line)
-            .is_ok_and(|outputs| outputs.iter().flatten().any(|(other, ..)| *other == name)),
+        Some("op") => {
+            outputs(&mut line).is_ok_and(|outputs| outputs.iter().flatten().any(|(other, ..)| *other == name))
+        }
         Some("input" | "param" | "buffer" | "const") => line.tensor() == Some(name),
         _ => false,
     }

@@ -187,7 +187,7 @@ fn unknown(set: &str) -> Error {
     Error::new("SW0311", format!("there is no plan named `{set}`"))
         .why("neither a well-known plan nor the path of a plan file is called so")
         .fix(format!(
-        "use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
-        known.join(", ")
-    ))
+            "use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
+            known.join(", ")
+        ))
 }

@@ -115,7 +115,9 @@ fn remaining(input: &[i64], reduced: &[usize], keep: bool) -> Terms {
 fn reduced(op: &Op, rank: usize) -> Option<Vec<usize>> {
     let overload = op.target.rsplit('.').next().unwrap_or_default();
     match (name(op), overload) {
-        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin" | "count_nonzero", _) => dims(op, 1, "dim", rank),
+        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin" | "count_nonzero", _) => {
+            dims(op, 1, "dim", rank)
+        }
         ("norm", "ScalarOpt_dim") | ("linalg_vector_norm", _) => dims(op, 2, "dim", rank),
         (_, "default" | "Scalar") => Some((0..rank).collect()),
         _ => dims(op, 1, "dim", rank),
