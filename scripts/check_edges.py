@@ -53,9 +53,7 @@ def forbidden_edges(metadata: dict[str, Any]) -> list[str]:
     crates = workspace(metadata)
     by_package = {package["name"]: crate for crate, package in crates.items()}
     problems = [
-        f"crate `{crate}` has no line in {Path(__file__).name}"
-        for crate in crates
-        if crate not in ALLOWED
+        f"crate `{crate}` has no line in {Path(__file__).name}" for crate in crates if crate not in ALLOWED
     ]
     for crate, package in crates.items():
         for dependency in package["dependencies"]:
@@ -78,10 +76,7 @@ def knowing_python(metadata: dict[str, Any]) -> list[str]:
         for crate, package in crates_and_ids(metadata)
         if any(names[found].startswith(PYTHON) for found in reachable(package, needs))
     }
-    return [
-        f"crate `{crate}` must not depend on {PYTHON}"
-        for crate in sorted(reaching - MAY_KNOW_PYTHON)
-    ]
+    return [f"crate `{crate}` must not depend on {PYTHON}" for crate in sorted(reaching - MAY_KNOW_PYTHON)]
 
 
 def reachable(start: str, needs: dict[str, list[str]]) -> set[str]:

@@ -8,7 +8,7 @@ loose tolerance.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,9 @@ class Held:
     gradient: Tensor | None
 
 
-def train(model: ParallelModule, args: Sequence[Any], steps: int = STEPS) -> tuple[list[list[Tensor]], list[Held]]:
+def train(
+    model: ParallelModule, args: Sequence[Any], steps: int = STEPS
+) -> tuple[list[list[Tensor]], list[Held]]:
     """The same steps on one rank: losses by step, and what the rank holds at the end."""
     adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
     losses: list[list[Tensor]] = []
@@ -135,13 +137,13 @@ def assemble(ranks: Sequence[tuple[list[list[Tensor]], list[Held]]]) -> Result:
             assert torch.allclose(known, loss, rtol=1e-12, atol=0), "ranks disagree about a loss"
     for _, held in ranks:
         for shard in held:
-            kind = {"param": result.parameters, "buffer": result.buffers}.get(shard.kind)
-            if kind is not None:
-                put(kind, shard, shard.value)
+            tensors = {"param": result.parameters, "buffer": result.buffers}.get(shard.kind)
+            if tensors is not None:
+                put(tensors, shard, shard.value)
             if shard.gradient is not None:
                 put(result.gradients, shard, shard.gradient)
-    for kind, tensors in result.kinds():
-        for name, whole in tensors.items():
+    for kind, wholes in result.kinds():
+        for name, whole in wholes.items():
             if whole.is_floating_point():
                 assert not whole.isnan().any(), f"{kind} {name} is not covered by the ranks' shards"
     return result
@@ -184,6 +186,3 @@ def differences(ours: Result, theirs: Result) -> list[str]:
 def assert_equal(ours: Result, theirs: Result, what: str = "") -> None:
     found = differences(ours, theirs)
     assert not found, f"{what}\n" + "\n".join(found[:12])
-
-
-Named = Mapping[str, Any]

@@ -208,9 +208,7 @@ def backward(run, p, rank, g_loss):
 """
 
 
-def data(
-    world: int, size: int = 5, dropout: float = 0.0, recompute: bool = False
-) -> dict[str, str]:
+def data(world: int, size: int = 5, dropout: float = 0.0, recompute: bool = False) -> dict[str, str]:
     """The batch split, unevenly if need be."""
     tables = _mlp_tables(world, size)
     tables.json["random"] = [{"op": 17, "tensor": 6, "p": dropout}] if dropout else []
@@ -227,11 +225,7 @@ def data(
         )
         start = end
     drop = f"h_1 = ops.dropout(h_1, {dropout}, 17, 0)" if dropout else "pass"
-    source = (
-        DATA.replace("DROP", drop)
-        .replace("COUNT", str(size * 3))
-        .replace("RECOMPUTE", str(recompute))
-    )
+    source = DATA.replace("DROP", drop).replace("COUNT", str(size * 3)).replace("RECOMPUTE", str(recompute))
     return tables.files(all=source)
 
 

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import models
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import models
 from shardwright.capture import CallSpec, Captured, ResultSpec, capture
 from shardwright.capture.trace import trace
 from shardwright.errors import CaptureError, ShardwrightError
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
@@ -84,8 +85,7 @@ def test_dropout_is_kept_and_compared() -> None:
     assert captured.verified
     drops = [line for line in captured.graph_text.splitlines() if "native_dropout" in line]
     assert drops[0].startswith(
-        "op %x f64[4,16,32], _ = aten.native_dropout.default(%add, 0.1, True)"
-        ' in "drop" at "models.py:'
+        'op %x f64[4,16,32], _ = aten.native_dropout.default(%add, 0.1, True) in "drop" at "models.py:'
     )
 
 
@@ -160,9 +160,7 @@ def test_a_constant_on_meta_has_no_value() -> None:
         module = State()
     with pytest.raises(CaptureError) as caught:
         capture(module, (X.to("meta"),))
-    assert "error[SW0112]: the tensor `plain` has no value\n  at: test_capture.py:" in str(
-        caught.value
-    )
+    assert "error[SW0112]: the tensor `plain` has no value\n  at: test_capture.py:" in str(caught.value)
 
 
 # ---- arguments and results -------------------------------------------------------------------

@@ -61,9 +61,7 @@ def _links(page: Path) -> list[str]:
 
 
 def _without_code(text: str) -> str:
-    return re.sub(
-        r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    )
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
 def _resolves(page: Path, link: str) -> bool:
@@ -81,24 +79,18 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_pages_name_exist(page: Path) -> None:
-    named = re.findall(
-        r"`((?:crates|docs|python|scripts|tests/python)/[\w./-]+)`", page.read_text()
-    )
+    named = re.findall(r"`((?:crates|docs|python|scripts|tests/python)/[\w./-]+)`", page.read_text())
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_the_architecture_names_every_crate() -> None:
     crates = {folder.parent.name for folder in (ROOT / "crates").glob("*/Cargo.toml")}
-    named = re.findall(
-        r"^\*\*`crates/(\w+)`\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE
-    )
+    named = re.findall(r"^\*\*`crates/(\w+)`\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(crates)
 
 
 def test_every_dependency_has_a_reason() -> None:
-    listed = set(
-        re.findall(r"^\| `([\w-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
-    )
+    listed = set(re.findall(r"^\| `([\w-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
     assert listed == _rust_dependencies() | _python_dependencies()
 
 

@@ -7,11 +7,11 @@ import functools
 from collections import Counter
 from typing import Any
 
-import equality
-import models
 import pytest
 import torch
 
+import equality
+import models
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture

@@ -46,9 +46,7 @@ def parallel(files: dict[str, str], comm: Comm, **options: Any) -> ParallelModul
 def train(files: dict[str, str], comm: Comm) -> dict[str, Any]:
     """Three steps, each of one or two micro-batches."""
     model = parallel(files, comm)
-    adam = optimizer(
-        model, torch.optim.AdamW, [{"params": ["*.bias"], "weight_decay": 0.0}], lr=0.1
-    )
+    adam = optimizer(model, torch.optim.AdamW, [{"params": ["*.bias"], "weight_decay": 0.0}], lr=0.1)
     losses, norms, grads = [], [], {}
     for micro_batches in (BATCHES[:1], BATCHES[:2], BATCHES[1:]):
         adam.zero_grad(set_to_none=len(micro_batches) == 1)
@@ -205,9 +203,7 @@ def backward(run, p, rank, g_loss):
     run.grad(0, g_loss)
 """
     files = data(1)
-    files["all.py"] = (
-        "seen = []\nimport weakref\ndef note(h): seen.append(weakref.ref(h))\n" + source
-    )
+    files["all.py"] = "seen = []\nimport weakref\ndef note(h): seen.append(weakref.ref(h))\n" + source
 
     def body(rank: int, comm: Comm) -> None:
         model = parallel(files, comm)
@@ -223,9 +219,7 @@ def backward(run, p, rank, g_loss):
 def test_steps_out_of_order_are_refused() -> None:
     files = data(2)
     files["all.py"] = files["all.py"].replace("run.all_reduce(1,", "run.all_reduce(3,")
-    with pytest.raises(
-        RuntimeFault, match=r"SW0707\]: communication 2 \(reduce_gradients\) comes after 3"
-    ):
+    with pytest.raises(RuntimeFault, match=r"SW0707\]: communication 2 \(reduce_gradients\) comes after 3"):
         run_local(2, lambda rank, comm: train(files, comm))
 
 
@@ -277,9 +271,7 @@ def test_full_state_dict_goes_around() -> None:
     def body(rank: int, comm: Comm) -> tuple[Any, Any]:
         model = parallel(zero(), comm)
         model.load_full_state_dict(other)
-        return model.full_state_dict(), {
-            name: tuple(v.shape) for name, v in model.state_dict().items()
-        }
+        return model.full_state_dict(), {name: tuple(v.shape) for name, v in model.state_dict().items()}
 
     for full, local in run_local(2, body):
         assert all(torch.equal(full[name], other[name]) for name in other)

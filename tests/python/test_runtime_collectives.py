@@ -61,9 +61,7 @@ def check_gather(comm: Comm) -> None:
 def check_scatter(comm: Comm) -> None:
     for at, sizes, factors in CUTS.values():
         for ranks in (EVERYONE, MIXED):
-            total = sum(
-                (tensor(rank, *SHAPE) for rank in ranks), torch.zeros(SHAPE, dtype=torch.float64)
-            )
+            total = sum((tensor(rank, *SHAPE) for rank in ranks), torch.zeros(SHAPE, dtype=torch.float64))
             expected = pieces(total, factors or [[24], [5]], at, sizes)[ranks.index(comm.rank)]
             even = None if len(set(sizes)) == 1 else sizes
             ours = reduce_scatter(comm, tensor(comm.rank, *SHAPE), ranks, at, even, factors)
@@ -79,9 +77,7 @@ def check_all_to_all(comm: Comm) -> None:
             expected = pieces(whole, factors or [[24], [5]], at, sizes)[own]
             send_factors = factors and [[2, 3, 4], [counts[own]]]
             receive_factors = others and [[2, sizes[own], 4], [5]]
-            ours = all_to_all(
-                comm, given, ranks, (at, None, send_factors), (to, counts, receive_factors)
-            )
+            ours = all_to_all(comm, given, ranks, (at, None, send_factors), (to, counts, receive_factors))
             assert torch.equal(ours, expected)
 
 
@@ -121,9 +117,7 @@ def check_exchange(comm: Comm) -> None:
         expected[:, 1:, :, 2:] = full.view(2, 3, 4, 5)[:, 1:, :, 2:]
         if op == "sum":
             expected[:, 1:2, :, 2:] *= 2
-        wanted = [cut(full, FACTORS, overlap), expected.view(SHAPE), cut(full, FACTORS, right)][
-            comm.rank
-        ]
+        wanted = [cut(full, FACTORS, overlap), expected.view(SHAPE), cut(full, FACTORS, right)][comm.rank]
         assert len(targets) == 1
         assert torch.equal(targets[0], wanted)
 

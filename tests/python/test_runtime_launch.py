@@ -58,9 +58,7 @@ def test_the_error_of_the_failing_rank_comes_first() -> None:
 
 def test_a_killed_rank_ends_the_others() -> None:
     start = time.monotonic()
-    with pytest.raises(
-        RuntimeFault, match=r"rank 1 failed\n  why: the process died \(killed by signal 9\)"
-    ):
+    with pytest.raises(RuntimeFault, match=r"rank 1 failed\n  why: the process died \(killed by signal 9\)"):
         launch(_die, 3)
     assert time.monotonic() - start < 30
 

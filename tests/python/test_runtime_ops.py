@@ -38,9 +38,7 @@ def test_parts_of_a_pick_add_up(ignore: int) -> None:
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([[0, 6, 2], [ignore, 3, 5]])
     whole = F.nll_loss(-x, targets.clamp(min=-100), ignore_index=ignore, reduction="none") * -1
-    total = sum(
-        -ops.pick(-x[:, lo:hi], targets, 1, lo, ignore) for lo, hi in [(0, 3), (3, 7), (7, 7)]
-    )
+    total = sum(-ops.pick(-x[:, lo:hi], targets, 1, lo, ignore) for lo, hi in [(0, 3), (3, 7), (7, 7)])
     assert isinstance(total, Tensor)
     close(total, -whole)
     close(
@@ -52,9 +50,7 @@ def test_parts_of_a_pick_add_up(ignore: int) -> None:
 def test_empty_parts_still_need_gradients() -> None:
     weight = torch.randn(0, 3, requires_grad=True)
     assert ops.embedding_shard(weight, torch.tensor([1]), 5, -1).requires_grad
-    assert ops.pick(
-        torch.randn(2, 0, requires_grad=True), torch.tensor([1, 2]), 1, 0, -100
-    ).requires_grad
+    assert ops.pick(torch.randn(2, 0, requires_grad=True), torch.tensor([1, 2]), 1, 0, -100).requires_grad
 
 
 def test_parts_of_a_mean_add_up() -> None:
@@ -91,8 +87,7 @@ def test_dropout_is_keyed_by_region(drawing: Any) -> None:
 
 def test_keys_are_stable() -> None:
     keys = {
-        key_of(*numbers, ((0, 1),))
-        for numbers in [(0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0)]
+        key_of(*numbers, ((0, 1),)) for numbers in [(0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0)]
     }
     assert len(keys) == 4
     assert key_of(0, 1, 2, 3, ((0, 4), (1, 2))) == 12683734703416064591
@@ -108,9 +103,7 @@ def test_keys_are_stable() -> None:
         (False, "bool with an empty row"),
     ],
 )
-def test_attention_without_dropped_places_is_attention(
-    drawing: Any, causal: bool, mask: str | None
-) -> None:
+def test_attention_without_dropped_places_is_attention(drawing: Any, causal: bool, mask: str | None) -> None:
     q = torch.randn(2, 4, 5, 8, dtype=torch.float64)
     k, v = (
         torch.randn(2, 2, 6, 8, dtype=torch.float64),
@@ -118,11 +111,7 @@ def test_attention_without_dropped_places_is_attention(
     )
     given: Tensor | None = None
     if mask:
-        given = (
-            torch.randn(5, 6) > 0
-            if mask.startswith("bool")
-            else torch.randn(5, 6, dtype=torch.float64)
-        )
+        given = torch.randn(5, 6) > 0 if mask.startswith("bool") else torch.randn(5, 6, dtype=torch.float64)
     if given is not None and "row" in str(mask):
         given[2] = False
     ours = ops.attention(q, k, v, given, 1e-12, causal, 0.3, True, 17, 0)
@@ -132,9 +121,7 @@ def test_attention_without_dropped_places_is_attention(
     )
 
 
-def _step(
-    files: dict[str, str], comm: Comm, randomness: str, steps: int = 1
-) -> tuple[list[Tensor], Tensor]:
+def _step(files: dict[str, str], comm: Comm, randomness: str, steps: int = 1) -> tuple[list[Tensor], Tensor]:
     generator = torch.Generator().manual_seed(11)
     model = ParallelModule(
         load_program(files), comm, STATE, randomness=randomness, generator=generator, seed=4

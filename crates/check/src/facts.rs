@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use graph::{Arg, Graph, OpId, TensorId};
+use graph::{Graph, OpId, TensorId};
 use rules::local::unchanged;
 use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
 
@@ -156,7 +156,7 @@ impl<'g> Facts<'g> {
             let local = whole(self.graph, self.analysis, id);
             let random = unkeyed(&self.graph.op(id).target) || KEYED.contains(&&local.target[..]);
             let creates = !reads(&local);
-            let key = self.key(id, random, creates.then_some(&local));
+            let key = self.key(id, random, creates, &local);
             let canon = *known.entry(key).or_insert(id);
             self.canon[id.index()] = canon;
             let pairs = self.graph.op(id).outputs.iter().zip(&self.graph.op(canon).outputs);
@@ -190,33 +190,21 @@ impl<'g> Facts<'g> {
         }
     }
 
-    /// What makes two operators the same, layouts included.
-    fn key(&self, id: OpId, random: bool, created: Option<&LocalOp>) -> String {
+    /// What makes two operators the same: what they execute, on what, and their layouts.
+    fn key(&self, id: OpId, random: bool, creates: bool, local: &LocalOp) -> String {
         let op = self.graph.op(id);
         let unique = random.then_some(id);
-        let args: Vec<Arg> = op.args.iter().map(|arg| self.classed(arg)).collect();
-        let kwargs: Vec<(&String, Arg)> =
-            op.kwargs.iter().map(|(name, arg)| (name, self.classed(arg))).collect();
+        let dims = self.analysis.op(id);
+        let read: Vec<_> = op.inputs().into_iter().map(|t| self.class(t)).zip(&dims.inputs).collect();
+        let read = if creates { vec![] } else { read };
         let made: Vec<_> = (op.outputs.iter().flatten())
             .map(|t| {
                 (self.graph.tensor(*t).dtype, &self.graph.tensor(*t).shape, &self.analysis.factors[t.index()])
             })
             .collect();
         let present: Vec<bool> = op.outputs.iter().map(Option::is_some).collect();
-        let dims = self.analysis.op(id);
-        let layout = format!("{} {unique:?} {made:?} {present:?} {dims:?}", op.no_grad);
-        match created {
-            Some(local) => format!("{local:?} {layout}"),
-            None => format!("{} {args:?} {kwargs:?} {layout}", op.target),
-        }
-    }
-
-    fn classed(&self, arg: &Arg) -> Arg {
-        match arg {
-            Arg::Tensor(id) => Arg::Tensor(self.class(*id)),
-            Arg::List(items) => Arg::List(items.iter().map(|item| self.classed(item)).collect()),
-            other => other.clone(),
-        }
+        let carried = (&dims.loops, &dims.outputs);
+        format!("{local:?} {read:?} {} {unique:?} {made:?} {present:?} {carried:?}", op.no_grad)
     }
 
     fn op_facts(&self, id: OpId) -> OpFacts {

@@ -33,9 +33,7 @@ class CallSpec:
     names: tuple[str, ...]
 
     @staticmethod
-    def of_call(
-        forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> CallSpec:
+    def of_call(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpec:
         signature = inspect.signature(forward)
         named, tree = _flatten(bind(signature, args, kwargs))
         leaves = tuple(_encode(leaf) for _, leaf in named)
@@ -57,7 +55,7 @@ class CallSpec:
 
     def input_names(self) -> list[str]:
         """What a person calls the tensors, such as ``batch['tokens']``; by position."""
-        return [name for name, leaf in zip(self.names, self.leaves) if leaf == _TENSOR]
+        return [name for name, leaf in zip(self.names, self.leaves, strict=False) if leaf == _TENSOR]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the graph's ``input`` lines."""
@@ -71,7 +69,7 @@ class CallSpec:
         return [leaf for _, leaf in named if isinstance(leaf, Tensor)]
 
     def _compare_leaves(self, named: list[tuple[str, Any]]) -> None:
-        ours, theirs = dict(zip(self.names, self.leaves)), dict(named)
+        ours, theirs = dict(zip(self.names, self.leaves, strict=False)), dict(named)
         for name, leaf in ours.items():
             if name not in theirs:
                 raise _other_call(f"the argument `{name}` is missing in this call")

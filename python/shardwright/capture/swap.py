@@ -40,9 +40,7 @@ class Fake:
 
     def _make(self, tensor: Tensor) -> Tensor:
         with self.mode, torch.no_grad():
-            return torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu"
-            )
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
 
     def _make_for_module(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, nn.Parameter):

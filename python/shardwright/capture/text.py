@@ -92,9 +92,7 @@ def print_graph(
 
 
 class _Printer:
-    def __init__(
-        self, module: nn.Module, program: ExportedProgram, names: Names, sources: Sources
-    ) -> None:
+    def __init__(self, module: nn.Module, program: ExportedProgram, names: Names, sources: Sources) -> None:
         self.module = module
         self.program = program
         self.state = names
@@ -139,16 +137,14 @@ class _Printer:
             buffer = self.module.get_buffer(first)
             nodes = self.sources.buffers.get(first, [])
             typed = self.define_state(nodes[0] if nodes else None, "b_" + first, buffer)
-            self.tensors.update({node: self.tensors[nodes[0]] for node in nodes})
+            self.tensors.update(dict.fromkeys(nodes, self.tensors[nodes[0]]))
             transient = "" if first in self.state.persistent else " transient"
             found.append(f"buffer {typed} {_quoted(first)}{transient}")
         return found
 
     def constants(self) -> list[str]:
         named = self.sources.constants.items()
-        return [
-            f"const {self.define(n, f'c_{i}')} {_quoted(name)}" for i, (name, n) in enumerate(named)
-        ]
+        return [f"const {self.define(n, f'c_{i}')} {_quoted(name)}" for i, (name, n) in enumerate(named)]
 
     def define_state(self, node: fx.Node | None, wanted: str, tensor: Tensor) -> str:
         name = self.fresh(wanted)
@@ -181,9 +177,7 @@ class _Printer:
         outputs = ", ".join(self.results(node))
         path, place = self.path(node), lines.short(node.stack_trace)
         region = " nograd" if is_no_grad(node) else ""
-        return (
-            f"op {outputs} = {target}({arguments}) in {_quoted(path)} at {_quoted(place)}{region}"
-        )
+        return f"op {outputs} = {target}({arguments}) in {_quoted(path)} at {_quoted(place)}{region}"
 
     def results(self, node: fx.Node) -> list[str]:
         """The results, named as the model names them, else after the operator."""
@@ -193,7 +187,7 @@ class _Printer:
             return [self.define(node, assigned[0] if len(assigned) == 1 else self.numbered(node))]
         if not isinstance(value, (tuple, list)):
             raise data_dependent(lines.with_source(node.stack_trace))
-        readers = {user.args[1]: user for user in node.users}
+        readers = {int(user.args[1]): user for user in node.users}  # type: ignore[arg-type]
         if len(assigned) == len(value):
             names = dict(enumerate(assigned))
         elif len(assigned) == len(readers) == 1:

@@ -32,9 +32,7 @@ _DATA_DEPENDENT = (
 )
 
 
-def trace(
-    module: nn.Module, names: Names, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> ExportedProgram:
+def trace(module: nn.Module, names: Names, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
     program = _export(module, args, kwargs)
     _inline_regions(program)
@@ -90,7 +88,7 @@ def _quiet() -> Iterator[None]:
                 yield
             sys.stderr.write(printed.getvalue())
         finally:
-            for logger, level in zip(loggers, levels):
+            for logger, level in zip(loggers, levels, strict=False):
                 logger.setLevel(level)
 
 
@@ -168,7 +166,7 @@ def _body(owner: fx.GraphModule, call: fx.Node) -> tuple[fx.GraphModule, list[An
 
 def _copy_body(body: fx.GraphModule, call: fx.Node, operands: list[Any]) -> Sequence[Any]:
     """Copies the nodes of a region before its call; returns its results."""
-    copies: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), operands))
+    copies: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=False))
     results: Any = ()
     for node in body.graph.nodes:
         if node.op == "output":
@@ -261,7 +259,7 @@ def _mutated(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
-    named = {arg.name: value for arg, value in zip(schema.arguments, node.args)} | node.kwargs
+    named = {arg.name: value for arg, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
     written = [arg.name for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
     return [v for name in written if isinstance(v := named.get(name), fx.Node)]
 

@@ -31,8 +31,7 @@ _TOLERANCE = {
 _COARSE = 2e-2
 _SEED = 1234
 _RANDOM_NOTE = (
-    "graph and module were not compared:"
-    " their random operators draw different numbers from one seed"
+    "graph and module were not compared: their random operators draw different numbers from one seed"
 )
 
 

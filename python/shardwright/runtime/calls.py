@@ -106,8 +106,7 @@ def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEd
     if len(grads) != len(saved.edges):
         raise RuntimeFault(
             "SW0708",
-            f"backward gives {len(grads)} gradients to a call,"
-            f" of whose results {len(saved.edges)} need one",
+            f"backward gives {len(grads)} gradients to a call, of whose results {len(saved.edges)} need one",
             why="the program and PyTorch disagree about what is differentiable",
             fix="report this as a bug, with the model",
         )

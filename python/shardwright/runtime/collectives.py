@@ -56,11 +56,7 @@ class Cut:
 
 def all_reduce(comm: Comm, x: Tensor, ranks: Ranks, op: str) -> Tensor:
     y = _reducible(x, op)
-    y = (
-        y.clone(memory_format=torch.contiguous_format)
-        if y.data_ptr() == x.data_ptr()
-        else y.contiguous()
-    )
+    y = y.clone(memory_format=torch.contiguous_format) if y.data_ptr() == x.data_ptr() else y.contiguous()
     if len(ranks) > 1 and y.numel():
         comm.all_reduce(y, ranks, {"any": "max", "all": "min"}.get(op, op)).wait()
     return y if y.dtype == x.dtype else y.to(x.dtype)

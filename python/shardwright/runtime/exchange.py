@@ -104,9 +104,7 @@ def _nonempty(messages: dict[int, Tensor]) -> dict[int, Tensor]:
     return {peer: message for peer, message in messages.items() if message.numel()}
 
 
-def _target(
-    comm: Comm, part: Part, at: int, found: dict[int, list[Tensor]], dtype: torch.dtype
-) -> Tensor:
+def _target(comm: Comm, part: Part, at: int, found: dict[int, list[Tensor]], dtype: torch.dtype) -> Tensor:
     frame = part.targets[at]
     factors = local_factors(frame, part.factors)
     pieces = [(part.receives[giver][n].region, found[giver][n]) for giver, n in part.arrivals[at]]

@@ -45,17 +45,11 @@ def _stored(statement: ast.stmt) -> set[str]:
     if not isinstance(statement, ast.Assign):
         return set()
     targets = [child for target in statement.targets for child in ast.walk(target)]
-    return {
-        node.id
-        for node in targets
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    return {node.id for node in targets if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _captured(function: ast.FunctionDef) -> set[str]:
     """Names that inner functions may read later."""
     inner = (ast.Lambda, ast.FunctionDef, ast.GeneratorExp)
-    nodes = [
-        node for node in ast.walk(function) if isinstance(node, inner) and node is not function
-    ]
+    nodes = [node for node in ast.walk(function) if isinstance(node, inner) and node is not function]
     return {name for node in nodes for name in _names(node)}

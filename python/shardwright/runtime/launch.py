@@ -188,9 +188,7 @@ def _received(rank: int, pipe: Connection, process: Any) -> _Report:
 
 def _failure(reports: list[_Report]) -> RuntimeFault:
     failed = [report for report in reports if report.trace]
-    first = min(
-        failed, key=lambda report: (any(echo in report.trace for echo in ECHOES), report.time)
-    )
+    first = min(failed, key=lambda report: (any(echo in report.trace for echo in ECHOES), report.time))
     others = [str(report.rank) for report in failed if report is not first]
     also = f"\n(then also failed: ranks {', '.join(others)})" if others else ""
     return RuntimeFault("SW0712", f"rank {first.rank} failed", why=first.trace.rstrip() + also)

@@ -42,9 +42,7 @@ def run_local(world: int, fn: Callable[[int, LocalComm], Result]) -> list[Result
         finally:
             meeting.leave(rank)
 
-    threads = [
-        threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)
-    ]
+    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,9 +109,7 @@ class LocalWorld:
             for rank, (kind, ranks, number) in sorted(self._waiting.items())
         ]
         waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
-        self.error = RuntimeFault(
-            "SW0717", "the ranks wait for each other for ever", why="; ".join(waits)
-        )
+        self.error = RuntimeFault("SW0717", "the ranks wait for each other for ever", why="; ".join(waits))
         self._changed.notify_all()
 
 

@@ -145,9 +145,7 @@ class _Outside(torch.autograd.Function):
     """The program as one node of the caller's graph."""
 
     @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any
-    ) -> Any:
+    def forward(ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any) -> Any:
         ctx.program_backward = backward
         return tuple(box[0].detach() for box in boxes)
 
@@ -178,21 +176,14 @@ def _differentiable(run: Run, outputs: Sequence[Any]) -> list[Any]:
 
 def _seeded(run: Run) -> list[int]:
     """The positions of the outputs for which this rank's backward takes a seed."""
-    return [
-        at
-        for at, output in enumerate(run.worker.role.outputs)
-        if output is not None and output.grad
-    ]
+    return [at for at, output in enumerate(run.worker.role.outputs) if output is not None and output.grad]
 
 
 def _places(run: Run, outputs: Sequence[Any]) -> list[int]:
     """The positions of this rank's outputs that need a gradient on any rank."""
     roles = run.worker.program.roles
     needed = {
-        at
-        for role in roles
-        for at, output in enumerate(role.outputs)
-        if output is not None and output.grad
+        at for role in roles for at, output in enumerate(role.outputs) if output is not None and output.grad
     }
     return [at for at in sorted(needed) if isinstance(outputs[at], Tensor)]
 

@@ -17,9 +17,7 @@ def cut(x: Tensor, factors: Sequence[Sequence[int]], region: Sequence[tuple[int,
     return regions.cut(x, factors, tuple(region))
 
 
-def mean(
-    x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch.dtype | None
-) -> Tensor:
+def mean(x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch.dtype | None) -> Tensor:
     return x.sum(list(dims), keepdim, dtype=dtype) / count
 
 

@@ -98,12 +98,7 @@ def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, 
     """For each trainable tensor its group; refuses names that match nothing, or two groups."""
     tensors = [tensor for tensor in program.parameters() if tensor.trainable]
     patterns = [list(group["params"]) for group in groups]
-    unused = [
-        p
-        for names in patterns
-        for p in names
-        if not any(_matches(t, p) for t in program.parameters())
-    ]
+    unused = [p for names in patterns for p in names if not any(_matches(t, p) for t in program.parameters())]
     if unused:
         raise RuntimeFault(
             "SW0716",
@@ -112,9 +107,7 @@ def _assign(program: Program, groups: Sequence[Mapping[str, Any]]) -> dict[int, 
         )
     chosen: dict[int, int | None] = {}
     for tensor in tensors:
-        found = [
-            at for at, names in enumerate(patterns) if any(_matches(tensor, name) for name in names)
-        ]
+        found = [at for at, names in enumerate(patterns) if any(_matches(tensor, name) for name in names)]
         if len(found) > 1:
             raise RuntimeFault(
                 "SW0716",
@@ -150,8 +143,4 @@ def _split_parameters(program: Program) -> list[str]:
     """Names of parameters of which some rank has only a part."""
     held: list[tuple[int, Region]] = [shard for table in program.ranks for shard in table.shards]
     split = {number for number, region in held if region != whole(program.tensors[number].factors)}
-    return [
-        tensor.names[0]
-        for tensor in program.parameters()
-        if tensor.id in split and tensor.trainable
-    ]
+    return [tensor.names[0] for tensor in program.parameters() if tensor.id in split and tensor.trainable]

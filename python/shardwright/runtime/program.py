@@ -287,9 +287,7 @@ def _own_version() -> str | None:
     import shardwright
 
     try:
-        return getattr(shardwright, "__version__", None) or importlib.metadata.version(
-            "shardwright"
-        )
+        return getattr(shardwright, "__version__", None) or importlib.metadata.version("shardwright")
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -306,9 +304,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         tensors={tensor.id: tensor for tensor in tensors},
         roles=[_role(entry) for entry in tables["roles"]],
         ranks=[_rank(entry, regions) for entry in tables["ranks"]],
-        exchanges={
-            int(step): _exchange(entry, regions) for step, entry in tables["exchanges"].items()
-        },
+        exchanges={int(step): _exchange(entry, regions) for step, entry in tables["exchanges"].items()},
         random=[Draw(**entry) for entry in tables.get("random", [])],
         files=texts,
         folder=folder,
@@ -326,9 +322,7 @@ def _role(entry: dict[str, Any]) -> Role:
         holes=entry["holes"],
         inputs=entry["inputs"],
         leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
-        outputs=[
-            output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]
-        ],
+        outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         grads={
             int(step): Needs(needs["arguments"], needs["results"])
             for step, needs in entry.get("grads", {}).items()
@@ -342,10 +336,7 @@ def _rank(entry: dict[str, Any], regions: list[Region]) -> RankTable:
         shards=[(tensor, regions[region]) for tensor, region in entry["shards"]],
         leaves=[(shard, regions[region]) for shard, region in entry["leaves"]],
         inputs=[regions[region] for region in entry["inputs"]],
-        random={
-            int(op): [regions[slot] for slot in slots]
-            for op, slots in entry.get("random", {}).items()
-        },
+        random={int(op): [regions[slot] for slot in slots] for op, slots in entry.get("random", {}).items()},
     )
 
 

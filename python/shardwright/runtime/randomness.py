@@ -35,9 +35,7 @@ def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region
 
 
 def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
-    def mask(
-        operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device
-    ) -> Tensor:
+    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
         generator = torch.Generator(device)
         generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
         drawn = torch.empty(list(shape), dtype=torch.bool, device=device)
@@ -54,9 +52,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
         for slot, region in enumerate(regions.get(draw.op, [])):
             kept[draw.op, slot] = _part(program, draw, full, region)
 
-    def mask(
-        operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device
-    ) -> Tensor:
+    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
         found = kept.get((operator, slot))
         if found is None or tuple(found.shape) != tuple(shape):
             has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"

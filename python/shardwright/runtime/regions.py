@@ -45,9 +45,7 @@ def contains(outer: Region, inner: Region) -> bool:
 
 def within(region: Region, frame: Region) -> Region:
     """The same region counted from the start of the frame that contains it."""
-    return tuple(
-        (low - start, high - start) for (low, high), (start, _) in zip(region, frame, strict=True)
-    )
+    return tuple((low - start, high - start) for (low, high), (start, _) in zip(region, frame, strict=True))
 
 
 def local_factors(region: Region, factors: Factors) -> list[list[int]]:

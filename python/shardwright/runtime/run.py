@@ -78,9 +78,7 @@ class Run:
 
     # What emitted code calls.
 
-    def call(
-        self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False
-    ) -> Any:
+    def call(self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
         with self._executing():
             if not self._saving:
                 return function(*args)
@@ -178,9 +176,7 @@ class Run:
             own = [leaf for leaf in leaves if leaf.dtype == dtype]
             self._buckets.append(Bucket(self.comm, own, ranks, step, self.worker.kept))
 
-    def exchange_gradients(
-        self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]
-    ) -> None:
+    def exchange_gradients(self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
         if not self._reducing:
             return
         self._settle()

@@ -98,9 +98,7 @@ class Shards:
                     self._owners.setdefault(tensor, []).append((rank, at, region))
         tensor, region = self.table.shards[shard]
         shared = [
-            meet(region, other)
-            for rank, at, other in self._owners[tensor]
-            if (rank, at) < (self.rank, shard)
+            meet(region, other) for rank, at, other in self._owners[tensor] if (rank, at) < (self.rank, shard)
         ]
         return [overlap for overlap in shared if numel(overlap)]
 
@@ -111,11 +109,7 @@ class Shards:
         shard, part = self._shard_of(at), self._part(at)
         base = shard.data.detach()
         pointer = base.data_ptr()
-        if (
-            old
-            and old.pointers[at] == pointer
-            and (part is None or _is_view(old.tensors[at], base))
-        ):
+        if old and old.pointers[at] == pointer and (part is None or _is_view(old.tensors[at], base)):
             return old.tensors[at]
         leaf = base if part is None else cut(base, shard.factors, part)
         leaf.requires_grad_(shard.tensor.trainable)

@@ -31,9 +31,7 @@ def load_full_state_dict(shards: Shards, full: Mapping[str, Tensor]) -> None:
         for shard in shards.held:
             if shard.tensor.saved:
                 name = next(name for name in shard.tensor.names if name in full)
-                shard.data.copy_(
-                    own_copy(full[name], shard.tensor, shard.region, shard.data.device)
-                )
+                shard.data.copy_(own_copy(full[name], shard.tensor, shard.region, shard.data.device))
 
 
 def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
