@@ -55,6 +55,7 @@ def check(name: str, plan: Plan) -> Compiled:
     return compiled
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("plan", "devices"), NAMED)
 def test_named_plans(name: str, plan: str, devices: int) -> None:
