@@ -405,7 +405,6 @@ def test_a_program_that_was_changed(title: str, bundle: Bundle, tmp_path: Path) 
     refused(f"load: {title}", load, DIR=tmp_path)
 
 
-@pytest.mark.xfail(reason="the check takes the table of tensors from the graph, the runtime from the file")
 @pytest.mark.parametrize("title", UNSEEN)
 def test_a_table_that_was_changed(title: str, bundle: Bundle, tmp_path: Path) -> None:
     folder = folder_with(bundle, tmp_path / "program", title)

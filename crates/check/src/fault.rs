@@ -74,10 +74,10 @@ impl From<&Fault> for Error {
         if !parts.is_empty() {
             error = error.at(parts.join(", "));
         }
-        match &fault.why {
-            Some(why) => error.why(why.clone()),
-            None => error,
-        }
+        error.why.clone_from(&fault.why);
+        error.fix(
+            "undo the edit, or compile again; if nothing was edited, this is a bug: report it with the plan",
+        )
     }
 }
 

@@ -19,13 +19,13 @@ use diag::{Error, Result};
 use graph::Graph;
 use program::{Program, Role};
 
-use crate::File;
+use crate::{File, write};
 
 const TABLES: &str = "program.json";
 
 pub(crate) fn program(graph: &Graph, files: &[File]) -> Result<Program> {
-    let text = &file(files, TABLES)?.text;
-    let tables = tables::read(graph, text)?;
+    let written = &file(files, TABLES)?.text;
+    let tables = tables::read(graph, written)?;
     let mut program = tables.program;
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;
@@ -35,8 +35,21 @@ pub(crate) fn program(graph: &Graph, files: &[File]) -> Result<Program> {
     let known = |file: &&File| file.name != TABLES && !tables.files.contains(&file.name);
     match files.iter().find(known) {
         Some(extra) => Err(wrong_files(format!("no role is written in `{}`", extra.name.escape_debug()))),
-        None => Ok(program),
+        None => agree(graph, program, written),
     }
+}
+
+/// The tables hold more than the program: names, dtypes and positions that the runtime relies on. All
+/// of it follows from the graph and the program, so it must be what would be written.
+fn agree(graph: &Graph, program: Program, text: &str) -> Result<Program> {
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    if value(text) == value(&write::tables::text(graph, &program)) {
+        return Ok(program);
+    }
+    Err(Error::new("SW0602", "the tables of `program.json` are not those of the model and the code")
+        .at(TABLES)
+        .why("names, dtypes, positions and random operators follow from the graph and the code")
+        .fix("undo the edit, or compile again"))
 }
 
 fn file<'a>(files: &'a [File], name: &str) -> Result<&'a File> {

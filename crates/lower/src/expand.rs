@@ -51,6 +51,8 @@ pub fn expand(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Expande
         let (graph, analysis, plan) = (graph.clone(), analysis.clone(), plan.clone());
         return Ok(Expanded { graph, analysis, plan, origin });
     }
+    // Tensors are numbered as in the graph's text, so that a program can be proved against that.
+    let new: Graph = new.to_string().parse()?;
     let fresh = Analysis::of(&new);
     let plan = carry(analysis, plan, &new, &fresh, &origin, &pieces);
     plan.validate(&new, &fresh)?;

@@ -87,7 +87,14 @@ impl Compiled {
 #[pyfunction]
 #[pyo3(signature = (plan, outputs = "loss"))]
 pub(crate) fn compile(py: Python<'_>, plan: &Plan, outputs: &str) -> PyResult<Compiled> {
-    let outputs = if outputs == "all" { Outputs::All } else { Outputs::Loss };
+    let outputs = match outputs {
+        "loss" => Outputs::Loss,
+        "all" => Outputs::All,
+        other => {
+            let error = diag::Error::new("SW0402", format!("outputs={other:?} is unknown"));
+            return Err(raise(error.fix("use \"loss\" or \"all\"")));
+        }
+    };
     let inner =
         py.detach(|| compiler::compile(&plan.model.graph, &plan.model.analysis, &plan.plan, &outputs));
     Ok(Compiled { inner: inner.map_err(raise)? })
