@@ -33,6 +33,7 @@ pub(crate) fn file_name(role: &Role) -> String {
     match (ranks.first(), ranks.last()) {
         (Some(first), Some(_)) if ranks.len() == 1 => format!("rank_{}.py", first.0),
         (Some(first), Some(last)) if is_run(ranks) => format!("ranks_{}_{}.py", first.0, last.0),
+        (Some(first), Some(second)) if ranks.len() == 2 => format!("ranks_{}_and_{}.py", first.0, second.0),
         (Some(first), _) => format!("ranks_{}_and_{}_more.py", first.0, ranks.len() - 1),
         (None, _) => "no_ranks.py".to_owned(),
     }
