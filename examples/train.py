@@ -1,6 +1,6 @@
 """A training loop, unchanged but for three lines. Run it on four processes of this machine:
 
-    torchrun --nproc-per-node 4 examples/train.py megatron
+torchrun --nproc-per-node 4 examples/train.py megatron
 """
 
 from __future__ import annotations

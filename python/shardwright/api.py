@@ -77,6 +77,7 @@ def parallelize(
         inputs=inputs,
         randomness=randomness,
         seed=seed,
+        training=module.training,
     )
 
 

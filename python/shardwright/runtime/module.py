@@ -53,8 +53,12 @@ class ParallelModule(nn.Module):
         randomness: str = "keyed",
         seed: int = 0,
         generator: torch.Generator | None = None,
+        training: bool = True,
     ):
         super().__init__()
+        # The mode of the captured forward: dropout and batch norm are what they were then.
+        self.captured_training = training
+        self.train(training)
         self.shards = Shards(program, comm.rank, source, comm.device)
         self.worker = Worker(
             program, comm, self.shards, seed=seed, randomness=randomness, generator=generator
@@ -134,6 +138,16 @@ class ParallelModule(nn.Module):
         return f"{program.model}, plan {program.plan}, rank {self.comm.rank} of {program.world}"
 
     def _run(self, micro_batch: int, saving: bool) -> Run:
+        if self.training != self.captured_training:
+            ours, theirs = (
+                ("training", "evaluation") if self.captured_training else ("evaluation", "training")
+            )
+            raise RuntimeFault(
+                "SW0728",
+                f"the program is for {ours}, the model is in {theirs} mode",
+                why="dropout and batch norm do something else in the other mode",
+                fix="parallelize the model in that mode too, and load the state dict of this one",
+            )
         masks = self.worker.masks(self.step, micro_batch)
         return Run(self.worker, masks, self.issued, saving=saving)
 
