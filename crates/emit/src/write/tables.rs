@@ -6,6 +6,7 @@ use std::fmt::Write;
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
 use program::{Body, BufId, Exchange, Instr, Program, RankId, Role, Table};
 use rules::Region;
+use serde_json::Value;
 
 use super::file_name;
 use super::role::hole_names;
@@ -50,6 +51,35 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     out.truncate(out.len() - 2);
     out.push_str("\n}\n");
     out
+}
+
+/// Whether what tables say of tensors and of random operators is what the graph says, and no tensor
+/// that a rank holds or is given is left out.
+pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
+    let tables =
+        Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
+    let value = |text: String| serde_json::from_str::<Value>(&text).ok();
+    let list = |key: &str| given.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let id = |entry: &Value| entry.get("id").and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+    let mut said = BTreeSet::new();
+    for entry in list("tensors") {
+        let Some(id) = id(entry).filter(|id| *id < graph.tensors.len()).map(TensorId::new) else {
+            return false;
+        };
+        if tables.tensor(id).and_then(value).as_ref() != Some(entry) || !said.insert(id) {
+            return false;
+        }
+    }
+    let random: Vec<Value> = graph.op_ids().filter_map(|id| random(graph, id)).filter_map(value).collect();
+    random == list("random") && held(program).all(|id| said.contains(&id))
+}
+
+/// The tensors that ranks hold or are given.
+fn held(program: &Program) -> impl Iterator<Item = TensorId> {
+    program.roles.iter().flat_map(|role| {
+        let shards = role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor);
+        role.body.inputs.iter().map(|input| input.tensor).chain(shards)
+    })
 }
 
 /// The table of every rank that has a role.
