@@ -14,7 +14,7 @@ from .comm import Comm
 from .program import Program
 from .run import Issued, Run
 from .shards import Shard, Shards, Source
-from .worker import Worker
+from .worker import Worker, refuse_another_world
 
 
 class Captured(Protocol):
@@ -59,6 +59,7 @@ class ParallelModule(nn.Module):
         # The mode of the captured forward: dropout and batch norm are what they were then.
         self.captured_training = training
         self.train(training)
+        refuse_another_world(program, comm)
         self.shards = Shards(program, comm.rank, source, comm.device)
         self.worker = Worker(
             program, comm, self.shards, seed=seed, randomness=randomness, generator=generator

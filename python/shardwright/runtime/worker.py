@@ -15,6 +15,17 @@ from .regions import cut, local_factors, shape_of, whole
 from .shards import Shards
 
 
+def refuse_another_world(program: Program, comm: Comm) -> None:
+    """Comes before anything that looks for this rank's part of the program."""
+    if program.world != comm.world:
+        raise RuntimeFault(
+            "SW0705",
+            f"the program is for {program.world} ranks, and there are {comm.world}",
+            why="each rank runs one device's part",
+            fix="start as many ranks as the program is for, or compile it again",
+        )
+
+
 class Worker:
     def __init__(
         self,
@@ -26,13 +37,6 @@ class Worker:
         randomness: str = "keyed",
         generator: torch.Generator | None = None,
     ):
-        if program.world != comm.world:
-            raise RuntimeFault(
-                "SW0705",
-                f"the program is for {program.world} ranks, and there are {comm.world}",
-                why="each rank runs one device's part",
-                fix="start as many ranks as the program is for, or compile it again",
-            )
         if randomness not in MODES:
             raise RuntimeFault(
                 "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
