@@ -91,10 +91,7 @@ fn carry(
             let mut splits: Vec<Split> = vec![];
             for split in &old.splits {
                 let on = match (split.on, &labels) {
-                    (On::Loop(index), None) => same_loop(analysis, from, index, fresh, op, None),
-                    (On::Loop(index), Some(labels)) => {
-                        same_loop(analysis, from, index, fresh, op, Some(labels))
-                    }
+                    (On::Loop(index), labels) => same_loop(analysis, from, index, fresh, op, labels.as_ref()),
                     (On::Value, Some(_)) => On::Copies,
                     (on, _) => on,
                 };

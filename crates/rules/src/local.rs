@@ -2,8 +2,6 @@
 
 use graph::{Arg, Dtype, TensorId};
 
-use crate::interval::Interval;
-
 /// An argument of a sub-operator. Tensors are named by their position among the operator's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LocalArg {
@@ -41,12 +39,6 @@ pub struct Part {
     pub outputs: Vec<Vec<i64>>,
     /// Which of this rank's parts of a random operator this is; indexes the rank's table of regions.
     pub slot: i64,
-}
-
-impl Part {
-    pub fn interval(&self, dim: usize) -> Option<Interval> {
-        self.start[dim].map(|lo| Interval { lo, hi: lo + self.size[dim] })
-    }
 }
 
 /// The operator itself as a sub-operator, unchanged: tensors become positions.

@@ -199,11 +199,9 @@ impl Projector<'_> {
     }
 
     fn random_region(&mut self, item: &Item) {
-        let cx = self.global.cx;
         let Some((tensor, entry)) = self.writes(item).into_iter().flatten().next() else { return };
         let layout = self.global.interner.get(self.global.uses.written[tensor.index()]);
         let region = layout.entries[entry].region.clone();
-        let _ = cx;
         match self.table.random.iter_mut().find(|(op, _)| *op == item.op) {
             Some((_, slots)) => slots.push(region),
             None => self.table.random.push((item.op, vec![region])),
