@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +14,12 @@ import torch.distributed as dist
 from torch import nn
 
 from .compiling import Bundle, PlanLike, compile_model, require_one_of, sources
-from .errors import RuntimeFault, ShardwrightError
+from .errors import RuntimeFault
+from .further import compiler_of, skeleton_of
+from .handover import from_rank_0
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
-
-KEY = "shardwright/program"
-# How long the other ranks wait for rank 0's program.
-PATIENCE = timedelta(hours=6)
 
 
 def parallelize(
@@ -67,8 +62,9 @@ def parallelize(
             save(bundle, save_to)
         return bundle
 
-    bundle = _from_rank_0(comm, compile_here)
+    bundle = from_rank_0(comm, compile_here)
     program = load_program(bundle.files, digest=bundle.digest, world=world)
+
     return ParallelModule(
         program,
         comm,
@@ -78,6 +74,8 @@ def parallelize(
         randomness=randomness,
         seed=seed,
         training=module.training,
+        skeleton=skeleton_of(module),
+        compile=compiler_of(comm, plan, outputs),
     )
 
 
@@ -149,60 +147,3 @@ def _comm() -> Comm:
         else:
             dist.init_process_group("gloo")
     return TorchComm() if dist.is_initialized() else LocalComm(LocalWorld(1), 0)
-
-
-def _from_rank_0(comm: Comm, make: Any) -> Bundle:
-    """Rank 0 makes it and hands it to the others through the store; an error reaches all of them."""
-    if comm.world == 1:
-        return make()
-    store = dist.distributed_c10d._get_default_store()
-    key = f"{KEY}/{_count()}"
-    if comm.rank == 0:
-        result: Bundle | ShardwrightError
-        try:
-            bundle: Bundle = make()
-            result, payload = bundle, _pickled(bundle)
-        except ShardwrightError as error:
-            result, payload = error, pickle.dumps(error)
-        except BaseException as error:
-            store.set(key, pickle.dumps(_failed(error)))  # type: ignore[arg-type]
-            raise
-        store.set(key, payload)  # type: ignore[arg-type]
-    else:
-        # Capturing and planning a large model takes its time; a rank 0 that dies is noticed elsewhere.
-        store.wait([key], PATIENCE)
-        result = pickle.loads(store.get(key))
-    if isinstance(result, ShardwrightError):
-        raise result
-    return result
-
-
-def _pickled(bundle: Bundle) -> bytes:
-    try:
-        return pickle.dumps(bundle)
-    except Exception as error:  # a default argument of `forward`, say, that is no plain data
-        raise RuntimeFault(
-            "SW0726",
-            "the program cannot be handed to the other ranks",
-            why=f"{type(error).__name__}: {error}",
-            fix="let defaults of `forward`, and classes in its arguments and result, be importable",
-        ) from error
-
-
-def _failed(error: BaseException) -> RuntimeFault:
-    return RuntimeFault(
-        "SW0724",
-        "rank 0 failed while it compiled",
-        why="".join(traceback.format_exception_only(type(error), error)).strip(),
-        fix="look at what rank 0 itself says",
-    )
-
-
-_calls = 0
-
-
-def _count() -> int:
-    """All ranks parallelize their modules in the same order, so the number names the program."""
-    global _calls
-    _calls += 1
-    return _calls

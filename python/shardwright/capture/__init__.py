@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,15 @@ class Captured:
     verified: bool = False
     """Whether graph and module were compared on the example inputs."""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def structure(self) -> Hashable:
+        """By this a program is chosen for a call."""
+        return self.in_spec.structure
+
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of any call, and its tensors."""
+        return self.in_spec.describe(args, kwargs)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the ``input`` lines."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,17 @@ class CallSpec:
     def input_names(self) -> list[str]:
         """What a person calls the tensors, such as ``batch['tokens']``; by position."""
         return [name for name, leaf in zip(self.names, self.leaves, strict=False) if leaf == _TENSOR]
+
+    @property
+    def structure(self) -> Hashable:
+        """What a program is made for besides shapes: the arguments' structure and baked values."""
+        return str(self.tree), tuple(zip(self.names, self.leaves, strict=True))
+
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of any call, and its tensors."""
+        named, tree = _flatten(bind(self.signature, args, kwargs))
+        structure = tuple((name, _encode(leaf)) for name, leaf in named)
+        return (str(tree), structure), [leaf for _, leaf in named if isinstance(leaf, Tensor)]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the graph's ``input`` lines."""

@@ -8,6 +8,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 Ranks = tuple[int, ...]
+
+KEY = "shardwright/message"
+# How long the other ranks wait for rank 0's program.
+PATIENCE = timedelta(hours=6)
 
 
 class Work(Protocol):
@@ -46,6 +51,9 @@ class Comm(Protocol):
 
     def broadcast(self, x: Tensor, source: int) -> None:
         """From one rank to all of the world, in place."""
+
+    def hand(self, message: bytes | None) -> bytes:
+        """Rank 0's message, on all ranks of the world; may take as long as rank 0 takes."""
 
     def barrier(self) -> None: ...
 
@@ -125,11 +133,33 @@ class TorchComm:
     def broadcast(self, x: Tensor, source: int) -> None:
         dist.broadcast(_wire(x), source)
 
+    def hand(self, message: bytes | None) -> bytes:
+        if self.world == 1 and message is not None:
+            return message
+        store = dist.distributed_c10d._get_default_store()
+        key = f"{KEY}/{_count()}"
+        if message is not None:
+            store.set(key, message)  # type: ignore[arg-type]
+            return message
+        # Capturing and planning a large model takes its time; a rank 0 that dies is noticed elsewhere.
+        store.wait([key], PATIENCE)
+        return store.get(key)
+
     def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1, device=self.device))
 
     def _group(self, ranks: Ranks) -> Any:
         return self._groups[frozenset(ranks)]
+
+
+_messages = 0
+
+
+def _count() -> int:
+    """All ranks hand messages over in the same order, so the number names the message."""
+    global _messages
+    _messages += 1
+    return _messages
 
 
 def _default_device() -> torch.device:

@@ -168,6 +168,10 @@ class LocalComm:
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])
 
+    def hand(self, message: bytes | None) -> bytes:
+        found: bytes = self._meet("hand", self._everyone, message)[0]
+        return found
+
     def barrier(self) -> None:
         self._meet("barrier", self._everyone, None)
 

@@ -62,6 +62,11 @@ class TensorInfo:
         return self.kind == "param" and floating and not self.frozen
 
     @property
+    def held(self) -> bool:
+        """Whether it has a value between steps, that the program may change."""
+        return self.kind in ("param", "buffer")
+
+    @property
     def saved(self) -> bool:
         """Whether it belongs to the model's state dict."""
         return self.kind == "param" or (self.kind == "buffer" and self.persistent)

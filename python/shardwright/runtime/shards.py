@@ -59,27 +59,27 @@ class Leaves:
 class Shards:
     """All shards of one rank, in the order of its table."""
 
-    def __init__(
-        self,
-        program: Program,
-        rank: int,
-        source: Source | Mapping[str, Tensor],
-        device: torch.device,
-    ):
+    def __init__(self, program: Program, rank: int, make: Callable[[TensorInfo, Region], Tensor]):
+        """`make` gives a shard's data."""
         self.program, self.rank = program, rank
         self.role, self.table = program.role(rank), program.ranks[rank]
-        get = _lookup(source) if isinstance(source, Mapping) else source
-        self.held = [self._make(get, device, *entry) for entry in self.table.shards]
+        wanted = [(program.tensors[number], region) for number, region in self.table.shards]
+        self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
         self._leaves: Leaves | None = None
         self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
-    def _make(self, source: Source, device: torch.device, number: int, region: Region) -> Shard:
-        tensor = self.program.tensors[number]
-        full = _full(source, tensor)
-        data = own_copy(full, tensor, region, device)
-        if tensor.kind == "param":
-            data = nn.Parameter(data, requires_grad=tensor.trainable)
-        return Shard(tensor, region, data)
+    @staticmethod
+    def loaded(
+        program: Program, rank: int, source: Source | Mapping[str, Tensor], device: torch.device
+    ) -> Shards:
+        """Parts of full tensors, in memory of their own."""
+        get = _lookup(source) if isinstance(source, Mapping) else source
+
+        def make(tensor: TensorInfo, region: Region) -> Tensor:
+            data = own_copy(_full(get, tensor), tensor, region, device)
+            return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
+
+        return Shards(program, rank, make)
 
     def leaves(self) -> Leaves:
         """The leaves for a forward. Those whose shard has got other memory are made again."""

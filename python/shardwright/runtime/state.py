@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -11,14 +11,14 @@ from ..errors import RuntimeFault
 from .comm import Comm
 from .program import Program, TensorInfo
 from .regions import Region, contains, local_factors, numel, shape_of, window
-from .shards import Shards, own_copy
+from .shards import Shard, Shards, own_copy
 
 
 def full_state_dict(shards: Shards, comm: Comm) -> dict[str, Tensor]:
     """Gathered tensor by tensor; tied names share one tensor, as in the model."""
     full: dict[str, Tensor] = {}
     for tensor in shards.program.saved_tensors():
-        gathered = _gather(shards, comm, tensor)
+        gathered = gather(shards, comm, tensor, lambda shard: shard.data.detach())
         full.update(dict.fromkeys(tensor.names, gathered))
     return full
 
@@ -50,14 +50,15 @@ def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
     return found
 
 
-def _gather(shards: Shards, comm: Comm, tensor: TensorInfo) -> Tensor:
+def gather(shards: Shards, comm: Comm, tensor: TensorInfo, value: Callable[[Shard], Tensor]) -> Tensor:
+    """A whole tensor on every rank: the data of its shards, or another value that each has."""
     full = torch.zeros(tensor.shape, dtype=tensor.dtype, device=comm.device)
     for rank, region in owners(shards.program, tensor):
         factors = local_factors(region, tensor.factors)
         part = torch.empty(shape_of(factors), dtype=tensor.dtype, device=comm.device)
         if rank == comm.rank:
-            mine = (s.data for s in shards.held if s.tensor.id == tensor.id and s.region == region)
-            part.copy_(next(mine).detach())
+            mine = (value(s) for s in shards.held if s.tensor.id == tensor.id and s.region == region)
+            part.copy_(next(mine))
         if comm.world > 1 and part.numel():
             comm.broadcast(part, rank)
         there = window(full, tensor.factors, region)

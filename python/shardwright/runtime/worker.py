@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..errors import RuntimeFault
 from .buckets import Kept
@@ -11,7 +10,6 @@ from .comm import Comm
 from .exchange import Part, part_of
 from .program import Program
 from .randomness import MODES, Masks, keyed_masks, single_device_masks
-from .regions import cut, local_factors, shape_of, whole
 from .shards import Shards
 
 
@@ -52,6 +50,17 @@ class Worker:
         self._parts: dict[int, Part] = {}
         comm.prepare(program.groups)
 
+    def sharing(self, program: Program, shards: Shards) -> Worker:
+        """A worker for another program of the same model."""
+        return Worker(
+            program,
+            self.comm,
+            shards,
+            seed=self.seed,
+            randomness=self.randomness,
+            generator=self.generator,
+        )
+
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":
             return single_device_masks(self.program, self.comm.rank, self.generator)
@@ -65,34 +74,3 @@ class Worker:
 
     def exchange_dtype(self, step: int) -> torch.dtype:
         return self.program.tensors[self.program.exchanges[step].tensor].dtype
-
-    def inputs(self, values: list[Tensor], given: str) -> list[Tensor]:
-        """This rank's parts of the caller's tensors, which are `global` or already `local`."""
-        return [self._input(values, at, given) for at in range(len(self.role.inputs))]
-
-    def _input(self, values: list[Tensor], at: int, given: str) -> Tensor:
-        tensor, region = self.program.tensors[self.role.inputs[at]], self.table.inputs[at]
-        expected = tensor.shape
-        if given == "local":
-            expected = shape_of(local_factors(region, tensor.factors))
-        value = values[tensor.position]
-        name = tensor.names[0] if tensor.names else f"number {tensor.position}"
-        if tuple(value.shape) != expected or value.dtype != tensor.dtype:
-            raise RuntimeFault(
-                "SW0706",
-                f"input {name} is {tuple(value.shape)} of {value.dtype},"
-                f" the program is for {expected} of {tensor.dtype}",
-                why="a program is made for the shapes and dtypes of its example inputs",
-                fix="give inputs of that shape, or compile another program for this one",
-            )
-        if value.requires_grad and torch.is_grad_enabled():
-            raise RuntimeFault(
-                "SW0718",
-                f"input {name} requires a gradient",
-                why="the program computes gradients of parameters only",
-                fix="detach the input",
-            )
-        part = value.detach()
-        if given == "global" and region != whole(tensor.factors):
-            part = cut(part, tensor.factors, region)
-        return part.to(self.comm.device)

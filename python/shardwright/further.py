@@ -1,0 +1,44 @@
+"""Further programs of a model: for evaluation, other shapes, other arguments."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .compiling import Bundle, PlanLike, compile_model
+from .handover import from_rank_0
+from .runtime import Comm, load_program
+from .runtime.variants import Compile, Made
+
+
+def skeleton_of(module: nn.Module) -> nn.Module:
+    """A copy of the module whose parameters and buffers have no values."""
+    held = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): _without_value(tensor) for tensor in held})
+
+
+def compiler_of(comm: Comm, plan: PlanLike, outputs: str) -> Compile:
+    """Compiles the model for another call, under the same plan."""
+
+    def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made:
+        def make() -> Bundle:
+            args_, kwargs_ = pytree.tree_map_only(Tensor, _without_value, (tuple(args), dict(kwargs)))
+            return compile_model(skeleton, args_, kwargs_, plan=plan, devices=comm.world, outputs=outputs)[0]
+
+        # Ranks may be threads: nobody runs anything while the model is traced.
+        comm.barrier()
+        bundle = from_rank_0(comm, make)
+        program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
+        return Made(program, bundle.captured, bundle.captured.constants)
+
+    return compile
+
+
+def _without_value(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

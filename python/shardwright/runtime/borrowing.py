@@ -1,0 +1,119 @@
+"""The shards of a further program of a model: the model's own, or borrowed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .comm import Comm
+from .program import Program, TensorInfo
+from .regions import Region, numel, whole
+from .shards import Shard, Shards, own_copy
+from .state import gather
+
+# What names a part in all programs of a model: they may see different factors in one dim.
+Part = tuple[Any, ...]
+
+
+class Borrowed:
+    """`tensors` are those of which some rank reads other parts than it holds; all ranks know them."""
+
+    def __init__(self, program: Program, model: Shards, comm: Comm, constants: Mapping[str, Tensor]):
+        self._model, self._comm, self._constants = model, comm, constants
+        self._ours = {tensor.names[0]: tensor for tensor in model.program.tensors.values() if tensor.held}
+        self.tensors = _in_other_parts(program, model.program)
+        self.shards = Shards(program, comm.rank, self._make)
+        self._model_state: list[Any] | None = None
+        self._buffers: list[Any] = []
+
+    def refresh(self) -> None:
+        """Brings the model's values, if they have changed since."""
+        now = [_state(shard.data) for shard in self._model.held]
+        if not self._any_rank(now != self._model_state):
+            return
+        for tensor in self.tensors:
+            full = gather(self._model, self._comm, self._ours[tensor.names[0]], _data)
+            for shard in _of(self.shards, tensor):
+                with torch.no_grad():
+                    shard.data.copy_(own_copy(full, tensor, shard.region, shard.data.device))
+        self._model_state, self._buffers = now, self._buffers_now()
+
+    def give_back(self, *, gradients: bool) -> None:
+        """Brings the model what a forward has written, and gradients where a backward has made them."""
+        if self._any_rank(self._buffers_now() != self._buffers):
+            for tensor in self.tensors:
+                if tensor.kind == "buffer":
+                    self._bring(tensor, _data, self._model.update)
+        for tensor in self.tensors if gradients else []:
+            held = _of(self.shards, tensor)
+            if tensor.trainable and self._any_rank(any(shard.data.grad is not None for shard in held)):
+                self._bring(tensor, _gradient, self._model.add_gradient)
+                for shard in held:
+                    shard.data.grad = None
+
+    def _bring(
+        self, tensor: TensorInfo, value: Callable[[Shard], Tensor], put: Callable[[int, Tensor], None]
+    ) -> None:
+        full = gather(self.shards, self._comm, tensor, value)
+        ours = self._ours[tensor.names[0]]
+        for at, shard in enumerate(self._model.held):
+            if shard.tensor is ours:
+                put(at, own_copy(full, ours, shard.region, shard.data.device))
+
+    def _make(self, tensor: TensorInfo, region: Region) -> Tensor:
+        device = self._comm.device
+        if tensor.kind == "const":
+            return own_copy(self._constants[tensor.names[0]], tensor, region, device)
+        if tensor not in self.tensors:
+            part = _part(tensor, region)
+            return next(shard.data for shard in self._model.held if _part(shard.tensor, shard.region) == part)
+        empty = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
+        data = own_copy(empty, tensor, region, device)
+        return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
+
+    def _buffers_now(self) -> list[Any]:
+        return [_state(s.data) for t in self.tensors if t.kind == "buffer" for s in _of(self.shards, t)]
+
+    def _any_rank(self, here: bool) -> bool:
+        flag = torch.tensor([int(here)], device=self._comm.device)
+        if self._comm.world > 1:
+            self._comm.all_reduce(flag, tuple(range(self._comm.world)), "max").wait()
+        return bool(flag.item())
+
+
+def _in_other_parts(program: Program, model: Program) -> list[TensorInfo]:
+    found = {}
+    for theirs, ours in zip(program.ranks, model.ranks, strict=True):
+        held = {_part(model.tensors[number], region) for number, region in ours.shards}
+        for number, region in theirs.shards:
+            tensor = program.tensors[number]
+            if tensor.held and _part(tensor, region) not in held:
+                found[number] = tensor
+    return list(found.values())
+
+
+def _part(tensor: TensorInfo, region: Region) -> Part:
+    if region == whole(tensor.factors):
+        return (tensor.names[0], "whole")
+    return (tensor.names[0], str(tensor.factors), region)
+
+
+def _of(shards: Shards, tensor: TensorInfo) -> list[Shard]:
+    return [shard for shard in shards.held if shard.tensor is tensor and numel(shard.region)]
+
+
+def _state(data: Tensor) -> tuple[int, int]:
+    """Another pair whenever the values may be others."""
+    return data.data_ptr(), data._version
+
+
+def _data(shard: Shard) -> Tensor:
+    return shard.data.detach()
+
+
+def _gradient(shard: Shard) -> Tensor:
+    grad = shard.data.grad
+    return torch.zeros_like(shard.data) if grad is None else grad

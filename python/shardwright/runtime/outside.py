@@ -1,0 +1,81 @@
+"""A program as one node of the caller's autograd graph, and what its backward starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import RuntimeFault
+from .run import Run
+
+
+def differentiable(run: Run, outputs: Sequence[Any], after: Callable[[], None]) -> list[Any]:
+    """The outputs as results of one node, also those whose gradient only other ranks need.
+
+    So `loss.backward()` starts the backward of every rank that has the loss. `after` follows it.
+    """
+    found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
+    places, seeded = _places(run, outputs), _seeded(run)
+
+    def backward(grads: Sequence[Tensor]) -> None:
+        run.backward([grad for place, grad in zip(places, grads, strict=True) if place in seeded])
+        after()
+
+    if places:
+        anchor = torch.zeros((), requires_grad=True)
+        values = _Outside.apply(anchor, backward, *([found[place]] for place in places))
+        for place, value in zip(places, values, strict=True):
+            found[place] = value
+    return found
+
+
+def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
+    """The one output that `train_step` can start backward from."""
+    places = _places(run, outputs)
+    scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
+    if places and len(scalars) != 1:
+        raise RuntimeFault(
+            "SW0708",
+            f"train_step needs one scalar output to start from, the model has {len(scalars)}",
+            why="it cannot know how several would be weighted",
+            fix="call the model and `backward` instead, or return the loss alone",
+        )
+    return scalars[0] if scalars else None
+
+
+def seeds_of(run: Run, outputs: Sequence[Any], scale: float) -> list[Tensor]:
+    def seed(x: Tensor) -> Tensor:
+        return torch.full_like(x, scale) if x.dim() == 0 else torch.zeros_like(x)
+
+    return [seed(outputs[place].detach()) for place in _seeded(run)]
+
+
+class _Outside(torch.autograd.Function):
+    """The program as one node of the caller's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any) -> Any:
+        ctx.program_backward = backward
+        return tuple(box[0].detach() for box in boxes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        ctx.program_backward(grads)
+        return (None, None, *(None for _ in grads))
+
+
+def _seeded(run: Run) -> list[int]:
+    """The positions of the outputs for which this rank's backward takes a seed."""
+    return [at for at, output in enumerate(run.worker.role.outputs) if output is not None and output.grad]
+
+
+def _places(run: Run, outputs: Sequence[Any]) -> list[int]:
+    """The positions of this rank's outputs that need a gradient on any rank."""
+    roles = run.worker.program.roles
+    needed = {
+        at for role in roles for at, output in enumerate(role.outputs) if output is not None and output.grad
+    }
+    return [at for at in sorted(needed) if isinstance(outputs[at], Tensor)]

@@ -1,0 +1,157 @@
+"""The programs of one model: one for each mode, structure and shape of a call, over the same shards.
+
+The first is there from the start, and its shards are the model's. Another is made when a call needs
+it, by all ranks together. Where it reads a tensor in the same parts, it shares the memory; what it
+reads in other parts is *borrowed*: brought from the model's shards before a forward, and its
+gradients and new values brought back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from ..errors import RuntimeFault
+from . import inputs
+from .borrowing import Borrowed
+from .program import Program
+from .worker import Worker
+
+# From here on a user should hear that every shape costs a compilation.
+MANY = 8
+
+
+class Captured(Protocol):
+    """How the model is called: between its arguments and results, and lists of tensors."""
+
+    @property
+    def structure(self) -> Hashable:
+        """All that the program depends on besides mode, shapes and dtypes."""
+
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of another call, and its tensors."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]: ...
+
+    def unflatten(self, outputs: Sequence[Tensor | None]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """`structure` is all that a program depends on besides the mode and the tensors' shapes."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    structure: Hashable
+    tensors: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compilation gives."""
+
+    program: Program
+    captured: Captured
+    constants: Mapping[str, Tensor]
+
+
+# Compiles for a call in the mode of the skeleton's modules; all ranks ask together.
+Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Made]
+
+
+@dataclass
+class Variant:
+    worker: Worker
+    captured: Captured
+    borrowed: Borrowed | None = None
+
+    def before(self) -> None:
+        if self.borrowed:
+            self.borrowed.refresh()
+
+    def after(self, *, gradients: bool) -> None:
+        if self.borrowed:
+            self.borrowed.give_back(gradients=gradients)
+
+
+class Variants:
+    """`skeleton` is the model without values; it knows the mode of each of its modules.
+
+    Without a way to compile there is only the first program, for one mode.
+    """
+
+    def __init__(
+        self,
+        first: Variant,
+        given: str,
+        training: bool,
+        skeleton: nn.Module | None = None,
+        compile: Compile | None = None,
+    ):
+        self.first, self.given = first, given
+        self.skeleton = skeleton
+        self._compile = compile
+        self._mode = self._first_mode = self._modes(training)
+        self._first_training = training
+        self._known: dict[Hashable, list[Variant]] = {}
+        self.forget()
+
+    def train(self, mode: bool, path: str = "") -> None:
+        """The mode of a module and of all below it."""
+        if self.skeleton is not None:
+            self.skeleton.get_submodule(path).train(mode)
+        if self.skeleton is not None or not path:
+            self._mode = self._modes(mode)
+
+    def select(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Variant, list[Tensor]]:
+        """The program for a call, and the call's tensors."""
+        call = Call(args, kwargs, *self.first.captured.describe(args, kwargs))
+        if self._compile is None or self.skeleton is None:
+            return self._only(call)
+        known = self._known.setdefault((self._mode, call.structure), [])
+        for variant in known:
+            if inputs.fits(variant.worker, call.tensors, self.given):
+                return variant, call.tensors
+        known.append(self._made(self._compile(self.skeleton, args, kwargs)))
+        self._warn_of_many()
+        return known[-1], call.tensors
+
+    def forget(self) -> None:
+        """Drops all but the first program: the model's shards have got other memory."""
+        self._known = {(self._first_mode, self.first.captured.structure): [self.first]}
+
+    def _only(self, call: Call) -> tuple[Variant, list[Tensor]]:
+        if self._mode != self._first_mode:
+            names = ("evaluation", "training")
+            raise RuntimeFault(
+                "SW0728",
+                f"the program is for {names[self._first_training]},"
+                f" the model is in {names[not self._first_training]} mode",
+                why="dropout and batch norm do something else in the other mode",
+                fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
+            )
+        return self.first, self.first.captured.flatten(call.args, call.kwargs)
+
+    def _made(self, made: Made) -> Variant:
+        first = self.first.worker
+        borrowed = Borrowed(made.program, first.shards, first.comm, made.constants)
+        worker = first.sharing(made.program, borrowed.shards)
+        return Variant(worker, made.captured, borrowed if borrowed.tensors else None)
+
+    def _warn_of_many(self) -> None:
+        count = sum(map(len, self._known.values()))
+        if count == MANY and self.first.worker.comm.rank == 0:
+            warnings.warn(
+                f"the model has been compiled for {count} kinds of calls: each new shape of an input is"
+                " another; batches padded to a few lengths start sooner",
+                stacklevel=4,
+            )
+
+    def _modes(self, mode: bool) -> Hashable:
+        if self.skeleton is None:
+            return mode
+        return tuple(module.training for module in self.skeleton.modules())
