@@ -477,8 +477,6 @@ def test_arguments_of_parallelize() -> None:
 def test_calls_that_are_not_as_captured() -> None:
     model, (x, target) = alone()
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "other shape": ((x[:3], target[:3]), {}),
-        "more dims": ((x[None], target), {}),
         "other dtype": ((x.float(), target), {}),
         "one argument too few": ((x,), {}),
         "one argument too many": ((x, target, x), {}),

@@ -31,6 +31,19 @@ def parts(worker: Worker, values: Sequence[Tensor], given: str) -> list[Tensor]:
     ]
 
 
+def refuse_other_dtypes(worker: Worker, values: Sequence[Tensor]) -> None:
+    """Another shape is another program, another dtype a mistake."""
+    for tensor in worker.program.tensors.values():
+        if tensor.kind == "input" and values[tensor.position].dtype != tensor.dtype:
+            raise RuntimeFault(
+                "SW0735",
+                f"input {tensor.names[0]} is of {values[tensor.position].dtype},"
+                f" in the example it was of {tensor.dtype}",
+                why="a program is made for other shapes by itself, but not for other dtypes",
+                fix=f"give it as {tensor.dtype}, or parallelize the model with an example of this dtype",
+            )
+
+
 def _expected(worker: Worker, given: str) -> dict[int, tuple[Shape, torch.dtype]]:
     """By the position of the input; a local shape only where this rank reads the input."""
     tensors = worker.program.tensors

@@ -116,6 +116,8 @@ class Variants:
         for variant in known:
             if inputs.fits(variant.worker, call.tensors, self.given):
                 return variant, call.tensors
+        if call.structure == self.first.captured.structure:
+            inputs.refuse_other_dtypes(self.first.worker, call.tensors)
         known.append(self._made(self._compile(self.skeleton, args, kwargs)))
         self._warn_of_many()
         return known[-1], call.tensors
