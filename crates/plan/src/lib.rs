@@ -7,16 +7,21 @@
 //! A plan knows devices by number only, and nothing of communication.
 
 pub mod classes;
+mod fit;
 pub mod primitives;
 pub mod random;
+mod repeat;
 pub mod sets;
 pub mod text;
+mod transfer;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
 pub use primitives::{Decided, Draft, SubOp};
+pub use repeat::repeat;
+pub use transfer::{Side, Transferred, transfer};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.
 pub const MOST: u32 = 1 << 20;

@@ -12,6 +12,7 @@ use crate::graph_py::{Graph, Model, Operator};
 pub(crate) struct Plan {
     pub(crate) model: Arc<Model>,
     pub(crate) plan: plan::Plan,
+    notes: Vec<String>,
 }
 
 #[pymethods]
@@ -21,7 +22,7 @@ impl Plan {
     fn named(py: Python<'_>, graph: &Graph, name: &str, devices: u32) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
         let plan = py.detach(|| sets::named(name, &model.graph, &model.analysis, devices)).map_err(raise)?;
-        Ok(Self { model, plan })
+        Ok(Self { model, plan, notes: vec![] })
     }
 
     /// Reads a plan file's text. `devices` overrides the file's own number.
@@ -30,7 +31,7 @@ impl Plan {
     fn parse(graph: &Graph, text: &str, devices: Option<u32>) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
         let plan = text::parse(text, &model.graph, &model.analysis, devices).map_err(raise)?;
-        Ok(Self { model, plan })
+        Ok(Self { model, plan, notes: vec![] })
     }
 
     /// Any legal split of every operator on any devices; the same seed gives the same plan.
@@ -38,7 +39,29 @@ impl Plan {
     fn random(graph: &Graph, devices: u32, seed: u64) -> Self {
         let model = Arc::clone(&graph.model);
         let plan = random::plan(&model.graph, &model.analysis, devices, seed);
-        Self { model, plan }
+        Self { model, plan, notes: vec![] }
+    }
+
+    /// The same decisions for another graph of the same model: other sizes, another mode, no labels.
+    fn transferred(&self, py: Python<'_>, graph: &Graph) -> Self {
+        let model = Arc::clone(&graph.model);
+        let found = py.detach(|| plan::transfer(&self.plan, side(&self.model), side(&model)));
+        Self { model, plan: found.plan, notes: found.notes }
+    }
+
+    /// A plan for a unit of devices, made for this graph, on so many units that divide its batch.
+    #[staticmethod]
+    fn repeated(graph: &Graph, unit_plan: &Self, units: u32) -> PyResult<Self> {
+        let model = Arc::clone(&graph.model);
+        let unit = plan::transfer(&unit_plan.plan, side(&unit_plan.model), side(&model));
+        let plan = plan::repeat(&unit.plan, &model.graph, &model.analysis, units).map_err(raise)?;
+        Ok(Self { model, plan, notes: unit.notes })
+    }
+
+    /// What `transferred` could not carry over.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     #[getter]
@@ -77,6 +100,10 @@ impl Plan {
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
+}
+
+fn side(model: &Model) -> plan::Side<'_> {
+    plan::Side { graph: &model.graph, analysis: &model.analysis }
 }
 
 /// One part of a divided operator.
@@ -156,6 +183,7 @@ impl Draft {
     fn finish(&self) -> PyResult<Plan> {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let draft = plan::Draft::resume(&self.model.graph, &self.model.analysis, decided);
-        Ok(Plan { plan: draft.finish().map_err(raise)?, model: Arc::clone(&self.model) })
+        let plan = draft.finish().map_err(raise)?;
+        Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![] })
     }
 }

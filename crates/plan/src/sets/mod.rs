@@ -35,6 +35,11 @@ pub struct Set {
 
 pub const ALL: &[&Set] = &[&replicate::SET, &data::SET, &megatron::SET, &coshard::SET];
 
+/// The batch's loop of each operator, as `data` finds it.
+pub(crate) fn data_choice(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    (data::SET.choose)(model, parts)
+}
+
 /// One factor of a set's name: `megatron:4`.
 struct Axis {
     set: &'static Set,
