@@ -75,7 +75,7 @@ def parallelize(
         seed=seed,
         training=module.training,
         skeleton=skeleton_of(module),
-        compile=compiler_of(comm, plan, outputs),
+        compile=compiler_of(comm, bundle.basis, outputs),
     )
 
 

@@ -19,7 +19,19 @@ from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
 # Beyond this a number is a mistake, and would only fill the memory.
 MOST_DEVICES = 1 << 20
 
-PlanLike = str | Path | Plan | Callable[..., Any]
+
+@dataclass(frozen=True)
+class Basis:
+    """The graph that was captured and its plan, as text: plans for other calls are made from them."""
+
+    graph: str
+    plan: str
+
+    def transferred(self, graph: Graph) -> Plan:
+        return Plan.parse(Graph(self.graph), self.plan).transferred(graph)
+
+
+PlanLike = str | Path | Plan | Basis | Callable[..., Any]
 
 
 @dataclass
@@ -34,6 +46,11 @@ class Bundle:
     proof: str
     graph_text: str
     """The graph that the program was proved against."""
+    basis: Basis | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other ranks are handed: they do not plan."""
+        return {**self.__dict__, "basis": None}
 
 
 def compile_model(
@@ -66,6 +83,7 @@ def compile_model(
         captured=replace(captured, graph_text="", constants={}),
         proof=compiled.proof,
         graph_text=compiled.graph_text,
+        basis=Basis(captured.graph_text, made.text),
     )
     bundle.captured.constants.update(captured.constants)
     return bundle, compiled
@@ -80,7 +98,9 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
             why="a plan has at least one device, and no more than can be listed",
             fix=f"give a number of devices from 1 to {MOST_DEVICES}",
         )
-    if isinstance(plan, Plan):
+    if isinstance(plan, Basis):
+        made = plan.transferred(graph)
+    elif isinstance(plan, Plan):
         made = _for_graph(graph, plan)
     elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
         made = _from_file(graph, Path(plan))

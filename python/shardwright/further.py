@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .compiling import Bundle, PlanLike, compile_model
+from .compiling import Basis, Bundle, compile_model
 from .handover import from_rank_0
 from .runtime import Comm, load_program
 from .runtime.variants import Compile, Made
@@ -22,13 +22,14 @@ def skeleton_of(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(tensor): _without_value(tensor) for tensor in held})
 
 
-def compiler_of(comm: Comm, plan: PlanLike, outputs: str) -> Compile:
-    """Compiles the model for another call, under the same plan."""
+def compiler_of(comm: Comm, basis: Basis | None, outputs: str) -> Compile:
+    """Compiles the model for another call, by the plan of the first; only rank 0 needs it."""
 
     def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made:
         def make() -> Bundle:
             args_, kwargs_ = pytree.tree_map_only(Tensor, _without_value, (tuple(args), dict(kwargs)))
-            return compile_model(skeleton, args_, kwargs_, plan=plan, devices=comm.world, outputs=outputs)[0]
+            assert basis is not None
+            return compile_model(skeleton, args_, kwargs_, plan=basis, devices=comm.world, outputs=outputs)[0]
 
         # Ranks may be threads: nobody runs anything while the model is traced.
         comm.barrier()

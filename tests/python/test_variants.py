@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -58,9 +59,11 @@ def on_ranks(
     plan: PlanLike,
     devices: int,
     body: Callable[[ParallelModule], Any],
+    later: PlanLike | None = None,
 ) -> list[Any]:
-    """What `body` gives on each rank of a model that can compile further programs."""
+    """What `body` gives on each rank of a model whose further programs follow the plan, or a later one."""
     bundle, _ = compile_model(module, args, plan=plan, devices=devices)
+    basis = compile_model(module, args, plan=later, devices=devices)[0].basis if later else bundle.basis
     program = load_program(bundle.files, digest=bundle.digest, world=devices)
 
     def rank(_: int, comm: Any) -> Any:
@@ -71,7 +74,7 @@ def on_ranks(
             bundle.captured,
             training=module.training,
             skeleton=skeleton_of(module),
-            compile=compiler_of(comm, plan, "loss"),
+            compile=compiler_of(comm, basis, "loss"),
         )
         return body(model)
 
@@ -124,32 +127,28 @@ def test_a_loop_with_evaluation_and_short_batches(plan: str, devices: int) -> No
             torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-11, msg=name)
 
 
-def test_what_is_borrowed_comes_and_goes_back() -> None:
-    """Under a plan that looks at the shapes every program holds other parts: all goes over the wire."""
+def random(seed: int) -> Callable[..., sw.Plan]:
+    return lambda graph, _draft, devices: sw.Plan.random(graph, devices, seed)
 
-    def plan(graph: sw.Graph, draft: sw.Draft, devices: int) -> None:
-        short = any(op.dims.get("m", op.dims.get("b")) == 5 for op in graph.operators)
-        for op in graph.operators:
-            dims = list(op.dims)
-            if "linear" in op.target and "n" in op.dims:
-                parts = draft.trans(op, "n" if short else "k", devices)
-            else:
-                parts = draft.trans(op, "replicate", devices)
-            for part in parts:
-                draft.assign(part, part.index)
-            del dims
 
+@pytest.mark.parametrize(
+    ("plan", "later"),
+    [("data", "megatron"), ("megatron", "data"), *((random(n), random(n + 50)) for n in range(6))],
+)
+def test_what_is_borrowed_comes_and_goes_back(plan: PlanLike, later: PlanLike) -> None:
+    """Further programs under another plan: they read, and train, other parts than the model holds."""
     plain, args = tagger()
-    borrowed: list[list[str]] = []
+    borrowed: list[str] = []
 
     def parallel(model: ParallelModule) -> tuple[list[Tensor], dict[str, Tensor]]:
         sgd = sw.optimizer(model, torch.optim.SGD, lr=0.1, momentum=0.9)
         seen = loop(model, sgd, model.train_step, args)
-        for variants in model.variants._known.values():
-            borrowed.extend([t.names[0] for t in v.borrowed.tensors] for v in variants if v.borrowed)
+        for variant in chain.from_iterable(model.variants._known.values()):
+            if variant.borrowed:
+                borrowed.extend(t.names[0] for t in variant.borrowed.tensors)
         return seen, model.full_state_dict()
 
-    ranks = on_ranks(plain, args, plan, 2, parallel)
+    ranks = on_ranks(plain, args, plan, 2, parallel, later=later)
     assert borrowed
 
     def step(batch: Any) -> Tensor:

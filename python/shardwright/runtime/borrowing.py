@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .comm import Comm
-from .program import Program, TensorInfo
+from .program import Program, RankTable, TensorInfo
 from .regions import Region, numel, whole
 from .shards import Shard, Shards, own_copy
 from .state import gather
 
-# What names a part in all programs of a model: they may see different factors in one dim.
+# Names a part of a tensor in all programs of a model: they may see different factors in one dim.
 Part = tuple[Any, ...]
 
 
@@ -67,12 +67,19 @@ class Borrowed:
         device = self._comm.device
         if tensor.kind == "const":
             return own_copy(self._constants[tensor.names[0]], tensor, region, device)
-        if tensor not in self.tensors:
-            part = _part(tensor, region)
-            return next(shard.data for shard in self._model.held if _part(shard.tensor, shard.region) == part)
-        empty = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
-        data = own_copy(empty, tensor, region, device)
+        shared = None if tensor in self.tensors else self._held(tensor, region)
+        if shared is not None:
+            return shared
+        # What no rank reads is borrowed by none, and has no memory.
+        data = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
+        if tensor in self.tensors:
+            data = own_copy(data, tensor, region, device)
         return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
+
+    def _held(self, tensor: TensorInfo, region: Region) -> Tensor | None:
+        part = _part(tensor, region)
+        ours = (s for s in self._model.held if s.tensor.names == tensor.names)
+        return next((s.data for s in ours if _part(s.tensor, s.region) == part), None)
 
     def _buffers_now(self) -> list[Any]:
         return [_state(s.data) for t in self.tensors if t.kind == "buffer" for s in _of(self.shards, t)]
@@ -85,20 +92,28 @@ class Borrowed:
 
 
 def _in_other_parts(program: Program, model: Program) -> list[TensorInfo]:
+    """Also what a rank holds for the model and does not read: its gradient must come there too."""
+    read = {number for role in program.roles for number, _ in role.leaves}
     found = {}
     for theirs, ours in zip(program.ranks, model.ranks, strict=True):
-        held = {_part(model.tensors[number], region) for number, region in ours.shards}
-        for number, region in theirs.shards:
+        held, wanted = _parts_by_name(model, ours), _parts_by_name(program, theirs)
+        for number in sorted(read):
             tensor = program.tensors[number]
-            if tensor.held and _part(tensor, region) not in held:
+            if tensor.held and held.get(tensor.names[0]) != wanted.get(tensor.names[0]):
                 found[number] = tensor
     return list(found.values())
 
 
+def _parts_by_name(program: Program, table: RankTable) -> dict[str, set[Part]]:
+    found: dict[str, set[Part]] = {}
+    for number, region in table.shards:
+        tensor = program.tensors[number]
+        found.setdefault(tensor.names[0], set()).add(_part(tensor, region))
+    return found
+
+
 def _part(tensor: TensorInfo, region: Region) -> Part:
-    if region == whole(tensor.factors):
-        return (tensor.names[0], "whole")
-    return (tensor.names[0], str(tensor.factors), region)
+    return ("whole",) if region == whole(tensor.factors) else (str(tensor.factors), region)
 
 
 def _of(shards: Shards, tensor: TensorInfo) -> list[Shard]:
