@@ -1,0 +1,180 @@
+"""Models of Transformers as their users call them: from a config, random weights, their own losses.
+
+Each function gives (module in float64, args, kwargs); `module(*args, **kwargs).loss` is the loss. All
+are tiny, seeded, in training mode, without dropout unless it is asked for.
+
+Some of these models compute norms, tables and losses in float32 whatever their weights are. That
+is right for training and hides errors from a comparison in float64, so the comparison runs capture and
+reference in `widened()`, where float32 is read as float64. The models themselves are as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+BATCH = 4
+IGNORED = -100
+
+
+class _Widened(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        args, kwargs = pytree.tree_map(_wide, (tuple(args), dict(kwargs or {})))
+        return func(*args, **kwargs)
+
+
+def _wide(leaf: Any) -> Any:
+    return torch.float64 if leaf is torch.float32 else leaf
+
+
+@contextmanager
+def widened() -> Iterator[None]:
+    """In here a model that asks for float32 gets float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Widened():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def prepared(module: nn.Module) -> nn.Module:
+    """In float64 and training; weights, biases and norms of their own, so that a mix-up shows."""
+    module = module.double().train()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in module.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data.add_(0.05 * noise)
+    return module
+
+
+def tokens(vocabulary: int, time: int, batch: int = BATCH) -> Tensor:
+    return torch.randint(3, vocabulary, (batch, time))
+
+
+def some_ignored(labels: Tensor) -> Tensor:
+    """Labels of which each row ignores another number."""
+    labels = labels.clone()
+    for row in range(len(labels)):
+        labels[row, : row + 1] = IGNORED
+    return labels
+
+
+def padded(batch: int, time: int) -> Tensor:
+    """An attention mask: each row but the first ends in padding."""
+    mask = torch.ones(batch, time, dtype=torch.long)
+    for row in range(batch):
+        mask[row, time - row :] = 0
+    return mask
+
+
+def image(channels: int, size: int, batch: int = BATCH) -> Tensor:
+    return torch.randn(batch, channels, size, size, dtype=torch.float64)
+
+
+# ---- decoders ------------------------------------------------------------------------------
+
+
+def llama(attention: str = "sdpa", dropout: float = 0.0, heads: int = 4, groups: int = 2) -> Model:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=53,
+        hidden_size=32,
+        intermediate_size=44,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        max_position_embeddings=32,
+        attention_dropout=dropout,
+        attn_implementation=attention,
+        use_cache=False,
+    )
+    ids = tokens(53, 8)
+    return prepared(LlamaForCausalLM(config)), (), {"input_ids": ids, "labels": some_ignored(ids)}
+
+
+# ---- encoders ------------------------------------------------------------------------------
+
+
+def bert(attention: str = "sdpa", dropout: float = 0.0) -> Model:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=53,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=32,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        attn_implementation=attention,
+    )
+    ids = tokens(53, 8)
+    batch = {"input_ids": ids, "attention_mask": padded(BATCH, 8), "labels": some_ignored(ids)}
+    return prepared(BertForMaskedLM(config)), (), batch
+
+
+# ---- images --------------------------------------------------------------------------------
+
+
+def vit(attention: str = "sdpa", dropout: float = 0.0) -> Model:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        image_size=12,
+        patch_size=4,
+        num_labels=7,
+        attn_implementation=attention,
+    )
+    batch = {"pixel_values": image(3, 12), "labels": torch.randint(7, (BATCH,))}
+    return prepared(ViTForImageClassification(config)), (), batch
+
+
+def resnet() -> Model:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[16, 24],
+        depths=[1, 2],
+        layer_type="bottleneck",
+        num_labels=7,
+    )
+    batch = {"pixel_values": image(3, 16), "labels": torch.randint(7, (BATCH,))}
+    return prepared(ResNetForImageClassification(config)), (), batch
+
+
+# ---- encoders with decoders, windows, experts ------------------------------------------------
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "llama": llama,
+    "bert": bert,
+    "vit": vit,
+    "resnet": resnet,
+}
