@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from ._core import Compiled, Draft, Graph, Operator, Part, Plan
-from .api import parallelize, save
+from .api import parallelize, save_program
 from .compiling import Bundle, compile_model, make_plan
 from .errors import (
     CaptureError,
@@ -38,5 +38,5 @@ __all__ = [
     "make_plan",
     "optimizer",
     "parallelize",
-    "save",
+    "save_program",
 ]

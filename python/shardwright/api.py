@@ -59,7 +59,7 @@ def parallelize(
     def compile_here() -> Bundle:
         bundle, _ = compile_model(module, example, kwargs, plan=plan, devices=world, outputs=outputs)
         if save_to is not None:
-            save(bundle, save_to)
+            save_program(bundle, save_to)
         return bundle
 
     bundle = from_rank_0(comm, compile_here)
@@ -79,7 +79,7 @@ def parallelize(
     )
 
 
-def save(bundle: Bundle, folder: str | Path) -> Path:
+def save_program(bundle: Bundle, folder: str | Path) -> Path:
     """Writes an emitted program and its graph, all files or none."""
     return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
 

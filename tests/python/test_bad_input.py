@@ -386,7 +386,7 @@ def role_of(bundle: Bundle) -> str:
 def folder_with(bundle: Bundle, target: Path, title: str) -> Path:
     name, edit = (EDITS | UNSEEN)[title]
     name = role_of(bundle) if name == "ROLE" else name
-    api.save(bundle, target)
+    api.save_program(bundle, target)
     text = (target / name).read_text()
     if edit is None:
         (target / name).unlink()
@@ -417,7 +417,7 @@ def test_a_table_that_was_changed(title: str, bundle: Bundle, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_a_program_that_was_saved_is_proved_again(name: str, plan: str, tmp_path: Path) -> None:
     bundle, _ = compile_model(*MODELS[name](), plan=plan, devices=2)
-    folder = api.save(bundle, tmp_path / "program")
+    folder = api.save_program(bundle, tmp_path / "program")
     assert load_program(folder, world=2, digest=bundle.digest).digest == bundle.digest
 
 

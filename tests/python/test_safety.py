@@ -165,7 +165,7 @@ def test_a_word_is_never_code(title: str, role: str, tmp_path: Path, monkeypatch
             assert outline(text) == outline(other.files[name]), text
     module, args = model(word, role)
     assert_equal(run(bundle, module, args), reference(module, args), title)
-    folder = api.save(bundle, tmp_path / "program")
+    folder = api.save_program(bundle, tmp_path / "program")
     assert load_program(folder, world=2, digest=bundle.digest).plan == bundle.plan
     assert [path.name for path in tmp_path.iterdir()] == ["program"]
 
