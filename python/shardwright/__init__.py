@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from ._core import Compiled, Draft, Graph, Operator, Part, Plan
 from .api import parallelize, save_program
+from .checkpoint import load, save
 from .compiling import Bundle, compile_model, make_plan
 from .errors import (
     CaptureError,
@@ -35,8 +36,10 @@ __all__ = [
     "clip_grad_norm_",
     "compile_model",
     "launch",
+    "load",
     "make_plan",
     "optimizer",
     "parallelize",
+    "save",
     "save_program",
 ]

@@ -55,6 +55,12 @@ class Comm(Protocol):
     def hand(self, message: bytes | None) -> bytes:
         """Rank 0's message, on all ranks of the world; may take as long as rank 0 takes."""
 
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        """Picklable values of all ranks, in their order, on rank 0; `None` on the others."""
+
+    def broadcast_object(self, value: Any) -> Any:
+        """The picklable value of rank 0, on all ranks."""
+
     def barrier(self) -> None: ...
 
 
@@ -144,6 +150,19 @@ class TorchComm:
         # Capturing and planning a large model takes its time; a rank 0 that dies is noticed elsewhere.
         store.wait([key], PATIENCE)
         return store.get(key)
+
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        if self.world == 1:
+            return [value]
+        found: list[Any] | None = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, found, dst=0)
+        return found
+
+    def broadcast_object(self, value: Any) -> Any:
+        box = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
 
     def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1, device=self.device))

@@ -172,6 +172,13 @@ class LocalComm:
         found: bytes = self._meet("hand", self._everyone, message)[0]
         return found
 
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        values = self._meet("gather_objects", self._everyone, value)
+        return values if self.rank == 0 else None
+
+    def broadcast_object(self, value: Any) -> Any:
+        return self._meet("broadcast_object", self._everyone, value)[0]
+
     def barrier(self) -> None:
         self._meet("barrier", self._everyone, None)
 

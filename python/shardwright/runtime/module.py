@@ -13,7 +13,7 @@ from . import inputs as given_inputs
 from . import state
 from .comm import Comm
 from .outside import differentiable, loss_of, seeds_of
-from .program import Program
+from .program import Program, TensorInfo
 from .run import Issued, Run
 from .shards import Shard, Shards, Source
 from .variants import Captured, Compile, Variant, Variants
@@ -138,6 +138,20 @@ class ParallelModule(nn.Module):
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
         state.load_full_state_dict(self.shards, full)
+
+    def names_of(self, tensor: TensorInfo) -> list[str]:
+        """All names that a parameter or buffer has in the single-device model's state dict."""
+        aliases: Mapping[str, str] = getattr(self.variants.first.captured, "buffer_aliases", {})
+        return [*tensor.names, *(name for name, first in aliases.items() if first in tensor.names)]
+
+    def clock(self) -> dict[str, int]:
+        """What the next step's random numbers depend on, besides the program."""
+        return {"step": self.step, "seed": self.worker.seed}
+
+    def set_clock(self, clock: Mapping[str, int]) -> None:
+        self.step = clock["step"]
+        for worker in self.variants.workers():
+            worker.seed = clock["seed"]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""

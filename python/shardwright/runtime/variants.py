@@ -122,6 +122,9 @@ class Variants:
         self._warn_of_many()
         return known[-1], call.tensors
 
+    def workers(self) -> list[Worker]:
+        return [self.first.worker, *(variant.worker for known in self._known.values() for variant in known)]
+
     def forget(self) -> None:
         """Drops all but the first program: the model's shards have got other memory."""
         self._known = {(self._first_mode, self.first.captured.structure): [self.first]}

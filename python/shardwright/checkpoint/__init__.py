@@ -1,0 +1,9 @@
+"""Checkpoints of training runs, in the format of torch.distributed.checkpoint and in original names.
+
+Each rank writes its part, and reads the parts that it needs; the plan may be another one.
+"""
+
+from .loading import load
+from .saving import save
+
+__all__ = ["load", "save"]

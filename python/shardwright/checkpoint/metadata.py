@@ -1,0 +1,82 @@
+"""Reads the table of a checkpoint. It is a pickle: nothing but its own classes may come out of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import Metadata
+
+from ..errors import RuntimeFault
+
+METADATA = ".metadata"
+# Where a value is in the nested dict that a checkpoint is.
+Place = tuple[Any, ...]
+
+_TORCH = "torch.distributed.checkpoint."
+_CLASSES: Mapping[str, set[str]] = {
+    f"{_TORCH}metadata": {
+        "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        "TensorProperties", "_MEM_FORMAT_ENCODING", "MetadataIndex", "StorageMeta",
+    },
+    f"{_TORCH}filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
+    "collections": {"OrderedDict"},
+    "builtins": {"set", "frozenset", "slice"},
+}  # fmt: skip
+
+
+def key_of(place: Place) -> str:
+    """How the format writes a place: `("model", "head.weight")` is `model.head.weight`."""
+    return ".".join(map(str, place))
+
+
+def read_metadata(path: Path) -> Metadata:
+    file = path / METADATA
+    try:
+        with file.open("rb") as stream:
+            found = _Reader(stream).load()
+    except FileNotFoundError:
+        raise _no_checkpoint(path) from None
+    except NotADirectoryError:
+        raise _no_checkpoint(path) from None
+    except Exception as error:
+        raise RuntimeFault(
+            "SW0742",
+            f"{file} cannot be read",
+            why=f"it is cut short, or no table of a checkpoint: {error}",
+            fix="load another checkpoint",
+        ) from error
+    if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
+        raise RuntimeFault("SW0742", f"{file} is no table of a checkpoint", fix="load another checkpoint")
+    return found
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        if module == "torch":
+            found = getattr(torch, name, None)
+            if found is torch.Size or isinstance(found, torch.dtype):
+                return found
+        elif name in _CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it holds `{module}.{name}`, which does not belong there")
+
+
+def _no_checkpoint(path: Path) -> RuntimeFault:
+    if path.is_dir():
+        why = f"the folder has no {METADATA}: it was never a checkpoint, or its first save did not end"
+    else:
+        why = "it is a file" if path.exists() else "there is nothing of this name"
+    return RuntimeFault(
+        "SW0742",
+        f"{path} is no checkpoint",
+        why=why,
+        fix="name the folder that `shardwright.save` was given",
+    )

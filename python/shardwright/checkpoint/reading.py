@@ -1,0 +1,137 @@
+"""A checkpoint that is there: what it has, and how parts of it are read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from ..errors import RuntimeFault
+from ..runtime.regions import narrow
+from .boxes import Box
+from .metadata import Place, read_metadata
+
+
+@dataclass(frozen=True)
+class Target:
+    """A contiguous tensor to be filled with boxes of a tensor of the checkpoint."""
+
+    place: Place
+    boxes: Sequence[Box]
+    into: Tensor
+
+
+class Checkpoint:
+    """Made only of a folder whose table and files are all there, in their full lengths."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.metadata = read_metadata(path)
+        self._reader = FileSystemReader(path)
+        self._reader.set_up_storage_reader(self.metadata, is_coordinator=False)
+        _refuse_damage(path, self.metadata.storage_data)
+        places: Mapping[str, Place] = self.metadata.planner_data or {}
+        self._keys = {tuple(places.get(key, (key,))): key for key in self.metadata.state_dict_metadata}
+
+    def places(self, *start: Any) -> list[Place]:
+        """All places that start like this."""
+        return [place for place in self._keys if place[: len(start)] == start]
+
+    def tensor(self, place: Place) -> TensorStorageMetadata | None:
+        found = self.metadata.state_dict_metadata.get(self._keys.get(place, ""))
+        return found if isinstance(found, TensorStorageMetadata) else None
+
+    def values(self, places: Sequence[Place]) -> dict[Place, Any]:
+        """Plain data."""
+        planner = _Planner()
+        items = [_bytes_item(self._keys[place], number) for number, place in enumerate(places)]
+        self._read(items, planner)
+        return {place: planner.values[number] for number, place in enumerate(places)}
+
+    def fill(self, targets: Sequence[Target]) -> None:
+        """Reads what the boxes meet, and no more of the files than the chunks that they meet."""
+        planner = _Planner()
+        items: list[ReadItem] = []
+        for target in targets:
+            key = self._keys[target.place]
+            found = self.metadata.state_dict_metadata[key]
+            assert isinstance(found, TensorStorageMetadata)
+            for box in target.boxes:
+                # The reader hands back the number of the box.
+                number = MetadataIndex(str(len(planner.into)))
+                planner.into.append(box.of(target.into))
+                chunk = ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
+                for item in create_read_items_for_chunk_list(key, found, [chunk]):
+                    items.append(replace(item, dest_index=number))
+        self._read(items, planner)
+
+    def _read(self, items: Sequence[ReadItem], planner: _Planner) -> None:
+        """File by file, so that an error can name its file."""
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in items:
+            by_file.setdefault(self._reader.storage_data[item.storage_index].relative_path, []).append(item)
+        for file, wanted in by_file.items():
+            try:
+                self._reader.read_data(LoadPlan(wanted), planner).wait()  # type: ignore[arg-type]
+            except Exception as error:
+                raise _damaged(self.path, file, f"{type(error).__name__}: {error}") from error
+
+
+class _Planner:
+    """Where the reader puts what it reads."""
+
+    def __init__(self) -> None:
+        self.into: list[Tensor] = []
+        self.values: dict[int, Any] = {}
+
+    def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
+        self.values[int(item.dest_index.fqn)] = torch.load(value, map_location="cpu", weights_only=True)
+
+    def resolve_tensor(self, item: ReadItem) -> Tensor:
+        intervals = [(low, low + size) for low, size in zip(item.dest_offsets, item.lengths, strict=True)]
+        return narrow(self.into[int(item.dest_index.fqn)], intervals)
+
+    def commit_tensor(self, item: ReadItem, tensor: Tensor) -> None:
+        """The tensor is a view: it is there."""
+
+
+def _bytes_item(key: str, number: int) -> ReadItem:
+    empty = torch.Size((0,))
+    index = MetadataIndex(str(number))
+    return ReadItem(LoadItemType.BYTE_IO, index, empty, MetadataIndex(key), empty, empty)
+
+
+def _refuse_damage(path: Path, storage: Mapping[MetadataIndex, Any]) -> None:
+    """Every file that the table names has to be there, and as long as the table says."""
+    ends: dict[str, tuple[int, str]] = {}
+    for index, info in storage.items():
+        end = info.offset + info.length
+        ends[info.relative_path] = max(ends.get(info.relative_path, (0, "")), (end, index.fqn))
+    for name, (end, key) in ends.items():
+        file = path / name
+        if not file.is_file():
+            raise _damaged(path, name, f"it is not there; it holds {key} and more")
+        if file.stat().st_size < end:
+            raise _damaged(path, name, f"it has {file.stat().st_size} bytes instead of {end}")
+
+
+def _damaged(path: Path, file: str, why: str) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0745",
+        f"the file {file} of the checkpoint {path} is damaged",
+        why=why,
+        fix="load another checkpoint; nothing was loaded from this one",
+    )

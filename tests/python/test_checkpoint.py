@@ -1,0 +1,649 @@
+"""Checkpoints: a run that is resumed, on the same or another plan, continues as if nothing had happened."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import functools
+import os
+import pickle
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+import models
+import shardwright as sw
+from equality import Result, assert_equal
+from shardwright import Graph, Plan
+from shardwright._core import compile
+from shardwright.capture import Captured, capture
+from shardwright.checkpoint import folder
+from shardwright.compiling import Bundle, sources
+from shardwright.runtime import ParallelModule, load_program, run_local
+
+torch.set_num_threads(1)
+
+BEFORE, AFTER = 2, 2
+GROUPS = [{"params": ["*weight"], "weight_decay": 0.1}, {"params": ["*bias"], "weight_decay": 0.0}]
+
+
+@functools.cache
+def model(name: str, **options: Any) -> tuple[nn.Module, tuple[Any, ...], Captured, Graph]:
+    module, args = getattr(models, name)(**options)
+    captured = capture(module, args)
+    return module, args, captured, Graph(captured.graph_text)
+
+
+@functools.cache
+def bundle(name: str, plan: str | int, devices: int, **options: Any) -> Bundle:
+    """The program of a named plan, or of the random plan of a number."""
+    graph, captured = model(name, **options)[3], model(name, **options)[2]
+    made = Plan.random(graph, devices, plan) if isinstance(plan, int) else Plan.named(graph, plan, devices)
+    compiled = compile(made)
+    return Bundle(dict(compiled.files), compiled.digest, made.name, devices, captured, "", "")
+
+
+def batches(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Another batch for each step."""
+    return [tuple(x.roll(step, 0) for x in args) for step in range(BEFORE + AFTER)]
+
+
+def adamw(model: ParallelModule) -> torch.optim.Optimizer:
+    return sw.optimizer(model, torch.optim.AdamW, GROUPS, lr=1e-2)
+
+
+def plain_adamw(module: nn.Module) -> torch.optim.Optimizer:
+    def named(ending: str) -> list[Tensor]:
+        return [p for name, p in module.named_parameters() if name.endswith(ending)]
+
+    made = [{**group, "params": named(group["params"][0][1:])} for group in GROUPS]
+    return torch.optim.AdamW(made, lr=1e-2)
+
+
+def steps(model: nn.Module, optimizer: Any, given: list[tuple[Any, ...]]) -> list[Tensor]:
+    losses = []
+    for batch in given:
+        optimizer.zero_grad()
+        found = model(*batch)
+        loss = found[-1] if isinstance(found, tuple) else found
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return losses
+
+
+def world(made: Bundle, name: str, body: Callable[[ParallelModule], Any], **options: Any) -> list[Any]:
+    """Runs `body` with each rank's module, in threads; values are as in a fresh model."""
+    module = model(name, **options)[0]
+    program = load_program(made.files, digest=made.digest, world=made.devices)
+
+    def rank(rank: int, comm: Any) -> Any:
+        values = sources(module, made.captured)
+        return body(ParallelModule(program, comm, values, made.captured, seed=5))
+
+    return run_local(made.devices, rank)
+
+
+def finished(losses: list[Tensor], parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Result:
+    result = Result({str(at): loss for at, loss in enumerate(losses)}, {}, parameters, buffers)
+    return Result(*({name: x.clone() for name, x in kind.items()} for _, kind in result.kinds()))
+
+
+def of_parallel(losses: list[Tensor], model: ParallelModule) -> Result:
+    full = model.full_state_dict()
+    buffers = {tensor.names[0] for tensor in model.program.saved_tensors() if tensor.kind == "buffer"}
+    return finished(
+        losses,
+        {name: x for name, x in full.items() if name not in buffers},
+        {name: x for name, x in full.items() if name in buffers},
+    )
+
+
+def of_plain(losses: list[Tensor], module: nn.Module) -> Result:
+    parameters = {name: p.detach() for name, p in module.named_parameters(remove_duplicate=False)}
+    buffers = {name: b for name, b in module.state_dict().items() if name not in parameters}
+    return finished(losses, parameters, buffers)
+
+
+def uninterrupted(name: str) -> Result:
+    """The single device."""
+    module, args, _, _ = model(name)
+    module = copy.deepcopy(module)
+    losses = steps(module, plain_adamw(module), batches(args))
+    return of_plain(losses[BEFORE:], module)
+
+
+def save_after(made: Bundle, name: str, path: Path, **options: Any) -> None:
+    given = batches(model(name, **options)[1])
+
+    def body(parallel: ParallelModule) -> None:
+        optimizer = adamw(parallel)
+        steps(parallel, optimizer, given[:BEFORE])
+        sw.save(parallel, optimizer, path, {"at": BEFORE})
+
+    world(made, name, body, **options)
+
+
+def resume(made: Bundle, name: str, path: Path, **options: Any) -> Result:
+    """From other values, so that a tensor that is not loaded shows."""
+    given = batches(model(name, **options)[1])
+
+    def body(parallel: ParallelModule) -> Result:
+        with torch.no_grad():
+            for shard in parallel.shards.held:
+                if shard.tensor.saved:
+                    shard.data.zero_()
+        optimizer = adamw(parallel)
+        extra = sw.load(parallel, optimizer, path)
+        assert parallel.step == BEFORE
+        return of_parallel(steps(parallel, optimizer, given[extra["at"] :]), parallel)
+
+    return world(made, name, body, **options)[0]
+
+
+MOVES = [
+    (("data", 4), ("data", 2)),
+    (("data:2 x megatron:2", 4), ("data", 4)),
+    (("megatron", 4), ("data", 3)),
+    (("data", 3), ("megatron", 2)),
+    (("replicate", 2), ("coshard:2", 1)),
+    (("coshard:2", 1), ("data:2 x megatron:2", 4)),
+    ((11, 3), (12, 4)),
+    ((13, 4), (14, 2)),
+]
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize(("before", "after"), MOVES)
+def test_a_resumed_run_is_the_uninterrupted_one(before: Any, after: Any, tmp_path: Path) -> None:
+    save_after(bundle("gpt", *before), "gpt", tmp_path / "c")
+    assert_equal(resume(bundle("gpt", *after), "gpt", tmp_path / "c"), uninterrupted("gpt"))
+
+
+@pytest.mark.parametrize(("before", "after"), [(("data", 4), ("data", 2)), ((3, 3), (4, 4))])
+def test_buffers_are_resumed(before: Any, after: Any, tmp_path: Path) -> None:
+    save_after(bundle("resnet", *before), "resnet", tmp_path / "c")
+    assert_equal(resume(bundle("resnet", *after), "resnet", tmp_path / "c"), uninterrupted("resnet"))
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_keyed_dropout_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
+    """On the same plan; the seed is the checkpoint's, not that of the module that resumes."""
+    made = bundle("gpt", "data:2 x megatron:2", 4, dropout=0.3)
+    given = batches(model("gpt", dropout=0.3)[1])
+
+    def whole(parallel: ParallelModule) -> Result:
+        return of_parallel(steps(parallel, adamw(parallel), given)[BEFORE:], parallel)
+
+    def rest(parallel: ParallelModule) -> Result:
+        parallel.worker.seed = seed
+        optimizer = adamw(parallel)
+        sw.load(parallel, optimizer, tmp_path)
+        return of_parallel(steps(parallel, optimizer, given[BEFORE:]), parallel)
+
+    expected = world(made, "gpt", whole, dropout=0.3)[0]
+    save_after(made, "gpt", tmp_path, dropout=0.3)
+    assert_equal(world(made, "gpt", rest, dropout=0.3)[0], expected)
+
+
+@pytest.mark.parametrize("after", [("data", 2), ("megatron", 4)])
+def test_dropout_of_the_single_device_goes_on_under_any_plan(after: Any, tmp_path: Path) -> None:
+    """Those masks come from a generator, whose state the checkpoint has."""
+    name, options = "gpt", {"dropout": 0.3}
+    module, args, _, _ = model(name, **options)
+    given = batches(args)
+    torch.manual_seed(21)
+    single = copy.deepcopy(module)
+    expected = of_plain(steps(single, plain_adamw(single), given)[BEFORE:], single)
+
+    def run(made: Bundle, seed: int, body: Callable[[ParallelModule], Any]) -> Any:
+        program = load_program(made.files, digest=made.digest, world=made.devices)
+
+        def rank(rank: int, comm: Any) -> Any:
+            generator = torch.Generator().manual_seed(seed)
+            values = sources(module, made.captured)
+            return body(
+                ParallelModule(
+                    program, comm, values, made.captured, randomness="single-device", generator=generator
+                )
+            )
+
+        return run_local(made.devices, rank)[0]
+
+    def first(parallel: ParallelModule) -> None:
+        optimizer = adamw(parallel)
+        steps(parallel, optimizer, given[:BEFORE])
+        sw.save(parallel, optimizer, tmp_path)
+
+    def second(parallel: ParallelModule) -> Result:
+        optimizer = adamw(parallel)
+        sw.load(parallel, optimizer, tmp_path)
+        return of_parallel(steps(parallel, optimizer, given[BEFORE:]), parallel)
+
+    run(bundle(name, "data:2 x megatron:2", 4, **options), 21, first)
+    assert_equal(run(bundle(name, *after, **options), 0, second), expected)
+
+
+def test_the_single_device_goes_on_with_the_checkpoint_of_many(tmp_path: Path) -> None:
+    save_after(bundle("gpt", 11, 3), "gpt", tmp_path)
+    module, args = models.gpt()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    optimizer = plain_adamw(module)
+    assert sw.load(module, optimizer, tmp_path) == {"at": BEFORE}
+    losses = steps(module, optimizer, batches(args)[BEFORE:])
+    assert_equal(of_plain(losses, module), uninterrupted("gpt"))
+
+
+def test_many_go_on_with_the_checkpoint_of_the_single_device(tmp_path: Path) -> None:
+    module, args, _, _ = model("gpt")
+    module = copy.deepcopy(module)
+    optimizer = plain_adamw(module)
+    steps(module, optimizer, batches(args)[:BEFORE])
+    sw.save(module, optimizer, tmp_path)
+
+    def body(parallel: ParallelModule) -> Result:
+        optimizer = adamw(parallel)
+        sw.load(parallel, optimizer, tmp_path)
+        return of_parallel(steps(parallel, optimizer, batches(args)[BEFORE:]), parallel)
+
+    assert_equal(world(bundle("gpt", 12, 4), "gpt", body)[0], uninterrupted("gpt"))
+
+
+@pytest.mark.oldest
+def test_pytorch_reads_a_checkpoint_without_shardwright(tmp_path: Path) -> None:
+    save_after(bundle("gpt", "data:2 x megatron:2", 4), "gpt", tmp_path / "c")
+    module, args = models.gpt()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    optimizer = plain_adamw(module)
+    state: dict[str, Any] = {
+        "model": module.state_dict(),
+        "optimizer": get_optimizer_state_dict(module, optimizer),
+    }
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    module.load_state_dict(state["model"])
+    set_optimizer_state_dict(module, optimizer, state["optimizer"])
+    losses = steps(module, optimizer, batches(args)[BEFORE:])
+    assert_equal(of_plain(losses, module), uninterrupted("gpt"))
+
+
+@pytest.mark.oldest
+def test_a_checkpoint_becomes_one_file_of_pytorch(tmp_path: Path) -> None:
+    save_after(bundle("resnet", 3, 3), "resnet", tmp_path / "c")
+    dcp_to_torch_save(tmp_path / "c", tmp_path / "one.pt")
+    one = torch.load(tmp_path / "one.pt", weights_only=False)
+    module, args, _, _ = model("resnet")
+    module = copy.deepcopy(module)
+    steps(module, plain_adamw(module), batches(args)[:BEFORE])
+    expected = module.state_dict()
+    assert one["model"].keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(one["model"][name], value, rtol=1e-9, atol=1e-12)
+    assert one["extra"] == {"at": BEFORE}
+    assert sorted(one) == ["extra", "model", "optimizer", "shardwright"]
+
+
+def test_replicas_share_the_writing_and_every_element_is_written_once(tmp_path: Path) -> None:
+    save_after(bundle("gpt", "data", 4), "gpt", tmp_path)
+    sizes = sorted(file.stat().st_size for file in tmp_path.glob("*.distcp"))
+    assert len(sizes) == 4
+    assert sizes[-1] < 2 * sizes[0]
+
+
+OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    (torch.optim.Adagrad, {"lr": 0.1}),
+    (torch.optim.RMSprop, {"lr": 1e-3, "momentum": 0.5, "centered": True}),
+    (torch.optim.Adamax, {"lr": 1e-2}),
+    (torch.optim.NAdam, {"lr": 1e-2}),
+    (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True, "foreach": True}),
+    (torch.optim.AdamW, {"lr": 1e-2, "fused": True}),
+]
+
+
+@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS)
+def test_the_states_of_optimizers(cls: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    module, args, _, _ = model("mlp")
+    single = copy.deepcopy(module)
+    expected = of_plain(steps(single, cls(single.parameters(), **options), batches(args))[BEFORE:], single)
+
+    def first(parallel: ParallelModule) -> None:
+        optimizer = sw.optimizer(parallel, cls, **options)
+        steps(parallel, optimizer, batches(args)[:BEFORE])
+        sw.save(parallel, optimizer, tmp_path)
+
+    def second(parallel: ParallelModule) -> Result:
+        optimizer = sw.optimizer(parallel, cls, **{**options, "lr": 7.0})
+        sw.load(parallel, optimizer, tmp_path)
+        return of_parallel(steps(parallel, optimizer, batches(args)[BEFORE:]), parallel)
+
+    world(bundle("mlp", 5, 3), "mlp", first)
+    assert_equal(world(bundle("mlp", 6, 2), "mlp", second)[0], expected)
+
+
+def test_schedulers_and_other_objects_are_saved_by_their_state(tmp_path: Path) -> None:
+    made = bundle("mlp", "data", 2)
+    given = batches(model("mlp")[1])
+
+    def run(parallel: ParallelModule, resumed: bool) -> list[float]:
+        optimizer = sw.optimizer(parallel, torch.optim.AdamW, lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
+        if resumed:
+            scheduler.load_state_dict(sw.load(parallel, optimizer, tmp_path)["scheduler"])
+        rates = []
+        for batch in given:
+            steps(parallel, optimizer, [batch])
+            scheduler.step()
+            rates.append(scheduler.get_last_lr()[0])
+        if not resumed:
+            sw.save(parallel, optimizer, tmp_path, {"scheduler": scheduler, "best": torch.tensor(2.5)})
+        return rates
+
+    first = world(made, "mlp", lambda parallel: run(parallel, False))[0]
+    second = world(made, "mlp", lambda parallel: run(parallel, True))[0]
+    schedule = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(schedule, max_lr=0.1, total_steps=8)
+    expected = []
+    for _ in range(8):
+        schedule.step()
+        scheduler.step()
+        expected.append(scheduler.get_last_lr()[0])
+    assert first + second == pytest.approx(expected)
+
+
+def test_random_streams_go_on(tmp_path: Path) -> None:
+    import random
+
+    import numpy
+
+    def draws() -> list[Any]:
+        return [torch.rand(3).tolist(), random.random(), numpy.random.rand(2).tolist()]
+
+    module = torch.nn.Linear(2, 2)
+    sw.save(module, None, tmp_path)
+    expected = draws()
+    assert draws() != expected
+    sw.load(module, None, tmp_path)
+    assert draws() == expected
+
+
+class Outer(nn.Module):
+    """A parallelized module inside an ordinary one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.before = nn.Linear(4, 4, bias=False)
+        nn.init.eye_(self.before.weight)
+        self.inner = inner
+
+
+def test_a_parallelized_module_inside_an_ordinary_one(tmp_path: Path) -> None:
+    module = model("mlp")[0]
+    first, second = bundle("mlp", 5, 3), bundle("mlp", "megatron", 2)
+
+    def save(parallel: ParallelModule) -> None:
+        sw.save(Outer(parallel), None, tmp_path)
+
+    def load(parallel: ParallelModule) -> tuple[Tensor, dict[str, Tensor]]:
+        outer = Outer(parallel)
+        torch.nn.init.zeros_(outer.before.weight)
+        with torch.no_grad():
+            for shard in parallel.shards.held:
+                shard.data.zero_()
+        sw.load(outer, None, tmp_path)
+        return outer.before.weight.detach(), parallel.full_state_dict()
+
+    world(first, "mlp", save)
+    outer, inner = world(second, "mlp", load)[0]
+    expected = Outer(module).state_dict()
+    assert torch.equal(outer, expected["before.weight"])
+    assert all(torch.equal(inner[name], value) for name, value in module.state_dict().items())
+    plain = Outer(copy.deepcopy(module))
+    torch.nn.init.zeros_(plain.before.weight)
+    sw.load(plain, None, tmp_path)
+    assert all(torch.equal(value, expected[name]) for name, value in plain.state_dict().items())
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_disk_that_fills_up_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    made = bundle("gpt", "data", 3)
+    save_after(made, "gpt", tmp_path)
+    before = contents(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min(len(x) for x in before.values()) // 2, hard))
+    try:
+        with pytest.raises(sw.RuntimeFault) as refused:
+            save_after(made, "gpt", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.value.code == "SW0741"
+    assert "File too large" in str(refused.value)
+    assert contents(tmp_path) == before
+    assert_equal(resume(made, "gpt", tmp_path), uninterrupted("gpt"))
+
+
+@pytest.mark.parametrize("file", ["__1_10.distcp", ".metadata.tmp"])
+def test_one_rank_that_cannot_write_stops_all(file: str, tmp_path: Path, monkeypatch: Any) -> None:
+    made = bundle("mlp", "data", 3)
+    save_after(made, "mlp", tmp_path)
+    before = contents(tmp_path)
+    opened = folder._Folder.create_stream
+
+    def full(self: Any, path: Any, mode: str) -> Any:
+        if Path(path).name == file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return opened(self, path, mode)
+
+    errors: list[Any] = []
+
+    def body(parallel: ParallelModule) -> None:
+        with pytest.raises(sw.RuntimeFault) as refused:
+            sw.save(parallel, adamw(parallel), tmp_path)
+        errors.append(str(refused.value))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder._Folder, "create_stream", full)
+        world(made, "mlp", body)
+    assert len(errors) == 3
+    assert all(error.startswith("error[SW0741]: the checkpoint cannot be written to") for error in errors)
+    assert all("No space left on device" in error for error in errors)
+    # What the other ranks had written is left over until the next save.
+    after = contents(tmp_path)
+    assert before.items() <= after.items()
+    assert_equal(resume(made, "mlp", tmp_path), uninterrupted("mlp"))
+    save_after(made, "mlp", tmp_path)
+    assert len(contents(tmp_path)) == len(before)
+    assert_equal(resume(made, "mlp", tmp_path), uninterrupted("mlp"))
+
+
+def test_a_second_save_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    made = bundle("mlp", "data", 2)
+    (tmp_path / "notes.txt").write_text("somebody's")
+    save_after(bundle("mlp", "data", 4), "mlp", tmp_path)
+    save_after(made, "mlp", tmp_path)
+    assert sorted(contents(tmp_path)) == [".metadata", "__0_10.distcp", "__1_10.distcp", "notes.txt"]
+    assert_equal(resume(made, "mlp", tmp_path), uninterrupted("mlp"))
+
+
+def refusal(made: Bundle, name: str, path: Path, optimizer: Any = adamw) -> str:
+    """The same error on all ranks, and no value has changed."""
+    errors: list[str] = []
+
+    def body(parallel: ParallelModule) -> None:
+        before = [shard.data.clone() for shard in parallel.shards.held]
+        stepping = optimizer(parallel)
+        with pytest.raises(sw.RuntimeFault) as refused:
+            sw.load(parallel, stepping, path)
+        errors.append(str(refused.value))
+        assert all(torch.equal(a, b.data) for a, b in zip(before, parallel.shards.held, strict=True))
+        assert not stepping.state
+
+    world(made, name, body)
+    assert len(errors) == made.devices
+    assert len(set(errors)) == 1
+    return errors[0].replace(str(path), "HERE")
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    save_after(bundle("resnet", "data", 2), "resnet", tmp_path)
+    text = refusal(bundle("mlp", "data", 3), "mlp", tmp_path)
+    assert text.startswith(
+        "error[SW0747]: the checkpoint HERE is of another model\n  why: missing: layers.0.up."
+    )
+    assert "unknown: bn1.bias, bn1.num_batches_tracked, bn1.running_mean" in text
+
+
+def test_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
+    save_after(bundle("mlp", "data", 2, hidden=48), "mlp", tmp_path, hidden=48)
+    text = refusal(bundle("mlp", "data", 3), "mlp", tmp_path)
+    assert "different: layers.0.up.weight is (48, 32), the model has (64, 32)" in text
+
+
+def test_files_that_are_cut_or_missing_are_named(tmp_path: Path) -> None:
+    made = bundle("mlp", "data", 3)
+    save_after(made, "mlp", tmp_path)
+    for name, length in (
+        ("__1_0.distcp", None),
+        ("__2_0.distcp", 1000),
+        (".metadata", 100),
+        (".metadata", None),
+    ):
+        file = tmp_path / name
+        whole = file.read_bytes()
+        file.unlink()
+        if length is not None:
+            file.write_bytes(whole[:length])
+        text = refusal(made, "mlp", tmp_path)
+        assert name in text, text
+        assert text.startswith("error[SW0745]" if "distcp" in name else "error[SW0742]")
+        file.write_bytes(whole)
+    damaged = tmp_path / "__1_0.distcp"
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    assert "the file __1_0.distcp of the checkpoint HERE is damaged" in refusal(made, "mlp", tmp_path)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    made = bundle("mlp", "data", 2)
+    file = tmp_path / "file"
+    file.write_text("text")
+    assert refusal(made, "mlp", file) == (
+        "error[SW0742]: HERE is no checkpoint\n"
+        "  why: it is a file\n"
+        "  help: name the folder that `shardwright.save` was given"
+    )
+    assert "there is nothing of this name" in refusal(made, "mlp", tmp_path / "nowhere")
+    assert "the folder has no .metadata" in refusal(made, "mlp", tmp_path)
+    with pytest.raises(sw.RuntimeFault, match="it is a file"):
+        sw.save(nn.Linear(2, 2), None, file)
+
+
+def test_a_table_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(os.getcwd).replace(b"getcwd", b"getpid"))
+    assert "does not belong there" in refusal(bundle("mlp", "data", 2), "mlp", tmp_path)
+
+
+def test_another_optimizer_is_refused(tmp_path: Path) -> None:
+    made = bundle("mlp", "data", 2)
+    save_after(made, "mlp", tmp_path)
+    text = refusal(made, "mlp", tmp_path, lambda model: sw.optimizer(model, torch.optim.AdamW, lr=1.0))
+    assert text.startswith("error[SW0746]: the checkpoint's optimizer has other parameter groups")
+    world(made, "mlp", lambda parallel: sw.save(parallel, None, tmp_path) and None)
+    assert "has no optimizer" in refusal(made, "mlp", tmp_path)
+
+
+def test_an_optimizer_of_another_model_is_not_saved(tmp_path: Path) -> None:
+    strange = torch.optim.SGD(nn.Linear(3, 5).parameters(), lr=0.1)
+    with pytest.raises(sw.RuntimeFault, match=r"SW0744.*not the model's"):
+        sw.save(nn.Linear(2, 2), strange, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_extra_that_is_not_plain_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(sw.RuntimeFault) as refused:
+        sw.save(nn.Linear(2, 2), None, tmp_path, {"a": [1, {"b": object()}]})
+    assert str(refused.value) == (
+        "error[SW0743]: extra['a'][1]['b'] cannot be saved\n"
+        "  why: a builtins.object is not plain data, and a checkpoint runs no code when it is read\n"
+        "  help: save numbers, strings, tensors, and lists and dicts of them;"
+        " or an object with a `state_dict()`"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_plain_data_comes_back(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    extra = {
+        "numbers": [1, 2.5, True, None, 1 << 70, numpy.float64(0.5), float("inf")],
+        "nested": {"tuple": (1, "two"), 3: b"bytes", "set": {1, 2}},
+        "types": [torch.bfloat16, torch.Size([1, 2]), torch.device("cpu"), 1j],
+    }
+    sw.save(nn.Linear(2, 2), None, tmp_path, {**extra, "tensor": torch.arange(3)})
+    found = sw.load(nn.Linear(2, 2), None, tmp_path)
+    assert torch.equal(found.pop("tensor"), torch.arange(3))
+    assert found == extra
+
+
+# ---- real processes --------------------------------------------------------------------------------
+
+
+def train_in_process(rank: int, plan: str, path: str, mode: str) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Trains and saves; or is killed while it saves again; or resumes."""
+    module, args = models.gpt()
+    parallel = sw.parallelize(module, args, plan=plan)
+    optimizer, given = adamw(parallel), batches(args)
+    if mode == "save":
+        steps(parallel, optimizer, given[:BEFORE])
+        sw.save(parallel, optimizer, path, {"at": BEFORE})
+        sw.save(parallel, optimizer, path, {"at": BEFORE})
+    elif mode == "killed":
+        kill_after_half(rank)
+        sw.save(parallel, optimizer, path, {"at": 0})
+    extra = sw.load(parallel, optimizer, path)
+    return steps(parallel, optimizer, given[extra["at"] :]), parallel.full_state_dict()
+
+
+def kill_after_half(rank: int) -> None:
+    """Rank 1 dies when it has written half of its chunks."""
+    resolve = folder._Planner.resolve_data
+
+    def deadly(self: Any, item: Any) -> Any:
+        self.items[item.index]
+        self.count = getattr(self, "count", 0) + 1
+        if rank == 1 and self.count > len(self.items) // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return resolve(self, item)
+
+    folder._Planner.resolve_data = deadly  # type: ignore[method-assign]
+
+
+@pytest.mark.processes
+def test_a_rank_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    sw.launch(train_in_process, 4, ("data:2 x megatron:2", path, "save"), timeout=200)
+    before = contents(tmp_path)
+    with pytest.raises(sw.RuntimeFault, match="killed by signal 9"):
+        sw.launch(train_in_process, 4, ("data:2 x megatron:2", path, "killed"), timeout=200)
+    after = contents(tmp_path)
+    assert before.items() <= after.items()
+    assert after.keys() - before.keys(), "nothing was being written"
+    losses, full = sw.launch(train_in_process, 2, ("data", path, "resume"), timeout=200)
+    expected = uninterrupted("gpt")
+    assert_equal(finished(losses, full, {}), expected)
