@@ -1,10 +1,11 @@
 """What a compiled program runs on: shards, communications, the step driver."""
 
+from .clipping import clip_grad_norm_
 from .comm import Comm, TorchComm
 from .launch import launch
 from .local import LocalComm, run_local
 from .module import ParallelModule
-from .optimizer import clip_grad_norm_, optimizer
+from .optimizer import optimizer
 from .program import Program, load_program
 
 __all__ = [

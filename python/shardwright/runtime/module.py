@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import RuntimeFault
 from . import inputs as given_inputs
 from . import state
+from .clip_guard import refuse_plain_clipping
 from .comm import Comm
 from .outside import differentiable, loss_of, seeds_of
 from .program import Program, TensorInfo
@@ -71,6 +72,7 @@ class ParallelModule(nn.Module):
         self.step = 0
         # What the latest step communicated.
         self.issued: list[Issued] = []
+        refuse_plain_clipping(self)
         self._places = _hold(self, self.shards, self.variants.train)
         for module in self.modules():
             module.training = training
@@ -153,6 +155,22 @@ class ParallelModule(nn.Module):
         for worker in self.variants.workers():
             worker.seed = clock["seed"]
 
+    def original_shape(self, parameter: str | Tensor) -> torch.Size:
+        """The single-device shape of a parameter, by its name or by this rank's part of it."""
+        parameters = dict(self.named_parameters())
+        part = parameters.get(parameter) if isinstance(parameter, str) else parameter
+        for shard in self.shards.held:
+            if shard.data is part:
+                return torch.Size(shard.tensor.shape)
+        for tensor in self.program.parameters() if isinstance(parameter, str) else ():
+            if parameter in tensor.names:
+                return torch.Size(tensor.shape)
+        raise RuntimeFault(
+            "SW0764",
+            f"the model has no parameter {parameter if isinstance(parameter, str) else 'like this tensor'!r}",
+            fix="give a name of the single-device model, or one of this model's `parameters()`",
+        )
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -204,21 +222,21 @@ class _Part(nn.Module):
 def _hold(
     root: nn.Module, shards: Shards, set_mode: Callable[[bool, str], None]
 ) -> list[tuple[Shard, dict[str, Any], str]]:
-    """Registers parameters and buffers; a second shard of one tensor gets the suffix `__1`.
+    """Registers parameters and buffers; a second shard of `up.bias` is `up.__1.bias`.
 
-    Returns where the buffers went.
+    So the last part of a name, by which optimizers are often grouped, is the model's. Returns where the
+    buffers went.
     """
     places: list[tuple[Shard, dict[str, Any], str]] = []
     count: dict[int, int] = {}
     for shard in shards.held:
         number = count.get(shard.tensor.id, 0)
         count[shard.tensor.id] = number + 1
-        *path, last = shard.tensor.names[0].split(".")
-        last += f"__{number}" if number else ""
+        *owner, last = shard.tensor.names[0].split(".")
         place = root
-        for depth, name in enumerate(path):
+        for depth, name in enumerate([*owner, f"__{number}"] if number else owner):
             if name not in place._modules:
-                place._modules[name] = _Part(".".join(path[: depth + 1]), set_mode)
+                place._modules[name] = _Part(".".join(owner[: depth + 1]), set_mode)
             place = place._modules[name]  # type: ignore[assignment]
         # Not `register_parameter`: it refuses names that are attributes of nn.Module.
         if isinstance(shard.data, nn.Parameter):
