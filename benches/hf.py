@@ -22,7 +22,7 @@ def llama(
         intermediate_size=inner,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
+        num_key_value_heads=heads // 3,
         max_position_embeddings=length,
         use_cache=False,
     )

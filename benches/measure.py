@@ -67,18 +67,27 @@ def stored(tensors: Iterable[Tensor | None]) -> int:
     return sum(found.values())
 
 
-def peak_of(step: Callable[[], Any]) -> int:
-    """How far a step's memory rises above where it began: every allocation of torch's CPU allocator."""
-    from torch.autograd.profiler import profile
+def peak_of(step: Callable[[], Any], before: Callable[[], Any] | None = None) -> int:
+    """How far memory rises in a step, by every allocation of torch's CPU allocator.
+
+    Above where the step began; or, with `before`, above where that began.
+    """
+    from torch.autograd.profiler import profile, record_function
 
     gc.collect()
     with profile(use_kineto=True, profile_memory=True) as prof:
-        step()
-    changes = [(e.start_ns(), e.nbytes()) for e in prof.kineto_results.events() if e.name() == "[memory]"]
+        if before is not None:
+            before()
+        with record_function("measured step"):
+            step()
+    events = prof.kineto_results.events()
+    start = next(e.start_ns() for e in events if e.name() == "measured step")
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     now = peak = 0
-    for _, change in sorted(changes, key=lambda entry: entry[0]):
+    for at, change in changes:
         now += change
-        peak = max(peak, now)
+        if at >= start:
+            peak = max(peak, now)
     return peak
 
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import stored
+from hf import Batch
+from measure import peak_of, stored
 from tables import Table, size_of
 from torch import Tensor, nn
-from two_ranks import BATCH, LENGTH, WORLD, Batch, Side, emitted, model_and_batch, tensor_parallel
+from two_ranks import (
+    BATCH,
+    LENGTH,
+    WORLD,
+    Side,
+    data_parallel,
+    emitted,
+    fully_sharded,
+    model_and_batch,
+    side_of,
+    tensor_parallel,
+)
 
 import shardwright as sw
 
-KINDS = ["parameters", "gradients", "optimizer"]
+KINDS = ["parameters", "gradients", "optimizer", "peak in a step"]
 
 
 def bench(quick: bool) -> Table:
@@ -24,12 +37,12 @@ def bench(quick: bool) -> Table:
         "memory",
         "Memory of a rank",
         f"The model of the bench of two ranks (float32, batch {BATCH}, sequence {LENGTH}) after a step with"
-        " AdamW: bytes of the storages behind a rank's tensors, the larger rank's.",
+        " AdamW: bytes of the storages behind a rank's tensors; and the most that is allocated in a step, all"
+        " included. The larger rank's.",
         ["", *KINDS, "of plain"],
     )
     for name, found in rows:
-        share = sum(found) / sum(plain)
-        table.add(name, *map(size_of, found), f"{share:.3f}")
+        table.add(name, *map(size_of, found), f"{found[-1] / plain[-1]:.3f}")
     table.values = {name: dict(zip(KINDS, found, strict=True)) for name, found in rows}
     return table
 
@@ -40,13 +53,14 @@ def measure_all(rank: int) -> list[tuple[str, list[int]]]:
     sides = {
         "plain PyTorch, one device": lambda: _plain(model, batch),
         "emitted, `data` on 2": lambda: emitted(model, batch, "data"),
+        "DistributedDataParallel on 2": lambda: data_parallel(model, batch, rank),
+        "FSDP2 on 2": lambda: fully_sharded(model, batch, rank),
         "emitted, `megatron` on 2": lambda: emitted(model, batch, "megatron"),
-        "PyTorch's tensor parallelism on 2": lambda: tensor_parallel(model, batch),
+        "DTensor tensor parallelism on 2": lambda: tensor_parallel(model, batch),
     }
     rows, losses = [], []
     for name, make in sides.items():
-        side = make()
-        found, loss = _held(side)
+        found, loss = _measured(make)
         rows.append((name, found))
         losses.append(loss)
     assert max(losses) - min(losses) <= 1e-4 * losses[0], losses
@@ -55,20 +69,34 @@ def measure_all(rank: int) -> list[tuple[str, list[int]]]:
 
 def _plain(model: nn.Module, batch: Batch) -> Side:
     made = copy.deepcopy(model)
-    adamw = torch.optim.AdamW(made.parameters(), lr=1e-4)
-    parameters = list(made.parameters())
-    return Side(lambda: made(*batch), Tensor.backward, adamw, parameters, Tensor.item)
+    return side_of(made, torch.optim.AdamW(made.parameters(), lr=1e-4), batch, Tensor.item)
 
 
-def _held(side: Side) -> tuple[list[int], float]:
-    """After backward and the optimizer's step, the larger of all ranks'; and the loss."""
-    with side.around():
-        loss = side.forward()
-        side.backward(loss)
-    side.optimizer.step()
+def _measured(make: Callable[[], Side]) -> tuple[list[int], float]:
+    """What is held after a step and the peak of the next, the larger of all ranks'; and the first loss."""
+    sides: list[Side] = []
+    held: list[int] = []
+    losses: list[float] = []
+
+    def first_step() -> None:
+        side = make()
+        with side.around():
+            loss = side.forward()
+            side.backward(loss)
+        losses.append(side.loss(loss))
+        side.optimizer.step()
+        held.extend(_held(side))
+        side.optimizer.zero_grad()
+        sides.append(side)
+
+    peak = peak_of(lambda: sides[0].step(), before=first_step)
+    largest = torch.tensor([*held, peak])
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+    return largest.tolist(), losses[0]
+
+
+def _held(side: Side) -> list[int]:
     gradients = [p.grad for p in side.parameters]
     states: list[Any] = [x for state in side.optimizer.state.values() for x in state.values()]
     found = [side.parameters, gradients, [x for x in states if isinstance(x, Tensor)]]
-    sizes = torch.tensor([stored(tensors) for tensors in found])
-    torch.distributed.all_reduce(sizes, torch.distributed.ReduceOp.MAX)
-    return sizes.tolist(), side.loss(loss)
+    return [stored(tensors) for tensors in found]

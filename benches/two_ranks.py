@@ -1,4 +1,4 @@
-"""Two ranks: plan `data` against DistributedDataParallel, `megatron` against PyTorch's tensor parallelism.
+"""Two ranks: plan `data` against DDP and FSDP2, `megatron` against DTensor's tensor parallelism.
 
 Both sides live in the same two processes and take turns. Everything a side needs is in its `Side`.
 """
@@ -17,17 +17,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from breakdown import Clock, instrumented
+from hf import Batch, llama
 from measure import assert_close, interleaved, pin, ratio, stored
-from shapes import Gpt
 from tables import Table, ratio_of, time_of
 from torch import Tensor, nn
 
 import shardwright as sw
 
-LAYERS, WIDTH, HEADS, INNER, WORDS, LENGTH, BATCH = 6, 384, 6, 1024, 8192, 128, 4
+LENGTH, BATCH = 128, 4
 WORLD = 2
 AIM = 1.0
-Batch = tuple[Tensor, Tensor]
 PARTS = ["forward", "backward", "optimizer"]
 
 
@@ -61,7 +60,8 @@ def bench(quick: bool) -> Table:
     table = Table(
         "two-ranks",
         "Two ranks",
-        f"A GPT of {results[0]['size'] / 1e6:.0f}M parameters, float32, batch {BATCH}, sequence {LENGTH}."
+        f"A Llama of Transformers with {results[0]['size'] / 1e6:.0f}M parameters, float32, batch {BATCH},"
+        f" sequence {LENGTH}."
         f" Two processes on Gloo, one thread each, {'each pinned to its core' if pinned else 'NOT pinned'};"
         f" {pairs} interleaved pairs of steps; a step takes as long as on the slower rank. The aim is at most"
         f" {AIM}x.",
@@ -94,16 +94,14 @@ def measure_all(rank: int, pairs: int) -> tuple[bool, list[dict[str, Any]]]:
     model, batch = model_and_batch()
     rivals = [
         ("data", "DistributedDataParallel", lambda: data_parallel(model, batch, rank)),
-        ("megatron", "PyTorch's tensor parallelism", lambda: tensor_parallel(model, batch)),
+        ("data", "FSDP2", lambda: fully_sharded(model, batch, rank)),
+        ("megatron", "DTensor tensor parallelism", lambda: tensor_parallel(model, batch)),
     ]
     return pinned, [compare(plan, other, model, batch, make(), pairs, rank) for plan, other, make in rivals]
 
 
 def model_and_batch() -> tuple[nn.Module, Batch]:
-    torch.manual_seed(0)
-    model = Gpt(LAYERS, WIDTH, HEADS, HEADS, INNER, WORDS, LENGTH)
-    words = torch.randint(0, WORDS, (BATCH, LENGTH + 1))
-    return model, (words[:, :-1].contiguous(), words[:, 1:].contiguous())
+    return llama(6, 384, 6, 1024, 8192, BATCH, LENGTH)
 
 
 def compare(
@@ -133,23 +131,27 @@ def compare(
 
 def emitted(model: nn.Module, batch: Batch, plan: str) -> Side:
     """The program, called as the user's loop calls a model."""
-    made = sw.parallelize(copy.deepcopy(model), batch, plan=plan)
+    made = sw.parallelize(copy.deepcopy(model), (), batch, plan=plan)
     adamw = sw.optimizer(made, torch.optim.AdamW, lr=1e-4)
-    parameters = list(made.parameters())
-    return Side(lambda: made(*batch), Tensor.backward, adamw, parameters, Tensor.item)
+    return side_of(made, adamw, batch, Tensor.item)
 
 
 def data_parallel(model: nn.Module, batch: Batch, rank: int) -> Side:
     made = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
-    adamw = torch.optim.AdamW(made.parameters(), lr=1e-4)
-    own = tuple(x.chunk(WORLD)[rank].contiguous() for x in batch)
+    return side_of(made, _adamw(made), _own(batch, rank), _mean)
 
-    def mean(loss: Tensor) -> float:
-        loss = loss.detach().clone()
-        dist.all_reduce(loss)
-        return loss.item() / WORLD
 
-    return Side(lambda: made(*own), Tensor.backward, adamw, list(made.parameters()), mean)
+def fully_sharded(model: nn.Module, batch: Batch, rank: int) -> Side:
+    """Each layer by itself, and what is left, as its documentation has it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    made = copy.deepcopy(model)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for layer in made.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(made, mesh=mesh)
+    return side_of(made, _adamw(made), _own(batch, rank), _mean)
 
 
 def tensor_parallel(model: nn.Module, batch: Batch) -> Side:
@@ -165,42 +167,43 @@ def tensor_parallel(model: nn.Module, batch: Batch) -> Side:
 
     made = copy.deepcopy(model)
     mesh = init_device_mesh("cpu", (WORLD,))
-    for block in made.h:
-        column = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
-        row = {name: RowwiseParallel() for name in ("o", "down")}
-        parallelize_module(block, mesh, {**column, **row})
-        block.attend = _local_heads(block)
+    column = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    splits = {name: ColwiseParallel() for name in column}
+    splits |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    for layer in made.model.layers:
+        parallelize_module(layer, mesh, splits)
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(made, mesh, {"lm_head": head})
-    adamw = torch.optim.AdamW(made.parameters(), lr=1e-4)
-    parameters = list(made.parameters())
 
-    def whole(loss: Tensor) -> Tensor:
-        return loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+    def whole(loss: Tensor) -> float:
+        return (loss.full_tensor() if hasattr(loss, "full_tensor") else loss).item()
 
-    return Side(
-        lambda: made(*batch),
-        Tensor.backward,
-        adamw,
-        parameters,
-        lambda loss: whole(loss).item(),
-        loss_parallel,
-    )
+    return side_of(made, _adamw(made), batch, whole, loss_parallel)
 
 
-def _local_heads(block: Any) -> Callable[[Tensor], Tensor]:
-    """Attention over this rank's heads: the output has not the width of the input."""
+def side_of(
+    made: nn.Module,
+    adamw: torch.optim.Optimizer,
+    batch: Batch,
+    loss: Callable[[Tensor], float],
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Side:
+    return Side(lambda: made(**batch).loss, Tensor.backward, adamw, list(made.parameters()), loss, around)
 
-    def attend(x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            each(x).view(batch, length, -1, width // block.heads).transpose(1, 2)
-            for each in (block.q, block.k, block.v)
-        )
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return block.o(y.transpose(1, 2).reshape(batch, length, -1))
 
-    return attend
+def _adamw(made: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(made.parameters(), lr=1e-4)
+
+
+def _own(batch: Batch, rank: int) -> Batch:
+    return {name: x.chunk(WORLD)[rank].contiguous() for name, x in batch.items()}
+
+
+def _mean(loss: Tensor) -> float:
+    """Of the ranks' losses, which count the same number of words each."""
+    loss = loss.detach().clone()
+    dist.all_reduce(loss)
+    return loss.item() / WORLD
 
 
 def _interleaved(ours: Side, theirs: Side, pairs: int) -> tuple[list[list[float]], list[list[float]]]:
