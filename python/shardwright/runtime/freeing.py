@@ -20,13 +20,14 @@ def free_early(tree: ast.Module) -> ast.Module:
 
 
 def _with_deletions(function: ast.FunctionDef) -> Iterator[ast.stmt]:
-    bound = {arg.arg for arg in function.args.args} - KEPT - _captured(function)
+    kept = KEPT | _captured(function)
+    bound = {arg.arg for arg in function.args.args} - kept
     last = {name: at for at, statement in enumerate(function.body) for name in _names(statement)}
     for at, statement in enumerate(function.body):
         yield statement
         if isinstance(statement, ast.Return):
             return
-        bound |= _stored(statement) - KEPT - _captured(function)
+        bound |= _stored(statement) - kept
         done = sorted(name for name in bound if last.get(name, 0) <= at)
         bound.difference_update(done)
         if done:
