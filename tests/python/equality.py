@@ -8,7 +8,7 @@ loose tolerance.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,14 +46,16 @@ def scalars(outputs: Any) -> list[Tensor]:
     return [x for x in leaves if isinstance(x, Tensor) and x.dim() == 0 and x.is_floating_point()]
 
 
-def reference(module: nn.Module, args: Sequence[Any], steps: int = STEPS) -> Result:
+def reference(
+    module: nn.Module, args: Sequence[Any], steps: int = STEPS, kwargs: Mapping[str, Any] | None = None
+) -> Result:
     """The single device: a few steps of AdamW; gradients are those of the first step."""
     module = copy.deepcopy(module)
     result = Result()
     adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
     for step in range(steps):
         adamw.zero_grad()
-        found = scalars(module(*args))
+        found = scalars(module(*args, **(kwargs or {})))
         torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
         result.losses |= {f"{step}.{at}": loss.detach().clone() for at, loss in enumerate(found)}
         if step == 0:
@@ -79,7 +81,10 @@ class Held:
 
 
 def train(
-    model: ParallelModule, args: Sequence[Any], steps: int = STEPS
+    model: ParallelModule,
+    args: Sequence[Any],
+    steps: int = STEPS,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[list[Tensor]], list[Held]]:
     """The same steps on one rank: losses by step, and what the rank holds at the end."""
     adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
@@ -87,7 +92,7 @@ def train(
     gradients: dict[int, Tensor | None] = {}
     for step in range(steps):
         adamw.zero_grad()
-        found = scalars(model(*args))
+        found = scalars(model(*args, **(kwargs or {})))
         torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
         losses.append([loss.detach().clone() for loss in found])
         if step == 0:
@@ -115,6 +120,7 @@ def run(
     args: Sequence[Any],
     steps: int = STEPS,
     options: Callable[[], dict[str, Any]] = dict,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Result:
     """Runs all ranks of a program in this process; `options` makes those of each rank's module."""
     program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
@@ -122,7 +128,7 @@ def run(
 
     def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
         model = ParallelModule(program, comm, values, bundle.captured, **options())
-        return train(model, args, steps)
+        return train(model, args, steps, kwargs)
 
     return assemble(run_local(bundle.devices, rank))
 

@@ -6,7 +6,7 @@
 use program::{Arg, Cut};
 use rules::Interval;
 
-use crate::region::{any, is_any};
+use crate::region::{any, is_any, unify};
 use crate::state::Rank;
 
 /// The local extents of a region's factors, dim by dim.
@@ -106,21 +106,27 @@ pub(crate) fn scattered(
     Some(part_of(region, &flat, index, part))
 }
 
+/// What pieces are when they are joined, and where in it each of them lies.
+pub(crate) struct Joined {
+    pub(crate) whole: Vec<Interval>,
+    pub(crate) pieces: Vec<Vec<Interval>>,
+}
+
 /// What the pieces are, joined in their order, if they fit together along the cut.
 pub(crate) fn gathered(
     rank: &Rank<'_>,
     cut: &Cut,
     factors: &[Vec<i64>],
     pieces: &[&[Interval]],
-) -> Option<Vec<Interval>> {
+) -> Option<Joined> {
     let given = extents(rank, &cut.extents)?;
     if !adds_up(cut, &given, pieces.len()) {
         return None;
     }
     let flat: Vec<i64> = factors.iter().flatten().copied().collect();
     (0..flat.len()).find_map(|index| {
-        let whole = joined(pieces, &flat, index)?;
-        let known = lengths(factors, &whole);
+        let joined = joined(pieces, &flat, index)?;
+        let known = lengths(factors, &joined.whole);
         let mut next = 0;
         let fits = same_shape(&known, &given)
             && pieces.iter().zip(&cut.sizes).all(|(own, size)| {
@@ -129,23 +135,39 @@ pub(crate) fn gathered(
                 let found = locate(&known, &given, cut.factor, interval);
                 found.iter().any(|(at, i)| *at == index && i.len() == own[index].len())
             });
-        fits.then_some(whole)
+        fits.then_some(joined)
     })
 }
 
-/// Regions that differ along one factor only and follow each other there, as one.
-fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Vec<Interval>> {
-    let (first, last) = (pieces.first()?, pieces.last()?);
-    let elsewhere = |piece: &&[Interval]| (0..first.len()).all(|i| i == index || piece[i] == first[i]);
-    if !pieces.iter().all(elsewhere) {
-        return None;
-    }
+/// Regions that differ along one factor only and follow each other there, as one. A piece that may lie
+/// anywhere lies where the others leave it room.
+fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Joined> {
+    let first = pieces.first()?;
     let mut whole = first.to_vec();
-    if pieces.iter().all(|piece| is_any(piece[index])) {
-        whole[index] = any(pieces.iter().map(|piece| piece[index].len()).sum(), factors[index]);
-        return Some(whole);
+    for piece in &pieces[1..] {
+        for i in (0..whole.len()).filter(|i| *i != index) {
+            whole[i] = unify(whole[i], piece[i])?;
+        }
     }
-    let follows = pieces.windows(2).all(|pair| pair[0][index].hi == pair[1][index].lo);
-    whole[index].hi = last[index].hi;
-    (follows && !is_any(first[index])).then_some(whole)
+    let (mut len, mut begin) = (0, None);
+    for piece in pieces {
+        if !is_any(piece[index]) {
+            begin = begin.or(Some(piece[index].lo - len));
+        }
+        len += piece[index].len();
+    }
+    let Some(begin) = begin else {
+        whole[index] = any(len, factors[index]);
+        return Some(Joined { pieces: pieces.iter().map(|piece| piece.to_vec()).collect(), whole });
+    };
+    let mut next = begin;
+    let mut placed = vec![];
+    for piece in pieces {
+        let mut own = whole.clone();
+        own[index] = unify(piece[index], Interval { lo: next, hi: next + piece[index].len() })?;
+        next = own[index].hi;
+        placed.push(own);
+    }
+    whole[index] = Interval { lo: begin, hi: next };
+    (begin >= 0 && next <= factors[index]).then_some(Joined { whole, pieces: placed })
 }

@@ -152,8 +152,8 @@ pub(crate) fn all_gather(
             made.push(made[position - 1]);
             continue;
         }
-        let region = joined(cx, &ranks[group.members[position]], cut, group, &regions(group))?;
-        made.push(together(cx, group, region, &regions(group))?);
+        let (region, pieces) = joined(cx, &ranks[group.members[position]], cut, group, &regions(group))?;
+        made.push(together(cx, group, region, &pieces)?);
     }
     Ok(made)
 }
@@ -166,19 +166,23 @@ fn regions(group: &Group<'_>) -> Vec<u32> {
     group.held.iter().map(|held| held.region).collect()
 }
 
+/// The region of what is put together, and the region of each piece in it.
 fn joined(
     cx: &mut Context<'_>,
     rank: &Rank<'_>,
     cut: &Cut,
     group: &Group<'_>,
     pieces: &[u32],
-) -> Result<u32, Fault> {
+) -> Result<(u32, Vec<u32>), Fault> {
     let of = group.held[0].of;
     let factors = &cx.facts.analysis.factors[of.tensor.index()];
     let lists: Vec<&[Interval]> = pieces.iter().map(|region| cx.store.region(*region)).collect();
     let whole = if group.like() { gathered(rank, cut, factors, &lists) } else { None };
     match whole {
-        Some(whole) => Ok(cx.store.intervals.number(&whole)),
+        Some(joined) => {
+            let placed = joined.pieces.iter().map(|piece| cx.store.intervals.number(piece)).collect();
+            Ok((cx.store.intervals.number(&joined.whole), placed))
+        }
         None => {
             let texts: Vec<String> = (group.held.iter().zip(pieces).take(3))
                 .map(|(held, region)| cx.text(Held { region: *region, ..*held }))
@@ -259,7 +263,7 @@ pub(crate) fn all_to_all(
         for (&member, (held, (send, _))) in group.members.iter().zip(group.held.iter().zip(cuts)) {
             pieces.push(piece(cx, &ranks[member], send, *held, (position, count))?);
         }
-        let region = joined(cx, &ranks[group.members[position]], receive, group, &pieces)?;
+        let (region, pieces) = joined(cx, &ranks[group.members[position]], receive, group, &pieces)?;
         made.push(together(cx, group, region, &pieces)?);
     }
     Ok(made)

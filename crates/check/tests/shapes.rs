@@ -82,6 +82,36 @@ fn what_is_the_same_everywhere_lies_where_it_is_used() {
     breaks(POSITIONS, SPREAD, "group 0,2 1,3", "group 0,1 2,3", "SW0508");
 }
 
+const REPEATED: &str = "param %p f64[1,8] \"p\"
+op %e f64[4,8] = aten.expand.default(%p, [4, 8]) in \"\" at \"m.py:1\"
+op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:2\"
+output %s
+";
+
+const MIXED: &str = "group 0,1
+ranks 0
+shard p %p :
+call 0 p -> e : e = aten.expand.default(p, [3, 8])
+all_gather 1 g0 e -> w : [4, 8] 0 [3, 1]
+call 2 w -> s : s = aten.sum.default(w)
+output s
+ranks 1
+shard p %p :
+call 0 p -> e : e = aten.expand.default(p, [4, 8])
+slice e -> f : [4, 8] 3..4, 0..8
+all_gather 1 g0 f -> w : [4, 8] 0 [3, 1]
+call 2 w -> s : s = aten.sum.default(w)
+output s
+";
+
+#[test]
+fn what_is_the_same_everywhere_is_joined_where_there_is_room() {
+    proof(&graph(REPEATED), MIXED);
+    // One row before the last is not the row that is missing.
+    breaks(REPEATED, MIXED, "3..4, 0..8", "2..3, 0..8", "SW0507");
+    breaks(REPEATED, MIXED, "aten.expand.default(p, [3, 8])", "aten.expand.default(p, [2, 8])", "SW0507");
+}
+
 const HEADS: &str = "input %x f64[2,4] 0
 param %w f64[24,4] \"w\"
 op %f f64[2,24] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"

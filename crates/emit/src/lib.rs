@@ -7,6 +7,7 @@
 //! It knows no plans, no rules and nothing of how a program was made.
 
 mod canonical;
+mod hints;
 mod leaves;
 mod names;
 mod python;

@@ -2,14 +2,14 @@
 //!
 //! What a program computes is read from the text alone. Two things are only hints, found by looking
 //! for the operators of the graph that the code matches: [`program::LocalOp::op`] and the tensor of
-//! a buf inside a call. A hint that is not found is `u32::MAX`.
+//! a buf inside a call. Where looking would find another operator, the tables tell it. A hint that is
+//! not found is `u32::MAX`.
 //!
 //! [`reader`] is what is known while a role is read. On it stand [`code`], which reads the functions
 //! that calls run, [`methods`], which reads instructions, and [`body`], which reads a whole role.
 
 mod body;
 mod code;
-mod hints;
 mod json;
 mod methods;
 mod reader;

@@ -259,3 +259,35 @@ fn layers_share_their_function() {
     let called = stable(&graph, &parts)[0].text.clone();
     insta::assert_snapshot!(format!("{nested}\n=== one call a layer\n{called}"));
 }
+
+const RANGES: &str = r#"
+model "Ranges"
+input %x f32[6] 0
+op %short i64[4] = aten.arange.default(4) in "" at "m.py:1"
+op %long i64[6] = aten.arange.default(6) in "" at "m.py:2"
+op %s f32[] = aten.sum.default(%x) in "" at "m.py:3"
+output %s
+"#;
+
+/// A part of either range reads alike; which one it is of stands in the tables.
+#[test]
+fn operators_whose_parts_read_alike_are_told_apart() {
+    let graph = graph(RANGES);
+    for wanted in [0, 1] {
+        let mut b = Builder::new(&graph);
+        b.call(wanted..wanted + 1, &[["short", "long"][wanted as usize]], |op| {
+            op.target = "aten.arange.start_step".to_owned();
+            op.args = vec![Arg::Int(0), Arg::Int(3), Arg::Int(1)];
+        });
+        b.call(2..3, &["s"], |_| {});
+        b.outputs();
+        let mut program = program(&graph, 1);
+        program.roles.push(b.role(0..1));
+        let files = stable(&graph, &program);
+        let again = emit::read(&graph, &files).unwrap();
+        let Instr::Call(call) = &again.roles[0].body.forward[0] else { panic!("a call comes first") };
+        assert_eq!(call.ops[0].op, graph::OpId(wanted));
+        // Reading alone would find the second one.
+        assert_eq!(files[1].text.contains("\"operators\": {\"0\": 0}"), wanted == 0, "{}", files[1].text);
+    }
+}

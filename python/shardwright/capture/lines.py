@@ -19,6 +19,8 @@ _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+# What PyTorch calls in the place of an operator stands between the operator and the model's line.
+_BETWEEN = ("__torch_function__", "__torch_dispatch__")
 _ANONYMOUS = re.compile(r", in <(?!module>)")
 
 
@@ -32,7 +34,7 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
         file = frame.f_code.co_filename
         if _is_ours(file):
             break
-        if _is_models(file):
+        if _is_models(file) and frame.f_code.co_name not in _BETWEEN:
             return _trace(file, frame.f_lineno, frame.f_code.co_name)
         if not inside and file.startswith(os.path.join(_TORCH, "nn", "modules")):
             inside = _trace(file, 0, frame.f_code.co_name)

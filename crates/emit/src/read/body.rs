@@ -6,10 +6,10 @@ use diag::Result;
 use graph::Graph;
 use program::{Body, BufId, InputPart, Instr, Leaf, Program};
 
-use super::hints::Hints;
 use super::methods::Methods;
 use super::reader::{Reader, Scope, is_reserved};
 use super::tables::RoleTable;
+use crate::hints::Hints;
 use crate::leaves::{names_of, written};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 
@@ -26,7 +26,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         leaves: HashMap::new(),
         holes,
         functions: HashMap::new(),
-        hints: Hints::new(graph),
+        hints: Hints::new(graph, role.operators.clone()),
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|(step, exchange)| (*step, exchange.tensor)).collect(),
         in_backward: false,

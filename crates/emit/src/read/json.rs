@@ -49,6 +49,12 @@ impl Node<'_> {
         }
     }
 
+    /// What is there only where it says something.
+    pub(super) fn maybe<'n>(&'n self, key: &'n str) -> Result<Option<Node<'n>>> {
+        let found = self.object()?.get(key);
+        Ok(found.map(|value| Node { value, place: Place::Key(self, key) }))
+    }
+
     /// Reads every item of a list.
     pub(super) fn list<T>(&self, mut read: impl FnMut(&Node<'_>) -> Result<T>) -> Result<Vec<T>> {
         let items = self.array()?.iter().enumerate();

@@ -6,7 +6,7 @@ use diag::{Error, Result};
 use graph::TensorId;
 use program::{Arg, Body, Buf, BufId, Instr, StepId};
 
-use super::hints::{Hints, UNKNOWN};
+use crate::hints::{Hints, UNKNOWN};
 use crate::python::{Expr, Function, print};
 
 /// Everything that is known while the text of a role is read.

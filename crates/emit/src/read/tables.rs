@@ -20,6 +20,8 @@ pub(super) struct RoleTable {
     pub(super) leaves: Vec<(TensorId, u32)>,
     /// The tensor, and whether it has a gradient.
     pub(super) outputs: Vec<Option<(TensorId, bool)>>,
+    /// Operators that reading the code would not guess, by position among all local operators.
+    pub(super) operators: BTreeMap<usize, OpId>,
 }
 
 /// The program without its roles, and what is known of these.
@@ -36,9 +38,8 @@ pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
     })?;
     let top = Node { value: &value, place: Place::Top };
     check_origin(graph, &top)?;
-    let tensors = graph.tensors.len();
     let regions = top.get("regions")?.list(region)?;
-    let reader = Reader { regions, tensors };
+    let reader = Reader { regions, tensors: graph.tensors.len(), operators: graph.ops.len() };
     let world = top.get("world")?.id()?;
     let program = Program {
         model: top.get("model")?.string()?,
@@ -101,6 +102,7 @@ fn rank(node: &Node<'_>, world: u32) -> Result<RankId> {
 struct Reader {
     regions: Vec<Region>,
     tensors: usize,
+    operators: usize,
 }
 
 impl Reader {
@@ -196,6 +198,7 @@ impl Reader {
                 .get("leaves")?
                 .list(|node| Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?)))?,
             outputs: node.get("outputs")?.list(|node| self.output(node))?,
+            operators: self.operators(node.maybe("operators")?)?,
         };
         let fits = role.tables.iter().all(|table| {
             table.constants.len() == role.holes.len()
@@ -203,6 +206,20 @@ impl Reader {
                 && table.inputs.len() == role.inputs.len()
         });
         if fits { Ok(role) } else { Err(node.refuse("a rank's table does not fit its role")) }
+    }
+
+    fn operators(&self, node: Option<Node<'_>>) -> Result<BTreeMap<usize, OpId>> {
+        let Some(node) = node else { return Ok(BTreeMap::new()) };
+        let entries = node.entries(|position, node| {
+            let op = OpId(node.id()?);
+            let exists = op.index() < self.operators;
+            if exists {
+                Ok((position as usize, op))
+            } else {
+                Err(node.refuse("there is no operator of this number"))
+            }
+        })?;
+        Ok(entries.into_iter().collect())
     }
 
     fn output(&self, node: &Node<'_>) -> Result<Option<(TensorId, bool)>> {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::file_name;
 use super::role::hole_names;
+use crate::hints::missed;
 
 pub(crate) const FORMAT: u64 = 1;
 
@@ -209,6 +210,17 @@ impl<'a> Tables<'a> {
         entries.collect::<Vec<_>>().join(", ")
     }
 
+    /// The operators that reading the code would not guess, if there are any.
+    fn operators(&self, body: &Body) -> String {
+        let entries = missed(self.graph, body).into_iter();
+        let entries: Vec<String> = entries.map(|(at, op)| format!("\"{at}\": {}", op.0)).collect();
+        if entries.is_empty() {
+            String::new()
+        } else {
+            format!(", \"operators\": {{{}}}", entries.join(", "))
+        }
+    }
+
     fn role(&self, role: &Role) -> String {
         let body = &role.body;
         let mut seeds = body.seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
@@ -222,12 +234,13 @@ impl<'a> Tables<'a> {
             joined(&body.leaves, |l| format!("{{\"tensor\": {}, \"number\": {}}}", l.tensor.0, l.number));
         format!(
             "{{\"file\": {}, \"ranks\": [{}], \"holes\": [{}], \"inputs\": [{}], \"leaves\": [{leaves}], \
-             \"outputs\": [{outputs}], \"grads\": {{{}}}}}",
+             \"outputs\": [{outputs}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
             joined(&role.ranks, |rank| rank.0.to_string()),
             joined(&hole_names(body), |hole| quoted(hole)),
             joined(&body.inputs, |input| input.tensor.0.to_string()),
             self.grads(body),
+            self.operators(body),
         )
     }
 }

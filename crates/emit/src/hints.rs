@@ -1,24 +1,30 @@
-//! Which operator of the graph a piece of code is. A guess, for names and comments only.
+//! Which operator of the graph a piece of code is: a guess from what it reads and from its arguments.
+//!
+//! Parts of several operators may read alike, such as `torch.arange(0, 3)` as a part of two ranges.
+//! Where the guess would miss, the tables tell the operator: [`missed`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use graph::{Graph, OpId, TensorId};
-use program::{Arg, Body, LocalOp};
+use program::{Arg, Body, Instr, LocalOp};
 
-pub(super) const UNKNOWN: TensorId = TensorId(u32::MAX);
+pub(crate) const UNKNOWN: TensorId = TensorId(u32::MAX);
 
-pub(super) struct Hints<'a> {
+pub(crate) struct Hints<'a> {
     graph: &'a Graph,
     /// The operators that read a tensor, and those that read none.
     readers: HashMap<TensorId, Vec<OpId>>,
     sources: Vec<OpId>,
     /// The operator that was found last: the next one is probably further on.
     last: u32,
+    /// Operators that the tables tell, by the position of the code in its role.
+    told: BTreeMap<usize, OpId>,
+    position: usize,
     needs_grad: Vec<bool>,
 }
 
 impl<'a> Hints<'a> {
-    pub(super) fn new(graph: &'a Graph) -> Self {
+    pub(crate) fn new(graph: &'a Graph, told: BTreeMap<usize, OpId>) -> Self {
         let mut readers: HashMap<TensorId, Vec<OpId>> = HashMap::new();
         let mut sources = vec![];
         for id in graph.op_ids() {
@@ -30,11 +36,21 @@ impl<'a> Hints<'a> {
             }
             inputs.into_iter().for_each(|tensor| readers.entry(tensor).or_default().push(id));
         }
-        Self { graph, readers, sources, last: 0, needs_grad: graph.needs_grad() }
+        Self { graph, readers, sources, last: 0, told, position: 0, needs_grad: graph.needs_grad() }
     }
 
     /// Sets the operator if one is found, and gives the tensors of its outputs.
-    pub(super) fn find(&mut self, body: &Body, op: &mut LocalOp, outputs: usize) -> Vec<TensorId> {
+    pub(crate) fn find(&mut self, body: &Body, op: &mut LocalOp, outputs: usize) -> Vec<TensorId> {
+        let found = self.told.get(&self.position).copied().or_else(|| self.guess(body, op, outputs));
+        self.position += 1;
+        let Some(id) = found else { return vec![UNKNOWN; outputs] };
+        op.op = id;
+        self.last = id.0;
+        let tensors = self.graph.op(id).outputs.iter().map(|tensor| tensor.unwrap_or(UNKNOWN));
+        tensors.chain(std::iter::repeat(UNKNOWN)).take(outputs).collect()
+    }
+
+    fn guess(&self, body: &Body, op: &LocalOp, outputs: usize) -> Option<OpId> {
         let tensors: Vec<TensorId> = op.inputs().into_iter().map(|buf| body.buf(buf).tensor).collect();
         // A tensor that few operators read says most.
         let few = tensors.iter().filter_map(|t| self.readers.get(t)).min_by_key(|readers| readers.len());
@@ -42,10 +58,7 @@ impl<'a> Hints<'a> {
         let best = (candidates.into_iter().flatten())
             .filter_map(|id| self.score(*id, op, &tensors, outputs).map(|score| (score, *id)))
             .max_by_key(|(score, id)| (*score, id.0 > self.last, std::cmp::Reverse(*id)));
-        let Some((_, id)) = best else { return vec![UNKNOWN; outputs] };
-        op.op = id;
-        self.last = id.0;
-        self.graph.op(id).outputs.iter().map(|tensor| tensor.unwrap_or(UNKNOWN)).collect()
+        best.map(|(_, id)| id)
     }
 
     fn score(&self, id: OpId, local: &LocalOp, tensors: &[TensorId], outputs: usize) -> Option<u32> {
@@ -62,9 +75,25 @@ impl<'a> Hints<'a> {
         Some(8 * u32::try_from(shared).ok()? + exact + u32::try_from(same_args + named.count()).ok()?)
     }
 
-    pub(super) fn needs_grad(&self, tensor: TensorId) -> bool {
+    pub(crate) fn needs_grad(&self, tensor: TensorId) -> bool {
         self.needs_grad.get(tensor.index()).copied().unwrap_or(true)
     }
+}
+
+/// The operators of a role's code, by position, that reading it would not guess.
+pub(crate) fn missed(graph: &Graph, body: &Body) -> BTreeMap<usize, OpId> {
+    let mut hints = Hints::new(graph, BTreeMap::new());
+    let calls = body.forward.iter().filter_map(|i| if let Instr::Call(call) = i { Some(call) } else { None });
+    let mut missed = BTreeMap::new();
+    for (position, op) in calls.flat_map(|call| &call.ops).enumerate() {
+        let guessed = hints.guess(body, op, op.outputs.len());
+        let known = (op.op.index() < graph.ops.len()).then_some(op.op);
+        if let Some(op) = known.filter(|op| Some(*op) != guessed) {
+            missed.insert(position, op);
+        }
+        hints.last = known.or(guessed).map_or(hints.last, |op| op.0);
+    }
+    missed
 }
 
 fn same(a: &graph::Arg, b: &Arg) -> bool {
