@@ -419,3 +419,28 @@ def test_errors_are_one_tree_and_pickle() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) == "error[SW0101]: what\n  at: model.py:1\n  help: fix"
     assert isinstance(again, ShardwrightError)
+
+
+class HooksItself(nn.Module):
+    """Registers a hook in its first forward, as Transformers does to record hidden values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.ready = False
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if not self.ready:
+            self.inner.register_forward_hook(lambda module, args, output: self.seen.append(output))
+            self.ready = True
+        self.seen = []
+        return (self.inner(x).sum(), *self.seen)
+
+
+def test_hooks_that_a_forward_registers_are_gone_after_capture() -> None:
+    module = HooksItself()
+    captured = capture(module, (torch.randn(2, 4),))
+    assert captured.verified
+    assert not module.inner._forward_hooks
+    assert len(module(torch.randn(2, 4))) == 2

@@ -64,23 +64,25 @@ def borrowed(
     table: Callable[[Tensor], Tensor],
     attribute: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Iterator[None]:
-    """Swaps tensors by ``table`` and ``attribute``; afterwards every attribute is as before."""
-    saved = [(part, dict(vars(part)), _tables(part)) for part in module.modules()]
+    """Swaps tensors by ``table`` and ``attribute``; afterwards every attribute is as before, hooks that
+    the forward registered included."""
+    saved = [(part, dict(vars(part)), _dictionaries(part)) for part in module.modules()]
     try:
         for part in module.modules():
             _swap(part, table, attribute)
         yield
     finally:
-        for part, attributes, tables in saved:
+        for part, attributes, dictionaries in saved:
             vars(part).clear()
             vars(part).update(attributes)
-            for name, entries in tables.items():
+            for name, entries in dictionaries.items():
                 attributes[name].clear()
                 attributes[name].update(entries)
 
 
-def _tables(module: nn.Module) -> dict[str, dict[str, Any]]:
-    return {name: dict(vars(module)[name]) for name in _TABLES}
+def _dictionaries(module: nn.Module) -> dict[str, dict[Any, Any]]:
+    """The entries of its tables and hooks, which may change while the attribute stays the same."""
+    return {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
 
 
 def _swap(
