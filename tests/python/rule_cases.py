@@ -60,7 +60,9 @@ def case(
 
 
 def overloads(names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
+    """`expert_linear` is ours, all others are ATen's."""
+    found = (name if "." in name else f"{name}.default" for name in names.split())
+    return frozenset(f"{'shardwright' if n.startswith('expert') else 'aten'}.{n}" for n in found)
 
 
 def normal(*shape: int) -> Spec:
@@ -142,6 +144,7 @@ case("div-scalar", "div.Tensor mul.Tensor", lambda x: [x / 3, x * 0.3], normal(5
     dims="a=5 b=6")
 case("div-mode", "div.Tensor_mode", lambda x, y: torch.div(x, y, rounding_mode="floor"), normal(5, 6),
     between(1, 2, 6), dims="a=5 b=6")
+alike("binary-other", "max.other min.other", normal(5, 1, 4), normal(7, 1), dims="a=5 b=7 c=4")
 alike("binary", "atan2 fmax fmin hypot logaddexp maximum minimum", normal(5, 1, 4), normal(7, 1),
     dims="a=5 b=7 c=4")
 case("pow", "pow.Tensor_Tensor", torch.pow, between(0.5, 2, 5, 6), normal(6), dims="a=5 b=6")
@@ -259,6 +262,15 @@ case("pad", "pad", lambda x: F.pad(x, (1, 2)), normal(5, 7), made=(0,), dims="a=
 case("pad-value", "pad", lambda x: F.pad(x, (0, 0, 1, 2), value=1.5), normal(5, 7), dims="b=7")
 case("pad-reflect", "pad", lambda x: F.pad(x, (1, 2), mode="reflect"), normal(5, 3, 7), made=(0,),
     dims="a=5 b=3")
+case("slice_scatter", "slice_scatter", lambda x, v: x.slice_scatter(v, 1, 2, 5), normal(5, 7), normal(5, 3),
+    made=(0, 1), dims="a=5")
+case("slice_scatter-all", "slice_scatter", lambda x, v: x.slice_scatter(v, 0), normal(5, 7), normal(5, 7),
+    dims="b=7")
+case("select_scatter", "select_scatter", lambda x, v: x.select_scatter(v, 1, -2), normal(4, 5, 7),
+    normal(4, 7), made=(0, 1), dims="a=4 c=7")
+case("diff", "diff", lambda x: x.diff(dim=1), normal(5, 7), made=(0,), dims="a=5")
+case("diff-twice", "diff", lambda x, v, w: x.diff(2, 0, prepend=v, append=w), normal(5, 7), normal(2, 7),
+    normal(1, 7), made=(0, 1, 2), dims="b=7")
 case("roll", "roll", lambda x: x.roll(2, 1), normal(5, 7), made=(0,), dims="a=5")
 case("roll-flat", "roll", lambda x: x.roll(2), normal(5, 7), dims="")
 case("flip", "flip", lambda x: x.flip(0), normal(5, 7), made=(0,), dims="b=7")
@@ -362,6 +374,15 @@ case("softmax", "softmax.int", lambda x: x.softmax(-1), normal(4, 5, 7), dims="a
 case("softmax-first", "softmax.int", lambda x: x.softmax(0), normal(5, 7), dims="a=5 b=7")
 case("log_softmax", "log_softmax.int", lambda x: x.log_softmax(1), normal(4, 7, 5), dims="a=4 b=7 c=5")
 case("softmax-cast", "softmax.int", lambda x: x.softmax(1, dtype=torch.float64), normal(5, 7), dims="a=5 b=7")
+
+# ---- experts -------------------------------------------------------------------------------
+
+case("expert_linear-column", "expert_linear", lambda x, w, i: torch.bmm(w[i], x.unsqueeze(-1)).squeeze(-1),
+    normal(7, 5), normal(4, 6, 5), ints(4, 7), made=(0,), dims="s=7 k=5 e=4 n=6")
+case("expert_linear-row", "expert_linear", lambda x, w, i: torch.bmm(x.unsqueeze(1), w[i]).squeeze(1),
+    normal(7, 5), normal(4, 5, 6), given([2, 2, 0, 0, 2, 2, 0]), made=(1,), dims="s=7 k=5 e=4 n=6")
+case("expert_linear-kept", "expert_linear", lambda x, w, i: torch.bmm(w[i], x.unsqueeze(2)), normal(7, 5),
+    normal(1, 6, 5), ints(1, 7), dims="s=7 k=5 n=6", others="unsqueeze")
 
 # ---- embedding -----------------------------------------------------------------------------
 
@@ -470,6 +491,8 @@ case("prod-all", "prod", lambda x: x.prod(), normal(5, 7), dims="")
 case("cumsum", "cumsum", lambda x: x.cumsum(1), normal(5, 7), made=(0,), dims="a=5")
 case("scans", "cumprod logcumsumexp cummax cummin",
     lambda x: [x.cumprod(1), x.logcumsumexp(1), *x.cummax(1), *x.cummin(1)], normal(5, 7), dims="a=5")
+case("histc", "histc", lambda x: x.histc(6, 0, 2), data(5, 7), dims="a=5 b=7")
+case("histc-bounds", "histc", lambda x: x.histc(6), data(5, 7), dims="")
 case("topk", "topk", lambda x: x.topk(3, 1), normal(5, 7), dims="a=5")
 case("topk-first", "topk", lambda x: x.topk(2, 0, largest=False)[0], normal(5, 7), dims="b=7")
 case("sort", "sort argsort", lambda x: [*x.sort(1), x.argsort(1)], normal(5, 7), dims="a=5")

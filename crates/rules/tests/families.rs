@@ -142,6 +142,27 @@ fn ranges_keep_their_dim_whole() {
     check("x f32[2,6]", "%y f32[2,8] = aten.constant_pad_nd.default(%x, [1, 1], 1.0)", "a b^ -> a b_out^");
     check("x f32[2,6]", "%y f32[2,6] = aten.roll.default(%x, [1], [1])", "a b^ -> a b^ ; linear 0");
     check("x f32[2,6]", "%y f32[2,6] = aten.flip.default(%x, [0])", "a^ b -> a^ b ; linear 0");
+    check(
+        "x f32[2,6]; v f32[2,4]",
+        "%y f32[2,6] = aten.slice_scatter.default(%x, %v, 1, 2)",
+        "a b^, a b_out^ -> a b^ ; linear 0 1",
+    );
+    check(
+        "x f32[2,6]; v f32[2,6]",
+        "%y f32[2,6] = aten.slice_scatter.default(%x, %v, 1)",
+        "a b^, a b^ -> a b^ ; linear 0 1",
+    );
+    check(
+        "x f32[2,6,3]; v f32[2,3]",
+        "%y f32[2,6,3] = aten.select_scatter.default(%x, %v, 1, -1)",
+        "a b^ c, a c -> a b^ c ; linear 0 1",
+    );
+    check("x f32[2,6]", "%y f32[2,5] = aten.diff.default(%x)", "a b^ -> a b_out^ ; linear 0");
+    check(
+        "x f32[2,6]; v f32[2,1]",
+        "%y f32[2,6] = aten.diff.default(%x, 1, -1, %v)",
+        "a b^, a 1 -> a b^ ; linear 0 1",
+    );
 }
 
 #[test]
@@ -260,6 +281,20 @@ fn softmax_has_its_own_algorithm_along_its_dim() {
 }
 
 #[test]
+fn experts_sum_over_the_experts_that_a_part_has() {
+    check(
+        "x f32[6,8]; w f32[4,5,8]; i i64[6]",
+        "%y f32[6,5] = shardwright.expert_linear.default(%x, %w, %i, False)",
+        "s k+, e+~ n k+, s -> s n ; linear 0 ; linear 1",
+    );
+    check(
+        "x f32[6,8]; w f32[1,8,5]; i i64[6]",
+        "%y f32[6,5] = shardwright.expert_linear.default(%x, %w, %i, True)",
+        "s k+, 1 k+ n, s -> s n ; linear 0 ; linear 1",
+    );
+}
+
+#[test]
 fn embedding_sums_over_rows() {
     let inputs = "w f32[10,4]; i i64[2,3]";
     check(
@@ -316,6 +351,8 @@ fn reductions_leave_partial_results() {
     check("x f32[2,3]", "%y f32[] = aten.linalg_vector_norm.default(%x)", "a^ b^ -> scalar");
     check("x f32[2,3]", "%y f32[2,3] = aten.cumsum.default(%x, 1)", "a b^ -> a b^ ; linear 0");
     check("x f32[2,3]", "%v f32[2,2], %i i64[2,2] = aten.topk.default(%x, 2)", "a b^ -> a b_out^, a b_out^");
+    check("x f32[2,3]", "%y f32[4] = aten.histc.default(%x, 4, 0, 4)", "a+ b+ -> bins^");
+    check("x f32[2,3]", "%y f32[4] = aten.histc.default(%x, 4)", "");
     check("x f32[2,3]", "%v f32[2,3], %i i64[2,3] = aten.sort.default(%x, 0)", "a^ b -> a^ b, a^ b");
 }
 

@@ -109,3 +109,11 @@ fn creation_needs_its_type_and_shape() {
     let op = "%y f64[2] = aten.type_as.default(%x, %z)";
     check_local("x f32[2]; z f64[5,6]", op, "", "aten.to.dtype(%0, f64)");
 }
+
+#[test]
+fn experts_know_where_their_part_begins() {
+    let inputs = "x f32[6,8]; w f32[4,5,8]; i i64[6]";
+    let op = "%y f32[6,5] = shardwright.expert_linear.default(%x, %w, %i, False)";
+    check_local(inputs, op, "e 2..4", "sw.expert_linear(%0, %1, %2, 2, false)");
+    check_local(inputs, op, "s 2..4, k 0..4", "sw.expert_linear(%0, %1, %2, 0, false)");
+}

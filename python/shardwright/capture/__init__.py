@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from ..errors import CaptureError
+from .experts import notes as notes_on_experts
 from .names import Names
 from .spec import CallSpec, ResultSpec
 from .text import constants_of, print_graph, sources_of
@@ -76,6 +77,7 @@ def capture(
     if verify or (verify is None and can_verify(module, bound)):
         captured.notes += verify_capture(module, bound, program, sources, constants, result)
         captured.verified = not captured.notes
+    captured.notes += notes_on_experts(module)
     return captured
 
 

@@ -34,7 +34,7 @@ def simplify(program: ExportedProgram) -> None:
             _uncopy(program, node)
     if not any(node.target in _READ_LAYOUT for node in graph.nodes):
         _forget_layout(program)
-    _sweep(graph)
+    sweep(graph)
 
 
 def is_no_grad(node: fx.Node) -> bool:
@@ -50,12 +50,24 @@ def is_getitem(node: fx.Node) -> bool:
     return node.target is operator.getitem
 
 
+def insert(before: fx.Node, target: Any, args: Any, kwargs: Any, value: Any) -> fx.Node:
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    node.meta = {**before.meta, "val": value}
+    return node
+
+
+def replace(program: ExportedProgram, node: fx.Node, by: Any) -> None:
+    program.graph_signature.replace_all_uses(node.name, by.name)
+    node.replace_all_uses_with(by)
+
+
 def _forget_layout(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _RESHAPES:
             node.target = _ATEN.reshape.default
         elif node.target in _COPIES + _ALIASES and not is_no_grad(node):
-            _replace(program, node, node.args[0])
+            replace(program, node, node.args[0])
 
 
 def _unbroadcast(program: ExportedProgram, node: fx.Node) -> None:
@@ -64,7 +76,7 @@ def _unbroadcast(program: ExportedProgram, node: fx.Node) -> None:
     if is_no_grad(node) or len({tuple(t.meta["val"].shape) for t in tensors}) > 1:
         return
     for user in list(node.users):
-        _replace(program, user, tensors[user.args[1]])
+        replace(program, user, tensors[user.args[1]])
 
 
 def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
@@ -73,26 +85,14 @@ def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
     value, wanted = source.meta["val"], node.meta["val"]
     if value.dtype != wanted.dtype:
         value = value.to(wanted.dtype)
-        source = _insert(node, _ATEN._to_copy.default, (source,), {"dtype": wanted.dtype}, value)
+        source = insert(node, _ATEN._to_copy.default, (source,), {"dtype": wanted.dtype}, value)
     if value.shape != wanted.shape:
         arguments = (source, list(wanted.shape))
-        source = _insert(node, _ATEN.expand.default, arguments, {}, value.expand(wanted.shape))
-    _replace(program, node, source)
+        source = insert(node, _ATEN.expand.default, arguments, {}, value.expand(wanted.shape))
+    replace(program, node, source)
 
 
-def _insert(before: fx.Node, target: Any, args: Any, kwargs: Any, value: Any) -> fx.Node:
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args, kwargs)
-    node.meta = {**before.meta, "val": value}
-    return node
-
-
-def _replace(program: ExportedProgram, node: fx.Node, by: Any) -> None:
-    program.graph_signature.replace_all_uses(node.name, by.name)
-    node.replace_all_uses_with(by)
-
-
-def _sweep(graph: fx.Graph) -> None:
+def sweep(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         is_dead = "shardwright_dead" in node.meta or not node.users
         if is_dead and node.op in ("call_function", "get_attr"):

@@ -18,9 +18,10 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import lines
+from .experts import capturable, fuse_experts
 from .guard import autocast_error, guarded
 from .names import Names
-from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify
+from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .swap import Fake, borrowed
 
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -42,6 +43,8 @@ def trace(module: nn.Module, names: Names, args: Sequence[Any], kwargs: Mapping[
     functional = _make_functional(program)
     _refuse_mutation(functional)
     simplify(functional)
+    fuse_experts(functional)
+    sweep(functional.graph)
     return functional
 
 
@@ -54,6 +57,7 @@ def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             _quiet(),
             torch.enable_grad(),
             guarded(),
+            capturable(module),
             borrowed(module, fake.once, fake.attribute(known)),
         ):
             return torch.export.export(module, *fresh, strict=False)

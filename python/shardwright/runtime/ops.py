@@ -8,8 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..library import expert_linear
 from . import regions
 from .run import current_run
+
+__all__ = [
+    "attention",
+    "cut",
+    "dropout",
+    "embedding_shard",
+    "expert_linear",
+    "mean",
+    "native_dropout",
+    "pick",
+]
 
 
 def cut(x: Tensor, factors: Sequence[Sequence[int]], region: Sequence[tuple[int, int]]) -> Tensor:

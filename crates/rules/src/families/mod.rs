@@ -7,6 +7,7 @@ mod convolution;
 mod creation;
 mod distances;
 mod embedding;
+mod experts;
 mod indexing;
 mod losses;
 mod norms;
@@ -34,6 +35,7 @@ pub const ALL: &[&Family] = &[
     &views::FAMILY,
     &splitting::FAMILY,
     &contraction::FAMILY,
+    &experts::FAMILY,
     &attention::FAMILY,
     &norms::FAMILY,
     &softmax::FAMILY,

@@ -3,8 +3,8 @@
 use graph::{Op, TensorId};
 
 use super::common::{
-    Terms, along, call, dims, get, int, is_split, letter, light, mark, operand, output, plain, shape, term,
-    terms, text, wrap,
+    Terms, along, call, dims, float, get, int, is_split, letter, light, mark, operand, output, plain, shape,
+    term, terms, text, wrap,
 };
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
@@ -59,6 +59,7 @@ pub(super) const FAMILY: Family = Family {
         "aten.sort.stable",
         "aten.argsort.default",
         "aten.argsort.stable",
+        "aten.histc.default",
     ],
     rule,
     local,
@@ -75,6 +76,7 @@ fn rule(view: View<'_>) -> Option<String> {
         "cumsum" | "cumprod" | "logcumsumexp" | "cummax" | "cummin" => scan(view, "dim", 1, 0),
         "topk" => scan(view, "dim", 2, -1),
         "sort" | "argsort" => scan(view, "dim", 1, -1),
+        "histc" => histogram(view),
         _ => reduce(view),
     }
 }
@@ -87,6 +89,16 @@ fn scan(view: View<'_>, key: &str, position: usize, default: i64) -> Option<Stri
     let (read, written) = along(input, output(view)?, |at| at != dim);
     let linear = if name(view.op) == "cumsum" { vec![vec![0]] } else { vec![] };
     text(view, &[operand(&read)], &vec![operand(&written); view.op.outputs.len()], &linear)
+}
+
+/// Parts count their own elements, between the same bounds.
+fn histogram(view: View<'_>) -> Option<String> {
+    if float(view.op, 2, "min", 0.0) >= float(view.op, 3, "max", 0.0) {
+        return None; // The bounds are those of all elements.
+    }
+    let counted: Terms = terms(shape(view, 0, "self")?).iter().map(|name| mark(name, "+")).collect();
+    let bins = mark(&term(*output(view)?.first()?, "bins"), "^");
+    text(view, &[operand(&counted)], &[bins], &[])
 }
 
 fn reduce(view: View<'_>) -> Option<String> {

@@ -28,6 +28,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.select.int",
         "aten.slice.Tensor",
         "aten.narrow.default",
+        "aten.slice_scatter.default",
+        "aten.select_scatter.default",
+        "aten.diff.default",
         "aten.constant_pad_nd.default",
         "aten.pad.default",
         "aten.roll.default",
@@ -52,6 +55,8 @@ fn rule(view: View<'_>) -> Option<String> {
         "glu" => glu(view),
         "select" => select(view),
         "slice" | "narrow" => slice(view),
+        "slice_scatter" | "select_scatter" => written_into(view),
+        "diff" => differences(view),
         "constant_pad_nd" | "pad" => pad(view),
         _ => turned(view),
     }
@@ -164,6 +169,33 @@ fn slice(view: View<'_>) -> Option<String> {
     unary(view, &read, &written, true)
 }
 
+/// A tensor of which a range, or one place, is given new values.
+fn written_into(view: View<'_>) -> Option<String> {
+    let (input, source) = (shape(view, 0, "self")?, shape(view, 1, "src")?);
+    let dim = wrap(int(view.op, 2, "dim", 0), input.len())?;
+    let (all, given) = match name(view.op) {
+        "select_scatter" => without(input, dim),
+        _ => along(input, source, |at| at != dim),
+    };
+    text(view, &[operand(&all), operand(&given)], &[operand(&all)], &[vec![0, 1]])
+}
+
+fn differences(view: View<'_>) -> Option<String> {
+    let (input, result) = (shape(view, 0, "self")?, output(view)?);
+    let dim = wrap(int(view.op, 2, "dim", -1), input.len())?;
+    let (read, written) = along(input, result, |at| at != dim);
+    let mut inputs = vec![operand(&read)];
+    // What is put before and after it has a length of its own.
+    for (position, name) in [(3, "prepend"), (4, "append")] {
+        if let Some(more) = shape(view, position, name) {
+            let mut all = read.clone();
+            all[dim] = mark(&term(more[dim], name), "^");
+            inputs.push(operand(&all));
+        }
+    }
+    text(view, &inputs, &[operand(&written)], &[(0..inputs.len()).collect()])
+}
+
 fn pad(view: View<'_>) -> Option<String> {
     let (input, result) = (shape(view, 0, "self")?, output(view)?);
     let amounts = ints(view.op, 1, "pad")?;
@@ -228,7 +260,8 @@ fn divide(view: View<'_>, part: &Part, local: &mut LocalOp) {
 
 fn cost(view: View<'_>) -> Cost {
     match name(view.op) {
-        "cat" | "concat" | "stack" | "constant_pad_nd" | "pad" | "roll" | "flip" => moved(view),
+        "cat" | "concat" | "stack" | "constant_pad_nd" | "pad" | "roll" | "flip" | "slice_scatter"
+        | "select_scatter" | "diff" => moved(view),
         "glu" => super::common::light(view, 2.0),
         _ => free(view),
     }
