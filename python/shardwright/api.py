@@ -13,13 +13,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .compiling import Bundle, PlanLike, compile_model, require_one_of, sources
+from .cache import open_cache
+from .compiling import Bundle, PlanLike, require_one_of, sources
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .handover import from_rank_0
+from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
+from .starting import Starter, units_of
 
 
 def parallelize(
@@ -34,37 +37,42 @@ def parallelize(
     randomness: str = "keyed",
     seed: int = 0,
     save_to: str | Path | None = None,
+    cache: bool = True,
+    progress: bool | None = None,
 ) -> ParallelModule:
     """This rank's part of a model, for the process group it finds itself in.
 
     `args` and `kwargs` are what one forward of the training loop receives. Rank 0 captures, plans,
     compiles and proves; the others are handed the program. `plan` is a name (`data`, `megatron`,
     `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or a function
-    `plan(graph, draft)`. `save_to` is a folder for the emitted program.
+    `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together share the
+    batch. `save_to` is a folder for the emitted program. What was compiled before is taken from a cache
+    unless `cache` is false; `progress` says whether rank 0 tells what it does.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     require_one_of("outputs", outputs, ("loss", "all"))
     require_one_of("randomness", randomness, MODES)
     comm = _comm()
-    world = comm.world
-    if devices is not None and devices != world:
-        raise RuntimeFault(
-            "SW0722",
-            f"the program is for {devices} devices, but {world} ranks are running",
-            why="each rank runs one device's part",
-            fix=f"start it with torchrun --nproc-per-node {devices}, or leave `devices` out",
-        )
+    unit, units = units_of(devices, comm.world)
     example = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    first = comm.rank == 0
+    starter = Starter(
+        plan,
+        unit,
+        units,
+        {"outputs": outputs},
+        open_cache(cache and first),
+        Progress(first and wanted(progress)),
+    )
 
     def compile_here() -> Bundle:
-        bundle, _ = compile_model(module, example, kwargs, plan=plan, devices=world, outputs=outputs)
+        bundle = starter.first(module, example, kwargs, save_to)
         if save_to is not None:
-            save_program(bundle, save_to)
+            save(bundle, save_to)
         return bundle
 
     bundle = from_rank_0(comm, compile_here)
-    program = load_program(bundle.files, digest=bundle.digest, world=world)
-
+    program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
     return ParallelModule(
         program,
         comm,
@@ -75,11 +83,11 @@ def parallelize(
         seed=seed,
         training=module.training,
         skeleton=skeleton_of(module),
-        compile=compiler_of(comm, bundle.basis, outputs),
+        compile=compiler_of(comm, starter),
     )
 
 
-def save_program(bundle: Bundle, folder: str | Path) -> Path:
+def save(bundle: Bundle, folder: str | Path) -> Path:
     """Writes an emitted program and its graph, all files or none."""
     return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     _model_arguments(emit)
     emit.add_argument("-o", "--to", required=True, help="folder for the program")
     emit.add_argument("--outputs", choices=["loss", "all"], default="loss")
+    emit.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="whether to tell on stderr what is done; also $SHARDWRIGHT_PROGRESS",
+    )
     emit.set_defaults(run=_emit)
 
     plan = commands.add_parser("plan", help="print a plan, one line for each operator")
@@ -61,6 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="prove a program that was emitted")
     check.add_argument("program", help="its folder")
     check.set_defaults(run=_check)
+
+    cache = commands.add_parser("cache", help="the programs that are kept for the next start")
+    cache.add_argument("action", nargs="?", choices=["list", "clear"], default="list")
+    cache.add_argument("--json", action="store_true")
+    cache.set_defaults(run=_cache)
+
+    doctor = commands.add_parser("doctor", help="what this environment can do, and what is wrong with it")
+    doctor.add_argument("--json", action="store_true")
+    doctor.set_defaults(run=_doctor)
 
     ops = commands.add_parser("ops", help="the operators that have rules")
     ops.set_defaults(run=_ops)
@@ -86,15 +101,26 @@ def _emit(arguments: argparse.Namespace) -> None:
     from ._core import compile
     from .api import write_files
     from .compiling import make_plan
+    from .progress import Progress, wanted
+    from .summary import lines_of, seconds_of, summary_of
 
-    graph = _graph(arguments.model)
-    compiled = compile(make_plan(graph, arguments.plan, arguments.devices), arguments.outputs)
-    write_files({**compiled.files, "graph.txt": compiled.graph_text}, arguments.to)
+    progress = Progress(wanted(arguments.progress))
+    with progress.phases(arguments.model) as phases:
+        phases.begin("capture")
+        graph = _graph(arguments.model)
+        phases.begin("plan")
+        plan = make_plan(graph, arguments.plan, arguments.devices)
+        compiled = compile(plan, arguments.outputs, phases.begin)
+        phases.begin("keep")
+        write_files({**compiled.files, "graph.txt": compiled.graph_text}, arguments.to)
+    summary = summary_of(graph.model, plan, compiled)
     if arguments.json:
-        print(json.dumps(_summary(compiled)))
+        print(json.dumps(_summary(compiled) | {"summary": summary}))
         return
     print(compiled.proof.rstrip())
     print(f"\nThe program is in {arguments.to}.")
+    sys.stdout.flush()
+    progress.say(*lines_of(summary, seconds_of(phases.seconds, phases.total), f"in {arguments.to}"))
 
 
 def _summary(compiled: Any) -> dict[str, Any]:
@@ -120,6 +146,33 @@ def _check(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.program)
     files = {file.name: _read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
     print(verify(_read(folder / "graph.txt"), files).rstrip())
+
+
+def _cache(arguments: argparse.Namespace) -> None:
+    from .cache import cache_folder, open_cache
+    from .summary import count_of, size_of
+
+    cache, folder = open_cache(), cache_folder()
+    if arguments.action == "clear":
+        removed = 0 if cache is None else cache.clear()
+        print(f"{count_of(removed, 'program')} removed from {folder}")
+        return
+    entries = [] if cache is None else cache.entries()
+    if arguments.json:
+        named = None if folder is None else str(folder)
+        print(json.dumps({"folder": named, "entries": [vars(entry) for entry in entries]}))
+        return
+    print(f"{folder}: {size_of(sum(e.bytes for e in entries))}" if folder else "the cache is off")
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        what = f"{entry.model}, plan `{entry.plan}`, {count_of(entry.devices, 'device')}"
+        print(f"{entry.key[:12]}  {used}  {size_of(entry.bytes):>10}  {what}")
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from . import doctor
+
+    return doctor.main(arguments.json)
 
 
 def _ops(_: argparse.Namespace) -> None:

@@ -20,18 +20,7 @@ from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
 MOST_DEVICES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Basis:
-    """The graph that was captured and its plan, as text: plans for other calls are made from them."""
-
-    graph: str
-    plan: str
-
-    def transferred(self, graph: Graph) -> Plan:
-        return Plan.parse(Graph(self.graph), self.plan).transferred(graph)
-
-
-PlanLike = str | Path | Plan | Basis | Callable[..., Any]
+PlanLike = str | Path | Plan | Callable[..., Any]
 
 
 @dataclass
@@ -46,11 +35,6 @@ class Bundle:
     proof: str
     graph_text: str
     """The graph that the program was proved against."""
-    basis: Basis | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What other ranks are handed: they do not plan."""
-        return {**self.__dict__, "basis": None}
 
 
 def compile_model(
@@ -64,6 +48,13 @@ def compile_model(
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights."""
     require_one_of("outputs", outputs, ("loss", "all"))
+    captured = captured_model(module, args, kwargs)
+    return compile_plan(captured, make_plan(Graph(captured.graph_text), plan, devices), outputs=outputs)
+
+
+def captured_model(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(
             "SW0118",
@@ -71,19 +62,26 @@ def compile_model(
             why="a model is captured by calling a torch.nn.Module",
             fix="give an instance of a subclass of torch.nn.Module",
         )
-    captured = capture(module, args, kwargs)
-    graph = Graph(captured.graph_text)
-    made = make_plan(graph, plan, devices)
-    compiled = compile(made, outputs)
+    return capture(module, args, kwargs)
+
+
+def compile_plan(
+    captured: Captured,
+    plan: Plan,
+    *,
+    outputs: str = "loss",
+    watch: Callable[[str], object] | None = None,
+) -> tuple[Bundle, Compiled]:
+    """Compiles a plan for a captured module. `watch` is told the name of each phase as it begins."""
+    compiled = compile(plan, outputs, watch)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,
-        plan=made.name,
-        devices=made.devices,
+        plan=plan.name,
+        devices=plan.devices,
         captured=replace(captured, graph_text="", constants={}),
         proof=compiled.proof,
         graph_text=compiled.graph_text,
-        basis=Basis(captured.graph_text, made.text),
     )
     bundle.captured.constants.update(captured.constants)
     return bundle, compiled
@@ -98,9 +96,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
             why="a plan has at least one device, and no more than can be listed",
             fix=f"give a number of devices from 1 to {MOST_DEVICES}",
         )
-    if isinstance(plan, Basis):
-        made = plan.transferred(graph)
-    elif isinstance(plan, Plan):
+    if isinstance(plan, Plan):
         made = _for_graph(graph, plan)
     elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
         made = _from_file(graph, Path(plan))
@@ -120,9 +116,14 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
             "SW0313",
             f"the plan `{made.name}` is for {made.devices} devices, but {devices} are here",
             why="every rank of the process group runs one device's part of the plan",
-            fix=f"start {made.devices} processes, or plan for {devices} devices",
+            fix=f"start {made.devices} processes, or plan for {devices} devices"
+            + _as_unit(made.devices, devices),
         )
     return made
+
+
+def _as_unit(unit: int, devices: int) -> str:
+    return "" if devices % unit else f", or give devices={unit} to run it on {devices // unit} units"
 
 
 def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .compiling import Basis, Bundle, compile_model
+from .compiling import Bundle
 from .handover import from_rank_0
 from .runtime import Comm, load_program
 from .runtime.variants import Compile, Made
+from .starting import Starter
 
 
 def skeleton_of(module: nn.Module) -> nn.Module:
@@ -22,14 +23,13 @@ def skeleton_of(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(tensor): _without_value(tensor) for tensor in held})
 
 
-def compiler_of(comm: Comm, basis: Basis | None, outputs: str) -> Compile:
-    """Compiles the model for another call, by the plan of the first; only rank 0 needs it."""
+def compiler_of(comm: Comm, starter: Starter) -> Compile:
+    """Compiles the model for another call, under the same plan."""
 
     def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made:
         def make() -> Bundle:
             args_, kwargs_ = pytree.tree_map_only(Tensor, _without_value, (tuple(args), dict(kwargs)))
-            assert basis is not None
-            return compile_model(skeleton, args_, kwargs_, plan=basis, devices=comm.world, outputs=outputs)[0]
+            return starter.further(skeleton, args_, kwargs_)
 
         # Ranks may be threads: nobody runs anything while the model is traced.
         comm.barrier()

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
-from shardwright.compiling import PlanLike, compile_model, sources
+from shardwright.compiling import PlanLike, sources
 from shardwright.further import compiler_of, skeleton_of
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.starting import Starter
 
 torch.set_num_threads(1)
 
@@ -53,6 +54,12 @@ def tagger() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return Tagger().double(), (torch.randint(30, (8, 6)), torch.randint(30, (8, 6)))
 
 
+def started(module: nn.Module, args: tuple[Any, ...], plan: PlanLike, devices: int) -> Starter:
+    starter = Starter(plan, devices, 1, {"outputs": "loss"})
+    starter.first(module, args, None)
+    return starter
+
+
 def on_ranks(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -62,8 +69,10 @@ def on_ranks(
     later: PlanLike | None = None,
 ) -> list[Any]:
     """What `body` gives on each rank of a model whose further programs follow the plan, or a later one."""
-    bundle, _ = compile_model(module, args, plan=plan, devices=devices)
-    basis = compile_model(module, args, plan=later, devices=devices)[0].basis if later else bundle.basis
+    starter = started(module, args, plan, devices)
+    bundle = starter.first(module, args, None)
+    if later:
+        starter = started(module, args, later, devices)
     program = load_program(bundle.files, digest=bundle.digest, world=devices)
 
     def rank(_: int, comm: Any) -> Any:
@@ -74,7 +83,7 @@ def on_ranks(
             bundle.captured,
             training=module.training,
             skeleton=skeleton_of(module),
-            compile=compiler_of(comm, basis, "loss"),
+            compile=compiler_of(comm, starter),
         )
         return body(model)
 

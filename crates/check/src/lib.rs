@@ -30,11 +30,12 @@
 //! The way, from the ground up: [`share`] and [`held`] say what a buffer holds; [`infer`] and [`solve`]
 //! find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
-//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, and [`finish`] for
+//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much, and [`finish`] for
 //! the end. [`order`] runs all ranks together. Modules import only what comes before them here.
 
 mod args;
 mod calls;
+mod count;
 mod cuts;
 mod exchange;
 mod facts;
@@ -56,7 +57,7 @@ mod sum;
 mod sweep;
 
 pub use fault::{Fault, Place};
-pub use proof::Proof;
+pub use proof::{Bytes, Proof};
 
 use graph::Graph;
 use program::Program;
@@ -86,7 +87,7 @@ pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Pr
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let proof = cx.tally.proof(&facts);
+    let proof = cx.tally.proof(&facts, program.world);
     Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use program::{BufId, Cut, GroupingId, Instr, RankId, StepId};
 
 use crate::calls;
+use crate::count;
 use crate::exchange;
 use crate::fault::Fault;
 use crate::finish;
@@ -118,6 +119,7 @@ fn communicate(
             ));
         }
     }
+    count::count(cx, ranks, members, step);
     match group_of(first) {
         Some(grouping) => in_groups(cx, ranks, places, (step, grouping), (members, &instrs)),
         None => exchanged(cx, ranks, step, (members, &instrs)),

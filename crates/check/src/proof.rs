@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use graph::OpId;
+use program::RankId;
 
 use crate::facts::Facts;
 
@@ -29,7 +30,12 @@ pub struct Proof {
     pub unkeyed: Vec<String>,
     /// How many communications of each kind there are, in the one order.
     pub communications: BTreeMap<&'static str, usize>,
+    /// Per rank: the bytes that it hands to its communications, by phase and kind.
+    pub bytes: Vec<Bytes>,
 }
+
+/// Bytes by phase (`forward`, `backward`) and kind of communication (`all_reduce`).
+pub type Bytes = BTreeMap<(&'static str, &'static str), u64>;
 
 /// Counts, while a program is followed.
 #[derive(Debug, Default)]
@@ -38,6 +44,7 @@ pub(crate) struct Tally {
     functions: BTreeSet<String>,
     local: usize,
     communications: BTreeMap<&'static str, usize>,
+    bytes: Vec<Bytes>,
 }
 
 impl Tally {
@@ -56,7 +63,15 @@ impl Tally {
         *self.communications.entry(kind).or_insert(0) += 1;
     }
 
-    pub(crate) fn proof(self, facts: &Facts<'_>) -> Proof {
+    pub(crate) fn bytes(&mut self, rank: RankId, what: (&'static str, &'static str), bytes: i64) {
+        if self.bytes.len() <= rank.index() {
+            self.bytes.resize(rank.index() + 1, Bytes::new());
+        }
+        *self.bytes[rank.index()].entry(what).or_insert(0) += u64::try_from(bytes).unwrap_or(0);
+    }
+
+    pub(crate) fn proof(mut self, facts: &Facts<'_>, ranks: u32) -> Proof {
+        self.bytes.resize(ranks as usize, Bytes::new());
         let computed: Vec<OpId> = facts
             .graph
             .op_ids()
@@ -74,6 +89,7 @@ impl Tally {
             unkeyed: unkeyed.map(|id| facts.graph.describe(*id)).collect(),
             unknown: unknown.iter().map(|id| facts.graph.describe(*id)).collect(),
             communications: self.communications,
+            bytes: self.bytes,
             ..Proof::default()
         }
     }

@@ -14,7 +14,7 @@ use plan::Plan;
 use program::Program;
 use rules::Analysis;
 
-pub use summary::{Communication, Summary};
+pub use summary::{Communication, Divided, Summary};
 
 /// A program that was proved to compute what its graph computes.
 pub struct Compiled {
@@ -29,13 +29,25 @@ pub struct Compiled {
 }
 
 pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs) -> Result<Compiled> {
-    let mut clock = Clock::default();
+    compile_watched(graph, analysis, plan, outputs, &mut |_| {})
+}
+
+/// Says the name of each phase as it begins.
+pub fn compile_watched(
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    outputs: &Outputs,
+    watch: &mut dyn FnMut(&'static str),
+) -> Result<Compiled> {
+    let mut clock = Clock { phases: vec![], watch };
+    let divided = summary::divided(plan);
     let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, outputs))?;
     let Lowered { graph, analysis, program, origin: _ } = lowered;
     let files = clock.time("emit", || emit::emit(&graph, &program));
     let read = clock.time("read back", || emit::read(&graph, &files))?;
     let proof = clock.time("check", || prove(&graph, &analysis, &read))?;
-    let summary = summary::summarise(&graph, &program);
+    let summary = Summary { divided, bytes: proof.bytes.clone(), ..summary::summarise(&graph, &program) };
     Ok(Compiled { graph, program, files, proof, summary, phases: clock.phases })
 }
 
@@ -59,13 +71,14 @@ fn prove(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof>
     })
 }
 
-#[derive(Default)]
-struct Clock {
+struct Clock<'w> {
     phases: Vec<(&'static str, Duration)>,
+    watch: &'w mut dyn FnMut(&'static str),
 }
 
-impl Clock {
+impl Clock<'_> {
     fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        (self.watch)(name);
         let start = Instant::now();
         let result = work();
         self.phases.push((name, start.elapsed()));

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use check::Bytes;
 use graph::{Graph, Source};
+use plan::{On, OpPlan, Plan};
 use program::{Body, BufId, Instr, Program, RankId, Table};
 use rules::Region;
 
@@ -23,11 +25,40 @@ pub struct Summary {
     pub counts: Vec<BTreeMap<(&'static str, &'static str), usize>>,
     /// What rank 0 communicates, in order.
     pub communications: Vec<Communication>,
+    /// Per rank: the bytes that it hands to its communications.
+    pub bytes: Vec<Bytes>,
     /// Per rank: bytes of parameters and buffers held.
     pub held: Vec<u64>,
-    /// Operators whose parts differ, and operators that every device repeats.
+    /// Per rank: bytes of the parameters that are trained, and so of their gradients.
+    pub trained: Vec<u64>,
     pub operators: usize,
+    pub divided: Divided,
+    /// Operators without a rule.
     pub unknown: Vec<String>,
+}
+
+/// How many operators of the plan are divided in which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Divided {
+    /// Their parts differ.
+    pub split: usize,
+    /// Several devices compute the same.
+    pub replicated: usize,
+    /// One device computes all of it.
+    pub single: usize,
+}
+
+pub fn divided(plan: &Plan) -> Divided {
+    let splits = |op: &OpPlan| op.splits.iter().any(|s| s.on != On::Copies && s.parts > 1);
+    let mut found = Divided::default();
+    for op in &plan.ops {
+        match (splits(op), op.count()) {
+            (true, _) => found.split += 1,
+            (false, 0 | 1) => found.single += 1,
+            (false, _) => found.replicated += 1,
+        }
+    }
+    found
 }
 
 pub fn summarise(graph: &Graph, program: &Program) -> Summary {
@@ -40,11 +71,14 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
     let world = program.world as usize;
     summary.counts = vec![BTreeMap::new(); world];
     summary.held = vec![0; world];
+    summary.trained = vec![0; world];
     for role in &program.roles {
         let counts = counts(&role.body);
         for (rank, table) in role.ranks.iter().zip(&role.tables) {
             summary.counts[rank.index()].clone_from(&counts);
-            summary.held[rank.index()] = held(graph, table);
+            let trained = |source: &Source| matches!(source, Source::Param { frozen: false, .. });
+            summary.held[rank.index()] = held(graph, table, |source| !matches!(source, Source::Input { .. }));
+            summary.trained[rank.index()] = held(graph, table, trained);
         }
     }
     if let Some((role, _)) = program.role_of(RankId(0)) {
@@ -102,9 +136,10 @@ fn moved(instr: &Instr) -> Option<BufId> {
     }
 }
 
-fn held(graph: &Graph, table: &Table) -> u64 {
+/// Bytes of the shards whose tensors come from such sources.
+fn held(graph: &Graph, table: &Table, counts: impl Fn(&Source) -> bool) -> u64 {
     let size = |region: &Region| u64::try_from(region.numel()).unwrap_or(0);
-    let counted = |s: &&program::Shard| !matches!(graph.tensor(s.tensor).source, Source::Input { .. });
+    let counted = |s: &&program::Shard| counts(&graph.tensor(s.tensor).source);
     table
         .shards
         .iter()

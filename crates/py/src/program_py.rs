@@ -56,6 +56,19 @@ impl Compiled {
         self.inner.summary.counts.iter().map(count).collect()
     }
 
+    /// For each rank: the bytes that it hands to its communications, keyed as `counts`.
+    #[getter]
+    fn bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let bytes = |bytes: &std::collections::BTreeMap<(&'static str, &'static str), u64>| {
+            let dict = PyDict::new(py);
+            for ((phase, kind), bytes) in bytes {
+                dict.set_item(format!("{phase} {kind}"), bytes)?;
+            }
+            Ok(dict)
+        };
+        self.inner.summary.bytes.iter().map(bytes).collect()
+    }
+
     /// What rank 0 communicates, in order: phase, kind, module, tensor.
     #[getter]
     fn communications(&self) -> Vec<(&'static str, &'static str, String, String)> {
@@ -67,6 +80,19 @@ impl Compiled {
     #[getter]
     fn held(&self) -> Vec<u64> {
         self.inner.summary.held.clone()
+    }
+
+    /// Bytes of the parameters that each rank trains, and so of their gradients.
+    #[getter]
+    fn trained(&self) -> Vec<u64> {
+        self.inner.summary.trained.clone()
+    }
+
+    /// How many operators are split, computed by several devices, computed by one.
+    #[getter]
+    fn divided(&self) -> (usize, usize, usize) {
+        let divided = self.inner.summary.divided;
+        (divided.split, divided.replicated, divided.single)
     }
 
     /// Operators without a rule, which every device repeats.
@@ -83,10 +109,16 @@ impl Compiled {
 }
 
 /// Lowers a plan, proves the program, emits it, reads it back and proves it again.
-/// `outputs` is `"loss"` or `"all"`.
+/// `outputs` is `"loss"` or `"all"`; `watch` is told the name of each phase as it begins.
 #[pyfunction]
-#[pyo3(signature = (plan, outputs = "loss"))]
-pub(crate) fn compile(py: Python<'_>, plan: &Plan, outputs: &str) -> PyResult<Compiled> {
+#[pyo3(signature = (plan, outputs = "loss", watch = None))]
+#[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
+pub(crate) fn compile(
+    py: Python<'_>,
+    plan: &Plan,
+    outputs: &str,
+    watch: Option<Py<PyAny>>,
+) -> PyResult<Compiled> {
     let outputs = match outputs {
         "loss" => Outputs::Loss,
         "all" => Outputs::All,
@@ -95,8 +127,14 @@ pub(crate) fn compile(py: Python<'_>, plan: &Plan, outputs: &str) -> PyResult<Co
             return Err(raise(error.fix("use \"loss\" or \"all\"")));
         }
     };
-    let inner =
-        py.detach(|| compiler::compile(&plan.model.graph, &plan.model.analysis, &plan.plan, &outputs));
+    let mut tell = |phase: &'static str| {
+        if let Some(watch) = &watch {
+            // What watches must not fail what it watches.
+            Python::attach(|py| drop(watch.call1(py, (phase,))));
+        }
+    };
+    let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
+    let inner = py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &outputs, &mut tell));
     Ok(Compiled { inner: inner.map_err(raise)? })
 }
 

@@ -1,0 +1,180 @@
+"""Rank 0's work: the programs of one model, from the cache or compiled and put there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ._core import Graph, Plan
+from .cache import Cache, Entry, Unknown, further_key, key_of
+from .capture import Captured
+from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
+from .errors import RuntimeFault
+from .progress import Phases, Progress
+from .summary import lines_of, notes_of, seconds_of, summary_of
+
+
+class Starter:
+    """Compiles a model's programs: the first for a plan, further ones under the same plan.
+
+    `devices` are those of one unit, of which there are `units`. `options` is all else that the
+    compiler is told, by the names of its arguments.
+    """
+
+    def __init__(
+        self,
+        plan: PlanLike,
+        devices: int,
+        units: int,
+        options: Mapping[str, Any],
+        cache: Cache | None = None,
+        progress: Progress | None = None,
+    ):
+        self._plan, self._devices, self._units = plan, devices, units
+        self._options = dict(options)
+        self._cache, self._progress = cache, progress or Progress(False)
+        self._first: Entry | None = None
+        self._key: str | None = None
+        self._not_kept = ""
+
+    def first(
+        self,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        folder: str | Path | None = None,
+    ) -> Bundle:
+        """The program for an example call. `folder` is where the caller writes it, for the summary."""
+        name = type(module).__name__
+        with self._progress.phases(name) as phases:
+            phases.begin("key")
+            self._key = self._key_of(module, args, kwargs)
+            self._first = self._kept(self._key, module)
+            kept = self._first is not None
+            if self._first is None:
+                self._first = self._compile(phases, module, args, kwargs, None)
+                self._keep(phases, self._key, self._first)
+        how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
+        self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder)))
+        return _bundle(self._first)
+
+    def further(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bundle:
+        """The program for another call, or another mode of the model."""
+        assert self._first is not None, "the first program comes first"
+        name = type(module).__name__
+        with self._progress.phases(name) as phases:
+            phases.begin("key")
+            key = self._further_key(module, args, kwargs)
+            entry = self._kept(key, module)
+            kept = entry is not None
+            if entry is None:
+                plan = Plan.parse(Graph(self._first.model_text), self._first.plan_text)
+                entry = self._compile(phases, module, args, kwargs, plan)
+                self._keep(phases, key, entry)
+        how = "from the cache" if kept else "compiled"
+        mode = "training" if module.training else "evaluation"
+        self._progress.say(
+            f"shardwright: {name}, another program for {mode}, {how} in {phases.total:.1f} s",
+            *notes_of(entry.summary["notes"]),
+        )
+        return _bundle(entry)
+
+    def _compile(
+        self,
+        phases: Phases,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        first: Plan | None,
+    ) -> Entry:
+        phases.begin("capture")
+        captured = captured_model(module, args, kwargs)
+        phases.begin("plan")
+        graph = Graph(captured.graph_text)
+        plan = self._make_plan(graph) if first is None else first.transferred(graph)
+        bundle, compiled = compile_plan(captured, plan, watch=phases.begin, **self._options)
+        return Entry(
+            files=bundle.files,
+            digest=bundle.digest,
+            plan=bundle.plan,
+            devices=bundle.devices,
+            captured=bundle.captured,
+            proof=bundle.proof,
+            graph_text=bundle.graph_text,
+            model_text=captured.graph_text,
+            plan_text=plan.text,
+            summary=summary_of(type(module).__name__, plan, compiled),
+        )
+
+    def _make_plan(self, graph: Graph) -> Plan:
+        unit = make_plan(graph, self._plan, self._devices)
+        return unit if self._units == 1 else Plan.repeated(graph, unit, self._units)
+
+    def _key_of(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str | None:
+        if self._cache is None or not isinstance(module, nn.Module):
+            return None
+        options = {**self._options, "devices": self._devices, "units": self._units}
+        try:
+            return key_of(module, args, kwargs, self._plan, options)
+        except (Unknown, RecursionError) as error:
+            self._not_kept = f" (not kept for the next start: {error})"
+            return None
+
+    def _further_key(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        if self._cache is None or self._key is None:
+            return None
+        try:
+            return further_key(self._key, module, args, kwargs, self._options)
+        except (Unknown, RecursionError):
+            return None
+
+    def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
+        return None if self._cache is None or key is None else self._cache.get(key, module.forward)
+
+    def _keep(self, phases: Phases, key: str | None, entry: Entry) -> None:
+        if self._cache is None or key is None:
+            return
+        phases.begin("keep")
+        try:
+            self._cache.put(key, entry)
+        except Exception as error:  # a full disk, a constant of an unusual type: it runs all the same
+            self._not_kept = f" (not kept for the next start: {error})"
+
+    def _where(self, folder: str | Path | None) -> str:
+        if folder is not None:
+            return f"in {folder}"
+        if self._cache is not None and self._key is not None and self._cache.path(self._key).is_dir():
+            return f"in {self._cache.path(self._key) / 'program'}"
+        return "in memory (`save_to` writes it to a folder)"
+
+
+def units_of(devices: int | None, world: int) -> tuple[int, int]:
+    """How many devices a unit has, and how many units there are."""
+    unit = world if devices is None else devices
+    if unit > 0 and world % unit == 0:
+        return unit, world // unit
+    fitting = ", ".join(str(size) for size in range(1, world + 1) if world % size == 0)
+    raise RuntimeFault(
+        "SW0722",
+        f"the program is for {devices} devices, but {world} ranks are running",
+        why="a plan for some devices runs on them, or on a whole number of units of as many",
+        fix=f"start as many ranks as one or several units have, or plan for one of {fitting} devices,"
+        " or leave `devices` out",
+    )
+
+
+def _bundle(entry: Entry) -> Bundle:
+    captured: Captured = replace(entry.captured, graph_text="")
+    return Bundle(
+        files=entry.files,
+        digest=entry.digest,
+        plan=entry.plan,
+        devices=entry.devices,
+        captured=captured,
+        proof=entry.proof,
+        graph_text=entry.graph_text,
+    )

@@ -1,0 +1,96 @@
+"""The short summary of a compiled program: what is divided, what moves, what each rank holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._core import Compiled, Plan
+
+# As many lines about operators as a person reads.
+MOST_NOTES = 4
+
+
+def summary_of(model: str, plan: Plan, compiled: Compiled) -> dict[str, Any]:
+    """Plain data, kept with the program. Communications are those of the rank that has most."""
+    split, replicated, single = compiled.divided
+    totals = [sum(found.values()) for found in compiled.bytes]
+    most = totals.index(max(totals))
+    counts, sizes = compiled.counts[most], compiled.bytes[most]
+    return {
+        "model": model,
+        "plan": plan.name,
+        "devices": plan.devices,
+        "split": split,
+        "replicated": replicated,
+        "single": single,
+        "without_rule": dict(Counter(text.split(" ", 1)[0] for text in compiled.unknown)),
+        "communications": {kind: [counts[kind], sizes.get(kind, 0)] for kind in counts},
+        "held": [min(compiled.held), max(compiled.held)],
+        "trained": [min(compiled.trained), max(compiled.trained)],
+        "notes": list(plan.notes),
+    }
+
+
+def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:
+    """The summary as a person reads it. `how` says what was done, `where` where the program is."""
+    devices = summary["devices"]
+    lines = [
+        f"shardwright: {summary['model']}, plan `{summary['plan']}`, {count_of(devices, 'device')}",
+        f"  {how}",
+        f"  operators: {summary['split']} split, {summary['replicated']} on several devices alike,"
+        f" {summary['single']} on one",
+    ]
+    if summary["without_rule"]:
+        named = ", ".join(f"{count} x {target}" for target, count in summary["without_rule"].items())
+        lines.append(f"  of these without a rule, and so never split: {named}")
+    lines += notes_of(summary["notes"])
+    lines.append(f"  a step communicates: {_communications(summary['communications'])}")
+    lines.append(
+        f"  a rank holds: {_range(summary['held'])} of parameters and buffers,"
+        f" {_range(summary['trained'])} of gradients"
+    )
+    lines.append(f"  the program is {where}")
+    return lines
+
+
+def notes_of(notes: Sequence[str]) -> list[str]:
+    """What the plan could not be kept to."""
+    more = [f"  and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []
+    return [f"  {note}" for note in notes[:MOST_NOTES]] + more
+
+
+def seconds_of(phases: Mapping[str, float], total: float) -> str:
+    """`compiled in 1.9 s: capture 1.2, check 0.4`, phases of no time left out."""
+    shown = [f"{name} {seconds:.1f}" for name, seconds in phases.items() if seconds >= 0.05]
+    return f"compiled in {total:.1f} s" + (f": {', '.join(shown)}" if shown else "")
+
+
+def _communications(found: Mapping[str, Sequence[int]]) -> str:
+    kinds: dict[str, list[int]] = {}
+    for key, (count, size) in found.items():
+        sums = kinds.setdefault(key.split()[1], [0, 0])
+        sums[0] += count
+        sums[1] += size
+    return (
+        ", ".join(f"{count} {kind} ({size_of(size)})" for kind, (count, size) in kinds.items()) or "nothing"
+    )
+
+
+def _range(sizes: Sequence[int]) -> str:
+    low, high = map(size_of, sizes)
+    return high if low == high else f"{low} to {high}"
+
+
+def size_of(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def count_of(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,126 @@
+"""What compiling says, and that what it predicts is what runs."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+import equality
+import models
+import shardwright as sw
+from shardwright import Graph, Plan
+from shardwright._core import compile
+from shardwright.capture import capture
+from shardwright.compiling import sources
+from shardwright.progress import Progress
+from shardwright.runtime import ParallelModule, load_program, run_local
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet", "two_losses"])
+@pytest.mark.parametrize("plan", ["data", "megatron", 3, 4, 5])
+def test_the_bytes_of_a_step_are_those_that_are_issued(name: str, plan: Any) -> None:
+    """A number is the seed of a random plan."""
+    module, args = getattr(models, name)()
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    made = Plan.named(graph, plan, 2) if isinstance(plan, str) else Plan.random(graph, 3, plan)
+    compiled = compile(made)
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=made.devices)
+
+    def rank(rank: int, comm: Any) -> tuple[Counter[str], int, int]:
+        model = ParallelModule(program, comm, sources(module, captured), captured)
+        losses = equality.scalars(model(*args))
+        torch.stack(losses).sum().backward()
+        issued: Counter[str] = Counter()
+        for _, kind, size in model.issued:
+            issued[kind] += size
+        held = sum(shard.data.nbytes for shard in model.shards.held)
+        return issued, held, sum(p.nbytes for p in model.parameters() if p.requires_grad)
+
+    for (issued, held, trained), sizes, ours, grads in zip(
+        run_local(made.devices, rank), compiled.bytes, compiled.held, compiled.trained, strict=True
+    ):
+        predicted: Counter[str] = Counter()
+        for key, size in sizes.items():
+            predicted[key.split()[1]] += size
+        assert predicted == issued
+        assert (ours, grads) == (held, trained)
+
+
+def test_the_phases_are_told_as_they_begin() -> None:
+    module, args = models.mlp()
+    told: list[str] = []
+    graph = Graph(capture(module, args).graph_text)
+    compiled = compile(Plan.named(graph, "data", 2), "loss", told.append)
+    assert told == ["lower", "emit", "read back", "check"] == [name for name, _ in compiled.phases]
+
+
+SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device
+  compiled in \d+\.\d s: .*capture \d+\.\d.*
+  operators: 0 split, 0 on several devices alike, 47 on one
+  a step communicates: nothing
+  a rank holds: 228\.2 KiB of parameters and buffers, 228\.2 KiB of gradients
+  the program is in memory \(`save_to` writes it to a folder\)
+"""
+
+
+def test_parallelize_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    module, args = models.gpt()
+    sw.parallelize(module, args, plan="replicate", progress=True)
+    out, err = capsys.readouterr()
+    assert (out, bool(re.fullmatch(SUMMARY, err))) == ("", True), err
+
+
+def test_it_can_be_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module, args = models.mlp()
+    monkeypatch.setenv("SHARDWRIGHT_PROGRESS", "on")
+    sw.parallelize(module, args, plan="replicate", progress=False)
+    assert capsys.readouterr() == ("", "")
+    sw.parallelize(module, args, plan="replicate")
+    assert "Mlp, plan `replicate`" in capsys.readouterr().err
+    monkeypatch.setenv("SHARDWRIGHT_PROGRESS", "off")
+    sw.parallelize(module, args, plan="replicate")
+    assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("seconds", "terminal", "expected"), [(1.5, True, True), (0.2, True, False)])
+def test_a_bar_is_for_what_takes_long(seconds: float, terminal: bool, expected: bool) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    with Progress(True, stream).phases("Gpt") as phases:
+        phases.begin("capture")
+        time.sleep(seconds)
+    assert ("shardwright: Gpt: capture" in stream.getvalue()) is expected
+
+
+def test_a_bar_is_for_terminals() -> None:
+    for wanted, stream in [(True, io.StringIO()), (False, Terminal())]:
+        with Progress(wanted, stream).phases("Gpt") as phases:
+            phases.begin("capture")
+            time.sleep(1.3)
+        assert stream.getvalue() == ""
+
+
+def test_emit_ends_with_the_same_summary(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from shardwright.cli import main
+
+    (tmp_path / "model.txt").write_text(capture(*models.gpt()).graph_text)
+    command = ["emit", str(tmp_path / "model.txt"), "--devices", "2", "--plan", "megatron"]
+    assert main([*command, "-o", str(tmp_path / "out"), "--progress"]) == 0
+    said = capsys.readouterr().err
+    assert "shardwright: Gpt, plan `megatron`, 2 devices" in said
+    assert re.search(r"operators: \d\d split, \d+ on several devices alike, 0 on one", said)
+    assert re.search(r"a step communicates: \d+ all_reduce \(\d+\.\d KiB\)", said)
+    assert f"the program is in {tmp_path / 'out'}" in said
