@@ -15,6 +15,7 @@ from .errors import (
     ShardwrightError,
 )
 from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
+from .weights import deferred
 
 __version__ = version("shardwright")
 
@@ -35,6 +36,7 @@ __all__ = [
     "ShardwrightError",
     "clip_grad_norm_",
     "compile_model",
+    "deferred",
     "launch",
     "load",
     "make_plan",

@@ -14,15 +14,17 @@ import torch.distributed as dist
 from torch import nn
 
 from .cache import open_cache
-from .compiling import Bundle, PlanLike, require_one_of, sources
+from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .handover import from_rank_0
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
+from .runtime.agree import each
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
 from .starting import Starter, units_of
+from .weights import Weights, values_of
 
 
 def parallelize(
@@ -36,6 +38,7 @@ def parallelize(
     outputs: str = "loss",
     randomness: str = "keyed",
     seed: int = 0,
+    weights: Weights | None = None,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -46,8 +49,9 @@ def parallelize(
     compiles and proves; the others are handed the program. `plan` is a name (`data`, `megatron`,
     `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or a function
     `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together share the
-    batch. `save_to` is a folder for the emitted program. What was compiled before is taken from a cache
-    unless `cache` is false; `progress` says whether rank 0 tells what it does.
+    batch. `weights` are safetensors files, their folder, or tensors by name, for a module that may be on
+    meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What was compiled
+    before is taken from a cache unless `cache` is false; `progress` says whether rank 0 tells what it does.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     require_one_of("outputs", outputs, ("loss", "all"))
@@ -76,7 +80,7 @@ def parallelize(
     return ParallelModule(
         program,
         comm,
-        sources(module, bundle.captured),
+        each(comm, lambda: values_of(module, bundle.captured.constants, weights, program)),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,

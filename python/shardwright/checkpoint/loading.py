@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..errors import RuntimeFault
 from ..runtime.agree import each, together
-from .boxes import boxes
+from ..runtime.boxes import boxes
 from .metadata import Place
 from .optimizers import Options, groups_of, load_state, merged
 from .parts import Part, Parts, Whole, parts_of

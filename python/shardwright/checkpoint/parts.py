@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..runtime import Comm, LocalComm, ParallelModule, TorchComm
+from ..runtime.boxes import disjoint
 from ..runtime.local import LocalWorld
 from ..runtime.regions import Factors, Region, numel, shape_of, whole
-from .boxes import disjoint
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .comm import Comm
 from .outside import differentiable, loss_of, seeds_of
 from .program import Program, TensorInfo
 from .run import Issued, Run
-from .shards import Shard, Shards, Source
+from .shards import AnySource, Shard, Shards
 from .variants import Captured, Compile, Variant, Variants
 from .worker import Worker, refuse_another_world
 
@@ -47,7 +47,7 @@ class ParallelModule(nn.Module):
         self,
         program: Program,
         comm: Comm,
-        source: Source | Mapping[str, Tensor],
+        source: AnySource,
         captured: Captured | None = None,
         *,
         inputs: str = "global",

@@ -7,9 +7,9 @@ wherever the part is a view; other leaves are copied afresh for each forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,18 @@ from .program import Program, TensorInfo
 from .regions import Region, cut, local_factors, meet, numel, whole, window, within
 
 Source = Callable[[str], Tensor]
+Wanted = Sequence[tuple[TensorInfo, Region]]
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that need not make whole tensors."""
+
+    def parts(self, wanted: Wanted, device: torch.device) -> list[Tensor]:
+        """The wanted parts, in their order and in memory of their own."""
+
+
+AnySource = Source | Mapping[str, Tensor] | Parts
 
 
 class Node:
@@ -69,14 +81,12 @@ class Shards:
         self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
     @staticmethod
-    def loaded(
-        program: Program, rank: int, source: Source | Mapping[str, Tensor], device: torch.device
-    ) -> Shards:
+    def loaded(program: Program, rank: int, source: AnySource, device: torch.device) -> Shards:
         """Parts of full tensors, in memory of their own."""
-        get = _lookup(source) if isinstance(source, Mapping) else source
+        parts = iter(_parts(program, rank, source, device))
 
         def make(tensor: TensorInfo, region: Region) -> Tensor:
-            data = own_copy(_full(get, tensor), tensor, region, device)
+            data = next(parts)
             return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
 
         return Shards(program, rank, make)
@@ -183,6 +193,14 @@ def _plant(root: Node, name: str, leaf: Tensor) -> None:
     for step in path:
         node = node.__dict__.setdefault(step, Node())
     node.__dict__[last] = leaf
+
+
+def _parts(program: Program, rank: int, source: AnySource, device: torch.device) -> Iterable[Tensor]:
+    wanted = [(program.tensors[number], region) for number, region in program.ranks[rank].shards]
+    if isinstance(source, Parts):
+        return source.parts(wanted, device)
+    get = _lookup(source) if isinstance(source, Mapping) else source
+    return (own_copy(_full(get, tensor), tensor, region, device) for tensor, region in wanted)
 
 
 def _lookup(values: Mapping[str, Tensor]) -> Source:

@@ -9,7 +9,7 @@ from math import prod
 
 from torch import Tensor
 
-from ..runtime.regions import Factors, Region, contains, extents, meet, narrow, numel
+from .regions import Factors, Region, contains, extents, meet, narrow, numel
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""Safetensors files: what is in them, and parts of it, without reading the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import RuntimeFault
+from ..runtime.boxes import boxes
+from ..runtime.program import TensorInfo
+from ..runtime.regions import Region, local_factors, shape_of
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+class Files:
+    """One file, several, or a folder with `model.safetensors` or its index."""
+
+    def __init__(self, given: str | Path | Sequence[str | Path]):
+        single = isinstance(given, (str, Path))
+        paths = _files_of(Path(given)) if single else [Path(path) for path in given]  # type: ignore[arg-type,union-attr]
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        self._homes: dict[str, Path] = {}
+        self._open: dict[Path, Any] = {}
+        for path in paths:
+            self._list(path)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keeps files open between reads."""
+        with ExitStack() as stack:
+            for path in set(self._homes.values()):
+                self._open[path] = stack.enter_context(_opened(path))
+            try:
+                yield
+            finally:
+                self._open = {}
+
+    def part(self, name: str, tensor: TensorInfo, region: Region, device: torch.device) -> Tensor:
+        """A region of a tensor; inside of `opened`. No more of the file is read."""
+        path = self._homes[name]
+        stored = self._open[path].get_slice(name)
+        local = shape_of(local_factors(region, tensor.factors))
+        part = torch.empty(local, dtype=tensor.dtype, device=device)
+        try:
+            for box in boxes(region, tensor.factors):
+                ends = zip(box.offsets, box.sizes, strict=True)
+                read = stored[tuple(slice(low, low + size) for low, size in ends) or ...]
+                box.of(part).copy_(read)
+        except SafetensorError as error:
+            raise _unreadable(path, error) from error
+        return part
+
+    def _list(self, path: Path) -> None:
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118, it is no dict
+                if name in self._homes:
+                    raise RuntimeFault(
+                        "SW0750",
+                        f"the weights have {name} twice",
+                        why=f"it is in {self._homes[name]} and in {path}",
+                        fix="give the files of one model",
+                    )
+                stored = file.get_slice(name)
+                self._homes[name] = path
+                self.shapes[name] = tuple(stored.get_shape())
+                self.dtypes[name] = _DTYPES.get(stored.get_dtype(), torch.uint8)
+
+
+def _files_of(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if (path / INDEX).exists():
+        return _indexed(path / INDEX)
+    if (path / SINGLE).exists():
+        return [path / SINGLE]
+    raise RuntimeFault(
+        "SW0750",
+        f"there are no weights in {path}",
+        why=f"the folder has neither {INDEX} nor {SINGLE}",
+        fix="name files, or a folder that `save_pretrained` or `save_safetensors` has written",
+    )
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({index.parent / str(name) for name in names})
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise _unreadable(index, error) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        # A stack, so that what happens inside is not taken for an error of opening.
+        stack = ExitStack()
+        file = stack.enter_context(safe_open(path, framework="pt"))
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+    with stack:
+        yield file
+
+
+def _unreadable(path: Path, error: Exception) -> RuntimeFault:
+    lost = isinstance(error, FileNotFoundError)
+    why = "it is not there" if lost else f"it is cut short, or of another kind: {error}"
+    return RuntimeFault(
+        "SW0750", f"the weights in {path} cannot be read", why=why, fix="give whole safetensors files"
+    )
