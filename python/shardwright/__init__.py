@@ -15,6 +15,7 @@ from .errors import (
     ShardwrightError,
 )
 from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
+from .sampler import sampler
 from .weights import deferred
 
 __version__ = version("shardwright")
@@ -42,6 +43,7 @@ __all__ = [
     "make_plan",
     "optimizer",
     "parallelize",
+    "sampler",
     "save",
     "save_program",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .handover import from_rank_0
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.agree import each
+from .runtime.inputs import arguments_of, plain
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
 from .starting import Starter, units_of
@@ -29,7 +30,7 @@ from .weights import Weights, values_of
 
 def parallelize(
     module: nn.Module,
-    args: Sequence[Any],
+    args: Any,
     kwargs: Mapping[str, Any] | None = None,
     plan: PlanLike = "data",
     *,
@@ -45,20 +46,24 @@ def parallelize(
 ) -> ParallelModule:
     """This rank's part of a model, for the process group it finds itself in.
 
-    `args` and `kwargs` are what one forward of the training loop receives. Rank 0 captures, plans,
-    compiles and proves; the others are handed the program. `plan` is a name (`data`, `megatron`,
-    `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or a function
-    `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together share the
-    batch. `weights` are safetensors files, their folder, or tensors by name, for a module that may be on
-    meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What was compiled
-    before is taken from a cache unless `cache` is false; `progress` says whether rank 0 tells what it does.
+    `args` and `kwargs` are what one forward of the training loop receives: `args` alone may be a batch,
+    as `train_step` takes it. With `inputs="local"` too they are those of a whole batch. Rank 0
+    captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
+    `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
+    a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
+    share the batch. `weights` are safetensors files, their folder, or tensors by name, for a module that
+    may be on meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What
+    was compiled before is taken from a cache unless `cache` is false; `progress` says whether rank 0
+    tells what it does.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     require_one_of("outputs", outputs, ("loss", "all"))
     require_one_of("randomness", randomness, MODES)
     comm = _comm()
     unit, units = units_of(devices, comm.world)
-    example = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    if kwargs is None:
+        args, kwargs = arguments_of(args)
+    example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     first = comm.rank == 0
     starter = Starter(
         plan,
@@ -70,9 +75,9 @@ def parallelize(
     )
 
     def compile_here() -> Bundle:
-        bundle = starter.first(module, example, kwargs, save_to)
+        bundle = starter.first(module, *example, save_to)
         if save_to is not None:
-            save(bundle, save_to)
+            save_program(bundle, save_to)
         return bundle
 
     bundle = from_rank_0(comm, compile_here)
@@ -88,10 +93,11 @@ def parallelize(
         training=module.training,
         skeleton=skeleton_of(module),
         compile=compiler_of(comm, starter),
+        example=example,
     )
 
 
-def save(bundle: Bundle, folder: str | Path) -> Path:
+def save_program(bundle: Bundle, folder: str | Path) -> Path:
     """Writes an emitted program and its graph, all files or none."""
     return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
 

@@ -10,6 +10,9 @@ class ShardwrightError(Exception):
     own source line, ``why`` the cause and ``fix`` the way out.
     """
 
+    # Whether all ranks raise an error of this kind at the same place, so that none waits for another.
+    everywhere = False
+
     def __init__(
         self,
         code: str,

@@ -43,6 +43,10 @@ class Captured:
         """The structure of any call, and its tensors."""
         return self.in_spec.describe(args, kwargs)
 
+    def tensor_names(self, structure: Hashable) -> list[str]:
+        """What a person calls the tensors of a structure, by position."""
+        return self.in_spec.tensor_names(structure)
+
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the ``input`` lines."""
         return self.in_spec.flatten(args, kwargs)

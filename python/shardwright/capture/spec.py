@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -67,6 +67,12 @@ class CallSpec:
         named, tree = _flatten(bind(self.signature, args, kwargs))
         structure = tuple((name, _encode(leaf)) for name, leaf in named)
         return (str(tree), structure), [leaf for _, leaf in named if isinstance(leaf, Tensor)]
+
+    @staticmethod
+    def tensor_names(structure: Hashable) -> list[str]:
+        """What a person calls the tensors of a structure, by position."""
+        _, leaves = cast("tuple[str, tuple[tuple[str, str], ...]]", structure)
+        return [name for name, leaf in leaves if leaf == _TENSOR]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the graph's ``input`` lines."""

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from . import watch
+from .watch import wait_for
 
 Ranks = tuple[int, ...]
 
@@ -61,6 +65,15 @@ class Comm(Protocol):
     def broadcast_object(self, value: Any) -> Any:
         """The picklable value of rank 0, on all ranks."""
 
+    def tally(self, numbers: Sequence[int]) -> list[int]:
+        """Each number's sum over all ranks of the world; on the host, and gives up on ranks that left."""
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        """The plain data of all ranks, in their order; on the host."""
+
+    def count_model(self) -> int:
+        """Ranks make their models in one order, so its number names a model to all of them."""
+
     def barrier(self) -> None: ...
 
 
@@ -88,12 +101,11 @@ class TorchComm:
             if len(group) > 1 and group not in self._groups:
                 self._groups[group] = dist.new_group(sorted(group))
         if self.world > 1:
+            _host_group()
             # NCCL wants one collective of all ranks before it sends between two of them.
             self.barrier()
         if self._watch:
-            from .watch import watch
-
-            watch(self.rank, self.world)
+            watch.watch(self.rank, self.world)
             self._watch = False
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
@@ -131,12 +143,14 @@ class TorchComm:
             _wire(target).view(-1).copy_(part)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        watch.count_message()
         ops = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(sends.items())]
         ops += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(receives.items())]
         for work in dist.batch_isend_irecv(ops) if ops else []:
             work.wait()
 
     def broadcast(self, x: Tensor, source: int) -> None:
+        watch.count_message()
         dist.broadcast(_wire(x), source)
 
     def hand(self, message: bytes | None) -> bytes:
@@ -164,14 +178,29 @@ class TorchComm:
             dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def tally(self, numbers: Sequence[int]) -> list[int]:
+        sums = torch.tensor(numbers, dtype=torch.int64)
+        wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
+        return sums.tolist()
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value, group=_host_group())
+        return found
+
+    def count_model(self) -> int:
+        return next(_models)
+
     def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1, device=self.device))
 
     def _group(self, ranks: Ranks) -> Any:
+        watch.count_message()
         return self._groups[frozenset(ranks)]
 
 
 _messages = 0
+_models = count()
 
 
 def _count() -> int:
@@ -179,6 +208,17 @@ def _count() -> int:
     global _messages
     _messages += 1
     return _messages
+
+
+_host: tuple[Any, Any] = (None, None)
+
+
+def _host_group() -> Any:
+    """All ranks, on Gloo whatever the backend; made at the first call, which all ranks make together."""
+    global _host
+    if _host[0] is not dist.group.WORLD:
+        _host = (dist.group.WORLD, dist.new_group(backend="gloo", timeout=PATIENCE))
+    return _host[1]
 
 
 def _default_device() -> torch.device:

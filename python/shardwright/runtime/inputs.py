@@ -1,11 +1,14 @@
-"""This rank's parts of what the caller gives to one forward."""
+"""What the caller gives: batches to calls of the model, and this rank's parts of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
 from .program import TensorInfo
@@ -13,13 +16,99 @@ from .regions import Region, cut, local_factors, shape_of, whole
 from .worker import Worker
 
 Shape = tuple[int, ...]
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-def fits(worker: Worker, values: Sequence[Tensor], given: str) -> bool:
-    """Whether a program is for tensors of these shapes and dtypes, which are `global` or `local`."""
-    expected = _expected(worker, given)
+class Describes(Protocol):
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of a call, and its tensors."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """`structure` is all that a program depends on besides the mode and the tensors' kinds."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    structure: Hashable
+    tensors: list[Tensor]
+    shapes: list[Shape]
+    """Of the whole tensors, where `tensors` may be this rank's parts of them."""
+    lengths: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    """Of the parts of all ranks, for each tensor and dim that was given in parts."""
+    contents: tuple[int, ...] = ()
+    """What stands for the values that each rank was given, where that is compared."""
+
+    def whole(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments that all ranks together are called with, without values."""
+        shapes = {id(tensor): shape for tensor, shape in zip(self.tensors, self.shapes, strict=True)}
+
+        def empty(tensor: Tensor) -> Tensor:
+            made = torch.empty(shapes[id(tensor)], dtype=tensor.dtype, device="meta")
+            return made.requires_grad_(tensor.requires_grad)
+
+        known = (tuple(self.args), dict(self.kwargs))
+        return pytree.tree_map_only(Tensor, lambda x: empty(x) if id(x) in shapes else x, known)
+
+
+def batches_of(given: Any, inputs: int) -> list[Arguments]:
+    """The micro-batches of a step. A list of tensors is one batch of a model of several `inputs`, as
+    loaders make them."""
+    if not isinstance(given, list):
+        return [arguments_of(given)]
+    if not given:
+        raise RuntimeFault(
+            "SW0706",
+            "train_step was given no batch",
+            why="it takes the mean of the losses of its batches",
+            fix="give it one batch, or a list of at least one",
+        )
+    one = inputs > 1 and all(isinstance(x, Tensor) for x in given)
+    return [arguments_of(batch) for batch in ([tuple(given)] if one else given)]
+
+
+def call_of(
+    captured: Describes, args: Sequence[Any], kwargs: Mapping[str, Any], *, values: bool = True
+) -> Call:
+    """Tensors need no `values` where only the kind of call matters."""
+    args, kwargs = tuple(plain(x) for x in args), {name: plain(x) for name, x in kwargs.items()}
+    structure, tensors = captured.describe(args, kwargs)
+    if values:
+        _refuse_without_values(tensors)
+    return Call(args, kwargs, structure, tensors, [tuple(x.shape) for x in tensors])
+
+
+def arguments_of(batch: Any) -> Arguments:
+    """A mapping names its arguments, a tuple or list has them in order, anything else is the only one."""
+    if isinstance(batch, Mapping):
+        return (), batch
+    return (batch if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def plain(value: Any) -> Any:
+    """Mappings of any class as dicts, at any depth; refuses arrays that are no tensors."""
+    if isinstance(value, Mapping) and not pytree.tree_is_leaf(value):
+        return value if type(value) is not dict else {key: plain(x) for key, x in value.items()}
+    if isinstance(value, Mapping):
+        return {key: plain(x) for key, x in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(x) for x in value)
+    if hasattr(value, "__array_interface__") and not isinstance(value, (Tensor, bool, int, float)):
+        raise RuntimeFault(
+            "SW0789",
+            f"an argument of the model is a {type(value).__module__}.{type(value).__name__}",
+            why="its values would become a part of the program: only tensors are inputs",
+            fix="give tensors: torch.as_tensor(x)",
+        )
+    return value
+
+
+def fits(worker: Worker, call: Call) -> bool:
+    """Whether a program is for whole tensors of these shapes and dtypes."""
     return all(
-        (tuple(value.shape), value.dtype) == expected[at] for at, value in enumerate(values) if at in expected
+        call.shapes[t.position] == t.shape and call.tensors[t.position].dtype == t.dtype
+        for t in worker.program.tensors.values()
+        if t.kind == "input"
     )
 
 
@@ -42,19 +131,6 @@ def refuse_other_dtypes(worker: Worker, values: Sequence[Tensor]) -> None:
                 why="a program is made for other shapes by itself, but not for other dtypes",
                 fix=f"give it as {tensor.dtype}, or parallelize the model with an example of this dtype",
             )
-
-
-def _expected(worker: Worker, given: str) -> dict[int, tuple[Shape, torch.dtype]]:
-    """By the position of the input; a local shape only where this rank reads the input."""
-    tensors = worker.program.tensors
-    if given == "global":
-        found = {t.position: (t.shape, t.dtype) for t in tensors.values() if t.kind == "input"}
-    else:
-        found = {}
-        for number, region in zip(worker.role.inputs, worker.table.inputs, strict=True):
-            tensor = tensors[number]
-            found[tensor.position] = (shape_of(local_factors(region, tensor.factors)), tensor.dtype)
-    return found
 
 
 def _part(worker: Worker, tensor: TensorInfo, region: Region, values: Sequence[Tensor], given: str) -> Tensor:
@@ -80,3 +156,13 @@ def _part(worker: Worker, tensor: TensorInfo, region: Region, values: Sequence[T
     if given == "global" and region != whole(tensor.factors):
         part = cut(part, tensor.factors, region)
     return part.to(worker.comm.device)
+
+
+def _refuse_without_values(tensors: Sequence[Tensor]) -> None:
+    if any(tensor.is_meta for tensor in tensors):
+        raise RuntimeFault(
+            "SW0789",
+            "an argument of the model is a tensor on `meta`",
+            why="it has a shape and no values",
+            fix="give the model tensors with values; only the example of `parallelize` may be on meta",
+        )

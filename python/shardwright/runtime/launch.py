@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..errors import RuntimeFault
+from . import watch
 
 Result = TypeVar("Result")
 
@@ -31,6 +32,7 @@ ECHOES = (
     "Connection reset by peer",
     "Broken pipe",
     "Connection refused",
+    "error[SW0783]",
 )
 
 
@@ -116,6 +118,7 @@ def _body(
         fn, args = pickle.loads(payload) if isinstance(payload, bytes) else payload
         result = fn(rank, *args)
         report = _Report(rank, time.time(), pickle.dumps(result if rank == 0 else None))
+        watch.finished()
         if dist.is_initialized():  # type: ignore[no-untyped-call]
             dist.barrier()  # nobody leaves while others still talk to it
     except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -121,6 +122,7 @@ class LocalComm:
         self.rank, self.world = rank, meeting.world
         self.device = torch.device("cpu")
         self._count: dict[Ranks, int] = {}
+        self._models = count()
 
     def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
         self.barrier()
@@ -178,6 +180,15 @@ class LocalComm:
 
     def broadcast_object(self, value: Any) -> Any:
         return self._meet("broadcast_object", self._everyone, value)[0]
+
+    def tally(self, numbers: Sequence[int]) -> list[int]:
+        return [sum(column) for column in zip(*self._meet("tally", self._everyone, numbers), strict=True)]
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        return self._meet("all_gather_objects", self._everyone, value)
+
+    def count_model(self) -> int:
+        return next(self._models)
 
     def barrier(self) -> None:
         self._meet("barrier", self._everyone, None)

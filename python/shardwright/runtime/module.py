@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from ..errors import RuntimeFault
 from . import inputs as given_inputs
 from . import state
+from .agreement import Agreement
 from .clip_guard import refuse_plain_clipping
 from .comm import Comm
 from .outside import differentiable, loss_of, seeds_of
+from .pieces import Pieces
 from .program import Program, TensorInfo
 from .run import Issued, Run
 from .shards import AnySource, Shard, Shards
 from .variants import Captured, Compile, Variant, Variants
+from .watch import inside
 from .worker import Worker, refuse_another_world
 
 
@@ -28,6 +32,9 @@ class Positional:
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         return None, self.flatten(args, kwargs)
+
+    def tensor_names(self, structure: Hashable) -> list[str]:
+        return []
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
         return [*args, *kwargs.values()]
@@ -57,8 +64,10 @@ class ParallelModule(nn.Module):
         training: bool = True,
         skeleton: nn.Module | None = None,
         compile: Compile | None = None,
+        example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
     ):
-        """`skeleton` is the model without values, and `compile` makes further programs of it."""
+        """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
+        such as `example`."""
         super().__init__()
         refuse_another_world(program, comm)
         self.shards = Shards.loaded(program, comm.rank, source, comm.device)
@@ -67,7 +76,12 @@ class ParallelModule(nn.Module):
         )
         self.inputs = inputs
         first = Variant(self.worker, captured or Positional())
-        self.variants = Variants(first, inputs, training, skeleton, compile)
+        self.variants = Variants(first, training, skeleton, compile)
+        names = first.captured.tensor_names(first.captured.structure)
+        self.pieces: Pieces | None = Pieces(program, names) if inputs == "local" else None
+        self._agreement = Agreement(comm, comm.count_model(), self.pieces)
+        self._tensors = len(names)
+        self._example = pytree.tree_map_only(Tensor, _without_values, example)
         # Counts forwards of whole batches; part of the key of all random numbers.
         self.step = 0
         # What the latest step communicated.
@@ -95,41 +109,40 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs that leave, in the model's own structure; `loss.backward()` works on them."""
         self.issued = []
-        variant, tensors = self.variants.select(args, kwargs)
-        saving = torch.is_grad_enabled() and variant.worker.code.backward is not None
-        run, outputs = self._forward(variant, tensors, micro_batch=0, saving=saving)
-        self._count(variant)
-        if saving:
-            outputs = differentiable(run, outputs, lambda: variant.after(gradients=True))
-        return variant.captured.unflatten(outputs)
+        with inside("forward"):
+            [call] = self._agreed("forward", lambda: [(args, kwargs)])
+            variant = self.variants.select(call)
+            saving = torch.is_grad_enabled() and variant.worker.code.backward is not None
+            run, outputs = self._forward(variant, call.tensors, micro_batch=0, saving=saving)
+            self._count(variant)
+            if saving:
+                outputs = differentiable(run, outputs, lambda: self._end(variant))
+            return variant.captured.unflatten(outputs)
 
     def train_step(self, batches: Any, scale: float | None = None) -> Tensor | None:
         """Forward and backward of each batch; gradients are reduced once, at the end.
 
         The same as `for b in batches: (model(b) * scale).backward()`, `scale` being one over their
-        number unless given. `batches` is one batch (a tensor, a tuple of arguments, or a dict of
-        them) or a list of them. Returns the mean loss, or `None` on a rank that has no loss.
+        number unless given. `batches` is one batch (a tensor, a tuple of arguments, or a mapping of
+        them) or a list of them; a list of tensors is one batch where the model takes several. Returns
+        the mean loss, or `None` on a rank that has no loss.
         """
-        given = batches if isinstance(batches, list) else [batches]
-        if not given:
-            raise RuntimeFault(
-                "SW0706",
-                "train_step was given no batch",
-                why="it takes the mean of the losses of its batches",
-                fix="give it one batch, or a list of at least one",
-            )
-        scale = 1 / len(given) if scale is None else scale
         self.issued = []
-        chosen = [self.variants.select(*_arguments(batch)) for batch in given]
-        last = {id(variant): at for at, (variant, _) in enumerate(chosen)}
-        losses = []
-        for at, (variant, tensors) in enumerate(chosen):
-            run, outputs = self._forward(variant, tensors, micro_batch=at, saving=True)
-            losses.append(loss_of(run, outputs))
-            reduce = last[id(variant)] == at
-            run.backward(seeds_of(run, outputs, scale), reduce=reduce)
-            variant.after(gradients=reduce)
-        self._count(variant)
+        with inside("train_step"):
+            given = partial(given_inputs.batches_of, batches, self._tensors)
+            calls = self._agreed("train_step", given, scale)
+            scale = 1 / len(calls) if scale is None else scale
+            chosen = [self.variants.select(call) for call in calls]
+            last = {id(variant): at for at, variant in enumerate(chosen)}
+            losses = []
+            for at, (variant, call) in enumerate(zip(chosen, calls, strict=True)):
+                run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True)
+                losses.append(loss_of(run, outputs))
+                reduce = last[id(variant)] == at
+                run.backward(seeds_of(run, outputs, scale), reduce=reduce)
+                variant.after(gradients=reduce)
+            self._count(variant)
+            self._agreement.count_step()
         found = [loss.detach() for loss in losses if loss is not None]
         return torch.stack(found).mean(0) if found else None
 
@@ -193,16 +206,43 @@ class ParallelModule(nn.Module):
         variant.after(gradients=False)
         return run, outputs
 
+    def rows_of(self, size: int) -> list[tuple[int, int]]:
+        """The rows that each rank reads of a batch of `size`, with `inputs="local"`. All ranks call
+        this: it may have to compile the program for that size."""
+        assert self.pieces is not None
+        variant = self.variants.first
+        names = variant.captured.tensor_names(variant.captured.structure)
+        if self._example is not None and self.pieces.batch is not None:
+            call = given_inputs.call_of(variant.captured, *self._example, values=False)
+            with inside("sampler"):
+                variant = self.variants.select(self.pieces.resized(call, names, size))
+        return self.pieces.rows(variant.worker.program, names, size)
+
+    def _agreed(
+        self, kind: str, given: Callable[[], Sequence[given_inputs.Arguments]], scale: float | None = None
+    ) -> list[given_inputs.Call]:
+        captured = self.variants.first.captured
+        return self._agreement.meet(
+            kind,
+            lambda: [given_inputs.call_of(captured, *arguments) for arguments in given()],
+            names=lambda call: captured.tensor_names(call.structure),
+            training=self.training,
+            scale=scale,
+        )
+
+    def _end(self, variant: Variant) -> None:
+        """After a backward that the caller has started."""
+        variant.after(gradients=True)
+        self._agreement.count_step()
+
     def _count(self, variant: Variant) -> None:
         """An evaluation between two steps must not change the masks of the second."""
         if self.training or variant.worker.program.random:
             self.step += 1
 
 
-def _arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if isinstance(batch, Mapping):
-        return (), batch
-    return (batch if isinstance(batch, tuple) else (batch,)), {}
+def _without_values(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
 
 
 class _Part(nn.Module):

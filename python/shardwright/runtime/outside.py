@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import RuntimeFault
 from .run import Run
+from .watch import inside
 
 
 def differentiable(run: Run, outputs: Sequence[Any], after: Callable[[], None]) -> list[Any]:
@@ -21,8 +22,9 @@ def differentiable(run: Run, outputs: Sequence[Any], after: Callable[[], None]) 
     places, seeded = _places(run, outputs), _seeded(run)
 
     def backward(grads: Sequence[Tensor]) -> None:
-        run.backward([grad for place, grad in zip(places, grads, strict=True) if place in seeded])
-        after()
+        with inside("backward", new=False):
+            run.backward([grad for place, grad in zip(places, grads, strict=True) if place in seeded])
+            after()
 
     if places:
         anchor = torch.zeros((), requires_grad=True)

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ..errors import RuntimeFault
-from . import inputs
+from ..errors import RuntimeFault, ShardwrightError
 from .borrowing import Borrowed
+from .inputs import Call, fits, refuse_other_dtypes
+from .pieces import refuse_misfits
 from .program import Program
 from .worker import Worker
 
@@ -35,19 +36,12 @@ class Captured(Protocol):
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of another call, and its tensors."""
 
+    def tensor_names(self, structure: Hashable) -> list[str]:
+        """What a person calls the tensors of a structure, where that is known."""
+
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]: ...
 
     def unflatten(self, outputs: Sequence[Tensor | None]) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Call:
-    """`structure` is all that a program depends on besides the mode and the tensors' shapes."""
-
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    structure: Hashable
-    tensors: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -87,12 +81,11 @@ class Variants:
     def __init__(
         self,
         first: Variant,
-        given: str,
         training: bool,
         skeleton: nn.Module | None = None,
         compile: Compile | None = None,
     ):
-        self.first, self.given = first, given
+        self.first = first
         self.skeleton = skeleton
         self._compile = compile
         self._mode = self._first_mode = self._modes(training)
@@ -107,20 +100,13 @@ class Variants:
         if self.skeleton is not None or not path:
             self._mode = self._modes(mode)
 
-    def select(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Variant, list[Tensor]]:
-        """The program for a call, and the call's tensors."""
-        call = Call(args, kwargs, *self.first.captured.describe(args, kwargs))
-        if self._compile is None or self.skeleton is None:
-            return self._only(call)
-        known = self._known.setdefault((self._mode, call.structure), [])
-        for variant in known:
-            if inputs.fits(variant.worker, call.tensors, self.given):
-                return variant, call.tensors
-        if call.structure == self.first.captured.structure:
-            inputs.refuse_other_dtypes(self.first.worker, call.tensors)
-        known.append(self._made(self._compile(self.skeleton, args, kwargs)))
-        self._warn_of_many()
-        return known[-1], call.tensors
+    def select(self, call: Call) -> Variant:
+        """The program for a call. All ranks come here with the same call, and meet the same errors."""
+        try:
+            return self._selected(call)
+        except ShardwrightError as error:
+            error.everywhere = True
+            raise
 
     def workers(self) -> list[Worker]:
         return [self.first.worker, *(variant.worker for known in self._known.values() for variant in known)]
@@ -129,7 +115,21 @@ class Variants:
         """Drops all but the first program: the model's shards have got other memory."""
         self._known = {(self._first_mode, self.first.captured.structure): [self.first]}
 
-    def _only(self, call: Call) -> tuple[Variant, list[Tensor]]:
+    def _selected(self, call: Call) -> Variant:
+        if self._compile is None or self.skeleton is None:
+            return self._only(call)
+        known = self._known.setdefault((self._mode, call.structure), [])
+        found = next((variant for variant in known if fits(variant.worker, call)), None)
+        if found is None:
+            if call.structure == self.first.captured.structure:
+                refuse_other_dtypes(self.first.worker, call.tensors)
+            found = self._made(self._compile(self.skeleton, *call.whole()))
+            known.append(found)
+            self._warn_of_many()
+        refuse_misfits(found.worker.program, call)
+        return found
+
+    def _only(self, call: Call) -> Variant:
         if self._mode != self._first_mode:
             names = ("evaluation", "training")
             raise RuntimeFault(
@@ -139,7 +139,8 @@ class Variants:
                 why="dropout and batch norm do something else in the other mode",
                 fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
             )
-        return self.first, self.first.captured.flatten(call.args, call.kwargs)
+        self.first.captured.flatten(call.args, call.kwargs)
+        return self.first
 
     def _made(self, made: Made) -> Variant:
         first = self.first.worker
