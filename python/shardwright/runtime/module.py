@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from ..errors import RuntimeFault
 from . import inputs as given_inputs
 from . import state
 from .agreement import Agreement
