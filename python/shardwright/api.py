@@ -43,6 +43,7 @@ def parallelize(
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
+    comm: Comm | None = None,
 ) -> ParallelModule:
     """This rank's part of a model, for the process group it finds itself in.
 
@@ -54,12 +55,12 @@ def parallelize(
     share the batch. `weights` are safetensors files, their folder, or tensors by name, for a module that
     may be on meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What
     was compiled before is taken from a cache unless `cache` is false; `progress` says whether rank 0
-    tells what it does.
+    tells what it does. `comm` is how ranks talk, if not by torch.distributed.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     require_one_of("outputs", outputs, ("loss", "all"))
     require_one_of("randomness", randomness, MODES)
-    comm = _comm()
+    comm = comm or _comm()
     unit, units = units_of(devices, comm.world)
     if kwargs is None:
         args, kwargs = arguments_of(args)

@@ -20,9 +20,7 @@ from torch.utils.data import default_collate as collate
 
 import shardwright as sw
 from models import mlp
-from shardwright.compiling import Bundle, compile_model, sources
-from shardwright.further import compiler_of, skeleton_of
-from shardwright.runtime import ParallelModule, load_program, optimizer, run_local
+from shardwright.runtime import ParallelModule, optimizer, run_local
 from shardwright.runtime.agreement import FEW, digest
 
 BATCH = 8
@@ -39,30 +37,15 @@ def on_ranks(
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """What each rank's loop returns; an error is returned too."""
-    bundle, _ = compile_model(module, example, kwargs, plan=plan, devices=world)
 
-    def rank(rank: int, comm: Any) -> Any:
-        model = parallel(module, bundle, comm, inputs, (tuple(example), dict(kwargs or {})))
+    def rank(_: int, comm: Any) -> Any:
+        model = sw.parallelize(module, example, dict(kwargs or {}), plan=plan, inputs=inputs, comm=comm)
         try:
             return loop(model)
         except sw.ShardwrightError as error:
             return error
 
     return run_local(world, rank)
-
-
-def parallel(module: nn.Module, bundle: Bundle, comm: Any, inputs: str, example: Any) -> ParallelModule:
-    return ParallelModule(
-        load_program(bundle.files, digest=bundle.digest, world=bundle.devices),
-        comm,
-        sources(module, bundle.captured),
-        bundle.captured,
-        inputs=inputs,
-        training=module.training,
-        skeleton=skeleton_of(module),
-        compile=compiler_of(comm, bundle.basis, "loss"),
-        example=example,
-    )
 
 
 def samples(count: int) -> TensorDataset:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
-from shardwright.compiling import PlanLike, sources
-from shardwright.further import compiler_of, skeleton_of
-from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.compiling import PlanLike
+from shardwright.further import compiler_of
+from shardwright.runtime import ParallelModule, run_local
 from shardwright.starting import Starter
 
 torch.set_num_threads(1)
@@ -54,12 +54,6 @@ def tagger() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return Tagger().double(), (torch.randint(30, (8, 6)), torch.randint(30, (8, 6)))
 
 
-def started(module: nn.Module, args: tuple[Any, ...], plan: PlanLike, devices: int) -> Starter:
-    starter = Starter(plan, devices, 1, {"outputs": "loss"})
-    starter.first(module, args, None)
-    return starter
-
-
 def on_ranks(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -69,24 +63,17 @@ def on_ranks(
     later: PlanLike | None = None,
 ) -> list[Any]:
     """What `body` gives on each rank of a model whose further programs follow the plan, or a later one."""
-    starter = started(module, args, plan, devices)
-    bundle = starter.first(module, args, None)
-    if later:
-        starter = started(module, args, later, devices)
-    program = load_program(bundle.files, digest=bundle.digest, world=devices)
 
     def rank(_: int, comm: Any) -> Any:
-        model = ParallelModule(
-            program,
-            comm,
-            sources(module, bundle.captured),
-            bundle.captured,
-            training=module.training,
-            skeleton=skeleton_of(module),
-            compile=compiler_of(comm, starter),
-        )
+        model = sw.parallelize(module, args, plan=plan, comm=comm)
+        if further is not None:
+            model.variants._compile = compiler_of(comm, further)
         return body(model)
 
+    further = None
+    if later is not None:
+        further = Starter(later, devices, 1, {"outputs": "loss"})
+        further.first(module, args, None)
     return run_local(devices, rank)
 
 
