@@ -273,6 +273,7 @@ case("diff-twice", "diff", lambda x, v, w: x.diff(2, 0, prepend=v, append=w), no
     normal(1, 7), made=(0, 1, 2), dims="b=7")
 case("roll", "roll", lambda x: x.roll(2, 1), normal(5, 7), made=(0,), dims="a=5")
 case("roll-flat", "roll", lambda x: x.roll(2), normal(5, 7), dims="")
+case("diff-bools", "diff", lambda x: x.diff(dim=0), bools(4, 5), dims="b=5")
 case("flip", "flip", lambda x: x.flip(0), normal(5, 7), made=(0,), dims="b=7")
 
 # ---- contraction ---------------------------------------------------------------------------

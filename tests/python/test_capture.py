@@ -112,6 +112,52 @@ def test_the_module_is_left_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_indexing_by_all_positions_is_a_view() -> None:
+    def run(model: Any, x: Tensor) -> Tensor:
+        rows = (torch.arange(3) + 0)[None, :, None]
+        columns = torch.arange(0, 4)[:, None].unsqueeze(1)
+        return model.linear(x)[rows, columns] * 2
+
+    graph = lines_of(small(run), "op")
+    assert [line.split(" = ")[1].split("(")[0] for line in graph] == [
+        "aten.linear.default",
+        "aten.permute.default",
+        "aten.reshape.default",
+        "aten.mul.Tensor",
+    ]
+    assert graph[2].startswith("op %reshape f64[4,3,1] =")
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        lambda: (torch.arange(3),),
+        lambda: (torch.arange(3)[:, None], torch.arange(4)),
+        lambda: (torch.arange(3).view(3, 1, 1), torch.arange(4).view(1, 1, 4)),
+    ],
+)
+def test_indexing_by_all_positions_keeps_its_result(indices: Any) -> None:
+    captured = small(lambda model, x: model.linear(x)[indices()] * 2)
+    assert captured.verified and "aten.index" not in captured.graph_text
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        lambda: (torch.arange(2),),
+        lambda: (torch.arange(1, 3),),
+        lambda: (torch.arange(0, 3, 2),),
+        lambda: (torch.arange(3) + 1 - 1,),
+        lambda: (torch.arange(3), torch.arange(3)),
+        lambda: (slice(None), torch.arange(4)),
+        lambda: (torch.arange(3).flip(0),),
+    ],
+)
+def test_other_indexing_is_kept(indices: Any) -> None:
+    captured = small(lambda model, x: model.linear(x)[indices()] * 2)
+    assert captured.verified and "aten.index" in captured.graph_text
+
+
 # ---- parameters, buffers, constants ----------------------------------------------------------
 
 

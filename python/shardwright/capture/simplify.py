@@ -12,6 +12,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from .positions import view_of_indexing
+
 _ATEN = torch.ops.aten
 NO_GRAD = "shardwright_no_grad"
 _ASSERTIONS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert_")
@@ -23,7 +25,7 @@ _READ_LAYOUT = (_ATEN.as_strided.default, _ATEN.view.dtype, _ATEN.as_strided_sca
 
 
 def simplify(program: ExportedProgram) -> None:
-    """Drops assertions, copies, broadcasts that change nothing, and what nobody reads."""
+    """Drops assertions, copies, broadcasts and indexing that change nothing, and what nobody reads."""
     graph = program.graph
     for node in graph.nodes:
         if str(node.target).startswith(_ASSERTIONS):
@@ -32,6 +34,8 @@ def simplify(program: ExportedProgram) -> None:
             _unbroadcast(program, node)
         elif node.target is _ATEN.copy.default:
             _uncopy(program, node)
+        elif node.target is _ATEN.index.Tensor:
+            _unindex(program, node)
     if not any(node.target in _READ_LAYOUT for node in graph.nodes):
         _forget_layout(program)
     sweep(graph)
@@ -89,6 +93,20 @@ def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
     if value.shape != wanted.shape:
         arguments = (source, list(wanted.shape))
         source = insert(node, _ATEN.expand.default, arguments, {}, value.expand(wanted.shape))
+    replace(program, node, source)
+
+
+def _unindex(program: ExportedProgram, node: fx.Node) -> None:
+    taken = view_of_indexing(node)
+    if taken is None:
+        return
+    source: Any = node.args[0]
+    value = source.meta["val"]
+    if taken.order != sorted(taken.order):
+        value = value.permute(taken.order)
+        source = insert(node, _ATEN.permute.default, (source, taken.order), {}, value)
+    arguments = (source, taken.shape)
+    source = insert(node, _ATEN.reshape.default, arguments, {}, value.reshape(taken.shape))
     replace(program, node, source)
 
 
