@@ -162,8 +162,8 @@ def units_of(devices: int | None, world: int) -> tuple[int, int]:
         "SW0722",
         f"the program is for {devices} devices, but {world} ranks are running",
         why="a plan for some devices runs on them, or on a whole number of units of as many",
-        fix=f"start as many ranks as one or several units have, or plan for one of {fitting} devices,"
-        " or leave `devices` out",
+        fix="start as many ranks as one or several units have, leave `devices` out,"
+        f" or give one of {fitting}",
     )
 
 

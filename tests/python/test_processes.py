@@ -24,7 +24,7 @@ import torch.distributed as dist
 import shardwright as sw
 from equality import assemble, assert_equal, reference, train
 from models import MODELS
-from shardwright import api
+from shardwright import api, starting
 from shardwright._core import Compiled, Graph, Plan, compile
 from shardwright.capture import capture
 from shardwright.compiling import Bundle, sources
@@ -334,9 +334,9 @@ def _side_by_side(rank: int, folder: str) -> None:
 def _refusal(rank: int, kind: str) -> str:
     """What a rank says where rank 0 cannot compile."""
     module, args = MODELS["mlp"]()
-    before = vars(api)["compile_model"]
+    before = vars(starting)["captured_model"]
     if rank == 0 and kind == "bug":
-        vars(api)["compile_model"] = _divide_by_zero
+        vars(starting)["captured_model"] = _divide_by_zero
     if kind == "pickle":
         module.forward = _with_odd_default(module)
     try:
@@ -344,7 +344,7 @@ def _refusal(rank: int, kind: str) -> str:
     except Exception as error:
         return str(error)
     finally:
-        vars(api)["compile_model"] = before
+        vars(starting)["captured_model"] = before
     return "no error"
 
 

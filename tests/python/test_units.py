@@ -26,7 +26,7 @@ def test_a_world_that_fits_no_unit_is_refused(devices: int, world: int) -> None:
     with pytest.raises(RuntimeFault) as refused:
         units_of(devices, world)
     assert refused.value.code == "SW0722"
-    assert "plan for one of 1, 2, 4, 8 devices" in str(refused.value)
+    assert "give one of 1, 2, 4, 8" in str(refused.value)
 
 
 def test_a_unit_runs_on_several_units() -> None:
