@@ -17,6 +17,7 @@ from .errors import (
 from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
 from .sampler import sampler
 from .weights import deferred
+from .weights.writing import save_safetensors
 
 __version__ = version("shardwright")
 
@@ -46,4 +47,5 @@ __all__ = [
     "sampler",
     "save",
     "save_program",
+    "save_safetensors",
 ]

@@ -49,6 +49,8 @@ class Parts:
     mine: list[Part] = field(default_factory=list)
     parallel: dict[str, ParallelModule] = field(default_factory=dict)
     """The parallelized modules, by the prefix of their names."""
+    plain: list[tuple[list[str], Tensor]] = field(default_factory=list)
+    """The names and values of what is outside of them."""
 
     def by_data(self) -> dict[int, Part]:
         """This rank's parts by the identity of their parameter."""
@@ -128,6 +130,7 @@ def _add_plain(parts: Parts, module: nn.Module) -> None:
         number, region = len(parts.wholes), whole(factors)
         parts.wholes.append(Whole(names[key], factors))
         parts.mine.append(Part(number, region, tensor))
+        parts.plain.append((names[key], tensor))
         for row in parts.table:
             row.append((number, region))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,13 +148,25 @@ class ParallelModule(nn.Module):
         found = [loss.detach() for loss in losses if loss is not None]
         return torch.stack(found).mean(0) if found else None
 
-    def full_state_dict(self) -> dict[str, Tensor]:
-        """The state dict of the single-device model, on every rank. All ranks must call this."""
-        return state.full_state_dict(self.shards, self.comm)
+    def full_state_dict(self, *, rank0_only: bool = False, cpu: bool = False) -> dict[str, Tensor]:
+        """The state dict of the single-device model, on every rank or on rank 0 (`{}` on the others).
+
+        All ranks must call this.
+        """
+        return state.full_state_dict(self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu)
+
+    def save_pretrained(self, folder: str | Path, max_shard_size: int | str = "5GB") -> Path:
+        """As `save_pretrained` of a model of Transformers, with the values of all ranks.
+
+        All ranks must call this; no rank ever holds more than one file of `max_shard_size`.
+        """
+        from ..weights.writing import save_pretrained
+
+        return save_pretrained(self, folder, max_shard_size)
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
-        state.load_full_state_dict(self.shards, full)
+        state.load_full_state_dict(self.shards, full, self.names_of)
 
     def names_of(self, tensor: TensorInfo) -> list[str]:
         """All names that a parameter or buffer has in the single-device model's state dict."""

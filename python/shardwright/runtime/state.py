@@ -13,24 +13,32 @@ from .program import Program, TensorInfo
 from .regions import Region, contains, local_factors, numel, shape_of, window
 from .shards import Shard, Shards, own_copy
 
+# All names of a tensor in the state dict.
+Names = Callable[[TensorInfo], list[str]]
 
-def full_state_dict(shards: Shards, comm: Comm) -> dict[str, Tensor]:
+
+def full_state_dict(
+    shards: Shards, comm: Comm, names: Names, *, rank0_only: bool = False, cpu: bool = False
+) -> dict[str, Tensor]:
     """Gathered tensor by tensor; tied names share one tensor, as in the model."""
     full: dict[str, Tensor] = {}
     for tensor in shards.program.saved_tensors():
-        gathered = gather(shards, comm, tensor, lambda shard: shard.data.detach())
-        full.update(dict.fromkeys(tensor.names, gathered))
+        if rank0_only:
+            gathered = gather_to_rank_0(shards, comm, tensor, cpu=cpu)
+        else:
+            gathered = gather(shards, comm, tensor, lambda shard: shard.data.detach())
+        if gathered is not None:
+            full.update(dict.fromkeys(names(tensor), gathered.cpu() if cpu else gathered))
     return full
 
 
-def load_full_state_dict(shards: Shards, full: Mapping[str, Tensor]) -> None:
+def load_full_state_dict(shards: Shards, full: Mapping[str, Tensor], names: Names) -> None:
     """All or nothing: a state dict that does not fit changes no shard."""
-    tensors = shards.program.saved_tensors()
-    _refuse_misfits(tensors, full)
+    _refuse_misfits(shards.program.saved_tensors(), full, names)
     with torch.no_grad():
         for shard in shards.held:
             if shard.tensor.saved:
-                name = next(name for name in shard.tensor.names if name in full)
+                name = next(name for name in names(shard.tensor) if name in full)
                 shard.data.copy_(own_copy(full[name], shard.tensor, shard.region, shard.data.device))
 
 
@@ -66,9 +74,37 @@ def gather(shards: Shards, comm: Comm, tensor: TensorInfo, value: Callable[[Shar
     return full
 
 
-def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor]) -> None:
-    known = {name: tensor for tensor in tensors for name in tensor.names}
-    missing = [" or ".join(t.names) for t in tensors if not any(name in full for name in t.names)]
+def gather_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, *, cpu: bool) -> Tensor | None:
+    """A whole tensor on rank 0; the others give their parts and nothing else."""
+    device = torch.device("cpu") if cpu else comm.device
+    full = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) if comm.rank == 0 else None
+    for rank, region in owners(shards.program, tensor):
+        if comm.rank not in (0, rank) or not numel(region):
+            continue
+        part = _sent_to_rank_0(shards, comm, tensor, rank, region)
+        if full is not None:
+            there = window(full, tensor.factors, region)
+            there.copy_(part.view(there.shape))
+    return full
+
+
+def _sent_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, rank: int, region: Region) -> Tensor:
+    """As bytes: some backends do not move all types."""
+    if rank == comm.rank:
+        mine = (s.data for s in shards.held if s.tensor.id == tensor.id and s.region == region)
+        part = next(mine).detach().to(tensor.dtype).contiguous()
+        if rank != 0:
+            comm.exchange({0: part.view(-1).view(torch.uint8)}, {})
+        return part
+    shape = shape_of(local_factors(region, tensor.factors))
+    part = torch.empty(shape, dtype=tensor.dtype, device=comm.device)
+    comm.exchange({}, {rank: part.view(-1).view(torch.uint8)})
+    return part
+
+
+def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor], names: Names) -> None:
+    known = {name: tensor for tensor in tensors for name in names(tensor)}
+    missing = [" or ".join(names(t)) for t in tensors if not any(name in full for name in names(t))]
     extra = [name for name in full if name not in known]
     misshapen = [
         f"{name} is {tuple(value.shape)}, the model has {known[name].shape}"
@@ -80,6 +116,6 @@ def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor]) -> No
         raise RuntimeFault(
             "SW0710",
             "the state dict does not fit the model",
-            why="; ".join(f"{label}: {', '.join(names)}" for label, names in found if names),
+            why="; ".join(f"{label}: {', '.join(listed)}" for label, listed in found if listed),
             fix="load the state dict of the model that was compiled",
         )

@@ -1,0 +1,200 @@
+"""Safetensors files of a model whose values are spread over ranks; no rank ever holds all of them.
+
+Rank 0 gathers tensor by tensor, and writes a file whenever the next tensor would make it too large.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..checkpoint.parts import Parts, parts_of
+from ..errors import RuntimeFault
+from ..runtime import ParallelModule
+from ..runtime.agree import each
+from ..runtime.state import gather_to_rank_0
+from .files import INDEX, SINGLE
+
+_OURS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|model\.safetensors")
+_UNITS = {
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+
+
+def save_safetensors(
+    model: nn.Module, folder: str | Path, max_shard_size: int | str = "5GB", *, names: Choose | None = None
+) -> Path:
+    """Writes `model.safetensors`, or numbered files of at most this size and their index.
+
+    All ranks must call this. A tensor of several names is written under the first, or the one that
+    `names` chooses; under none, if it chooses none. If it fails, files that were there are as before.
+    """
+    target, limit = Path(folder), _bytes(max_shard_size)
+    parts = parts_of(model)
+    wanted = [stream for stream in _streams(parts, names or (lambda all_names: all_names[0])) if stream.name]
+    files = _planned(wanted, limit)
+    first = parts.comm.rank == 0
+    each(parts.comm, lambda: _prepare(target) if first else None)
+    for name, streams in files.items():
+        gathered = {stream.name: stream.gather() for stream in streams}
+        each(parts.comm, partial(_write, target, name, gathered) if first else lambda: None)
+    each(parts.comm, lambda: _finish(target, files) if first else None)
+    return target
+
+
+def save_pretrained(model: ParallelModule, folder: str | Path, max_shard_size: int | str) -> Path:
+    """Configuration and the like by the model's own class, weights tensor by tensor."""
+    skeleton = model.variants.skeleton
+    if skeleton is None or not hasattr(skeleton, "save_pretrained") or not hasattr(skeleton, "config"):
+        raise RuntimeFault(
+            "SW0753",
+            f"{model.program.model} cannot be saved for `from_pretrained`",
+            why="it is not a model of Transformers",
+            fix="use `shardwright.save_safetensors`",
+        )
+    target = Path(folder)
+    tied = set(getattr(skeleton, "all_tied_weights_keys", None) or ())
+    ignored = set(getattr(skeleton, "_keys_to_ignore_on_save", None) or ())
+
+    def choose(names: Sequence[str]) -> str | None:
+        kept = [name for name in names if name not in ignored]
+        return next((name for name in kept if name not in tied), kept[0] if kept else None)
+
+    save_safetensors(model, target, max_shard_size, names=choose)
+    each(model.comm, lambda: _save_configuration(skeleton, target) if model.comm.rank == 0 else None)
+    return target
+
+
+def _save_configuration(skeleton: Any, target: Path) -> None:
+    """All that the model's own class writes, but for the weights."""
+    with _explained(target), tempfile.TemporaryDirectory(prefix=".configuration.", dir=target) as beside:
+        skeleton.save_pretrained(beside, state_dict={}, save_original_format=False)
+        for file in Path(beside).iterdir():
+            if file.is_file() and file.name not in (SINGLE, INDEX):
+                os.replace(file, target / file.name)
+
+
+# Of the names of one tensor the one to write.
+Choose = Callable[[Sequence[str]], str | None]
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A tensor to come; `gather` gives it on rank 0."""
+
+    name: str | None
+    bytes: int
+    gather: Callable[[], Tensor | None]
+
+
+def _streams(parts: Parts, choose: Choose) -> Iterator[_Stream]:
+    for prefix, model in parts.parallel.items():
+        for tensor in model.program.saved_tensors():
+            name = choose([prefix + name for name in model.names_of(tensor)])
+            size = prod(tensor.shape) * tensor.dtype.itemsize
+            yield _Stream(name, size, partial(gather_to_rank_0, model.shards, model.comm, tensor, cpu=True))
+    for names, value in parts.plain:
+        yield _Stream(choose(names), value.nbytes, partial(_copied, value))
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().cpu().contiguous()
+
+
+def _planned(streams: Sequence[_Stream], limit: int) -> dict[str, list[_Stream]]:
+    """The files, and what is in each: a tensor larger than the limit has one of its own."""
+    groups: list[list[_Stream]] = [[]]
+    size = 0
+    for stream in streams:
+        if groups[-1] and size + stream.bytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(stream)
+        size += stream.bytes
+    if len(groups) == 1:
+        return {SINGLE: groups[0]}
+    return {f"model-{at + 1:05}-of-{len(groups):05}.safetensors": group for at, group in enumerate(groups)}
+
+
+def _prepare(target: Path) -> None:
+    with _explained(target):
+        target.mkdir(parents=True, exist_ok=True)
+        for left in target.glob(".model*.safetensors.partial"):
+            left.unlink()
+
+
+def _write(target: Path, name: str, gathered: Mapping[Any, Any]) -> None:
+    with _explained(target):
+        try:
+            save_file(dict(gathered), _partial(target, name), metadata={"format": "pt"})
+            with _partial(target, name).open("rb") as written:
+                os.fsync(written.fileno())
+        except BaseException:
+            for left in target.glob(".model*.safetensors.partial"):
+                with suppress(OSError):
+                    left.unlink()
+            raise
+
+
+def _finish(target: Path, files: Mapping[str, Sequence[_Stream]]) -> None:
+    """The index goes first and comes last: whoever reads in between finds none, and no mixture."""
+    with _explained(target):
+        (target / INDEX).unlink(missing_ok=True)
+        for name in files:
+            os.replace(_partial(target, name), target / name)
+        for old in target.iterdir():
+            if _OURS.fullmatch(old.name) and old.name not in files:
+                old.unlink()
+        if len(files) > 1:
+            index = {
+                "metadata": {"total_size": sum(stream.bytes for group in files.values() for stream in group)},
+                "weight_map": {str(stream.name): name for name, group in files.items() for stream in group},
+            }
+            text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+            _partial(target, INDEX).write_text(text, encoding="utf-8")
+            os.replace(_partial(target, INDEX), target / INDEX)
+
+
+def _partial(target: Path, name: str) -> Path:
+    return target / f".{name}.partial"
+
+
+def _bytes(size: int | str) -> int:
+    if isinstance(size, int) and size > 0:
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?B)\s*", str(size).upper())
+    if found is None:
+        raise RuntimeFault(
+            "SW0752",
+            f"max_shard_size={size!r} is no size",
+            why="it is a number of bytes, or a number and a unit",
+            fix='write "500MB" or "5GB"',
+        )
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RuntimeFault(
+            "SW0752",
+            f"weights cannot be written to {target}",
+            why=str(error),
+            fix="name a folder on a disk that can be written and has room",
+        ) from error
