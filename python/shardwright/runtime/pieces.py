@@ -74,7 +74,7 @@ class Pieces:
             p not in (None, self.batch[1]) for ps in self._patterns.values() for p in ps
         ):
             raise RuntimeFault(
-                "SW0787",
+                "SW0791",
                 "this plan's parts of a batch are not rows of it",
                 why="its inputs are split along other dims than the first, or each in another way",
                 fix='use inputs="global": each rank then takes its part itself',
@@ -190,7 +190,7 @@ def _rows(part: tuple[Interval, ...], factors: Sequence[int]) -> Interval:
     last = sum((end - 1) * width for (_, end), width in zip(part, inner, strict=True))
     if last + 1 != high:
         raise RuntimeFault(
-            "SW0787",
+            "SW0791",
             "this plan's parts of a batch are not rows one after another",
             why="it splits an inner factor of the first dim",
             fix='use inputs="global": each rank then takes its part itself',

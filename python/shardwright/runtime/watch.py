@@ -170,6 +170,9 @@ class Watcher:
 
     def run(self) -> None:
         while not self.closed.wait(INTERVAL):
+            if not dist.is_initialized():
+                self.close()
+                return
             try:
                 self._beat()
             except Exception:
