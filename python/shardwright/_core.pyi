@@ -1,6 +1,6 @@
 """The compiler. Everything that decides, derives, plans, proves and prints is behind this module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 __all__ = [
@@ -122,6 +122,11 @@ class Compiled:
     @property
     def phases(self) -> list[tuple[str, float]]: ...
 
-def compile(plan: Plan, outputs: str = "loss", watch: Callable[[str], object] | None = None) -> Compiled: ...
+def compile(
+    plan: Plan,
+    outputs: str | Sequence[str] | None = None,
+    watch: Callable[[str], object] | None = None,
+    inputs: str = "global",
+) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
 def operators_table() -> str: ...

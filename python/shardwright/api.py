@@ -19,6 +19,7 @@ from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .handover import from_rank_0
 from .progress import Progress, wanted
+from .outputs import Asked, require_outputs
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.agree import each
 from .runtime.inputs import arguments_of, plain
@@ -36,7 +37,7 @@ def parallelize(
     *,
     devices: int | None = None,
     inputs: str = "global",
-    outputs: str = "loss",
+    outputs: Asked = "loss",
     randomness: str = "keyed",
     seed: int = 0,
     weights: Weights | None = None,
@@ -56,9 +57,13 @@ def parallelize(
     may be on meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What
     was compiled before is taken from a cache unless `cache` is false; `progress` says whether rank 0
     tells what it does. `comm` is how ranks talk, if not by torch.distributed.
+
+    Of inputs that require a gradient each rank gets the gradient of what it is given. `outputs` says what
+    else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them
+    to `"whole"` or `"local"`, this rank's part.
     """
     require_one_of("inputs", inputs, ("global", "local"))
-    require_one_of("outputs", outputs, ("loss", "all"))
+    require_outputs(outputs)
     require_one_of("randomness", randomness, MODES)
     comm = comm or _comm()
     unit, units = units_of(devices, comm.world)
@@ -70,7 +75,7 @@ def parallelize(
         plan,
         unit,
         units,
-        {"outputs": outputs},
+        {"inputs": inputs, "outputs": outputs},
         open_cache(cache and first),
         Progress(first and wanted(progress)),
     )

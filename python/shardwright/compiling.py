@@ -15,6 +15,7 @@ from ._core import Compiled, Draft, Graph, Plan, compile
 from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
+from .outputs import Asked, require_outputs, resolve
 
 # Beyond this a number is a mistake, and would only fill the memory.
 MOST_DEVICES = 1 << 20
@@ -44,12 +45,13 @@ def compile_model(
     *,
     plan: PlanLike = "data",
     devices: int = 1,
-    outputs: str = "loss",
+    inputs: str = "global",
+    outputs: Asked = "loss",
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights."""
-    require_one_of("outputs", outputs, ("loss", "all"))
     captured = captured_model(module, args, kwargs)
-    return compile_plan(captured, make_plan(Graph(captured.graph_text), plan, devices), outputs=outputs)
+    made = make_plan(Graph(captured.graph_text), plan, devices)
+    return compile_plan(captured, made, inputs=inputs, outputs=outputs)
 
 
 def captured_model(
@@ -69,11 +71,18 @@ def compile_plan(
     captured: Captured,
     plan: Plan,
     *,
-    outputs: str = "loss",
+    inputs: str = "global",
+    outputs: Asked = "loss",
+    lenient: bool = False,
     watch: Callable[[str], object] | None = None,
 ) -> tuple[Bundle, Compiled]:
-    """Compiles a plan for a captured module. `watch` is told the name of each phase as it begins."""
-    compiled = compile(plan, outputs, watch)
+    """Compiles a plan for a captured module. `watch` is told the name of each phase as it begins.
+
+    `lenient` is for another call of a model that is compiled already, which may lack some `outputs`.
+    """
+    require_one_of("inputs", inputs, ("global", "local"))
+    asked = resolve(outputs, captured, Graph(captured.graph_text), lenient=lenient)
+    compiled = compile(plan, asked, watch, inputs)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,

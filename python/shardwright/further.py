@@ -26,10 +26,10 @@ def skeleton_of(module: nn.Module) -> nn.Module:
 def compiler_of(comm: Comm, starter: Starter) -> Compile:
     """Compiles the model for another call, under the same plan."""
 
-    def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made:
+    def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool) -> Made:
         def make() -> Bundle:
             args_, kwargs_ = pytree.tree_map_only(Tensor, _without_value, (tuple(args), dict(kwargs)))
-            return starter.further(skeleton, args_, kwargs_)
+            return starter.further(skeleton, args_, kwargs_, only_loss)
 
         # Ranks may be threads: nobody runs anything while the model is traced.
         comm.barrier()

@@ -56,24 +56,27 @@ class Starter:
             self._first = self._kept(self._key, module)
             kept = self._first is not None
             if self._first is None:
-                self._first = self._compile(phases, module, args, kwargs, None)
+                self._first = self._compile(phases, module, args, kwargs, None, self._options)
                 self._keep(phases, self._key, self._first)
         how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
         self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder)))
         return _bundle(self._first)
 
-    def further(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bundle:
-        """The program for another call, or another mode of the model."""
+    def further(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool = False
+    ) -> Bundle:
+        """The program for another call, or another mode of the model, or one of which only the loss leaves."""
+        options = {**self._options, "outputs": "loss"} if only_loss else self._options
         assert self._first is not None, "the first program comes first"
         name = type(module).__name__
         with self._progress.phases(name) as phases:
             phases.begin("key")
-            key = self._further_key(module, args, kwargs)
+            key = self._further_key(module, args, kwargs, options)
             entry = self._kept(key, module)
             kept = entry is not None
             if entry is None:
                 plan = Plan.parse(Graph(self._first.model_text), self._first.plan_text)
-                entry = self._compile(phases, module, args, kwargs, plan)
+                entry = self._compile(phases, module, args, kwargs, plan, options)
                 self._keep(phases, key, entry)
         how = "from the cache" if kept else "compiled"
         mode = "training" if module.training else "evaluation"
@@ -90,13 +93,15 @@ class Starter:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
         first: Plan | None,
+        options: Mapping[str, Any],
     ) -> Entry:
         phases.begin("capture")
         captured = captured_model(module, args, kwargs)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan = self._make_plan(graph) if first is None else first.transferred(graph)
-        bundle, compiled = compile_plan(captured, plan, watch=phases.begin, **self._options)
+        lenient = first is not None
+        bundle, compiled = compile_plan(captured, plan, lenient=lenient, watch=phases.begin, **options)
         return Entry(
             files=bundle.files,
             digest=bundle.digest,
@@ -124,11 +129,17 @@ class Starter:
             self._not_kept = f" (not kept for the next start: {error})"
             return None
 
-    def _further_key(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    def _further_key(
+        self,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> str | None:
         if self._cache is None or self._key is None:
             return None
         try:
-            return further_key(self._key, module, args, kwargs, self._options)
+            return further_key(self._key, module, args, kwargs, options)
         except (Unknown, RecursionError):
             return None
 

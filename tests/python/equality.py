@@ -50,7 +50,7 @@ def reference(
     module: nn.Module, args: Sequence[Any], steps: int = STEPS, kwargs: Mapping[str, Any] | None = None
 ) -> Result:
     """The single device: a few steps of AdamW; gradients are those of the first step."""
-    module = copy.deepcopy(module)
+    module, args = copy.deepcopy(module), fresh(args)
     result = Result()
     adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
     for step in range(steps):
@@ -62,10 +62,27 @@ def reference(
             result.gradients = {
                 name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None
             }
+            result.gradients |= {name: grad.clone() for name, grad in of_inputs(args).items()}
         adamw.step()
     result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
     result.buffers = {name: b.clone() for name, b in module.named_buffers()}
     return result
+
+
+def fresh(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments with gradients of their own."""
+    return tuple(
+        x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.requires_grad else x for x in args
+    )
+
+
+def of_inputs(args: Sequence[Any]) -> dict[str, Tensor]:
+    """The gradients of arguments that require one."""
+    return {
+        f"input {at}": x.grad
+        for at, x in enumerate(args)
+        if isinstance(x, Tensor) and x.requires_grad and x.grad is not None
+    }
 
 
 @dataclass
@@ -87,6 +104,8 @@ def train(
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[list[Tensor]], list[Held]]:
     """The same steps on one rank: losses by step, and what the rank holds at the end."""
+    args = fresh(args)
+    inputs: dict[str, Tensor] = {}
     adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
     losses: list[list[Tensor]] = []
     gradients: dict[int, Tensor | None] = {}
@@ -99,6 +118,7 @@ def train(
             for at, shard in enumerate(model.shards.held):
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
                 gradients[at] = None if grad is None else grad.clone()
+            inputs = {name: grad.clone() for name, grad in of_inputs(args).items()}
         adamw.step()
     held = [
         Held(
@@ -111,6 +131,10 @@ def train(
         )
         for at, shard in enumerate(model.shards.held)
     ]
+    for name, grad in inputs.items():
+        # Every rank gets the whole gradient.
+        region, factors = [(0, size) for size in grad.shape], [[size] for size in grad.shape]
+        held.append(Held(name, "input", factors, region, grad, grad))
     return losses, held
 
 

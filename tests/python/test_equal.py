@@ -32,6 +32,8 @@ NAMED = [
     ("coshard:2", 1),
     ("coshard:4", 2),
 ]
+OF_INPUTS = " of inputs"
+WITH_INPUTS = ["mlp", "resnet"]
 # Random plans of a model; the seed of a plan is its number.
 RANDOM = 200
 SHARE = 20
@@ -39,7 +41,10 @@ SHARE = 20
 
 @functools.cache
 def model(name: str) -> tuple[Any, tuple[Any, ...], Captured, Graph, equality.Result]:
-    module, args = getattr(models, name)()
+    """A reference model; `mlp of inputs` is one whose inputs require gradients."""
+    module, args = getattr(models, name.removesuffix(OF_INPUTS))()
+    if name.endswith(OF_INPUTS):
+        args = tuple(x.requires_grad_() if x.is_floating_point() else x for x in args)
     captured = capture(module, args)
     return module, args, captured, Graph(captured.graph_text), equality.reference(module, args)
 
@@ -74,6 +79,21 @@ def test_random_plans(name: str, start: int) -> None:
     for seed in range(start, start + SHARE):
         print(f"{name}, random plan with seed {seed}")
         check(name, random_plan(name, seed))
+
+
+@pytest.mark.parametrize("name", WITH_INPUTS)
+@pytest.mark.parametrize(("plan", "devices"), NAMED[1:7])
+def test_named_plans_with_gradients_of_inputs(name: str, plan: str, devices: int) -> None:
+    check(name + OF_INPUTS, Plan.named(model(name + OF_INPUTS)[3], plan, devices))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, RANDOM // 2, SHARE))
+@pytest.mark.parametrize("name", WITH_INPUTS)
+def test_random_plans_with_gradients_of_inputs(name: str, start: int) -> None:
+    for seed in range(start, start + SHARE):
+        print(f"{name} of inputs, random plan with seed {seed}")
+        check(name + OF_INPUTS, random_plan(name + OF_INPUTS, seed))
 
 
 def test_random_plans_split_most_operators() -> None:

@@ -230,9 +230,7 @@ impl<'g> Facts<'g> {
 
     fn flow(&mut self, seeded: &[bool]) {
         for id in self.graph.tensor_ids() {
-            let tensor = self.graph.tensor(id);
-            let trained = matches!(tensor.source, graph::Source::Param { frozen: false, .. });
-            self.depends[id.index()] = trained && tensor.dtype.is_float();
+            self.depends[id.index()] = self.graph.tensor(id).wants_grad();
         }
         for id in self.graph.op_ids().filter(|id| self.canon[id.index()] == *id) {
             let any = self.ops[id.index()].values().any(|(_, t)| self.depends[t.index()]);

@@ -1,4 +1,4 @@
-//! What must have happened by the end: outputs, updates, and every gradient, whole and once.
+//! What must have happened by the end: updates, and every gradient of a parameter, whole and once.
 
 use graph::{Source, TensorId};
 use program::{BufId, Instr, LeafId};
@@ -6,10 +6,11 @@ use rules::Interval;
 
 use crate::fault::Fault;
 use crate::held::Held;
+use crate::outgoing;
 use crate::region::region_text;
 use crate::share::{Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
-use crate::sum::{explain, sum};
+use crate::sum::{complete, sum};
 use crate::sweep::sweep;
 
 pub(crate) fn reduce_gradients(
@@ -105,34 +106,19 @@ fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
 /// Everything that must hold once all ranks are at their ends.
 pub(crate) fn finish(cx: &mut Context<'_>, ranks: &[Rank<'_>], trains: bool) {
     for rank in ranks {
-        outputs(cx, rank);
+        outgoing::outputs(cx, rank);
         updates(cx, rank);
         if trains {
             gradients(cx, rank);
+            outgoing::gradients(cx, rank);
         }
         if cx.faults.is_full() {
             return;
         }
     }
+    outgoing::together(cx, ranks);
     covered(cx, ranks);
     drawn_apart(cx);
-}
-
-fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
-    for (output, buf) in cx.facts.graph.outputs.iter().zip(&rank.body.outputs) {
-        let Some(buf) = buf else { continue };
-        let (Some(output), Some(held)) = (output, rank.held(*buf)) else { continue };
-        let tensor = cx.facts.class(*output);
-        let sizes = cx.facts.analysis.factors[tensor.index()].iter().flatten();
-        let all = { sizes }.zip(cx.store.region(held.region)).all(|(&size, i)| *i == Interval::whole(size));
-        if held.of == (Quantity { tensor, grad: false }) && all && held.share == WHOLE {
-            continue;
-        }
-        let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
-        let found = format!("expected all of {}, found {part}{}", cx.name(tensor), cx.text(held));
-        let fault = Fault::new("SW0512", format!("the output {} is not whole", cx.name(tensor))).why(found);
-        cx.faults.push(fault.at(rank.id, None));
-    }
 }
 
 fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
@@ -164,17 +150,6 @@ fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
             cx.faults.push(fault.at(rank.id, None));
         }
     }
-}
-
-fn complete(cx: &mut Context<'_>, of: Quantity, region: u32, shares: &[ShareId]) -> Result<(), Fault> {
-    let share = sum(cx, of, region, shares)?;
-    if share == WHOLE {
-        return Ok(());
-    }
-    let held = Held { of, region, share };
-    let fault = Fault::new("SW0511", format!("{} is not complete", cx.text(held)));
-    let verdict = cx.store.verdict(cx.facts, of, region, share);
-    Err(explain(cx, fault, verdict))
 }
 
 /// Every element of every parameter, and of every buffer that changes, lies somewhere.

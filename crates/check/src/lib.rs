@@ -18,8 +18,8 @@
 //! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
 //! | `SW0509` | backward mirrors forward; each call is given the gradients of its results |
 //! | `SW0510` | the gradient of a leaf is communicated after its last contribution |
-//! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard |
-//! | `SW0512` | every output that leaves is whole on every rank |
+//! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard; so is the gradient of every input that the caller wants it of, on every rank, for what the rank is given of the input |
+//! | `SW0512` | every output that is asked for whole is whole on every rank; of one that is asked for in parts, each rank's part is complete, and together they are all of it |
 //! | `SW0513` | every shard of a buffer that the model updates gets its new value, once, and is not read afterwards |
 //! | `SW0514` | every element of every parameter, and of every updated buffer, is held by some rank |
 //! | `SW0515` | random operators draw for the region that they compute, and overlapping parts for the same one |
@@ -30,8 +30,9 @@
 //! The way, from the ground up: [`share`] and [`held`] say what a buffer holds; [`infer`] and [`solve`]
 //! find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
-//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much, and [`finish`] for
-//! the end. [`order`] runs all ranks together. Modules import only what comes before them here.
+//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
+//! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together. Modules import only
+//! what comes before them here.
 
 mod args;
 mod calls;
@@ -47,6 +48,7 @@ mod intern;
 mod local;
 mod moves;
 mod order;
+mod outgoing;
 mod proof;
 mod region;
 mod share;
@@ -60,7 +62,7 @@ pub use fault::{Fault, Place};
 pub use proof::{Bytes, Proof};
 
 use graph::Graph;
-use program::Program;
+use program::{Program, Table};
 use rules::Analysis;
 
 use facts::Facts;
@@ -154,15 +156,15 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
         cx.faults.push(Fault::new("SW0509", what).why(why).at(rank.id, None));
     }
     for (&output, buf) in wanted.iter().zip(&rank.body.seeds) {
-        rank.bufs[buf.index()] = seed(cx, output);
+        rank.bufs[buf.index()] = seed(cx, rank.table, output);
     }
 }
 
-fn seed(cx: &mut Context<'_>, output: usize) -> Option<Held> {
+/// The gradient of what leaves. Ranks to which the same part leaves give the same: it counts once.
+fn seed(cx: &mut Context<'_>, table: &Table, output: usize) -> Option<Held> {
     let tensor = cx.facts.class(cx.facts.graph.outputs[output]?);
     let of = Quantity { tensor, grad: true };
-    let whole = rules::Region::whole(&cx.facts.analysis.flat(tensor));
-    let region = cx.store.intervals.number(&whole.0);
+    let region = cx.store.intervals.number(&table.outputs[output].as_ref()?.0);
     let share = match cx.facts.seed(output) {
         Some(number) => {
             let term = Term { owner: Owner::Use(number), cut: FULL, mode: Mode::Plain, subs: 0, once: true };

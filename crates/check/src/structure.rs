@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source};
-use program::{Arg, Body, BufId, Call, Instr, LeafId, Program, RankId, Role, StepId, Table};
+use program::{Arg, Body, BufId, Call, Inputs, Instr, LeafId, Output, Program, RankId, Role, StepId, Table};
 use rules::Analysis;
 
 use crate::fault::{Fault, Faults, Place};
@@ -21,11 +21,29 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     for (index, role) in program.roles.iter().enumerate() {
         Roles { graph, flat: &flat, program, index, role, faults: &mut faults }.check();
     }
-    let outputs = |role: &Role| role.body.outputs.iter().map(Option::is_some).collect::<Vec<_>>();
-    if program.roles.windows(2).any(|pair| outputs(&pair[0]) != outputs(&pair[1])) {
-        faults.push(Fault::new("SW0502", "different outputs leave the program on different ranks"));
-    }
+    boundary(graph, program, &mut faults);
     faults
+}
+
+/// What leaves the program is what was asked for.
+fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
+    let asked = &program.boundary.outputs;
+    if asked.len() != graph.outputs.len() {
+        faults.push(Fault::new("SW0502", "outputs are asked for that the model does not have"));
+        return;
+    }
+    for role in &program.roles {
+        for (number, (asked, found)) in asked.iter().zip(&role.body.outputs).enumerate() {
+            let (given, wanted) =
+                (found.is_some(), *asked == Output::Whole && graph.outputs[number].is_some());
+            if given != wanted && (*asked != Output::Local || graph.outputs[number].is_none()) {
+                let what = format!(
+                    "output {number} leaves the program on some ranks, or on none, against what is asked"
+                );
+                faults.push(Fault::new("SW0502", what).at(role.ranks[0], None));
+            }
+        }
+    }
 }
 
 fn belongs(graph: &Graph, analysis: &Analysis, program: &Program, faults: &mut Faults) {
@@ -101,6 +119,7 @@ impl Roles<'_> {
         if table.constants.len() != body.holes.len()
             || table.leaves.len() != body.leaves.len()
             || table.inputs.len() != body.inputs.len()
+            || table.outputs.len() != body.outputs.len()
         {
             return Err("a rank's table has other sizes than the code of its role".into());
         }
@@ -139,6 +158,26 @@ impl Roles<'_> {
                 ));
             }
         }
+        let local = self.program.boundary.inputs == Inputs::Local;
+        let parts = || body.inputs.iter().map(|input| input.tensor).zip(&table.inputs);
+        if local && parts().any(|(tensor, region)| parts().any(|(t, r)| t == tensor && r != region)) {
+            return Err("a rank is given two parts of one input".into());
+        }
+        self.leaving(table)
+    }
+
+    fn leaving(&self, table: &Table) -> Result<(), String> {
+        let body = &self.role.body;
+        for ((buf, region), output) in body.outputs.iter().zip(&table.outputs).zip(&self.graph.outputs) {
+            let part = match (region, output) {
+                (Some(region), Some(tensor)) => fits(region, &self.flat[tensor.index()]),
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            if !part || buf.is_some() != region.is_some() {
+                return Err("what leaves the program is not a part of an output of the model".into());
+            }
+        }
         Ok(())
     }
 
@@ -147,6 +186,7 @@ impl Roles<'_> {
         let mut bufs: Vec<BufId> = body.inputs.iter().map(|input| input.buf).collect();
         bufs.extend(body.leaves.iter().map(|leaf| leaf.buf));
         bufs.extend(body.outputs.iter().flatten().chain(&body.seeds));
+        bufs.extend(body.gradients.iter().map(|gradient| gradient.buf));
         let mut holes = vec![];
         for instr in body.forward.iter().chain(&body.backward) {
             let (reads, writes) = traffic(instr);
@@ -217,6 +257,9 @@ impl Roles<'_> {
         }
         for (index, instr) in body.backward.iter().enumerate() {
             self.instr(&mut known, instr, Place { role: self.index, backward: true, index, op: None });
+        }
+        for gradient in &body.gradients {
+            self.read(&known, gradient.buf, None);
         }
     }
 

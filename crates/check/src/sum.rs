@@ -50,3 +50,20 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
         _ => fault,
     }
 }
+
+/// Whether these shares are all of a gradient, in its region.
+pub(crate) fn complete(
+    cx: &mut Context<'_>,
+    of: Quantity,
+    region: u32,
+    shares: &[ShareId],
+) -> Result<(), Fault> {
+    let share = sum(cx, of, region, shares)?;
+    if share == WHOLE {
+        return Ok(());
+    }
+    let held = Held { of, region, share };
+    let fault = Fault::new("SW0511", format!("{} is not complete", cx.text(held)));
+    let verdict = cx.store.verdict(cx.facts, of, region, share);
+    Err(explain(cx, fault, verdict))
+}

@@ -9,6 +9,9 @@ const LAYER: &str = include_str!("programs/layer.graph");
 const MEGATRON: &str = include_str!("programs/megatron.txt");
 const DATA: &str = include_str!("programs/data.txt");
 const TENSOR: &str = include_str!("programs/layer_tensor.txt");
+const INNER: &str = include_str!("programs/mlp_inner.graph");
+const INNER_TENSOR: &str = include_str!("programs/inner_tensor.txt");
+const INNER_DATA: &str = include_str!("programs/inner_data.txt");
 const SEQUENCE: &str = include_str!("programs/layer_sequence.txt");
 
 #[test]
@@ -162,6 +165,62 @@ fn planted_faults_are_found() {
         )],
     );
     plant("gradients off", MLP, DATA, &[("a = aten.relu.default(h)", "a = aten.relu.default(h) nograd")]);
+    plant(
+        "an input's gradient that is a part of the sum",
+        INNER,
+        INNER_TENSOR,
+        &[("all_reduce 2 g0 sum dxp -> dx\n", ""), ("gradient dx", "gradient dxp")],
+    );
+    plant(
+        "an input's gradient that is counted twice",
+        INNER,
+        INNER_TENSOR,
+        &[("gradient dx", "all_reduce 3 g0 sum dx -> dz\ngradient dz")],
+    );
+    plant(
+        "an input's gradient for the rank's rows only",
+        INNER,
+        INNER_DATA,
+        &[("all_gather 2 g0 dxp -> dx : [4, 8] 0 [2, 2]\n", ""), ("gradient dx", "gradient dxp")],
+    );
+    plant("an input's gradient that is left out", INNER, INNER_DATA, &[("gradient dx %x\n", "")]);
+    plant(
+        "the gradient of something else for an input",
+        INNER,
+        INNER_TENSOR,
+        &[("gradient dx", "gradient dy")],
+    );
+    plant(
+        "parts of an output that are not all of it",
+        INNER,
+        INNER_DATA,
+        &[("local 0..2,: | 2..4,:", "local 0..2,: | 2..3,:")],
+    );
+    plant(
+        "rows of an output that no rank has",
+        INNER,
+        INNER_DATA.split_once("seed").expect("a backward").0,
+        &[("0..2,: | 2..4,:", "0..2,:")],
+    );
+    plant(
+        "a part of an output that is partial",
+        INNER,
+        INNER_TENSOR,
+        &[("output y\n", "output yp local :,:\n")],
+    );
+    plant(
+        "rows that leave on both ranks, from one of them only",
+        INNER,
+        INNER_DATA,
+        &[("local 0..2,: | 2..4,:", "local 2..4,: | 2..4,:")],
+    );
+    plant("an output that is said to be whole", INNER, INNER_DATA, &[(" local 0..2,: | 2..4,:", "")]);
+    plant(
+        "two parts of an input of which one is given",
+        INNER,
+        &format!("inputs local\n{INNER_DATA}"),
+        &[("input x %x", "input x2 %x 0..4,:\ninput x %x")],
+    );
     golden(&report);
 }
 

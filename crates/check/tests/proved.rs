@@ -33,6 +33,22 @@ this rests on
     assert_eq!(proof.to_string(), expected);
 }
 
+const INNER: &str = include_str!("programs/mlp_inner.graph");
+const INNER_DATA: &str = include_str!("programs/inner_data.txt");
+
+#[test]
+fn the_gradient_of_an_input_is_whole_on_every_rank() {
+    check(INNER, include_str!("programs/inner_tensor.txt"), &[("all-reduce", 2)]);
+    check(INNER, INNER_DATA, &[("all-gather", 1), ("reduction of gradients", 1)]);
+}
+
+#[test]
+fn the_gradient_of_a_rank_s_own_part_needs_no_communication() {
+    let gathered = "all_gather 2 g0 dxp -> dx : [4, 8] 0 [2, 2]\n";
+    let local = INNER_DATA.replace(gathered, "").replace("gradient dx", "gradient dxp");
+    check(INNER, &format!("inputs local\n{local}"), &[("reduction of gradients", 1)]);
+}
+
 #[test]
 fn gradients_of_parts_go_to_whole_shards_by_exchange() {
     let program = include_str!("programs/exchanged.txt");

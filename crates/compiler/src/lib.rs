@@ -9,9 +9,9 @@ use check::Proof;
 use diag::{Error, Result};
 use emit::File;
 use graph::Graph;
-use lower::{Lowered, Outputs};
+use lower::Lowered;
 use plan::Plan;
-use program::Program;
+use program::{Boundary, Program};
 use rules::Analysis;
 
 pub use summary::{Communication, Divided, Summary};
@@ -28,8 +28,8 @@ pub struct Compiled {
     pub phases: Vec<(&'static str, Duration)>,
 }
 
-pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs) -> Result<Compiled> {
-    compile_watched(graph, analysis, plan, outputs, &mut |_| {})
+pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Compiled> {
+    compile_watched(graph, analysis, plan, boundary, &mut |_| {})
 }
 
 /// Says the name of each phase as it begins.
@@ -37,12 +37,12 @@ pub fn compile_watched(
     graph: &Graph,
     analysis: &Analysis,
     plan: &Plan,
-    outputs: &Outputs,
+    boundary: &Boundary,
     watch: &mut dyn FnMut(&'static str),
 ) -> Result<Compiled> {
     let mut clock = Clock { phases: vec![], watch };
     let divided = summary::divided(plan);
-    let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, outputs))?;
+    let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let Lowered { graph, analysis, program, origin: _ } = lowered;
     let files = clock.time("emit", || emit::emit(&graph, &program));
     let read = clock.time("read back", || emit::read(&graph, &files))?;

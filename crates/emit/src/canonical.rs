@@ -27,6 +27,7 @@ fn body(old: &Body) -> Body {
     new.outputs.iter_mut().flatten().for_each(|buf| order.define(buf));
     new.seeds.iter_mut().for_each(|buf| order.define(buf));
     new.backward.iter_mut().for_each(|instr| order.instr(instr));
+    new.gradients.iter_mut().for_each(|gradient| order.define(&mut gradient.buf));
     new.bufs = order.bufs;
     new.holes = (0..old.holes.len()).map(|index| format!("hole_{index}")).collect();
     new

@@ -32,7 +32,7 @@ fn saying(word: &str) -> Graph {
         model: word.to_owned(),
         modules: vec![(word.to_owned(), word.to_owned()), (format!("{word}.{word}"), word.to_owned())],
         tensors: vec![
-            tensor(word, Source::Input { position: 0 }),
+            tensor(word, Source::Input { position: 0, grad: false }),
             tensor(&format!("{word}2"), Source::Param { names: vec![word.to_owned()], frozen: false }),
             tensor(&format!("{word}3"), Source::Op { op: OpId(0), output: 0 }),
             tensor(&format!("{word}4"), Source::Op { op: OpId(1), output: 0 }),

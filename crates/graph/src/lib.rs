@@ -10,6 +10,7 @@
 //! out_spec "..."
 //! module "transformer.h.0" "Block"       the class of a module path, for names in generated code
 //! input %idx i64[4,16] 0                 the position among the flattened arguments
+//! input %h f64[4,16,32] 1 grad           the caller wants its gradient
 //! param %p_wte f64[257,32] "wte.weight" "lm_head.weight"      further names are tied to the first
 //! param %p_w f64[3] "w" frozen
 //! buffer %b_mean f64[8] "bn.running_mean"
@@ -137,6 +138,13 @@ impl Tensor {
     pub fn bytes(&self) -> i64 {
         self.numel() * self.dtype.bytes() as i64
     }
+
+    /// Whether it is a source that a gradient is asked for: a trained parameter, or such an input.
+    pub fn wants_grad(&self) -> bool {
+        let wanted =
+            matches!(self.source, Source::Param { frozen: false, .. } | Source::Input { grad: true, .. });
+        wanted && self.dtype.is_float()
+    }
 }
 
 /// Where a tensor's value comes from. Every tensor has exactly one source.
@@ -146,9 +154,11 @@ pub enum Source {
         op: OpId,
         output: usize,
     },
-    /// The position among the flattened arguments of the call.
+    /// The position among the flattened arguments of the call, and whether the caller wants the
+    /// gradient.
     Input {
         position: usize,
+        grad: bool,
     },
     /// `names[0]` is canonical, the others are tied to it.
     Param {
@@ -282,14 +292,15 @@ impl Graph {
         format!("{} %{name} in \"{}\" at {}", op.target, op.module, op.line)
     }
 
-    /// For each tensor, whether a gradient flows through it: it depends on a parameter or on an
-    /// input in `wanted`, by differentiable operators, and some scalar float output depends on it.
+    /// For each tensor, whether a gradient flows through it: it depends on a parameter, or on an
+    /// input whose gradient is wanted, by differentiable operators, and some output depends on it.
     pub fn needs_grad(&self) -> Vec<bool> {
-        let mut depends: Vec<bool> = self
-            .tensors
-            .iter()
-            .map(|t| matches!(t.source, Source::Param { frozen: false, .. }) && t.dtype.is_float())
-            .collect();
+        self.needs_grad_of(|_| true)
+    }
+
+    /// The same, where only these outputs are given a gradient.
+    pub fn needs_grad_of(&self, leaves: impl Fn(usize) -> bool) -> Vec<bool> {
+        let mut depends: Vec<bool> = self.tensors.iter().map(Tensor::wants_grad).collect();
         for op in &self.ops {
             let any = op.inputs().iter().any(|t| depends[t.index()]);
             if any && !op.no_grad && op.target != "aten.detach.default" {
@@ -299,7 +310,8 @@ impl Graph {
             }
         }
         let mut reached = vec![false; self.tensors.len()];
-        for out in self.outputs.iter().flatten() {
+        let leaving = self.outputs.iter().enumerate().filter(|(number, _)| leaves(*number));
+        for out in leaving.filter_map(|(_, out)| *out) {
             reached[out.index()] = depends[out.index()];
         }
         for op in self.ops.iter().rev() {

@@ -129,7 +129,7 @@ fn add(graph: &mut Graph, step: Step) {
         Step::Source { kind, flag, text, dtype, shape } => {
             let name = format!("{number}.{text}");
             let source = match kind {
-                0 => Source::Input { position: number },
+                0 => Source::Input { position: number, grad: flag },
                 1 => Source::Param { names: vec![name.clone(), name + "'"], frozen: flag },
                 2 => Source::Buffer { name, persistent: flag },
                 _ => Source::Const { name },

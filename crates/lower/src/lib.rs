@@ -1,12 +1,13 @@
 //! From a plan to a program: where the shard that a sub-operator needs differs from the shard that
 //! exists, communication is inserted, forward and backward.
 //!
-//! The way: [`expand`] rewrites operators that need their own algorithm; [`place`] says where every
+//! [`boundary`] says what goes in and out. The way: [`expand`] rewrites operators that need their own algorithm; [`place`] says where every
 //! part is and what it reads and writes; [`uses`] groups readers; [`segments`] cuts the operators
 //! where something must move; [`moves`] finds how, with [`exchange`] where no pattern fits;
 //! [`schedule`] fixes the one global order; and [`project`] gives what each rank executes, which
 //! [`roles`] shares among ranks. All of them speak of shards as [`layout`] defines them.
 
+mod boundary;
 mod exchange;
 mod expand;
 mod layout;
@@ -22,16 +23,10 @@ mod uses;
 use diag::Result;
 use graph::{Graph, OpId};
 use plan::Plan;
-use program::{Program, RankId};
+use program::{Boundary, Program, RankId};
 use rules::Analysis;
 
-/// Which results of the model leave the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outputs {
-    /// Scalar results; all results if there is no scalar.
-    Loss,
-    All,
-}
+pub use boundary::{all, loss};
 
 /// A program, and the graph that its operators refer to: the model's, with rewritten operators.
 #[derive(Debug)]
@@ -43,11 +38,12 @@ pub struct Lowered {
     pub program: Program,
 }
 
-pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs) -> Result<Lowered> {
+pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Lowered> {
     plan.validate(graph, analysis)?;
     let expand::Expanded { graph, analysis, plan, origin } = expand::expand(graph, analysis, plan)?;
     let needs_grad = graph.needs_grad();
-    let leaving = leaving(&graph, outputs);
+    boundary::validate(&graph, boundary, &needs_grad)?;
+    let given_back = boundary::given_back(&graph, boundary);
     let order = order::order(&graph, &plan)?;
     let mut interner = layout::Interner::default();
     let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
@@ -57,7 +53,8 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
         plan: &plan,
         placements: &placements,
         needs_grad: &needs_grad,
-        leaving: &leaving,
+        boundary,
+        given_back: &given_back,
         order: &order,
     };
     let uses = uses::find(&cx, &mut interner);
@@ -80,19 +77,11 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, outputs: &Outputs)
         digest: graph.digest(),
         plan: plan.name.clone(),
         world: plan.devices,
+        boundary: boundary.clone(),
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.iter().cloned().collect(),
         roles: roles.finish(),
     };
     Ok(Lowered { graph, analysis, origin, program })
-}
-
-fn leaving(graph: &Graph, outputs: &Outputs) -> Vec<bool> {
-    let scalar = |t: &graph::TensorId| graph.tensor(*t).shape.is_empty() && graph.tensor(*t).dtype.is_float();
-    let any_scalar = graph.outputs.iter().flatten().any(scalar);
-    let leaves = |t: &Option<graph::TensorId>| {
-        t.is_some_and(|t| *outputs == Outputs::All || !any_scalar || scalar(&t))
-    };
-    graph.outputs.iter().map(leaves).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use graph::Source;
+use graph::{Source, TensorId};
 use indexmap::{IndexMap, IndexSet};
 use program::{Exchange, Grouping, GroupingId, Piece, StepId};
 use rules::Reduction;
@@ -23,8 +23,11 @@ pub enum Event {
     Update { id: UseId, number: usize },
     /// The backward of a segment.
     Grad { segment: usize },
-    /// The gradient that a use gives back is moved to the producer's shards.
+    /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
+    /// complete where it is.
     MoveGrad { step: StepId, id: UseId, way: Way },
+    /// What all uses of an input gave back in one layout is moved to the caller's.
+    GiveBack { step: StepId, id: UseId, way: Way },
     /// Gradients of parameters, one bucket.
     Reduce { step: StepId, group: GroupingId, uses: Vec<UseId> },
     /// The gradient of one parameter, region by region.
@@ -143,7 +146,7 @@ impl Schedule {
         Rc::clone(self.known.entry((from, to)).or_insert_with(make))
     }
 
-    fn exchange(&mut self, tensor: graph::TensorId, step: StepId, plan: &Move, target: &Layout) {
+    fn exchange(&mut self, tensor: TensorId, step: StepId, plan: &Move, target: &Layout) {
         let Method::Exchange(pieces) = &plan.method else { return };
         let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
         let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
@@ -201,10 +204,7 @@ impl Schedule {
             return;
         }
         let written = uses.written[it.tensor.index()];
-        let held = *self.complete.entry(written).or_insert_with(|| {
-            let complete = interner.get(written).complete();
-            interner.layout(complete)
-        });
+        let held = self.completed(written, interner);
         if let Some(leaves) = self.leaves.get(&id).cloned() {
             let from = interner.layout(leaves.layout.clone());
             let plan = self.plan(cx, from, held, interner);
@@ -224,14 +224,69 @@ impl Schedule {
                 }
             };
         }
-        if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
+        let made = matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. });
+        if !made && !cx.given_back[it.tensor.index()] {
             return;
         }
         let from = self.layouts(it.ports, Reduction::Sum, interner).1;
-        let plan = self.plan(cx, from, held, interner);
+        let to = if made { held } else { self.completed(from, interner) };
+        let way = self.move_gradient(cx, it.tensor, (from, to), interner);
+        self.backward.push(Event::MoveGrad { step: way.0, id, way: way.1 });
+        if !made && self.is_last(cx, uses, id) {
+            self.give_back(cx, uses, id, held, interner);
+        }
+    }
+
+    fn move_gradient(
+        &mut self,
+        cx: &Context<'_>,
+        tensor: TensorId,
+        (from, to): (LayoutId, LayoutId),
+        interner: &Interner,
+    ) -> (StepId, Way) {
+        let plan = self.plan(cx, from, to, interner);
         let step = self.steps(1);
-        self.exchange(it.tensor, step, &plan, interner.get(held));
-        self.backward.push(Event::MoveGrad { step, id, way: Way { plan, from, to: held } });
+        self.exchange(tensor, step, &plan, interner.get(to));
+        (step, Way { plan, from, to })
+    }
+
+    fn completed(&mut self, layout: LayoutId, interner: &mut Interner) -> LayoutId {
+        *self.complete.entry(layout).or_insert_with(|| {
+            let complete = interner.get(layout).complete();
+            interner.layout(complete)
+        })
+    }
+
+    /// Whether all other uses of an input have given their gradients back.
+    fn is_last(&self, cx: &Context<'_>, uses: &Uses, id: UseId) -> bool {
+        let done = |other: &UseId| {
+            let moved = |event: &Event| matches!(event, Event::MoveGrad { id, .. } if id == other);
+            self.backward.iter().any(moved)
+        };
+        let tensor = uses.get(id).tensor;
+        debug_assert!(cx.given_back[tensor.index()]);
+        uses.of[tensor.index()].iter().filter(|other| uses.get(**other).carries_grad).all(done)
+    }
+
+    /// Gradients of one layout are added up before they are moved, so each layout is moved once.
+    fn give_back(
+        &mut self,
+        cx: &Context<'_>,
+        uses: &Uses,
+        id: UseId,
+        held: LayoutId,
+        interner: &mut Interner,
+    ) {
+        let tensor = uses.get(id).tensor;
+        let mut layouts = IndexSet::new();
+        for other in uses.of[tensor.index()].iter().filter(|other| uses.get(**other).carries_grad) {
+            let gradient = self.layouts(uses.get(*other).ports, Reduction::Sum, interner).1;
+            layouts.insert(self.completed(gradient, interner));
+        }
+        for from in layouts {
+            let (step, way) = self.move_gradient(cx, tensor, (from, held), interner);
+            self.backward.push(Event::GiveBack { step, id, way });
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Who reads each tensor, and how: readers that need the same shards and give back gradients in the
 //! same layout are one use, so that what they need is moved once.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Graph, OpId, Source, TensorId};
 use indexmap::IndexMap;
 use plan::Plan;
-use program::RankId;
+use program::{Boundary, Inputs, Output, RankId};
 use rules::{Analysis, Region};
 
 use crate::layout::{Interner, Layout, LayoutId, Ports, PortsId, everywhere};
@@ -64,8 +65,9 @@ pub struct Context<'a> {
     pub plan: &'a Plan,
     pub placements: &'a [Rc<Placement>],
     pub needs_grad: &'a [bool],
-    /// Which results leave the program.
-    pub leaving: &'a [bool],
+    pub boundary: &'a Boundary,
+    /// For each tensor, whether it is an input whose gradient the caller gets.
+    pub given_back: &'a [bool],
     pub order: &'a [OpId],
 }
 
@@ -79,8 +81,8 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
         }
     }
     for (number, tensor) in cx.graph.outputs.iter().enumerate() {
-        if let (Some(tensor), true) = (tensor, cx.leaving[number]) {
-            let ports = interner.ports(Ports::whole(everywhere(cx.analysis, *tensor, cx.plan.devices)));
+        if let (Some(tensor), Some(places)) = (tensor, leaving(cx, number, interner)) {
+            let ports = interner.ports(Ports::whole(places));
             let key = (*tensor, ports, cx.needs_grad[tensor.index()]);
             grouped.entry(key).or_default().push(Reader::Output(number));
         }
@@ -98,14 +100,40 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
     uses
 }
 
+/// Where an output is needed, complete; `None` if it does not leave.
+fn leaving(cx: &Context<'_>, number: usize, interner: &Interner) -> Option<Vec<(RankId, Region)>> {
+    let tensor = cx.graph.outputs[number]?;
+    match (cx.boundary.outputs[number], &cx.graph.tensor(tensor).source) {
+        (Output::None, _) => None,
+        (Output::Local, Source::Op { op, output }) => {
+            let there = cx.placements[op.index()].outputs[*output].as_ref().expect("an output that is read");
+            let entries = &interner.get(there.layout).entries;
+            Some(one_a_rank(entries.iter().map(|e| (e.rank, &e.region))))
+        }
+        _ => Some(everywhere(cx.analysis, tensor, cx.plan.devices)),
+    }
+}
+
+/// For each rank the smallest region that holds all that it has.
+fn one_a_rank<'a>(places: impl Iterator<Item = (RankId, &'a Region)>) -> Vec<(RankId, Region)> {
+    let mut found: BTreeMap<RankId, Region> = BTreeMap::new();
+    for (rank, region) in places {
+        found.entry(rank).and_modify(|known| *known = known.hull(region)).or_insert_with(|| region.clone());
+    }
+    found.into_iter().collect()
+}
+
 fn written(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &mut Interner) -> LayoutId {
     match &cx.graph.tensor(tensor).source {
         Source::Op { op, output } => {
             cx.placements[op.index()].outputs[*output].as_ref().expect("an output that is read").layout
         }
-        // The caller gives every rank the whole input.
         Source::Input { .. } => {
-            interner.layout(Layout::whole(everywhere(cx.analysis, tensor, cx.plan.devices)))
+            let given = match cx.boundary.inputs {
+                Inputs::Global => everywhere(cx.analysis, tensor, cx.plan.devices),
+                Inputs::Local => one_a_rank(read_of(uses, tensor, interner)),
+            };
+            interner.layout(Layout::whole(given))
         }
         Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. } => {
             let held = held(cx, uses, tensor, interner);
@@ -114,14 +142,21 @@ fn written(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &mut Inter
     }
 }
 
+/// The regions of a tensor that ranks read.
+fn read_of<'a>(
+    uses: &'a Uses,
+    tensor: TensorId,
+    interner: &'a Interner,
+) -> impl Iterator<Item = (RankId, &'a Region)> {
+    let ports = uses.of[tensor.index()].iter().map(|id| interner.get_ports(uses.get(*id).ports));
+    ports.flat_map(|ports| ports.entries.iter().map(|p| (p.rank, &p.region)))
+}
+
 /// What each rank holds of a parameter, buffer or constant: what its operators read, as regions that
 /// do not overlap. What nobody reads is held by every rank.
 fn held(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &Interner) -> Vec<(RankId, Region)> {
-    let mut places: Vec<(RankId, Region)> = vec![];
-    for id in &uses.of[tensor.index()] {
-        let ports = interner.get_ports(uses.get(*id).ports);
-        places.extend(ports.entries.iter().map(|p| (p.rank, p.region.clone())));
-    }
+    let read = read_of(uses, tensor, interner);
+    let mut places: Vec<(RankId, Region)> = read.map(|(rank, region)| (rank, region.clone())).collect();
     if places.is_empty() {
         return everywhere(cx.analysis, tensor, cx.plan.devices);
     }

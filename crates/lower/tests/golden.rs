@@ -2,19 +2,26 @@
 
 use std::fmt::Write;
 
-use graph::Graph;
-use lower::{Outputs, lower};
+use graph::{Graph, Source};
+use lower::{loss, lower};
 use plan::sets;
-use program::{Instr, Program, RankId};
+use program::{Inputs, Instr, Program, RankId};
 use rules::Analysis;
 
-fn lowered(model: &str, plan: &str, devices: u32) -> Program {
+fn graph(model: &str) -> Graph {
     let text =
         std::fs::read_to_string(format!("../../tests/python/golden/{model}.graph")).expect("a golden graph");
-    let graph: Graph = text.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
-    let plan = sets::named(plan, &graph, &analysis, devices).expect("a plan");
-    lower(&graph, &analysis, &plan, &Outputs::Loss).expect("it lowers").program
+    text.parse().expect("it parses")
+}
+
+fn lowered(model: &str, plan: &str, devices: u32) -> Program {
+    lowered_with(&graph(model), plan, devices, Inputs::Global)
+}
+
+fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Program {
+    let analysis = Analysis::of(graph);
+    let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
+    lower(graph, &analysis, &plan, &loss(graph, inputs)).expect("it lowers").program
 }
 
 /// A phase's communications on rank 0, equal neighbours counted.
@@ -40,9 +47,13 @@ fn words(instrs: &[Instr]) -> String {
 }
 
 fn check(model: &str, plans: &[(&str, u32)], expect: &str) {
+    check_with(&graph(model), Inputs::Global, plans, expect);
+}
+
+fn check_with(graph: &Graph, inputs: Inputs, plans: &[(&str, u32)], expect: &str) {
     let mut text = String::new();
     for (plan, devices) in plans {
-        let program = lowered(model, plan, *devices);
+        let program = lowered_with(graph, plan, *devices, inputs);
         let body = &program.role_of(RankId(0)).expect("rank 0").0.body;
         let (forward, backward) = (words(&body.forward), words(&body.backward));
         writeln!(text, "{plan} on {devices}: {forward} | {backward}").expect("a string");
@@ -95,4 +106,35 @@ fn ranks_that_do_the_same_share_a_role() {
     assert_eq!(lowered("gpt", "data", 4).roles.len(), 1);
     // The first rank of each group adds the biases of row-split linears.
     assert_eq!(lowered("gpt", "data:2 x megatron:4", 8).roles.len(), 2);
+}
+
+#[test]
+fn gradients_of_inputs() {
+    // Under `data` one more all-gather, under `megatron` one more all-reduce; none where each rank
+    // gets the gradient of its own rows. `x` is read twice, and moved once.
+    let mut graph = graph("mlp");
+    for tensor in &mut graph.tensors {
+        if let Source::Input { grad, .. } = &mut tensor.source {
+            *grad = tensor.name == "x";
+        }
+    }
+    let plans = [("data", 4), ("megatron", 2), ("data:2 x megatron:2", 4)];
+    check_with(
+        &graph,
+        Inputs::Global,
+        &plans,
+        "
+data on 4: 1 all-reduce | 1 all-gather, 1 bucket
+megatron on 2: 2 all-reduce | 2 all-reduce
+data:2 x megatron:2 on 4: 3 all-reduce | 2 all-reduce, 1 all-gather, 2 bucket",
+    );
+    check_with(
+        &graph,
+        Inputs::Local,
+        &plans,
+        "
+data on 4: 1 all-reduce | 1 bucket
+megatron on 2: 2 all-reduce | 2 all-reduce
+data:2 x megatron:2 on 4: 3 all-reduce | 2 all-reduce, 2 bucket",
+    );
 }

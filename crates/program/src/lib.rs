@@ -49,11 +49,41 @@ pub struct Program {
     /// The plan's name, for people.
     pub plan: String,
     pub world: u32,
+    pub boundary: Boundary,
     /// The factors of every tensor of the graph: tensor, dim, factor (outer to inner).
     pub factors: Vec<Vec<Vec<i64>>>,
     pub groupings: Vec<Grouping>,
     pub exchanges: BTreeMap<StepId, Exchange>,
     pub roles: Vec<Role>,
+}
+
+/// What the caller gives to each rank, and what it gets from each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Boundary {
+    pub inputs: Inputs,
+    /// In the order of the graph's outputs.
+    pub outputs: Vec<Output>,
+}
+
+/// What of the model's inputs is given to a rank, which is also what it gets the gradient of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inputs {
+    /// Every rank is given the whole, and gets the whole gradient.
+    #[default]
+    Global,
+    /// Each rank is given what it needs, and gets the gradient of that.
+    Local,
+}
+
+/// What of an output leaves the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    #[default]
+    None,
+    /// All of it, on every rank.
+    Whole,
+    /// On each rank a part of it, complete; together they are all of it.
+    Local,
 }
 
 /// Ranks that run the same code.
@@ -76,6 +106,8 @@ pub struct Table {
     pub leaves: Vec<(usize, Region)>,
     /// For each input of the body: the part of the caller's tensor.
     pub inputs: Vec<Region>,
+    /// For each output of the body: the part that leaves; `None` where none does.
+    pub outputs: Vec<Option<Region>>,
     /// For each random operator on this rank, the regions of its slots.
     pub random: Vec<(OpId, Vec<Region>)>,
 }
@@ -100,6 +132,8 @@ pub struct Body {
     /// The gradients that the caller gives: one for each output that leaves and needs a gradient.
     pub seeds: Vec<BufId>,
     pub backward: Vec<Instr>,
+    /// The gradients of inputs that backward gives to the caller, in the order of the graph's inputs.
+    pub gradients: Vec<InputPart>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -312,6 +346,39 @@ impl Program {
             Some((role, &role.tables[at]))
         })
     }
+}
+
+impl Inputs {
+    pub const NAMES: [(Inputs, &'static str); 2] = [(Inputs::Global, "global"), (Inputs::Local, "local")];
+
+    pub fn name(self) -> &'static str {
+        name_of(&Self::NAMES, self)
+    }
+
+    pub fn parse(name: &str) -> Option<Inputs> {
+        parse(&Self::NAMES, name)
+    }
+}
+
+impl Output {
+    pub const NAMES: [(Output, &'static str); 3] =
+        [(Output::None, "none"), (Output::Whole, "whole"), (Output::Local, "local")];
+
+    pub fn name(self) -> &'static str {
+        name_of(&Self::NAMES, self)
+    }
+
+    pub fn parse(name: &str) -> Option<Output> {
+        parse(&Self::NAMES, name)
+    }
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(T, &'static str)], value: T) -> &'static str {
+    names.iter().find(|row| row.0 == value).expect("every value has a name").1
+}
+
+fn parse<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
+    names.iter().find(|row| row.1 == name).map(|row| row.0)
 }
 
 impl Body {

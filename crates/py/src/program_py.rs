@@ -1,7 +1,7 @@
 //! Compiling, and checking again what was compiled.
 
 use compiler::Communication;
-use lower::Outputs;
+use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -108,34 +108,56 @@ impl Compiled {
     }
 }
 
-/// Lowers a plan, proves the program, emits it, reads it back and proves it again.
-/// `outputs` is `"loss"` or `"all"`; `watch` is told the name of each phase as it begins.
+/// What is asked for of a model's outputs: `"loss"`, `"all"`, or for each output `"none"`, `"whole"` or
+/// `"local"`. Nothing said is `"loss"`.
+#[derive(FromPyObject)]
+pub(crate) enum Outputs {
+    Word(String),
+    Each(Vec<String>),
+}
+
+/// Lowers a plan, emits the program, reads it back and proves it. `watch` is told the name of each
+/// phase as it begins.
 #[pyfunction]
-#[pyo3(signature = (plan, outputs = "loss", watch = None))]
+#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global"))]
 #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
 pub(crate) fn compile(
     py: Python<'_>,
     plan: &Plan,
-    outputs: &str,
+    outputs: Option<Outputs>,
     watch: Option<Py<PyAny>>,
+    inputs: &str,
 ) -> PyResult<Compiled> {
-    let outputs = match outputs {
-        "loss" => Outputs::Loss,
-        "all" => Outputs::All,
-        other => {
-            let error = diag::Error::new("SW0402", format!("outputs={other:?} is unknown"));
-            return Err(raise(error.fix("use \"loss\" or \"all\"")));
-        }
-    };
+    let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
+    let boundary = boundary(graph, outputs, inputs).map_err(raise)?;
     let mut tell = |phase: &'static str| {
         if let Some(watch) = &watch {
             // What watches must not fail what it watches.
             Python::attach(|py| drop(watch.call1(py, (phase,))));
         }
     };
-    let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
-    let inner = py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &outputs, &mut tell));
+    let inner = py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell));
     Ok(Compiled { inner: inner.map_err(raise)? })
+}
+
+fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Result<Boundary, diag::Error> {
+    let given = Inputs::parse(inputs).ok_or_else(|| {
+        diag::Error::new("SW0419", format!("inputs={inputs:?} is unknown")).fix("use \"global\" or \"local\"")
+    })?;
+    let unknown = |word: &str| {
+        diag::Error::new("SW0402", format!("outputs={word:?} is unknown"))
+            .fix("use \"loss\" or \"all\", or say \"none\", \"whole\" or \"local\" for each output")
+    };
+    match outputs {
+        None => Ok(lower::loss(graph, given)),
+        Some(Outputs::Word(word)) if word == "loss" => Ok(lower::loss(graph, given)),
+        Some(Outputs::Word(word)) if word == "all" => Ok(lower::all(graph, given)),
+        Some(Outputs::Word(word)) => Err(unknown(&word)),
+        Some(Outputs::Each(words)) => {
+            let output = |word: &String| Output::parse(word).ok_or_else(|| unknown(word));
+            Ok(Boundary { inputs: given, outputs: words.iter().map(output).collect::<Result<_, _>>()? })
+        }
+    }
 }
 
 /// Reads emitted files back and proves them against the text of their graph.

@@ -51,6 +51,10 @@ class Captured:
         """The tensors of a call, by the positions of the ``input`` lines."""
         return self.in_spec.flatten(args, kwargs)
 
+    def output_names(self) -> list[str]:
+        """What a person calls the results, such as ``hidden_states.0``, by the ``output`` lines."""
+        return self.out_spec.names()
+
     def unflatten(self, outputs: Sequence[Tensor | None]) -> Any:
         """The module's result from the tensors of the ``output`` lines."""
         return self.out_spec.unflatten(outputs)
@@ -65,7 +69,8 @@ def capture(
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
-    The text is the same for real and meta tensors. ``verify`` compares the graph with the module
+    The text is the same for real and meta tensors, and says which inputs require a gradient. ``verify``
+    compares the graph with the module
     on the example inputs, gradients too; by default where parameters and inputs have values.
     The module is as before afterwards.
     """
@@ -76,7 +81,8 @@ def capture(
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     constants = constants_of(program, sources)
-    text = print_graph(module, program, names, sources, call, result)
+    wanted = [tensor.requires_grad for tensor in call.flatten(args, kwargs)]
+    text = print_graph(module, program, names, sources, call, result, wanted)
     captured = Captured(text, constants, call, result, _aliases(names))
     if verify or (verify is None and can_verify(module, bound)):
         captured.notes += verify_capture(module, bound, program, sources, constants, result)

@@ -121,6 +121,10 @@ class ResultSpec:
     def text(self) -> str:
         return _text(self.tree, leaves=list(self.leaves))
 
+    def names(self) -> list[str]:
+        """What a person calls the leaves: ``logits``, ``hidden_states.0``; ``output`` if it is the result."""
+        return [".".join(path) or "output" for path in _paths(self.tree)]
+
     def unflatten(self, outputs: Sequence[Tensor | None]) -> Any:
         """``outputs`` has one entry for each ``output`` line of the graph, in order."""
         leaves = [
@@ -128,6 +132,17 @@ class ResultSpec:
             for output, leaf in zip(outputs, self.leaves, strict=True)
         ]
         return pytree.tree_unflatten(leaves, self.tree)
+
+
+def _paths(tree: pytree.TreeSpec) -> list[tuple[str, ...]]:
+    """The keys, fields and positions that lead to each leaf."""
+    if tree.is_leaf():
+        return [()]
+    children = list(tree.children() if hasattr(tree, "children") else tree.children_specs)
+    keys: Any = getattr(tree.context, "_fields", tree.context)
+    named = isinstance(keys, (list, tuple)) and len(keys) == len(children)
+    steps = [str(key) for key in keys] if named else [str(at) for at in range(len(children))]
+    return [(step, *path) for step, child in zip(steps, children, strict=True) for path in _paths(child)]
 
 
 def bind(

@@ -87,13 +87,23 @@ def print_graph(
     sources: Sources,
     call: CallSpec,
     result: ResultSpec,
+    wanted: Sequence[bool],
 ) -> str:
-    return _Printer(module, program, names, sources).text(call, result)
+    """``wanted`` says of which inputs the caller wants the gradient."""
+    return _Printer(module, program, names, sources, wanted).text(call, result)
 
 
 class _Printer:
-    def __init__(self, module: nn.Module, program: ExportedProgram, names: Names, sources: Sources) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        program: ExportedProgram,
+        names: Names,
+        sources: Sources,
+        wanted: Sequence[bool],
+    ) -> None:
         self.module = module
+        self.wanted = wanted
         self.program = program
         self.state = names
         self.sources = sources
@@ -119,7 +129,8 @@ class _Printer:
 
     def inputs(self) -> list[str]:
         tensors = [node for node in self.sources.inputs if node is not None]
-        return [f"input {self.define(n, n.name)} {i}" for i, n in enumerate(tensors)]
+        grad = [" grad" if wanted else "" for wanted in self.wanted]
+        return [f"input {self.define(n, n.name)} {i}{grad[i]}" for i, n in enumerate(tensors)]
 
     def params(self) -> list[str]:
         found = []

@@ -126,7 +126,7 @@ class Agreement:
         fingerprint = _number(repr(replace(record, steps=0)).encode())
         self._seen[fingerprint] += 1
         new = self._seen[fingerprint] <= FIRST and not problem
-        content = digest([x for call in calls for x in call.tensors]) if new and not self.pieces else 0
+        content = digest(_given(calls)) if new and not self.pieces else 0
         sums = self.comm.tally([fingerprint, content])
         if sums != [self.comm.world * fingerprint, self.comm.world * content]:
             found = self.comm.all_gather_objects((record, content))
@@ -144,7 +144,7 @@ class Agreement:
         own = [
             number
             for call, row in zip(calls, sizes, strict=True)
-            for number in (digest(call.tensors) if new else 0, *row)
+            for number in (digest(_given([call])) if new else 0, *row)
         ]
         everyone = [0] * (world * len(own))
         everyone[rank * len(own) : (rank + 1) * len(own)] = own
@@ -157,6 +157,11 @@ class Agreement:
             found.append(replace(whole, contents=tuple(content for content, *_ in rows) if new else ()))
             at += 1 + len(row)
         return found
+
+
+def _given(calls: Sequence[Call]) -> list[Tensor]:
+    """What other layers have made is no batch of a loader, and may differ in the last bit."""
+    return [x for call in calls for x in call.tensors if not x.requires_grad]
 
 
 def digest(values: Sequence[Tensor]) -> int:
@@ -189,7 +194,8 @@ def _described(call: Call, names: Sequence[str], splits: Sequence[Split]) -> tup
     for at, (tensor, shape) in enumerate(zip(call.tensors, call.shapes, strict=True)):
         sizes = ", ".join("part" if (at, dim) in cut else str(size) for dim, size in enumerate(shape))
         name = names[at] if at < len(names) else f"input {at}"
-        found.append(f"{name} is ({sizes}) of {str(tensor.dtype).removeprefix('torch.')}")
+        grad = " that requires a gradient" if tensor.requires_grad and torch.is_grad_enabled() else ""
+        found.append(f"{name} is ({sizes}) of {str(tensor.dtype).removeprefix('torch.')}{grad}")
     return tuple(found)
 
 

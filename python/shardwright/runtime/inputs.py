@@ -104,7 +104,12 @@ def plain(value: Any) -> Any:
 
 
 def fits(worker: Worker, call: Call) -> bool:
-    """Whether a program is for whole tensors of these shapes and dtypes."""
+    """Whether a program is for whole tensors of these shapes and dtypes, and gives the gradients that
+    they require, no more and no less."""
+    given = call.tensors
+    tensors = [tensor for tensor in worker.program.tensors.values() if tensor.kind == "input"]
+    if torch.is_grad_enabled() and any(given[t.position].requires_grad != t.grad for t in tensors):
+        return False
     return all(
         call.shapes[t.position] == t.shape and call.tensors[t.position].dtype == t.dtype
         for t in worker.program.tensors.values()
@@ -145,12 +150,12 @@ def _part(worker: Worker, tensor: TensorInfo, region: Region, values: Sequence[T
             why="a program is made for the shapes and dtypes of its example inputs",
             fix="give inputs of that shape, or compile another program for this one",
         )
-    if value.requires_grad and torch.is_grad_enabled():
+    if value.requires_grad and not tensor.grad and torch.is_grad_enabled():
         raise RuntimeFault(
             "SW0718",
             f"input {name} requires a gradient",
-            why="the program computes gradients of parameters only",
-            fix="detach the input",
+            why="it did not in the example, so the program does not compute its gradient",
+            fix="detach it, or let it require a gradient in the example",
         )
     part = value.detach()
     if given == "global" and region != whole(tensor.factors):

@@ -17,7 +17,8 @@ from . import state
 from .agreement import Agreement
 from .clip_guard import refuse_plain_clipping
 from .comm import Comm
-from .outside import differentiable, loss_of, seeds_of
+from .outside import differentiable, loss_of, pass_on, seeds_of
+from .parts import OutputPart, output_parts
 from .pieces import Pieces
 from .program import Program, TensorInfo
 from .run import Issued, Run
@@ -43,6 +44,9 @@ class Positional:
 
     def unflatten(self, outputs: Sequence[Tensor | None]) -> Any:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def output_names(self) -> list[str]:
+        return []
 
 
 class ParallelModule(nn.Module):
@@ -76,6 +80,7 @@ class ParallelModule(nn.Module):
         self.worker = Worker(
             program, comm, self.shards, seed=seed, randomness=randomness, generator=generator
         )
+        _refuse_other_inputs(program, inputs)
         self.inputs = inputs
         first = Variant(self.worker, captured or Positional())
         self.variants = Variants(first, training, skeleton, compile)
@@ -118,7 +123,7 @@ class ParallelModule(nn.Module):
             run, outputs = self._forward(variant, call.tensors, micro_batch=0, saving=saving)
             self._count(variant)
             if saving:
-                outputs = differentiable(run, outputs, lambda: self._end(variant))
+                outputs = differentiable(run, call.tensors, outputs, lambda: self._end(variant))
             return variant.captured.unflatten(outputs)
 
     def train_step(self, batches: Any, scale: float | None = None) -> Tensor | None:
@@ -134,19 +139,32 @@ class ParallelModule(nn.Module):
             given = partial(given_inputs.batches_of, batches, self._tensors)
             calls = self._agreed("train_step", given, scale)
             scale = 1 / len(calls) if scale is None else scale
-            chosen = [self.variants.select(call) for call in calls]
+            chosen = [self.variants.select(call, only_loss=True) for call in calls]
             last = {id(variant): at for at, variant in enumerate(chosen)}
             losses = []
             for at, (variant, call) in enumerate(zip(chosen, calls, strict=True)):
                 run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True)
                 losses.append(loss_of(run, outputs))
                 reduce = last[id(variant)] == at
-                run.backward(seeds_of(run, outputs, scale), reduce=reduce)
+                gradients = run.backward(seeds_of(run, outputs, scale), reduce=reduce)
                 variant.after(gradients=reduce)
+                pass_on(call.tensors, gradients)
             self._count(variant)
             self._agreement.count_step()
         found = [loss.detach() for loss in losses if loss is not None]
         return torch.stack(found).mean(0) if found else None
+
+    def output_regions(self, *args: Any, **kwargs: Any) -> dict[str, OutputPart | None]:
+        """By name, which part of each output that leaves this rank gets: `part.of(whole)` takes it out.
+
+        With arguments it is that of a call with these, else that of a call as in the example.
+        """
+        variant = self.variants.first
+        if args or kwargs:
+            [call] = self._agreed("output_regions", lambda: [(args, kwargs)])
+            variant = self.variants.select(call)
+        names = variant.captured.output_names()
+        return output_parts(variant.worker.program, self.comm.rank, names)
 
     def full_state_dict(self, *, rank0_only: bool = False, cpu: bool = False) -> dict[str, Tensor]:
         """The state dict of the single-device model, on every rank or on rank 0 (`{}` on the others).
@@ -256,7 +274,18 @@ class ParallelModule(nn.Module):
 
 
 def _without_values(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta")
+    return torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
+
+
+def _refuse_other_inputs(program: Program, given: str) -> None:
+    """What is given of inputs decides what their gradients are."""
+    if given != program.given and any(role.gradients for role in program.roles):
+        raise RuntimeFault(
+            "SW0731",
+            f'the program is for inputs="{program.given}", not "{given}"',
+            why="the gradient of an input is that of the whole, or that of the rank's part",
+            fix=f'compile it with inputs="{given}"',
+        )
 
 
 class _Part(nn.Module):

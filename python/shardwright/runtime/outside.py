@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,41 @@ from .run import Run
 from .watch import inside
 
 
-def differentiable(run: Run, outputs: Sequence[Any], after: Callable[[], None]) -> list[Any]:
+def differentiable(
+    run: Run, given: Sequence[Tensor], outputs: Sequence[Any], after: Callable[[], None]
+) -> list[Any]:
     """The outputs as results of one node, also those whose gradient only other ranks need.
 
-    So `loss.backward()` starts the backward of every rank that has the loss. `after` follows it.
+    So `loss.backward()` starts the backward of every rank that has the loss. The node's gradients are
+    those of the tensors that were given. `after` follows it.
     """
     found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
     places, seeded = _places(run, outputs), _seeded(run)
+    wanting = [at for at, value in enumerate(given) if value.requires_grad]
 
-    def backward(grads: Sequence[Tensor]) -> None:
+    def backward(grads: Sequence[Tensor]) -> list[Tensor | None]:
+        seeds = [grad for place, grad in zip(places, grads, strict=True) if place in seeded]
         with inside("backward", new=False):
-            run.backward([grad for place, grad in zip(places, grads, strict=True) if place in seeded])
+            gradients = run.backward(seeds)
             after()
+        return [_as(gradients.get(at), given[at]) for at in wanting]
 
     if places:
         anchor = torch.zeros((), requires_grad=True)
-        values = _Outside.apply(anchor, backward, *([found[place]] for place in places))
+        boxes = [[found[place]] for place in places]
+        values = _Outside.apply(anchor, backward, boxes, *(given[at] for at in wanting))
         for place, value in zip(places, values, strict=True):
             found[place] = value
     return found
+
+
+def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
+    """Brings the gradients of inputs to what made them."""
+    wanting = [at for at, value in enumerate(given) if value.requires_grad and at in gradients]
+    if wanting:
+        torch.autograd.backward(
+            [given[at] for at in wanting], [_as(gradients[at], given[at]) for at in wanting]
+        )
 
 
 def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
@@ -59,14 +75,23 @@ class _Outside(torch.autograd.Function):
     """The program as one node of the caller's graph."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, backward: Callable[[Sequence[Tensor]], None], *boxes: Any) -> Any:
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        backward: Callable[[Sequence[Tensor]], list[Tensor | None]],
+        boxes: list[list[Tensor]],
+        *given: Tensor,
+    ) -> Any:
         ctx.program_backward = backward
         return tuple(box[0].detach() for box in boxes)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        ctx.program_backward(grads)
-        return (None, None, *(None for _ in grads))
+        return (None, None, None, *ctx.program_backward(grads))
+
+
+def _as(gradient: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if gradient is None else gradient.to(like.device)
 
 
 def _seeded(run: Run) -> list[int]:

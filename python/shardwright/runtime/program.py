@@ -51,6 +51,8 @@ class TensorInfo:
     frozen: bool = False
     persistent: bool = True
     position: int = -1
+    # Of an input: whether the caller gets its gradient, if there is one.
+    grad: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,6 +101,8 @@ class Role:
     inputs: list[int]
     leaves: list[tuple[int, int]]
     outputs: list[Output | None]
+    # The inputs whose gradients `backward` returns.
+    gradients: list[int]
     # By the call's step; a call that is not here needs what autograd says.
     grads: dict[int, Needs]
 
@@ -111,6 +115,7 @@ class RankTable:
     shards: list[tuple[int, Region]]
     leaves: list[tuple[int, Region]]
     inputs: list[Region]
+    outputs: list[Region | None]
     random: dict[int, list[Region]]
 
 
@@ -151,6 +156,8 @@ class Program:
     plan: str
     digest: str
     world: int
+    # What each rank is given of the inputs, "global" or "local", and gets the gradient of.
+    given: str
     groups: list[list[list[int]]]
     tensors: dict[int, TensorInfo]
     roles: list[Role]
@@ -305,6 +312,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         plan=tables.get("plan", ""),
         digest=tables["digest"],
         world=tables["world"],
+        given=tables.get("inputs", "global"),
         groups=tables["groups"],
         tensors={tensor.id: tensor for tensor in tensors},
         roles=[_role(entry) for entry in tables["roles"]],
@@ -328,6 +336,7 @@ def _role(entry: dict[str, Any]) -> Role:
         inputs=entry["inputs"],
         leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
+        gradients=entry.get("gradients", []),
         grads={
             int(step): Needs(needs["arguments"], needs["results"])
             for step, needs in entry.get("grads", {}).items()
@@ -341,6 +350,7 @@ def _rank(entry: dict[str, Any], regions: list[Region]) -> RankTable:
         shards=[(tensor, regions[region]) for tensor, region in entry["shards"]],
         leaves=[(shard, regions[region]) for shard, region in entry["leaves"]],
         inputs=[regions[region] for region in entry["inputs"]],
+        outputs=[None if region is None else regions[region] for region in entry.get("outputs", [])],
         random={int(op): [regions[slot] for slot in slots] for op, slots in entry.get("random", {}).items()},
     )
 

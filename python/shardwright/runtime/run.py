@@ -62,19 +62,27 @@ class Run:
         self._state = "forwarded"
         return _listed(outputs, len(worker.role.outputs))
 
-    def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> None:
-        """With `reduce` the gradients become whole and move to the shards, else they stay local."""
+    def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> dict[int, Tensor]:
+        """The gradients of inputs that have one, by the inputs' positions.
+
+        With `reduce` the gradients of parameters become whole and move to the shards, else they stay
+        local.
+        """
         self._begin_backward()
         self._reducing = reduce
         worker = self.worker
         with torch.no_grad():
-            worker.code.backward(self, self.leaves.tree, worker.constants, *seeds)  # type: ignore[misc]
+            found = worker.code.backward(  # type: ignore[misc]
+                self, self.leaves.tree, worker.constants, *seeds
+            )
             if reduce:
                 self._settle()
                 worker.shards.take_gradients(self.leaves)
                 for shard, grad in self._of_shards.items():
                     worker.shards.add_gradient(shard, grad)
         self._state = "done"
+        positions = [worker.program.tensors[number].position for number in worker.role.gradients]
+        return dict(zip(positions, _listed(found, len(positions)), strict=True))
 
     # What emitted code calls.
 

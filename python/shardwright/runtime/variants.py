@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import RuntimeFault, ShardwrightError
 from .borrowing import Borrowed
 from .inputs import Call, fits, refuse_other_dtypes
+from .parts import asks_for_more
 from .pieces import refuse_misfits
 from .program import Program
 from .worker import Worker
@@ -43,6 +44,9 @@ class Captured(Protocol):
 
     def unflatten(self, outputs: Sequence[Tensor | None]) -> Any: ...
 
+    def output_names(self) -> list[str]:
+        """Of all results, by their positions; empty where they have none."""
+
 
 @dataclass(frozen=True)
 class Made:
@@ -53,8 +57,9 @@ class Made:
     constants: Mapping[str, Tensor]
 
 
-# Compiles for a call in the mode of the skeleton's modules; all ranks ask together.
-Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Made]
+# Compiles for a call in the mode of the skeleton's modules, perhaps only for the loss; all ranks ask
+# together.
+Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Made]
 
 
 @dataclass
@@ -88,6 +93,7 @@ class Variants:
         self.first = first
         self.skeleton = skeleton
         self._compile = compile
+        self._more = asks_for_more(first.worker.program)
         self._mode = self._first_mode = self._modes(training)
         self._first_training = training
         self._known: dict[Hashable, list[Variant]] = {}
@@ -100,10 +106,11 @@ class Variants:
         if self.skeleton is not None or not path:
             self._mode = self._modes(mode)
 
-    def select(self, call: Call) -> Variant:
-        """The program for a call. All ranks come here with the same call, and meet the same errors."""
+    def select(self, call: Call, *, only_loss: bool = False) -> Variant:
+        """The program for a call; a step of training needs `only_loss`. All ranks come here with the
+        same call, and meet the same errors."""
         try:
-            return self._selected(call)
+            return self._selected(call, only_loss and self._more)
         except ShardwrightError as error:
             error.everywhere = True
             raise
@@ -113,17 +120,17 @@ class Variants:
 
     def forget(self) -> None:
         """Drops all but the first program: the model's shards have got other memory."""
-        self._known = {(self._first_mode, self.first.captured.structure): [self.first]}
+        self._known = {(self._first_mode, self.first.captured.structure, False): [self.first]}
 
-    def _selected(self, call: Call) -> Variant:
+    def _selected(self, call: Call, only_loss: bool) -> Variant:
         if self._compile is None or self.skeleton is None:
             return self._only(call)
-        known = self._known.setdefault((self._mode, call.structure), [])
+        known = self._known.setdefault((self._mode, call.structure, only_loss), [])
         found = next((variant for variant in known if fits(variant.worker, call)), None)
         if found is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
-            found = self._made(self._compile(self.skeleton, *call.whole()))
+            found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
             known.append(found)
             self._warn_of_many()
         refuse_misfits(found.worker.program, call)

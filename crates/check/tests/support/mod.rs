@@ -19,6 +19,9 @@
 //! add a, b -> c
 //! update w y
 //! output y                        or `output none`
+//! output y local 0..2,: | 2..4,:  an output that leaves in parts, or `output none local`
+//! inputs local                    each rank is given its part, not the whole; before the roles
+//! gradient dx %x                  the gradient of an input that is given to the caller
 //! seed dy
 //! grad 0 dy -> dx, _              backward begins with the first of seed, grad
 //! reduce_gradients 5 g0 w, b
@@ -85,6 +88,7 @@ impl<'a> Reader<'a> {
             digest: graph.digest(),
             plan: "test".into(),
             world: 0,
+            boundary: Boundary::default(),
             factors: analysis.factors.clone(),
             groupings: vec![],
             exchanges: BTreeMap::new(),
@@ -169,10 +173,9 @@ impl<'a> Reader<'a> {
             "leaf" => self.leaf(rest),
             "input" => self.input(rest),
             "random" => self.random(rest),
-            "output" => {
-                let buf = if rest == "none" { None } else { Some(self.buf(rest)) };
-                self.body().outputs.push(buf);
-            }
+            "output" => self.output(rest),
+            "gradient" => self.gradient(rest),
+            "inputs" => self.program.boundary.inputs = Inputs::parse(rest).expect("a way to give inputs"),
             "seed" => {
                 let buf = self.buf(rest);
                 self.body().seeds.push(buf);
@@ -242,6 +245,37 @@ impl<'a> Reader<'a> {
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(InputPart { tensor, buf });
         self.role().tables.iter_mut().zip(regions).for_each(|(table, region)| table.inputs.push(region));
+    }
+
+    fn output(&mut self, rest: &str) {
+        let mut words = rest.splitn(3, ' ');
+        let (name, mode) = (words.next().unwrap(), words.next());
+        let number = self.body().outputs.len();
+        let asked = match (name, mode) {
+            ("none", None) => Output::None,
+            (_, None) => Output::Whole,
+            _ => Output::Local,
+        };
+        let has = self.graph.outputs[number].filter(|_| name != "none");
+        let regions = has.map(|tensor| match words.next() {
+            Some(regions) => self.regions(tensor, regions),
+            None => vec![Region::whole(&self.analysis.flat(tensor)); self.role().ranks.len()],
+        });
+        let buf = has.map(|_| self.buf(name));
+        self.body().outputs.push(buf);
+        for (rank, table) in self.role().tables.iter_mut().enumerate() {
+            table.outputs.push(regions.as_ref().map(|regions| regions[rank].clone()));
+        }
+        let all = &mut self.program.boundary.outputs;
+        if number == all.len() {
+            all.push(asked);
+        }
+    }
+
+    fn gradient(&mut self, rest: &str) {
+        let (name, tensor) = rest.split_once(' ').unwrap();
+        let (buf, tensor) = (self.buf(name), self.tensor(tensor));
+        self.body().gradients.push(InputPart { tensor, buf });
     }
 
     fn random(&mut self, rest: &str) {

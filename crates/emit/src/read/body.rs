@@ -49,8 +49,18 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     reader.forward(role, &forward, &sizes)?;
     if let Some(backward) = backward {
         reader.backward(role, &backward, &sizes)?;
+    } else if !role.gradients.is_empty() {
+        return Err(reader.misuse(1, "there is no function `backward`, which gives the gradients of inputs"));
     }
     Ok(reader.body)
+}
+
+/// What a function returns, in which line, and what stands before.
+fn returned<'f, 'a>(function: &'f Function<'a>) -> (&'f [Expr<'a>], u32, &'f [Stmt<'a>]) {
+    match function.body.split_last() {
+        Some((Stmt { kind: StmtKind::Return(values), line, .. }, stmts)) => (values, *line, stmts),
+        _ => (&[], function.line, &function.body),
+    }
 }
 
 fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
@@ -105,15 +115,9 @@ impl<'a> Reader<'a> {
         for (name, buf) in function.params[3..].iter().zip(self.body.inputs.clone()) {
             self.define(&mut scope, name, buf.buf, function.line)?;
         }
-        let (last, stmts) = match function.body.split_last() {
-            Some((Stmt { kind: StmtKind::Return(values), line, .. }, stmts)) => {
-                ((values.as_slice(), *line), stmts)
-            }
-            _ => ((&[] as &[Expr<'a>], function.line), function.body.as_slice()),
-        };
+        let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
         self.body.forward = instrs;
-        let (values, line) = last;
         if values.len() != role.outputs.len() {
             let what = format!("`forward` returns {} values, not {}", values.len(), role.outputs.len());
             return Err(self.misuse(line, what));
@@ -138,8 +142,16 @@ impl<'a> Reader<'a> {
             self.define(&mut scope, name, seed, function.line)?;
         }
         self.in_backward = true;
-        let instrs = self.instrs(&mut scope, &function.body, sizes)?;
-        self.body.backward = instrs;
+        let (values, line, stmts) = returned(function);
+        self.body.backward = self.instrs(&mut scope, stmts, sizes)?;
+        if values.len() != role.gradients.len() {
+            let (found, wanted) = (values.len(), role.gradients.len());
+            return Err(self.misuse(line, format!("`backward` returns {found} values, not {wanted}")));
+        }
+        for (value, tensor) in values.iter().zip(&role.gradients) {
+            let buf = self.buf(&scope, value, line)?;
+            self.body.gradients.push(InputPart { tensor: *tensor, buf });
+        }
         Ok(())
     }
 

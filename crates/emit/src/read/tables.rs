@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
-use program::{Exchange, Piece, Program, RankId, Shard, StepId, Table};
+use program::{Boundary, Exchange, Inputs, Output, Piece, Program, RankId, Shard, StepId, Table};
 use rules::{Interval, Reduction, Region};
 
 use super::json::{Node, Place, int, string};
@@ -22,6 +22,7 @@ pub(super) struct RoleTable {
     pub(super) outputs: Vec<Option<(TensorId, bool)>>,
     /// Operators that reading the code would not guess, by position among all local operators.
     pub(super) operators: BTreeMap<usize, OpId>,
+    pub(super) gradients: Vec<TensorId>,
 }
 
 /// The program without its roles, and what is known of these.
@@ -46,6 +47,7 @@ pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
         digest: top.get("digest")?.string()?,
         plan: top.get("plan")?.string()?,
         world,
+        boundary: boundary(&top)?,
         factors: reader.factors(graph, &top)?,
         groupings: top.get("groups")?.list(|g| g.list(|group| group.list(|r| rank(r, world))))?,
         exchanges: reader.exchanges(&top.get("exchanges")?, world)?,
@@ -61,6 +63,16 @@ pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
         return Err(top.get("roles")?.refuse("two roles name the same file"));
     }
     Ok(Tables { program, roles, files })
+}
+
+fn boundary(top: &Node<'_>) -> Result<Boundary> {
+    let (given, asked) = (top.get("inputs")?, top.get("outputs")?);
+    let inputs = Inputs::parse(&given.string()?);
+    let outputs = asked.list(|node| {
+        Output::parse(&node.string()?).ok_or_else(|| node.refuse("this is no way in which an output leaves"))
+    })?;
+    let inputs = inputs.ok_or_else(|| given.refuse("this is no way in which inputs are given"))?;
+    Ok(Boundary { inputs, outputs })
 }
 
 fn check_origin(graph: &Graph, top: &Node<'_>) -> Result<()> {
@@ -175,6 +187,9 @@ impl Reader {
         Ok(Table {
             constants: node.get("constants")?.list(int)?,
             inputs: node.get("inputs")?.list(|region| self.region(region))?,
+            outputs: node
+                .get("outputs")?
+                .list(|region| if region.is_null() { Ok(None) } else { self.region(region).map(Some) })?,
             shards,
             leaves,
             random,
@@ -199,11 +214,13 @@ impl Reader {
                 .list(|node| Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?)))?,
             outputs: node.get("outputs")?.list(|node| self.output(node))?,
             operators: self.operators(node.maybe("operators")?)?,
+            gradients: node.get("gradients")?.list(|node| self.tensor(node))?,
         };
         let fits = role.tables.iter().all(|table| {
             table.constants.len() == role.holes.len()
                 && table.leaves.len() == role.leaves.len()
                 && table.inputs.len() == role.inputs.len()
+                && (table.outputs.iter().map(Option::is_some)).eq(role.outputs.iter().map(Option::is_some))
         });
         if fits { Ok(role) } else { Err(node.refuse("a rank's table does not fit its role")) }
     }

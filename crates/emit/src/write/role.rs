@@ -112,9 +112,14 @@ fn backward<'n>(out: &mut String, file: &File<'n>) {
         let stmt = words.instr(instr)?;
         Some(stmt.with(file.comments.of(instr)))
     });
+    let mut stmts: Vec<_> = stmts.collect();
+    if !file.body.gradients.is_empty() {
+        let gradients = file.body.gradients.iter().map(|gradient| words.buf(gradient.buf));
+        stmts.push(Stmt::new(StmtKind::Return(gradients.collect())));
+    }
     let mut params = vec!["run", "p", "rank"];
     params.extend(file.body.seeds.iter().map(|seed| words.name(*seed)));
-    let function = Function { line: 0, name: "backward", params, doc: vec![], body: stmts.collect() };
+    let function = Function { line: 0, name: "backward", params, doc: vec![], body: stmts };
     out.push_str("\n\n");
     print::function(out, &function);
 }

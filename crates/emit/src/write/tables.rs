@@ -41,6 +41,9 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
         let _ = writeln!(out, "  \"{key}\": {},", quoted(value));
     }
     let _ = writeln!(out, "  \"world\": {},", program.world);
+    let _ = writeln!(out, "  \"inputs\": \"{}\",", program.boundary.inputs.name());
+    let asked = joined(&program.boundary.outputs, |output| format!("\"{}\"", output.name()));
+    let _ = writeln!(out, "  \"outputs\": [{asked}],");
     list(&mut out, "groups", &program.groupings.iter().map(|g| groups(g)).collect::<Vec<_>>(), '[');
     list(&mut out, "regions", &regions, '[');
     list(&mut out, "tensors", &tensors, '[');
@@ -130,13 +133,16 @@ impl<'a> Tables<'a> {
         let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, self.region(&s.region)));
         let leaves = joined(&table.leaves, |(shard, region)| format!("[{shard}, {}]", self.region(region)));
         let inputs = joined(&table.inputs, |region| self.region(region).to_string());
+        let outputs = joined(&table.outputs, |region| {
+            region.as_ref().map_or_else(|| "null".to_owned(), |region| self.region(region).to_string())
+        });
         let random = joined(&table.random, |(op, regions)| {
             format!("\"{}\": [{}]", op.0, joined(regions, |region| self.region(region).to_string()))
         });
         let constants = joined(&table.constants, i64::to_string);
         format!(
             "{{\"constants\": [{constants}], \"shards\": [{shards}], \"leaves\": [{leaves}], \
-             \"inputs\": [{inputs}], \"random\": {{{random}}}}}"
+             \"inputs\": [{inputs}], \"outputs\": [{outputs}], \"random\": {{{random}}}}}"
         )
     }
 
@@ -165,8 +171,9 @@ impl<'a> Tables<'a> {
                 ("buffer", quoted(name), format!(", \"persistent\": {persistent}"))
             }
             Source::Const { name } => ("const", quoted(name), String::new()),
-            Source::Input { position } => {
-                ("input", quoted(&tensor.name), format!(", \"position\": {position}"))
+            Source::Input { position, grad } => {
+                let more = format!(", \"position\": {position}, \"grad\": {grad}");
+                ("input", quoted(&tensor.name), more)
             }
             Source::Op { .. } => ("value", quoted(&tensor.name), String::new()),
         };
@@ -234,11 +241,12 @@ impl<'a> Tables<'a> {
             joined(&body.leaves, |l| format!("{{\"tensor\": {}, \"number\": {}}}", l.tensor.0, l.number));
         format!(
             "{{\"file\": {}, \"ranks\": [{}], \"holes\": [{}], \"inputs\": [{}], \"leaves\": [{leaves}], \
-             \"outputs\": [{outputs}], \"grads\": {{{}}}{}}}",
+             \"outputs\": [{outputs}], \"gradients\": [{}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
             joined(&role.ranks, |rank| rank.0.to_string()),
             joined(&hole_names(body), |hole| quoted(hole)),
             joined(&body.inputs, |input| input.tensor.0.to_string()),
+            joined(&body.gradients, |gradient| gradient.tensor.0.to_string()),
             self.grads(body),
             self.operators(body),
         )

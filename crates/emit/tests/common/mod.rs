@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Buf, BufId, Call, Grad, InputPart, Instr, Leaf, LocalOp, Program, RankId, Role, Shard, StepId,
-    Table,
+    Arg, Body, Boundary, Buf, BufId, Call, Grad, InputPart, Inputs, Instr, Leaf, LocalOp, Output, Program,
+    RankId, Role, Shard, StepId, Table,
 };
 use rules::Region;
 
@@ -22,6 +22,12 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
         digest: graph.digest(),
         plan: "by hand".to_owned(),
         world,
+        boundary: Boundary {
+            inputs: Inputs::Global,
+            outputs: (graph.outputs.iter())
+                .map(|output| if output.is_some() { Output::Whole } else { Output::None })
+                .collect(),
+        },
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
         groupings: vec![],
         exchanges: BTreeMap::new(),
@@ -162,6 +168,9 @@ impl<'g> Builder<'g> {
                 .map(|(index, leaf)| (index, whole(self.graph, leaf.tensor)))
                 .collect(),
             inputs: self.body.inputs.iter().map(|input| whole(self.graph, input.tensor)).collect(),
+            outputs: (self.graph.outputs.iter().zip(&self.body.outputs))
+                .map(|(tensor, buf)| buf.and(*tensor).map(|tensor| whole(self.graph, tensor)))
+                .collect(),
             random: vec![],
         };
         let ranks: Vec<RankId> = ranks.map(RankId).collect();

@@ -97,7 +97,8 @@ impl<'a> Parser<'a> {
         let text = line.number().unwrap_or_default();
         let position = text.parse().map_err(|_| start.expected("the position of an input"))?;
         self.unique(line, "input position", &format!("{position}"))?;
-        self.define(line, tensor, Source::Input { position })
+        let grad = line.eat_word("grad");
+        self.define(line, tensor, Source::Input { position, grad })
     }
 
     fn param(&mut self, line: &mut Line<'a>) -> Result<()> {

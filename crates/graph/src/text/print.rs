@@ -57,7 +57,10 @@ fn write_sources(out: &mut String, tensors: &[Tensor]) -> fmt::Result {
         let typed = Typed(tensor);
         match &tensor.source {
             Source::Op { .. } => continue,
-            Source::Input { position } => write!(out, "input {typed} {position}")?,
+            Source::Input { position, grad } => {
+                let grad = if *grad { " grad" } else { "" };
+                write!(out, "input {typed} {position}{grad}")?;
+            }
             Source::Param { names, frozen } => {
                 write!(out, "param {typed}")?;
                 for name in names {

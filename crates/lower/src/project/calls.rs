@@ -223,12 +223,12 @@ impl Projector<'_> {
             let mut to = vec![];
             for (buf, owner) in &made.inputs {
                 let tensor = self.body.bufs[buf.index()].tensor;
-                let made = self.global.cx.graph.producer(tensor).is_some();
+                let leaf = self.body.leaves.iter().any(|leaf| leaf.buf == *buf);
                 if *owner != Owner::Nobody {
                     let grad = self.buf(tensor, true);
                     self.gradients.entry(*owner).or_default().push(grad);
                     to.push(Some(grad));
-                } else if made && self.global.cx.needs_grad[tensor.index()] {
+                } else if !leaf && self.global.cx.needs_grad[tensor.index()] {
                     to.push(None);
                 }
             }

@@ -7,10 +7,10 @@ mod transfers;
 use std::collections::HashMap;
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, Instr, RankId, StepId, Table};
+use program::{Body, Buf, BufId, InputPart, Inputs, Instr, RankId, StepId, Table};
 use rules::Region;
 
-use crate::layout::{Entry, Interner};
+use crate::layout::{Entry, Interner, LayoutId};
 use crate::schedule::{Event, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -30,6 +30,8 @@ enum Owner {
     /// A written shard: an index into the tensor's layout.
     Written(TensorId, usize),
     Port(UseId, usize),
+    /// What uses of an input give back in one layout.
+    Input(TensorId, LayoutId, usize),
     /// Leaves accumulate their own; integers have none.
     Nobody,
 }
@@ -52,6 +54,7 @@ pub struct Projector<'a> {
     /// Gradients that have arisen, not yet added up.
     gradients: HashMap<Owner, Vec<BufId>>,
     leaves: HashMap<(TensorId, Region, Option<UseId>, u32), BufId>,
+    /// What is given of inputs, and slices of it.
     inputs: HashMap<(TensorId, Region), BufId>,
     made: HashMap<usize, Vec<Made>>,
     backward: bool,
@@ -80,6 +83,7 @@ pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
     for event in &global.schedule.backward {
         it.event(event);
     }
+    it.leave_gradients();
     it.table.random.sort_by_key(|(op, _)| *op);
     (it.body, it.table)
 }
@@ -92,6 +96,7 @@ impl Projector<'_> {
             Event::Update { id, number } => self.update(*id, *number),
             Event::Grad { segment } => self.grad(*segment),
             Event::MoveGrad { step, id, way } => self.transfer_gradient(*step, *id, way),
+            Event::GiveBack { step, id, way } => self.give_back(*step, *id, way),
             Event::Reduce { step, group, uses } => self.reduce(*step, *group, uses),
             Event::ReduceExactly { step, id, plan } => self.reduce_exactly(*step, *id, plan),
         }
@@ -114,7 +119,7 @@ impl Projector<'_> {
         match self.global.cx.graph.tensor(it.tensor).source {
             Source::Op { .. } if it.direct => self.written[&(it.tensor, self.direct_entry(id, port))],
             Source::Op { .. } => self.ports[&(id, port)],
-            Source::Input { .. } => self.input(it.tensor, &wanted.region),
+            Source::Input { .. } => self.input(id, it.tensor, &wanted.region),
             _ => self.leaf(id, port),
         }
     }
@@ -134,19 +139,36 @@ impl Projector<'_> {
             _ if !it.carries_grad => Owner::Nobody,
             Source::Op { .. } if it.direct => Owner::Written(it.tensor, self.direct_entry(id, port)),
             Source::Op { .. } => Owner::Port(id, port),
+            Source::Input { .. } if self.global.cx.given_back[it.tensor.index()] => Owner::Port(id, port),
             _ => Owner::Nobody,
         }
     }
 
-    fn input(&mut self, tensor: TensorId, region: &Region) -> BufId {
+    /// The part of an input that a reader needs. Of a global input the runtime takes every part that
+    /// is asked for; of a local one it has one part, of which others are slices.
+    fn input(&mut self, id: UseId, tensor: TensorId, region: &Region) -> BufId {
         if let Some(buf) = self.inputs.get(&(tensor, region.clone())) {
             return *buf;
         }
+        let given = self.given(tensor);
+        let sliced = self.global.cx.boundary.inputs == Inputs::Local && given != *region;
+        let whole = sliced.then(|| self.input(id, tensor, &given));
         let buf = self.buf(tensor, false);
         self.inputs.insert((tensor, region.clone()), buf);
-        self.body.inputs.push(program::InputPart { tensor, buf });
-        self.table.inputs.push(region.clone());
+        if let Some(whole) = whole {
+            let slice = self.slice_of(id, whole, buf, &given, region);
+            self.push(Instr::Slice(slice));
+        } else {
+            self.body.inputs.push(InputPart { tensor, buf });
+            self.table.inputs.push(region.clone());
+        }
         buf
+    }
+
+    /// What the caller gives this rank of an input.
+    fn given(&self, tensor: TensorId) -> Region {
+        let given = self.global.interner.get(self.global.uses.written[tensor.index()]);
+        given.entries[given.on(self.rank).start].region.clone()
     }
 
     /// The sum of the gradients that have arisen for an owner.
@@ -168,15 +190,30 @@ impl Projector<'_> {
     fn leave(&mut self) {
         let outputs = &self.global.cx.graph.outputs;
         self.body.outputs = vec![None; outputs.len()];
+        self.table.outputs = vec![None; outputs.len()];
         for number in 0..outputs.len() {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
-            let port = self.global.interner.get_ports(self.global.uses.get(id).ports).on(self.rank).start;
+            let ports = self.global.interner.get_ports(self.global.uses.get(id).ports);
+            // Of an output that leaves in parts, a rank may have none.
+            let Some(port) = ports.on(self.rank).next() else { continue };
+            self.table.outputs[number] = Some(ports.entries[port].region.clone());
             self.body.outputs[number] = Some(self.fetch(id, port));
             if self.global.uses.get(id).carries_grad {
                 let seed = self.buf(tensor, true);
                 self.body.seeds.push(seed);
                 let owner = self.owner(id, port);
                 self.gradients.entry(owner).or_default().push(seed);
+            }
+        }
+    }
+
+    /// The gradients of inputs, once all that read them have contributed.
+    fn leave_gradients(&mut self) {
+        for tensor in self.global.cx.graph.tensor_ids().filter(|t| self.global.cx.given_back[t.index()]) {
+            let given = self.global.interner.get(self.global.uses.written[tensor.index()]);
+            let Some(entry) = given.on(self.rank).next() else { continue };
+            if let Some(buf) = self.gradient(Owner::Written(tensor, entry), tensor) {
+                self.body.gradients.push(InputPart { tensor, buf });
             }
         }
     }

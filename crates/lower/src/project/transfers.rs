@@ -36,7 +36,7 @@ impl Projector<'_> {
         let it = global.uses.get(id);
         let ports = global.interner.get_ports(it.ports);
         let written = global.interner.get(global.uses.written[it.tensor.index()]);
-        let (gradient, complete) = (global.interner.get(way.from), global.interner.get(way.to));
+        let gradient = global.interner.get(way.from);
         let mut sources = vec![];
         for entry in gradient.on(self.rank) {
             let e = &gradient.entries[entry];
@@ -47,11 +47,30 @@ impl Projector<'_> {
                 sources.push((entry, buf));
             }
         }
+        let complete = global.interner.get(way.to);
         for (entry, buf) in self.run(step, id, &way.plan, &sources, complete) {
+            if global.cx.given_back[it.tensor.index()] {
+                self.gradients.entry(Owner::Input(it.tensor, way.to, entry)).or_default().push(buf);
+                continue;
+            }
             let region = &complete.entries[entry].region;
             for e in written.on(self.rank).filter(|&e| written.entries[e].region == *region) {
                 self.gradients.entry(Owner::Written(it.tensor, e)).or_default().push(buf);
             }
+        }
+    }
+
+    pub(super) fn give_back(&mut self, step: StepId, id: UseId, way: &Way) {
+        let global = self.global;
+        let tensor = global.uses.get(id).tensor;
+        let mut sources = vec![];
+        for entry in global.interner.get(way.from).on(self.rank) {
+            if let Some(buf) = self.gradient(Owner::Input(tensor, way.from, entry), tensor) {
+                sources.push((entry, buf));
+            }
+        }
+        for (entry, buf) in self.run(step, id, &way.plan, &sources, global.interner.get(way.to)) {
+            self.gradients.entry(Owner::Written(tensor, entry)).or_default().push(buf);
         }
     }
 

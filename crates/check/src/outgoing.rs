@@ -1,0 +1,119 @@
+//! What the caller gets: outputs, and gradients of inputs.
+
+use graph::{Source, TensorId};
+use program::{Inputs, Output};
+use rules::{Interval, Region};
+
+use crate::fault::Fault;
+use crate::held::Held;
+use crate::region::region_text;
+use crate::share::{ListId, Quantity, WHOLE};
+use crate::state::{Context, Rank};
+use crate::sum::complete;
+use crate::sweep::sweep;
+
+pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
+    for (number, buf) in rank.body.outputs.iter().enumerate() {
+        let (Some(buf), Some(output)) = (buf, cx.facts.graph.outputs[number]) else { continue };
+        let (Some(held), Some(region)) = (rank.held(*buf), &rank.table.outputs[number]) else { continue };
+        if let Err(fault) = output_fits(cx, number, cx.facts.class(output), (held, region)) {
+            cx.faults.push(fault.at(rank.id, None));
+        }
+    }
+}
+
+fn output_fits(
+    cx: &Context<'_>,
+    number: usize,
+    tensor: TensorId,
+    (held, region): (Held, &Region),
+) -> Result<(), Fault> {
+    let whole = cx.program.boundary.outputs[number] == Output::Whole;
+    let expected = if whole { &Region::whole(&cx.facts.flat[tensor.index()]) } else { region };
+    let said = region == expected && cx.store.region(held.region) == &expected.0[..];
+    if held.of == (Quantity { tensor, grad: false }) && said && held.share == WHOLE {
+        return Ok(());
+    }
+    let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
+    let (name, found) = (cx.name(tensor), cx.text(held));
+    let (what, expected) = if whole {
+        (format!("the output {name} is not whole"), format!("all of {name}"))
+    } else {
+        let factors = &cx.facts.analysis.factors[tensor.index()];
+        let text = region_text(factors, &expected.0);
+        (format!("a rank's part of the output {name} is not what it is said to be"), format!("{name}{text}"))
+    };
+    Err(Fault::new("SW0512", what).why(format!("expected {expected}, found {part}{found}")))
+}
+
+/// The ranks' parts of an output are all of it.
+pub(crate) fn together(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
+    for (number, output) in cx.facts.graph.outputs.iter().enumerate() {
+        let (Some(tensor), Output::Local) = (output, cx.program.boundary.outputs[number]) else { continue };
+        let parts: Vec<&[Interval]> =
+            ranks.iter().filter_map(|rank| rank.table.outputs[number].as_ref()).map(|r| &r.0[..]).collect();
+        let space = Region::whole(&cx.facts.flat[tensor.index()]);
+        if sweep(&space.0, &parts, &mut |inside, _| inside.is_empty().then_some(())).is_some() {
+            let what = format!("the ranks' parts of the output {} are not all of it", cx.name(*tensor));
+            cx.faults.push(Fault::new("SW0512", what));
+        }
+    }
+}
+
+/// The gradient of every input that has one, for what the rank is given of it.
+pub(crate) fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
+    for tensor in cx.facts.graph.tensor_ids() {
+        if !matches!(cx.facts.graph.tensor(tensor).source, Source::Input { .. }) {
+            continue;
+        }
+        let expected = wanted(cx, rank, tensor);
+        let listed = rank.body.gradients.iter().filter(|gradient| gradient.tensor == tensor);
+        let found: Vec<Held> = listed.filter_map(|gradient| rank.held(gradient.buf)).collect();
+        if let Err(fault) = gradient_fits(cx, tensor, expected, &found) {
+            cx.faults.push(fault.at(rank.id, None));
+        }
+    }
+    if !rank.body.gradients.is_sorted_by_key(|gradient| gradient.tensor) {
+        let what = "gradients of inputs are given in another order than that of the inputs";
+        cx.faults.push(Fault::new("SW0511", what).at(rank.id, None));
+    }
+}
+
+/// The part of an input that a rank gets the gradient of.
+fn wanted(cx: &mut Context<'_>, rank: &Rank<'_>, tensor: TensorId) -> Option<ListId> {
+    if !cx.facts.reached(tensor) {
+        return None;
+    }
+    let whole = Region::whole(&cx.facts.flat[tensor.index()]);
+    let region = match cx.program.boundary.inputs {
+        Inputs::Global => &whole,
+        Inputs::Local => &rank.table.inputs[rank.body.inputs.iter().position(|i| i.tensor == tensor)?],
+    };
+    Some(cx.store.intervals.number(&region.0))
+}
+
+fn gradient_fits(
+    cx: &mut Context<'_>,
+    tensor: TensorId,
+    expected: Option<ListId>,
+    found: &[Held],
+) -> Result<(), Fault> {
+    let of = Quantity { tensor, grad: true };
+    match (expected, found) {
+        (None, []) => Ok(()),
+        (Some(region), [held]) if held.of == of && held.region == region => {
+            complete(cx, of, region, &[held.share])
+        }
+        (Some(region), [held]) => {
+            let text = cx.region_text(tensor, region);
+            let name = cx.name(tensor);
+            Err(Fault::new("SW0511", format!("the gradient of the input {name} is that of something else"))
+                .why(format!("expected the gradient of {name}{text}, found {}", cx.text(*held))))
+        }
+        _ => {
+            let (name, wanted) = (cx.name(tensor), usize::from(expected.is_some()));
+            Err(Fault::new("SW0511", format!("the gradient of the input {name} is given in a wrong number"))
+                .why(format!("expected {wanted}, found {}", found.len())))
+        }
+    }
+}
