@@ -18,8 +18,8 @@ from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .handover import from_rank_0
-from .progress import Progress, wanted
 from .outputs import Asked, require_outputs
+from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.agree import each
 from .runtime.inputs import arguments_of, plain

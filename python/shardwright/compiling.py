@@ -15,7 +15,7 @@ from ._core import Compiled, Draft, Graph, Plan, compile
 from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
-from .outputs import Asked, require_outputs, resolve
+from .outputs import Asked, resolve
 
 # Beyond this a number is a mistake, and would only fill the memory.
 MOST_DEVICES = 1 << 20

@@ -65,7 +65,7 @@ class Starter:
     def further(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool = False
     ) -> Bundle:
-        """The program for another call, or another mode of the model, or one of which only the loss leaves."""
+        """The program for another call or mode of the model, or one of which only the loss leaves."""
         options = {**self._options, "outputs": "loss"} if only_loss else self._options
         assert self._first is not None, "the first program comes first"
         name = type(module).__name__
