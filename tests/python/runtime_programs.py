@@ -89,6 +89,10 @@ class Tables:
         outputs: list[Any],
         holes: Any = (),
     ) -> None:
+        known = {tensor["id"] for tensor in self.json["tensors"]}
+        for output in outputs:
+            if output and output["tensor"] not in known:
+                self.tensor(output["tensor"], "value", "loss", [])
         self.json["roles"].append({
             "file": file, "ranks": ranks, "holes": list(holes), "inputs": inputs,
             "outputs": outputs,
