@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+Model = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 BATCH = 4
 IGNORED = -100
@@ -51,7 +51,7 @@ def widened() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def prepared(module: nn.Module) -> nn.Module:
+def prepared(module: Any) -> Any:
     """In float64 and training; weights, biases and norms of their own, so that a mix-up shows."""
     module = module.double().train()
     generator = torch.Generator().manual_seed(1)
@@ -106,6 +106,28 @@ def llama(attention: str = "sdpa", dropout: float = 0.0, heads: int = 4, groups:
     )
     ids = tokens(53, 8)
     return prepared(LlamaForCausalLM(config)), (), {"input_ids": ids, "labels": some_ignored(ids)}
+
+
+def gpt2(attention: str = "sdpa", dropout: float = 0.0) -> Model:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=53,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        attn_implementation=attention,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    ids = tokens(53, 8)
+    return prepared(GPT2LMHeadModel(config)), (), {"input_ids": ids, "labels": some_ignored(ids)}
 
 
 # ---- encoders ------------------------------------------------------------------------------
@@ -165,15 +187,17 @@ def resnet() -> Model:
         layer_type="bottleneck",
         num_labels=7,
     )
+    module = prepared(ResNetForImageClassification(config))
+    # A channel that is positive everywhere behind its pooling only shifts what the next norm centres: the
+    # gradient of its bias would be zero, and AdamW would make steps of the rounding errors.
+    module.resnet.embedder.embedder.normalization.bias.data -= 1.5
     batch = {"pixel_values": image(3, 16), "labels": torch.randint(7, (BATCH,))}
-    return prepared(ResNetForImageClassification(config)), (), batch
-
-
-# ---- encoders with decoders, windows, experts ------------------------------------------------
+    return module, (), batch
 
 
 MODELS: dict[str, Callable[[], Model]] = {
     "llama": llama,
+    "gpt2": gpt2,
     "bert": bert,
     "vit": vit,
     "resnet": resnet,
