@@ -77,6 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(run=_doctor)
 
+    ckpt = commands.add_parser("ckpt", help="what to do with checkpoints")
+    actions = ckpt.add_subparsers(required=True, metavar="ACTION")
+    merge = actions.add_parser("merge", help="the model of a checkpoint as safetensors files")
+    merge.add_argument("checkpoint", help="its folder")
+    merge.add_argument("-o", "--to", required=True, help="a .safetensors file, or a folder for several")
+    merge.add_argument("--max-shard-size", default="5GB", help="of a file in a folder")
+    merge.set_defaults(run=_merge)
+
     ops = commands.add_parser("ops", help="the operators that have rules")
     ops.set_defaults(run=_ops)
     return parser
@@ -173,6 +181,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from . import doctor
 
     return doctor.main(arguments.json)
+
+
+def _merge(arguments: argparse.Namespace) -> None:
+    from .weights.merging import merge
+
+    names = merge(arguments.checkpoint, arguments.to, arguments.max_shard_size)
+    print(f"{len(names)} tensors are in {arguments.to}.")
 
 
 def _ops(_: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
@@ -27,6 +28,7 @@ from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
 from shardwright.checkpoint import folder
+from shardwright.cli import main
 from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
 
@@ -414,6 +416,28 @@ def test_a_parallelized_module_inside_an_ordinary_one(tmp_path: Path) -> None:
     torch.nn.init.zeros_(plain.before.weight)
     sw.load(plain, None, tmp_path)
     assert all(torch.equal(value, expected[name]) for name, value in plain.state_dict().items())
+
+
+@pytest.mark.parametrize("to", ["folder", "one.safetensors"])
+def test_the_console_merges_a_checkpoint(to: str, tmp_path: Path, capsys: Any) -> None:
+    """Of tied names the files have one."""
+    save_after(bundle("gpt", 11, 3), "gpt", tmp_path / "c")
+    target = tmp_path / "out" / to
+    assert main(["ckpt", "merge", str(tmp_path / "c"), "-o", str(target), "--max-shard-size", "40KB"]) == 0
+    module, args = models.gpt()
+    optimizer = plain_adamw(module)
+    sw.load(module, optimizer, tmp_path / "c")
+    expected = {name: value for name, value in module.state_dict().items() if name != "lm_head.weight"}
+    files = [target] if target.is_file() else sorted(target.glob("*.safetensors"))
+    found = {name: value for file in files for name, value in load_file(file).items()}
+    assert capsys.readouterr().out == f"{len(expected)} tensors are in {target}.\n"
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert (len(files) > 2) == (to == "folder")
+    again = sw.parallelize(module, args, plan="replicate", weights=target)
+    assert torch.equal(again.full_state_dict()["lm_head.weight"], expected["wte.weight"])
+    assert main(["ckpt", "merge", str(tmp_path), "-o", str(target)]) == 1
+    assert "SW0742" in capsys.readouterr().err
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------

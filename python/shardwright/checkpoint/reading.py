@@ -54,6 +54,13 @@ class Checkpoint:
         found = self.metadata.state_dict_metadata.get(self._keys.get(place, ""))
         return found if isinstance(found, TensorStorageMetadata) else None
 
+    def files_of(self, place: Place) -> frozenset[tuple[str, int]]:
+        """Where the chunks of a tensor are: the same for all its names."""
+        tensor, key = self.tensor(place), self._keys[place]
+        chunks = [] if tensor is None else tensor.chunks
+        infos = [self._reader.storage_data[MetadataIndex(key, chunk.offsets)] for chunk in chunks]
+        return frozenset((info.relative_path, info.offset) for info in infos)
+
     def values(self, places: Sequence[Place]) -> dict[Place, Any]:
         """Plain data."""
         planner = _Planner()

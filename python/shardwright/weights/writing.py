@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..checkpoint.parts import Parts, parts_of
 from ..errors import RuntimeFault
-from ..runtime import ParallelModule
+from ..runtime import Comm, ParallelModule
 from ..runtime.agree import each
 from ..runtime.state import gather_to_rank_0
 from .files import INDEX, SINGLE
@@ -43,17 +43,24 @@ def save_safetensors(
     All ranks must call this. A tensor of several names is written under the first, or the one that
     `names` chooses; under none, if it chooses none. If it fails, files that were there are as before.
     """
-    target, limit = Path(folder), _bytes(max_shard_size)
     parts = parts_of(model)
-    wanted = [stream for stream in _streams(parts, names or (lambda all_names: all_names[0])) if stream.name]
-    files = _planned(wanted, limit)
-    first = parts.comm.rank == 0
-    each(parts.comm, lambda: _prepare(target) if first else None)
-    for name, streams in files.items():
-        gathered = {stream.name: stream.gather() for stream in streams}
-        each(parts.comm, partial(_write, target, name, gathered) if first else lambda: None)
-    each(parts.comm, lambda: _finish(target, files) if first else None)
-    return target
+    streams = list(_streams(parts, names or (lambda all_names: all_names[0])))
+    write_streams(parts.comm, streams, Path(folder), max_shard_size)
+    return Path(folder)
+
+
+def write_streams(comm: Comm, streams: Sequence[Stream], to: Path, max_shard_size: int | str) -> None:
+    """Writes tensors in their order to a folder, or all to one file if `to` is a `.safetensors` file."""
+    wanted = [stream for stream in streams if stream.name is not None]
+    one = to.suffix == ".safetensors" and not to.is_dir()
+    target = to.parent if one else to
+    files = {to.name: wanted} if one else _planned(wanted, _bytes(max_shard_size))
+    first = comm.rank == 0
+    each(comm, lambda: _prepare(target) if first else None)
+    for name, group in files.items():
+        gathered = {stream.name: stream.gather() for stream in group}
+        each(comm, partial(_write, target, name, gathered) if first else lambda: None)
+    each(comm, lambda: _finish(target, files, alone=one) if first else None)
 
 
 def save_pretrained(model: ParallelModule, folder: str | Path, max_shard_size: int | str) -> Path:
@@ -93,7 +100,7 @@ Choose = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """A tensor to come; `gather` gives it on rank 0."""
 
     name: str | None
@@ -101,23 +108,23 @@ class _Stream:
     gather: Callable[[], Tensor | None]
 
 
-def _streams(parts: Parts, choose: Choose) -> Iterator[_Stream]:
+def _streams(parts: Parts, choose: Choose) -> Iterator[Stream]:
     for prefix, model in parts.parallel.items():
         for tensor in model.program.saved_tensors():
             name = choose([prefix + name for name in model.names_of(tensor)])
             size = prod(tensor.shape) * tensor.dtype.itemsize
-            yield _Stream(name, size, partial(gather_to_rank_0, model.shards, model.comm, tensor, cpu=True))
+            yield Stream(name, size, partial(gather_to_rank_0, model.shards, model.comm, tensor, cpu=True))
     for names, value in parts.plain:
-        yield _Stream(choose(names), value.nbytes, partial(_copied, value))
+        yield Stream(choose(names), value.nbytes, partial(_copied, value))
 
 
 def _copied(value: Tensor) -> Tensor:
     return value.detach().cpu().contiguous()
 
 
-def _planned(streams: Sequence[_Stream], limit: int) -> dict[str, list[_Stream]]:
+def _planned(streams: Sequence[Stream], limit: int) -> dict[str, list[Stream]]:
     """The files, and what is in each: a tensor larger than the limit has one of its own."""
-    groups: list[list[_Stream]] = [[]]
+    groups: list[list[Stream]] = [[]]
     size = 0
     for stream in streams:
         if groups[-1] and size + stream.bytes > limit:
@@ -133,7 +140,7 @@ def _planned(streams: Sequence[_Stream], limit: int) -> dict[str, list[_Stream]]
 def _prepare(target: Path) -> None:
     with _explained(target):
         target.mkdir(parents=True, exist_ok=True)
-        for left in target.glob(".model*.safetensors.partial"):
+        for left in target.glob(".*.safetensors.partial"):
             left.unlink()
 
 
@@ -144,18 +151,24 @@ def _write(target: Path, name: str, gathered: Mapping[Any, Any]) -> None:
             with _partial(target, name).open("rb") as written:
                 os.fsync(written.fileno())
         except BaseException:
-            for left in target.glob(".model*.safetensors.partial"):
+            for left in target.glob(".*.safetensors.partial"):
                 with suppress(OSError):
                     left.unlink()
             raise
 
 
-def _finish(target: Path, files: Mapping[str, Sequence[_Stream]]) -> None:
-    """The index goes first and comes last: whoever reads in between finds none, and no mixture."""
+def _finish(target: Path, files: Mapping[str, Sequence[Stream]], *, alone: bool) -> None:
+    """The index goes first and comes last: whoever reads in between finds none, and no mixture.
+
+    A file that is `alone` takes only the place of itself.
+    """
     with _explained(target):
-        (target / INDEX).unlink(missing_ok=True)
+        if not alone:
+            (target / INDEX).unlink(missing_ok=True)
         for name in files:
             os.replace(_partial(target, name), target / name)
+        if alone:
+            return
         for old in target.iterdir():
             if _OURS.fullmatch(old.name) and old.name not in files:
                 old.unlink()
