@@ -18,6 +18,7 @@ BENCHES = {
     "one-device": "one_device",
     "two-ranks": "two_ranks",
     "memory": "memory",
+    "start": "start",
 }
 
 

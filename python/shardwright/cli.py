@@ -92,8 +92,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", help="FILE.py:FUNCTION, which returns a module and its example inputs; or a graph's file"
+        "model",
+        help="FILE.py:FUNCTION, which returns a module and its example inputs; a graph's file; or"
+        " hf:CLASS:config.json, a class of Transformers without weights",
     )
+    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
+    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -115,7 +119,7 @@ def _emit(arguments: argparse.Namespace) -> None:
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
         phases.begin("capture")
-        graph = _graph(arguments.model)
+        graph = _graph(arguments.model, arguments.batch, arguments.sequence)
         phases.begin("plan")
         plan = make_plan(graph, arguments.plan, arguments.devices)
         compiled = compile(plan, arguments.outputs, phases.begin)
@@ -145,7 +149,12 @@ def _summary(compiled: Any) -> dict[str, Any]:
 def _plan(arguments: argparse.Namespace) -> None:
     from .compiling import make_plan
 
-    print(make_plan(_graph(arguments.model), arguments.plan, arguments.devices).text, end="")
+    print(
+        make_plan(
+            _graph(arguments.model, arguments.batch, arguments.sequence), arguments.plan, arguments.devices
+        ).text,
+        end="",
+    )
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -196,10 +205,15 @@ def _ops(_: argparse.Namespace) -> None:
     print(operators_table(), end="")
 
 
-def _graph(model: str) -> Any:
+def _graph(model: str, batch: int = 8, sequence: int = 128) -> Any:
     from ._core import Graph
     from .capture import capture
 
+    if model.startswith("hf:"):
+        from .transformers_models import from_config
+
+        module, kwargs = from_config(model, batch, sequence)
+        return Graph(capture(module, (), kwargs).graph_text)
     path, _, name = model.partition(":")
     if not name:
         return Graph(_read(Path(path)))

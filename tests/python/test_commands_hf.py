@@ -1,0 +1,47 @@
+"""Models of Transformers, named on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwright as sw
+from shardwright.cli import main
+
+pytest.importorskip("transformers")
+
+LLAMA = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+VIT = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+VIT |= {"image_size": 16, "patch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [("LlamaForCausalLM", LLAMA), ("ViTForImageClassification", VIT)]
+)
+def test_a_model_is_planned_from_its_config(
+    kind: str, config: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = f"hf:{kind}:{tmp_path / 'config.json'}"
+    assert main(["plan", model, "--devices", "2", "--plan", "data", "--batch", "4", "--sequence", "8"]) == 0
+    plan = capsys.readouterr().out
+    assert "split b 2" in plan and "aten.cross_entropy_loss.default" in plan
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    from shardwright.transformers_models import from_config
+
+    (tmp_path / "config.json").write_text("{")
+    for name, words in [
+        ("hf:LlamaForCausalLM", "names no model"),
+        ("hf:NoSuchModel:config.json", "Transformers has no model NoSuchModel"),
+        ("hf:LlamaConfig:config.json", "Transformers has no model LlamaConfig"),
+        ("hf:LlamaForCausalLM:/no/such/file", "/no/such/file is no config of LlamaForCausalLM"),
+        (f"hf:LlamaForCausalLM:{tmp_path / 'config.json'}", "is no config of LlamaForCausalLM"),
+    ]:
+        with pytest.raises(sw.RuntimeFault, match=words) as refused:
+            from_config(name)
+        assert refused.value.code == "SW0770"
