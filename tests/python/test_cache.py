@@ -256,6 +256,31 @@ def test_a_further_program_is_cached_too(folder: Path, monkeypatch: pytest.Monke
     assert len(Cache(folder).entries()) == 2
 
 
+@pytest.mark.slow
+def test_a_model_of_transformers_starts_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is a class of its own, its arguments have names."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=53, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, use_cache=False,
+    )  # fmt: skip
+    module = transformers.LlamaForCausalLM(config).double()
+    ids = torch.randint(53, (4, 8))
+    batch = {"input_ids": ids, "labels": ids}
+    expected = module(**batch)
+
+    def start() -> Any:
+        return sw.parallelize(module, (), batch, plan="replicate", outputs="all")(**batch)
+
+    for _ in range(2):
+        found = start()
+        assert type(found) is type(expected)
+        assert torch.allclose(found.loss, expected.loss, rtol=1e-12)
+        assert torch.allclose(found.logits, expected.logits, rtol=1e-10)
+        refuse_to_compile(monkeypatch)
+
+
 FILES = ["program/rank_0.py", "program/program.json", "plan.txt", "info.json", "constants.safetensors"]
 DAMAGES = [("edited", file) for file in [*FILES, "model.txt", "manifest.json"]]
 DAMAGES += [
