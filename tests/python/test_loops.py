@@ -188,3 +188,62 @@ def test_an_error_that_one_rank_catches(tmp_path: Path) -> None:
 def test_what_all_ranks_refuse_alike_may_be_caught(how: str, code: str, tmp_path: Path) -> None:
     for ended in run(how, tmp_path):
         assert (ended.code, ended.out.split()) == (0, [code, "done"]), ended.error
+
+
+# ---- the examples ------------------------------------------------------------------------------
+
+EXAMPLES = PYTHON.parent / "examples"
+
+
+def example(file: str, *options: str, world: int = 1) -> dict[str, float]:
+    """What an example prints: a number for each line."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    done = subprocess.run(
+        [sys.executable, *(launcher if world > 1 else []), EXAMPLES / file, "--dtype", "float64", *options],
+        env={
+            **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    return {words: float(number) for words, number in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "plan"), [(1, "replicate"), (2, "megatron"), (4, "data:2 x megatron:2")])
+def test_nanogpt_equals_its_plain_loop(world: int, plan: str) -> None:
+    options = ("nanogpt/train.py", "--steps", "8", "--evaluate-every", "4")
+    plain = example(*options, "--plain")
+    assert len(plain) == 8 + 2 * 2
+    assert plain["step 7: loss"] < plain["step 0: loss"]
+    assert example(*options, "--plan", plan, world=world) == pytest.approx(plain, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_nanogpt_goes_on_from_a_checkpoint_on_another_plan(tmp_path: Path) -> None:
+    options = ("nanogpt/train.py", "--steps", "8", "--evaluate-every", "4", "--out", str(tmp_path / "saved"))
+    plain = example(*options, "--plain")
+    # Stopped after six steps, of which the last two are not saved.
+    first = example(*options, "--plan", "megatron", "--save-every", "4", "--stop", "6", world=2)
+    rest = example(*options, "--plan", "data", "--resume", world=2)
+    assert set(first) | set(rest) == set(plain) and "step 4: loss" in rest and "step 3: loss" not in rest
+    assert {**first, **rest} == pytest.approx(plain, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "plan", "inputs"),
+    [
+        (1, "replicate", "global"),
+        (2, "data", "local"),
+        (4, "data:2 x megatron:2", "local"),
+        (2, "megatron", "global"),
+    ],
+)
+def test_a_fine_tune_equals_its_plain_loop(world: int, plan: str, inputs: str) -> None:
+    plain = example("finetune.py", "--plain")
+    assert len(plain) == 8
+    # Transformers takes the loss in float32.
+    found = example("finetune.py", "--plan", plan, "--inputs", inputs, world=world)
+    assert found == pytest.approx(plain, rel=1e-6)
