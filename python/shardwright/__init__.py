@@ -14,6 +14,7 @@ from .errors import (
     RuntimeFault,
     ShardwrightError,
 )
+from .precision import Precision
 from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
 from .sampler import sampler
 from .weights import deferred
@@ -34,6 +35,7 @@ __all__ = [
     "Part",
     "Plan",
     "PlanError",
+    "Precision",
     "RuntimeFault",
     "ShardwrightError",
     "clip_grad_norm_",

@@ -19,6 +19,7 @@ from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .handover import from_rank_0
 from .outputs import Asked, require_outputs
+from .precision import Precision, precision_of
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.agree import each
@@ -41,6 +42,7 @@ def parallelize(
     randomness: str = "keyed",
     seed: int = 0,
     weights: Weights | None = None,
+    precision: str | Precision | None = None,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -53,10 +55,11 @@ def parallelize(
     captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
     `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
     a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
-    share the batch. `weights` are safetensors files, their folder, or tensors by name, for a module that
-    may be on meta; each rank reads only its parts. `save_to` is a folder for the emitted program. What
-    was compiled before is taken from a cache unless `cache` is false; `progress` says whether rank 0
-    tells what it does. `comm` is how ranks talk, if not by torch.distributed.
+    share the batch. `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is
+    computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
+    for a module that may be on meta; each rank reads only its parts. `save_to` is a folder for the
+    emitted program. What was compiled before is taken from a cache unless `cache` is false; `progress`
+    says whether rank 0 tells what it does. `comm` is how ranks talk, if not by torch.distributed.
 
     Of inputs that require a gradient each rank gets the gradient of what it is given. `outputs` says what
     else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them
@@ -76,6 +79,7 @@ def parallelize(
         unit,
         units,
         {"inputs": inputs, "outputs": outputs},
+        {"precision": precision_of(precision), "device": comm.device.type},
         open_cache(cache and first),
         Progress(first and wanted(progress)),
     )

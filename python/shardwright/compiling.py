@@ -16,6 +16,7 @@ from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
 from .outputs import Asked, resolve
+from .precision import Precision, precision_of
 
 # Beyond this a number is a mistake, and would only fill the memory.
 MOST_DEVICES = 1 << 20
@@ -47,15 +48,24 @@ def compile_model(
     devices: int = 1,
     inputs: str = "global",
     outputs: Asked = "loss",
+    precision: str | Precision | None = None,
+    device: str | None = None,
 ) -> tuple[Bundle, Compiled]:
-    """Captures a module and compiles it for so many devices. No device is needed, and no weights."""
-    captured = captured_model(module, args, kwargs)
+    """Captures a module and compiles it for so many devices. No device is needed, and no weights.
+
+    `device` is the type of the devices, if it is known: autocast depends on it.
+    """
+    captured = captured_model(module, args, kwargs, precision_of(precision), device)
     made = make_plan(Graph(captured.graph_text), plan, devices)
     return compile_plan(captured, made, inputs=inputs, outputs=outputs)
 
 
 def captured_model(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
 ) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(
@@ -64,7 +74,7 @@ def captured_model(
             why="a model is captured by calling a torch.nn.Module",
             fix="give an instance of a subclass of torch.nn.Module",
         )
-    return capture(module, args, kwargs)
+    return capture(module, args, kwargs, precision=precision, device=device)
 
 
 def compile_plan(

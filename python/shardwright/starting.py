@@ -12,6 +12,7 @@ from torch import nn
 from ._core import Graph, Plan
 from .cache import Cache, Entry, Unknown, further_key, key_of
 from .capture import Captured
+from .capture.autocast import ambient
 from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
 from .errors import RuntimeFault
 from .progress import Phases, Progress
@@ -22,7 +23,7 @@ class Starter:
     """Compiles a model's programs: the first for a plan, further ones under the same plan.
 
     `devices` are those of one unit, of which there are `units`. `options` is all else that the
-    compiler is told, by the names of its arguments.
+    compiler is told, by the names of its arguments, and `capturing` what capture is told.
     """
 
     def __init__(
@@ -31,11 +32,12 @@ class Starter:
         devices: int,
         units: int,
         options: Mapping[str, Any],
+        capturing: Mapping[str, Any] | None = None,
         cache: Cache | None = None,
         progress: Progress | None = None,
     ):
         self._plan, self._devices, self._units = plan, devices, units
-        self._options = dict(options)
+        self._options, self._capturing = dict(options), dict(capturing or {})
         self._cache, self._progress = cache, progress or Progress(False)
         self._first: Entry | None = None
         self._key: str | None = None
@@ -96,7 +98,7 @@ class Starter:
         options: Mapping[str, Any],
     ) -> Entry:
         phases.begin("capture")
-        captured = captured_model(module, args, kwargs)
+        captured = captured_model(module, args, kwargs, **self._capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan = self._make_plan(graph) if first is None else first.transferred(graph)
@@ -122,7 +124,7 @@ class Starter:
     def _key_of(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str | None:
         if self._cache is None or not isinstance(module, nn.Module):
             return None
-        options = {**self._options, "devices": self._devices, "units": self._units}
+        options = {**self._all_options(self._options), "devices": self._devices, "units": self._units}
         try:
             return key_of(module, args, kwargs, self._plan, options)
         except (Unknown, RecursionError) as error:
@@ -139,9 +141,12 @@ class Starter:
         if self._cache is None or self._key is None:
             return None
         try:
-            return further_key(self._key, module, args, kwargs, options)
+            return further_key(self._key, module, args, kwargs, self._all_options(options))
         except (Unknown, RecursionError):
             return None
+
+    def _all_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**options, **self._capturing, "autocast": ambient()}
 
     def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
         return None if self._cache is None or key is None else self._cache.get(key, module.forward)

@@ -42,6 +42,7 @@ class Entry:
             "buffer_aliases": captured.buffer_aliases,
             "verified": captured.verified,
             "notes": captured.notes,
+            "dtypes": captured.dtypes(),
             "summary": self.summary,
         }
         texts = {
@@ -67,7 +68,7 @@ class Entry:
             buffer_aliases=info["buffer_aliases"],
             verified=info["verified"],
             notes=info["notes"],
-        )
+        ).with_dtypes(info["dtypes"])
         program = {n.removeprefix(_PROGRAM): b.decode() for n, b in files.items() if n.startswith(_PROGRAM)}
         return Entry(
             files=program,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from ..errors import CaptureError
+from ..precision import Precision, dtype_name, dtype_named
+from .autocast import DEVICE, ambient, has_autocast
+from .casts import Casting
 from .experts import notes as notes_on_experts
 from .names import Names
 from .spec import CallSpec, ResultSpec
-from .text import constants_of, print_graph, sources_of
+from .text import Sources, constants_of, print_graph, sources_of
 from .trace import results_of, trace
 from .verify import can_verify, verify_capture
 
@@ -33,22 +37,39 @@ class Captured:
     verified: bool = False
     """Whether graph and module were compared on the example inputs."""
     notes: list[str] = field(default_factory=list)
+    precision: Precision | None = None
+    kept: dict[str, torch.dtype] = field(default_factory=dict)
+    """What a rank keeps of parameters that the graph has in another dtype."""
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    """The autocast that the module was captured under, by device."""
+    device: str | None = None
+    """The type of the devices for which the graph is right, if it depends on that."""
 
     @property
     def structure(self) -> Hashable:
         """By this a program is chosen for a call."""
-        return self.in_spec.structure
+        return self.in_spec.structure, self.autocast
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of any call, and its tensors."""
-        return self.in_spec.describe(args, kwargs)
+        args, kwargs = self._cast((args, kwargs))
+        structure, tensors = self.in_spec.describe(args, kwargs)
+        return (structure, ambient()), tensors
 
     def tensor_names(self, structure: Hashable) -> list[str]:
         """What a person calls the tensors of a structure, by position."""
-        return self.in_spec.tensor_names(structure)
+        return self.in_spec.tensor_names(structure[0])  # type: ignore[index]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the ``input`` lines."""
+        if ambient() != self.autocast:
+            raise CaptureError(
+                "SW0131",
+                "the model is called under another autocast than it was captured under",
+                why=f"it was {_say(self.autocast)}, now it is {_say(ambient())}",
+                fix="call it as it was captured",
+            )
+        args, kwargs = self._cast((args, kwargs or {}))
         return self.in_spec.flatten(args, kwargs)
 
     def output_names(self) -> list[str]:
@@ -59,6 +80,28 @@ class Captured:
         """The module's result from the tensors of the ``output`` lines."""
         return self.out_spec.unflatten(outputs)
 
+    def dtypes(self) -> dict[str, Any]:
+        """Precision, autocast and what follows from them, as plain data."""
+        return {
+            "precision": self.precision and self.precision.plain(),
+            "kept": {name: dtype_name(dtype) for name, dtype in self.kept.items()},
+            "autocast": [[device, dtype_name(dtype)] for device, dtype in self.autocast],
+            "device": self.device,
+        }
+
+    def with_dtypes(self, plain: dict[str, Any]) -> Captured:
+        precision = plain["precision"]
+        return replace(
+            self,
+            precision=Precision.of_plain(precision) if precision else None,
+            kept={name: dtype_named(dtype) for name, dtype in plain["kept"].items()},
+            autocast=tuple((device, dtype_named(dtype)) for device, dtype in plain["autocast"]),
+            device=plain["device"],
+        )
+
+    def _cast(self, call: Any) -> Any:
+        return self.precision.cast(call) if self.precision else call
+
 
 def capture(
     module: nn.Module,
@@ -66,26 +109,35 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     *,
     verify: bool | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
     The text is the same for real and meta tensors, and says which inputs require a gradient. ``verify``
     compares the graph with the module
     on the example inputs, gradients too; by default where parameters and inputs have values.
+    With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
+    ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
     The module is as before afterwards.
     """
+    if precision:
+        args, kwargs = precision.cast((args, kwargs or {}))
     call = CallSpec.of_call(module.forward, args, kwargs or {})
     bound = call.bind(args, kwargs or {})
     names = Names.of(module)
-    program = trace(module, names, bound.args, bound.kwargs)
+    casting = Casting(module, precision)
+    program = trace(module, names, bound.args, bound.kwargs, casting, device)
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     constants = constants_of(program, sources)
     wanted = [tensor.requires_grad for tensor in call.flatten(args, kwargs)]
-    text = print_graph(module, program, names, sources, call, result, wanted)
-    captured = Captured(text, constants, call, result, _aliases(names))
+    text = print_graph(module, program, names, sources, call, result, casting, wanted)
+    captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
+    captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
+    captured.device = DEVICE if has_autocast(program) else None
     if verify or (verify is None and can_verify(module, bound)):
-        captured.notes += verify_capture(module, bound, program, sources, constants, result)
+        captured.notes += verify_capture(module, bound, program, sources, constants, result, casting)
         captured.verified = not captured.notes
     captured.notes += notes_on_experts(module)
     return captured
@@ -97,6 +149,21 @@ def _result_tree(program: Any) -> Any:
 
 def _leaves(results: list[Any]) -> list[Any]:
     return [leaf.meta["val"] if isinstance(leaf, fx.Node) else leaf for leaf in results]
+
+
+def _kept(module: nn.Module, sources: Sources, precision: Precision | None) -> dict[str, torch.dtype]:
+    """A precision's masters, or else the dtype that a parameter has in the module."""
+    kept = {}
+    for name, node in sources.params.items():
+        parameter, read = module.get_parameter(name), node.meta["val"].dtype
+        dtype = precision.master if precision and read == precision.param else parameter.dtype
+        if dtype != read:
+            kept[name] = dtype
+    return kept
+
+
+def _say(autocast: tuple[tuple[str, torch.dtype], ...]) -> str:
+    return ", ".join(f"{dtype} on {device}" for device, dtype in autocast) or "off"
 
 
 def _aliases(names: Names) -> dict[str, str]:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import CaptureError
 from . import lines
+from .autocast import DEVICE, NOTE, Autocast, ambient
 from .simplify import NO_GRAD
 
 # PyTorch's own uses of Function under an operator that stays whole in the graph.
@@ -28,19 +29,22 @@ _HARMLESS = (
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
-    """Refuses custom Functions, backward passes and autocast in forward; notes lines on nodes.
+def guarded(device: str | None = None) -> Iterator[None]:
+    """Refuses custom Functions and backward passes in forward; notes lines and autocast on nodes.
+
+    `device` is the type of that which the model will run on, if that is known.
 
     The first refusal is raised at the end too, in case the model's code swallowed it.
     """
     refused: list[CaptureError] = []
     watch = _watch_functions(refused)
+    autocasts = _Autocasts(device, refused)
     with (
         mock.patch.object(FunctionMeta, "__getattribute__", watch, create=True),
         plain_checkpoint(),
-        _autocast_refused(refused),
+        autocasts.noted(),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
-        mock.patch.object(torch.fx.Graph, "create_node", _with_notes(torch.fx.Graph.create_node)),
+        mock.patch.object(torch.fx.Graph, "create_node", _with_notes(torch.fx.Graph.create_node, autocasts)),
     ):
         try:
             yield
@@ -104,43 +108,86 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
     return refuse
 
 
-@contextmanager
-def _autocast_refused(refused: list[CaptureError]) -> Iterator[None]:
-    """By what the model asks for: where the device is missing, PyTorch switches it off itself."""
-    original_init: Callable[..., None] = torch.autocast.__init__
-    original_enter: Callable[..., Any] = torch.autocast.__enter__
-    signature = inspect.signature(original_init)
+class _Autocasts:
+    """The autocast that each operator is traced under."""
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original_init(self, *args, **kwargs)
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        self._shardwright_asked = bool(bound.arguments["enabled"])
+    def __init__(self, device: str | None, refused: list[CaptureError]):
+        self._device, self._refused = device, refused
+        around = dict(ambient())
+        if set(around) - {DEVICE} or (around and device not in (None, DEVICE)):
+            self._refuse()
+        # A region around the model ends after it.
+        self._depth, self._regions = len(around), 0
+        self._now: list[Autocast | None] = [None]
+        if DEVICE in around:
+            self._now = [Autocast(around[DEVICE], 0, cached=True)]
 
-    def enter(self: Any) -> Any:
-        if getattr(self, "_shardwright_asked", self._enabled):
-            refused.append(autocast_error(lines.trace_of_caller(sys._getframe(1))))
-            raise refused[-1]
-        return original_enter(self)
+    @property
+    def now(self) -> Autocast | None:
+        return self._now[-1]
 
-    with (
-        mock.patch.object(torch.autocast, "__init__", init),
-        mock.patch.object(torch.autocast, "__enter__", enter),
-    ):
-        yield
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """By what the model asks for: where a device is missing, PyTorch switches it off itself."""
+        original_init: Callable[..., None] = torch.autocast.__init__
+        original_enter: Callable[..., Any] = torch.autocast.__enter__
+        original_exit: Callable[..., Any] = torch.autocast.__exit__
+        signature = inspect.signature(original_init)
+
+        def init(autocast: Any, *args: Any, **kwargs: Any) -> None:
+            original_init(autocast, *args, **kwargs)
+            bound = signature.bind(autocast, *args, **kwargs)
+            bound.apply_defaults()
+            autocast._shardwright_asked = bool(bound.arguments["enabled"])
+            autocast._shardwright_cached = bound.arguments["cache_enabled"] is not False
+
+        def enter(autocast: Any) -> Any:
+            asked = getattr(autocast, "_shardwright_asked", autocast._enabled)
+            self._enter(autocast, asked, getattr(autocast, "_shardwright_cached", True))
+            return original_enter(autocast)
+
+        def leave(autocast: Any, *error: Any) -> Any:
+            self._depth -= 1
+            self._now.pop()
+            return original_exit(autocast, *error)
+
+        with (
+            mock.patch.object(torch.autocast, "__init__", init),
+            mock.patch.object(torch.autocast, "__enter__", enter),
+            mock.patch.object(torch.autocast, "__exit__", leave),
+        ):
+            yield
+
+    def _enter(self, autocast: Any, asked: bool, cached: bool) -> None:
+        if asked and not self._is_known(autocast.device):
+            self._refuse()
+        self._regions += self._depth == 0
+        self._depth += 1
+        now = self.now
+        if autocast.device == DEVICE:
+            region = now.region if now else self._regions
+            now = Autocast(autocast.fast_dtype, region, cached) if autocast._enabled else None
+        self._now.append(now)
+
+    def _is_known(self, device: str) -> bool:
+        """What is asked of another device than the model runs on has no effect."""
+        return (device == DEVICE and self._device in (None, DEVICE)) or device != DEVICE == self._device
+
+    def _refuse(self) -> NoReturn:
+        error = CaptureError(
+            "SW0106",
+            "the model runs under the autocast of another device than the CPU",
+            place=lines.with_source(lines.trace_of_caller(sys._getframe(3))),
+            why="what autocast casts depends on the device, and capture sees what it does on the CPU",
+            fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
+        )
+        self._refused.append(error)
+        raise error
 
 
-def autocast_error(trace: str | None) -> CaptureError:
-    return CaptureError(
-        "SW0106",
-        "the model switches autocast on inside its forward",
-        place=lines.with_source(trace),
-        why="what autocast does depends on the device, which the graph does not know",
-        fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
-    )
-
-
-def _with_notes(original: Callable[..., torch.fx.Node]) -> Callable[..., torch.fx.Node]:
+def _with_notes(
+    original: Callable[..., torch.fx.Node], autocasts: _Autocasts
+) -> Callable[..., torch.fx.Node]:
     """Notes the model's line, where PyTorch would note its own, and whether gradients are on:
     PyTorch's regions lose that where they are nested. Its later passes copy both."""
 
@@ -148,6 +195,7 @@ def _with_notes(original: Callable[..., torch.fx.Node]) -> Callable[..., torch.f
         node = original(graph, *args, **kwargs)
         if node.op == "call_function":
             node.meta[NO_GRAD] = not torch.is_grad_enabled()
+            node.meta[NOTE] = autocasts.now
             node.stack_trace = lines.trace_of_caller(sys._getframe(1)) or None
         return node
 

@@ -23,7 +23,9 @@ class Fake:
     forward makes on the device of its input has a value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype_of: Callable[[Tensor], torch.dtype] = lambda tensor: tensor.dtype) -> None:
+        """`dtype_of` is that in which a parameter is seen."""
+        self._dtype_of = dtype_of
         env = ShapeEnv(tracked_fakes=[], trace_asserts=True)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
@@ -36,16 +38,17 @@ class Fake:
 
     def fresh(self, tensor: Tensor) -> Tensor:
         """The fake of an argument: a new one each time, so that equal arguments stay apart."""
-        return self._make(tensor).requires_grad_(tensor.requires_grad)
+        return self._make(tensor, tensor.dtype).requires_grad_(tensor.requires_grad)
 
-    def _make(self, tensor: Tensor) -> Tensor:
+    def _make(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         with self.mode, torch.no_grad():
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device="cpu")
 
     def _make_for_module(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(self._make(tensor), requires_grad=tensor.requires_grad)
-        return self._make(tensor)
+            made = self._make(tensor, self._dtype_of(tensor))
+            return nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return self._make(tensor, tensor.dtype)
 
     def attribute(self, known: set[int]) -> Callable[[Tensor], Tensor]:
         """For tensors outside the tables: they become constants, so their data must stay."""

@@ -17,6 +17,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from ..errors import CaptureError
 from . import lines
 from .assigned import assigned_names
+from .casts import Casting
 from .names import Names
 from .simplify import is_getitem, is_no_grad
 from .spec import CallSpec, ResultSpec
@@ -87,10 +88,11 @@ def print_graph(
     sources: Sources,
     call: CallSpec,
     result: ResultSpec,
+    casting: Casting,
     wanted: Sequence[bool],
 ) -> str:
     """``wanted`` says of which inputs the caller wants the gradient."""
-    return _Printer(module, program, names, sources, wanted).text(call, result)
+    return _Printer(module, program, names, sources, casting, wanted).text(call, result)
 
 
 class _Printer:
@@ -100,10 +102,11 @@ class _Printer:
         program: ExportedProgram,
         names: Names,
         sources: Sources,
+        casting: Casting,
         wanted: Sequence[bool],
     ) -> None:
         self.module = module
-        self.wanted = wanted
+        self.casting, self.wanted = casting, wanted
         self.program = program
         self.state = names
         self.sources = sources
@@ -138,7 +141,7 @@ class _Printer:
             param = self.module.get_parameter(first)
             node = self.sources.params.get(first)
             frozen = "" if param.requires_grad else " frozen"
-            typed = self.define_state(node, "p_" + first, param)
+            typed = self.define_state(node, "p_" + first, param, self.casting.read(param))
             found.append(f"param {typed} {' '.join(map(_quoted, group))}{frozen}")
         return found
 
@@ -147,7 +150,7 @@ class _Printer:
         for first in self.state.buffers:
             buffer = self.module.get_buffer(first)
             nodes = self.sources.buffers.get(first, [])
-            typed = self.define_state(nodes[0] if nodes else None, "b_" + first, buffer)
+            typed = self.define_state(nodes[0] if nodes else None, "b_" + first, buffer, buffer.dtype)
             self.tensors.update(dict.fromkeys(nodes, self.tensors[nodes[0]]))
             transient = "" if first in self.state.persistent else " transient"
             found.append(f"buffer {typed} {_quoted(first)}{transient}")
@@ -157,15 +160,17 @@ class _Printer:
         named = self.sources.constants.items()
         return [f"const {self.define(n, f'c_{i}')} {_quoted(name)}" for i, (name, n) in enumerate(named)]
 
-    def define_state(self, node: fx.Node | None, wanted: str, tensor: Tensor) -> str:
+    def define_state(self, node: fx.Node | None, wanted: str, tensor: Tensor, dtype: torch.dtype) -> str:
         name = self.fresh(wanted)
         if node is not None:
             self.tensors[node] = name
-        return _typed(name, tensor, None)
+            dtype = node.meta["val"].dtype
+        return _typed(name, tensor.shape, dtype, None)
 
     def define(self, node: fx.Node, wanted: str) -> str:
         self.tensors[node] = self.fresh(wanted)
-        return _typed(self.tensors[node], node.meta["val"], node)
+        value = node.meta["val"]
+        return _typed(self.tensors[node], value.shape, value.dtype, node)
 
     def fresh(self, wanted: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_]", "_", wanted)
@@ -288,11 +293,10 @@ def _target(node: fx.Node) -> str:
     )
 
 
-def _typed(name: str, tensor: Tensor, node: fx.Node | None) -> str:
-    sizes: Sequence[Any] = tensor.shape
+def _typed(name: str, sizes: Sequence[Any], dtype: torch.dtype, node: fx.Node | None) -> str:
     if not all(type(size) is int for size in sizes):
         raise data_dependent(lines.with_source(node.stack_trace) if node else None)
-    return f"%{name} {_dtype(tensor.dtype, node)}[{','.join(map(str, sizes))}]"
+    return f"%{name} {_dtype(dtype, node)}[{','.join(map(str, sizes))}]"
 
 
 def _dtype(dtype: torch.dtype, node: fx.Node | None) -> str:

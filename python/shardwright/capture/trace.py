@@ -18,14 +18,17 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import lines
+from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
+from .casts import Casting, cast_parameters
 from .experts import capturable, fuse_experts
-from .guard import autocast_error, guarded
+from .guard import guarded
 from .names import Names
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .swap import Fake, borrowed
 
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST_REGION = torch.ops.higher_order.wrap_with_autocast
+_LOGGERS = ("torch.fx", "torch._export", "torch.export", "torch._subclasses.fake_tensor")
 _DATA_DEPENDENT = (
     "GuardOnDataDependentSymNode",
     "DataDependentOutputException",
@@ -33,30 +36,44 @@ _DATA_DEPENDENT = (
 )
 
 
-def trace(module: nn.Module, names: Names, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
+def trace(
+    module: nn.Module,
+    names: Names,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    casting: Casting,
+    device: str | None = None,
+) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
-    program = _export(module, args, kwargs)
+    program = _export(module, args, kwargs, casting, device)
     _inline_regions(program)
+    with _quiet():
+        found = make_casts_explicit(program)
     _merge_ties(program, names)
     _refuse_hidden_mutation(program)
     _keep_detach(program)
     functional = _make_functional(program)
     _refuse_mutation(functional)
+    cast_parameters(functional, module, casting)
+    read_casts(functional)
     simplify(functional)
     fuse_experts(functional)
     sweep(functional.graph)
+    functional.graph_module.meta[NOTE] = found
     return functional
 
 
-def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    fake = Fake()
+def _export(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], casting: Casting, device: str | None
+) -> ExportedProgram:
+    fake = Fake(casting.computed)
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     fresh = pytree.tree_map_only(Tensor, fake.fresh, (tuple(args), dict(kwargs)))
     try:
         with (
             _quiet(),
             torch.enable_grad(),
-            guarded(),
+            guarded(device),
             capturable(module),
             borrowed(module, fake.once, fake.attribute(known)),
         ):
@@ -70,7 +87,7 @@ def _export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _make_functional(program: ExportedProgram) -> ExportedProgram:
     """Turns in-place operators into functional ones and leaves the others whole."""
     try:
-        with _quiet(), torch.enable_grad():
+        with _quiet(), torch.enable_grad(), no_autocast():
             functional: ExportedProgram = program.run_decompositions({})
     except Exception as error:
         raise _refusal(error) from error
@@ -80,7 +97,7 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """PyTorch tells much that our own errors tell better."""
-    loggers = [logging.getLogger(name) for name in ("torch.fx", "torch._export", "torch.export")]
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,8 +156,6 @@ def _inline_all(owner: fx.GraphModule) -> list[tuple[str, fx.Node]]:
     """The names of the regions' results, and the nodes that are there instead."""
     renamed = []
     for node in list(owner.graph.nodes):
-        if node.target is _AUTOCAST_REGION:
-            _refuse_autocast(owner, node)
         if node.target in (_GRAD_REGION, _AUTOCAST_REGION):
             renamed += _inline(owner, node)
     return renamed
@@ -179,15 +194,6 @@ def _copy_body(body: fx.GraphModule, call: fx.Node, operands: list[Any]) -> Sequ
             with call.graph.inserting_before(call):
                 copies[node] = call.graph.node_copy(node, copies.__getitem__)
     return results  # type: ignore[no-any-return]
-
-
-def _refuse_autocast(owner: fx.GraphModule, call: fx.Node) -> None:
-    _device, _dtype, enabled, *_ = call.args
-    if not enabled:
-        return
-    body, _ = _body(owner, call)
-    traces = [node.stack_trace for node in body.graph.nodes if node.stack_trace]
-    raise autocast_error(traces[0] if traces else None)
 
 
 # ---- mutation ------------------------------------------------------------------------------

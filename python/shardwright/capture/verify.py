@@ -15,6 +15,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
+from .autocast import no_autocast
+from .casts import Casting
 from .guard import plain_checkpoint
 from .lines import place_of_error
 from .simplify import is_no_grad
@@ -57,6 +59,7 @@ def verify_capture(
     sources: Sources,
     constants: dict[str, Tensor],
     result: ResultSpec,
+    casting: Casting,
 ) -> list[str]:
     """Raises where they differ; returns notes about what could not be compared."""
     if not can_verify(module, bound):
@@ -67,8 +70,8 @@ def verify_capture(
             fix="leave out `verify=True`, or capture a module with values",
         )
     with same_randomness(), torch.enable_grad():
-        expected = _expected(module, bound)
-        found = _run_graph(module, bound, program, sources, constants)
+        expected = _expected(module, bound, casting)
+        found = _run_graph(module, bound, program, sources, constants, casting)
     problem = _first_difference(found, expected)
     if problem is None:
         return []
@@ -83,9 +86,9 @@ def verify_capture(
     )
 
 
-def _expected(module: nn.Module, bound: inspect.BoundArguments) -> Results:
+def _expected(module: nn.Module, bound: inspect.BoundArguments, casting: Casting) -> Results:
     try:
-        return _run_module(module, bound)
+        return _run_module(module, bound, casting)
     except Exception as error:
         raise CaptureError(
             "SW0115",
@@ -96,17 +99,21 @@ def _expected(module: nn.Module, bound: inspect.BoundArguments) -> Results:
         ) from error
 
 
-def _run_module(module: nn.Module, bound: inspect.BoundArguments) -> Results:
+def _run_module(module: nn.Module, bound: inspect.BoundArguments, casting: Casting) -> Results:
     args, kwargs = _copies((bound.args, bound.kwargs))
     clones: dict[int, Tensor] = {}
 
     def table(tensor: Tensor) -> Tensor:
-        if isinstance(tensor, nn.Parameter):
-            return tensor
-        return clones.setdefault(id(tensor), tensor.detach().clone())
+        if id(tensor) not in clones:
+            is_param = isinstance(tensor, nn.Parameter)
+            clones[id(tensor)] = _read(tensor, casting) if is_param else tensor.detach().clone()
+        return clones[id(tensor)]
+
+    def attribute(tensor: Tensor) -> Tensor:
+        return table(tensor) if isinstance(tensor, nn.Parameter) else tensor
 
     torch.manual_seed(_SEED)
-    with borrowed(module, table), plain_checkpoint():
+    with borrowed(module, table, attribute), plain_checkpoint():
         leaves = pytree.tree_leaves(module(*args, **kwargs))
         results = Results(buffers={n: b.detach() for n, b in module.named_buffers()})
     outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
@@ -119,12 +126,13 @@ def _run_graph(
     program: ExportedProgram,
     sources: Sources,
     constants: dict[str, Tensor],
+    casting: Casting,
 ) -> Results:
     device = next((t.device for t in [*module.parameters(), *_tensors(bound)]), torch.device("cpu"))
     leaves = pytree.tree_leaves(_copies((bound.args, bound.kwargs)))
     values: dict[fx.Node, Any] = {}
     for name, node in sources.params.items():
-        values[node] = module.get_parameter(name)
+        values[node] = module.get_parameter(name).to(node.meta["val"].dtype)
     for name, nodes in sources.buffers.items():
         values.update(dict.fromkeys(nodes, module.get_buffer(name).detach().clone()))
     for name, node in sources.constants.items():
@@ -133,8 +141,14 @@ def _run_graph(
         values[node] = leaf
     torch.manual_seed(_SEED)
     flat = [values.get(node) for node in program.graph.nodes if node.op == "placeholder"]
-    outputs = _Interpreter(program.graph_module, device).run(*flat)
+    with no_autocast():
+        outputs = _Interpreter(program.graph_module, device).run(*flat)
     return _named_results(program, module, outputs, [t for t in leaves if isinstance(t, Tensor)])
+
+
+def _read(parameter: Tensor, casting: Casting) -> Tensor:
+    """The cast that a rank makes of what it keeps, and that of the graph."""
+    return parameter.to(casting.read(parameter)).to(casting.computed(parameter))
 
 
 def _user_inputs(program: ExportedProgram) -> Iterator[fx.Node]:

@@ -13,15 +13,24 @@ Kept = dict[tuple[int, torch.dtype], Tensor]
 
 
 class Bucket:
-    """Leaves of one dtype. Until `wait`, their gradients are on the way.
+    """Gradients of one dtype, sent in this or another. Until `wait` they are on the way.
 
     `kept` holds the buffers of earlier steps; fresh memory of this size costs more than the copy.
     """
 
-    def __init__(self, comm: Comm, leaves: Sequence[Tensor], ranks: Ranks, step: int, kept: Kept):
+    def __init__(
+        self,
+        comm: Comm,
+        leaves: Sequence[Tensor],
+        ranks: Ranks,
+        step: int,
+        kept: Kept,
+        dtype: torch.dtype | None = None,
+    ):
         self._leaves = leaves
         self._ids = {id(leaf) for leaf in leaves}
-        self._flat = _flattened(leaves, (step, leaves[0].dtype), kept)
+        self._dtype = gradient_dtype(leaves[0])
+        self._flat = _flattened(leaves, (step, dtype or self._dtype), kept)
         self._work = comm.all_reduce(self._flat, ranks, "sum") if self._flat.numel() else None
 
     def has(self, leaf: Tensor) -> bool:
@@ -33,14 +42,23 @@ class Bucket:
             self._work.wait()
         parts = torch.split(self._flat, [leaf.numel() for leaf in self._leaves])
         for leaf, part in zip(self._leaves, parts, strict=True):
-            leaf.grad = part.view(leaf.shape)
+            leaf.grad = part.view(leaf.shape).to(self._dtype)
+
+
+def gradient_dtype(leaf: Tensor) -> torch.dtype:
+    """A leaf that is a cast has gradients of the dtype that it was cast from."""
+    return leaf.grad_dtype or leaf.dtype
+
+
+def gradient_of(leaf: Tensor) -> Tensor:
+    """Zeros where none has arisen; the leaf gives its own up."""
+    grad, leaf.grad = leaf.grad, None
+    return torch.zeros_like(leaf, dtype=gradient_dtype(leaf)) if grad is None else grad
 
 
 def _flattened(leaves: Sequence[Tensor], key: tuple[int, torch.dtype], kept: Kept) -> Tensor:
-    """All gradients in one buffer, zeros where none has arisen; the leaves give theirs up."""
-    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-    for leaf in leaves:
-        leaf.grad = None
+    """All gradients in one buffer."""
+    grads = [gradient_of(leaf).to(key[1]) for leaf in leaves]
     if len(grads) == 1 and grads[0].is_contiguous():
         return grads[0].detach().view(-1)
     parts = [grad.reshape(-1) for grad in grads]

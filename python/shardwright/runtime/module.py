@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
+from ..precision import Precision
 from . import inputs as given_inputs
 from . import state
 from .agreement import Agreement
@@ -20,8 +21,9 @@ from .comm import Comm
 from .outside import differentiable, loss_of, pass_on, seeds_of
 from .parts import OutputPart, output_parts
 from .pieces import Pieces
-from .program import Program, TensorInfo
+from .program import Program, TensorInfo, kept_in
 from .run import Issued, Run
+from .scaling import LossScaling
 from .shards import AnySource, Shard, Shards
 from .variants import Captured, Compile, Variant, Variants
 from .watch import inside
@@ -32,6 +34,9 @@ class Positional:
     """Tensors in, tensors out."""
 
     structure: Hashable = None
+    precision: Precision | None = None
+    kept: Mapping[str, torch.dtype] = {}
+    device: str | None = None
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         return None, self.flatten(args, kwargs)
@@ -75,14 +80,29 @@ class ParallelModule(nn.Module):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
         such as `example`."""
         super().__init__()
+        captured = captured or Positional()
+        program = kept_in(program, captured.kept)
         refuse_another_world(program, comm)
+        _refuse_another_device(captured, comm)
         self.shards = Shards.loaded(program, comm.rank, source, comm.device)
+        precision = captured.precision
+        # Of float16; its state belongs to that of a training run.
+        self.loss_scaling = (
+            LossScaling(precision, comm, self.shards) if precision and precision.scales else None
+        )
         self.worker = Worker(
-            program, comm, self.shards, seed=seed, randomness=randomness, generator=generator
+            program,
+            comm,
+            self.shards,
+            seed=seed,
+            randomness=randomness,
+            generator=generator,
+            reduce=precision.reduce if precision else None,
+            scaling=self.loss_scaling,
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
-        first = Variant(self.worker, captured or Positional())
+        first = Variant(self.worker, captured)
         self.variants = Variants(first, training, skeleton, compile)
         names = first.captured.tensor_names(first.captured.structure)
         self.pieces: Pieces | None = Pieces(program, names) if inputs == "local" else None
@@ -142,13 +162,15 @@ class ParallelModule(nn.Module):
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
             last = {id(variant): at for at, variant in enumerate(chosen)}
             losses = []
+            step = object()
             for at, (variant, call) in enumerate(zip(chosen, calls, strict=True)):
-                run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True)
+                run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True, step=step)
                 losses.append(loss_of(run, outputs))
                 reduce = last[id(variant)] == at
                 gradients = run.backward(seeds_of(run, outputs, scale), reduce=reduce)
                 variant.after(gradients=reduce)
                 pass_on(call.tensors, gradients)
+            self._agree_about_overflow()
             self._count(variant)
             self._agreement.count_step()
         found = [loss.detach() for loss in losses if loss is not None]
@@ -191,12 +213,16 @@ class ParallelModule(nn.Module):
         aliases: Mapping[str, str] = getattr(self.variants.first.captured, "buffer_aliases", {})
         return [*tensor.names, *(name for name, first in aliases.items() if first in tensor.names)]
 
-    def clock(self) -> dict[str, int]:
-        """What the next step's random numbers depend on, besides the program."""
-        return {"step": self.step, "seed": self.worker.seed}
+    def clock(self) -> dict[str, Any]:
+        """What the next step depends on, besides the program and the parameters: the key of its random
+        numbers, and how its loss is scaled."""
+        scaling = {"loss_scaling": self.loss_scaling.state_dict()} if self.loss_scaling else {}
+        return {"step": self.step, "seed": self.worker.seed, **scaling}
 
-    def set_clock(self, clock: Mapping[str, int]) -> None:
+    def set_clock(self, clock: Mapping[str, Any]) -> None:
         self.step = clock["step"]
+        if self.loss_scaling and "loss_scaling" in clock:
+            self.loss_scaling.load_state_dict(clock["loss_scaling"])
         for worker in self.variants.workers():
             worker.seed = clock["seed"]
 
@@ -229,11 +255,18 @@ class ParallelModule(nn.Module):
         return f"{program.model}, plan {program.plan}, rank {self.comm.rank} of {program.world}"
 
     def _forward(
-        self, variant: Variant, tensors: list[Tensor], *, micro_batch: int, saving: bool
+        self,
+        variant: Variant,
+        tensors: list[Tensor],
+        *,
+        micro_batch: int,
+        saving: bool,
+        step: object = None,
     ) -> tuple[Run, list[Any]]:
         variant.before()
         worker = variant.worker
-        run = Run(worker, worker.masks(self.step, micro_batch), self.issued, saving=saving)
+        masks = worker.masks(self.step, micro_batch)
+        run = Run(worker, masks, self.issued, saving=saving, step=step)
         outputs = run.forward(given_inputs.parts(worker, tensors, self.inputs))
         variant.after(gradients=False)
         return run, outputs
@@ -265,7 +298,12 @@ class ParallelModule(nn.Module):
     def _end(self, variant: Variant) -> None:
         """After a backward that the caller has started."""
         variant.after(gradients=True)
+        self._agree_about_overflow()
         self._agreement.count_step()
+
+    def _agree_about_overflow(self) -> None:
+        if self.loss_scaling:
+            self.loss_scaling.after_backward()
 
     def _count(self, variant: Variant) -> None:
         """An evaluation between two steps must not change the masks of the second."""
@@ -285,6 +323,16 @@ def _refuse_other_inputs(program: Program, given: str) -> None:
             f'the program is for inputs="{program.given}", not "{given}"',
             why="the gradient of an input is that of the whole, or that of the rank's part",
             fix=f'compile it with inputs="{given}"',
+        )
+
+
+def _refuse_another_device(captured: Captured, comm: Comm) -> None:
+    if captured.device not in (None, comm.device.type):
+        raise RuntimeFault(
+            "SW0767",
+            f"the program is for devices of type {captured.device!r}, and runs on {comm.device.type!r}",
+            why="the model uses autocast, which casts other operators on other devices",
+            fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
         )
 
 

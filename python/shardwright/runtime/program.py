@@ -9,7 +9,7 @@ import linecache
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +53,8 @@ class TensorInfo:
     position: int = -1
     # Of an input: whether the caller gets its gradient, if there is one.
     grad: bool = False
+    # What a forward reads of a parameter, where it is kept in another dtype.
+    read_as: torch.dtype | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -195,6 +197,18 @@ class Program:
 
     def saved_tensors(self) -> list[TensorInfo]:
         return [tensor for tensor in self.tensors.values() if tensor.saved]
+
+
+def kept_in(program: Program, kept: Mapping[str, torch.dtype]) -> Program:
+    """The program, over parameters that are kept in other dtypes, by name, than forwards read."""
+
+    def keep(tensor: TensorInfo) -> TensorInfo:
+        dtype = next((kept[name] for name in tensor.names if name in kept), tensor.dtype)
+        return tensor if tensor.kind != "param" else replace(tensor, dtype=dtype, read_as=tensor.dtype)
+
+    if not kept:
+        return program
+    return replace(program, tensors={number: keep(tensor) for number, tensor in program.tensors.items()})
 
 
 def load_program(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import RuntimeFault
 from . import collectives
-from .buckets import Bucket
+from .buckets import Bucket, gradient_dtype, gradient_of
 from .calls import Saved, call_forgetting, call_saving, match
 from .exchange import exchange
 from .randomness import Masks
@@ -38,12 +38,15 @@ def current_run() -> Run:
 
 
 class Run:
-    def __init__(self, worker: Worker, masks: Masks, issued: list[Issued], *, saving: bool):
+    def __init__(
+        self, worker: Worker, masks: Masks, issued: list[Issued], *, saving: bool, step: object = None
+    ):
+        """Runs of one `step` follow each other without a change of parameters."""
         self.worker, self.comm = worker, worker.comm
         self.masks = masks
         # What was really communicated: step, kind, and the bytes that this rank gave.
         self.issued = issued
-        self.leaves = worker.shards.leaves()
+        self.leaves = worker.shards.leaves(step)
         self._saving = saving
         self._saved: dict[int, Saved] = {}
         self._last = -1
@@ -57,7 +60,7 @@ class Run:
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """Outputs in the graph's order; `None` for those that do not leave."""
         worker = self.worker
-        with torch.enable_grad() if self._saving else torch.no_grad():
+        with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
         self._state = "forwarded"
         return _listed(outputs, len(worker.role.outputs))
@@ -71,12 +74,16 @@ class Run:
         self._begin_backward()
         self._reducing = reduce
         worker = self.worker
-        with torch.no_grad():
+        if worker.scaling:
+            seeds = worker.scaling.scaled(seeds)
+        with torch.no_grad(), _no_autocast(self.comm.device):
             found = worker.code.backward(  # type: ignore[misc]
                 self, self.leaves.tree, worker.constants, *seeds
             )
             if reduce:
                 self._settle()
+                if worker.scaling:
+                    self._unscale(worker.scaling.scale)
                 worker.shards.take_gradients(self.leaves)
                 for shard, grad in self._of_shards.items():
                     worker.shards.add_gradient(shard, grad)
@@ -176,22 +183,22 @@ class Run:
     def reduce_gradients(self, step: int, group: int, leaves: Sequence[Tensor]) -> None:
         if not self._reducing:
             return
-        ranks = self._begin(step, "reduce_gradients", sum(leaf.nbytes for leaf in leaves), group)
+        ranks = self._begin(step, "reduce_gradients", sum(map(self._sent, leaves)), group)
         if any(bucket.has(leaf) for bucket in self._buckets for leaf in leaves):
             self._settle()
-        dtypes = list(dict.fromkeys(leaf.dtype for leaf in leaves))
+        dtypes = list(dict.fromkeys(map(gradient_dtype, leaves)))
         for dtype in dtypes if len(ranks) > 1 else []:
-            own = [leaf for leaf in leaves if leaf.dtype == dtype]
-            self._buckets.append(Bucket(self.comm, own, ranks, step, self.worker.kept))
+            own = [leaf for leaf in leaves if gradient_dtype(leaf) == dtype]
+            sent = self.worker.reduce
+            self._buckets.append(Bucket(self.comm, own, ranks, step, self.worker.kept, sent))
 
     def exchange_gradients(self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
         if not self._reducing:
             return
         self._settle()
-        grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-        for leaf in leaves:
-            leaf.grad = None
-        targets = self._exchange(step, "exchange_gradients", grads)
+        reduce = self.worker.reduce
+        grads = [gradient_of(leaf).to(reduce or gradient_dtype(leaf)) for leaf in leaves]
+        targets = self._exchange(step, "exchange_gradients", grads, reduce)
         for shard, target in zip(shards, targets, strict=True):
             before = self._of_shards.get(shard)
             # A target may be a view of a message; a shard's gradient is its own.
@@ -202,12 +209,19 @@ class Run:
 
     # Inside.
 
-    def _exchange(self, step: int, kind: str, xs: Sequence[Tensor]) -> list[Tensor]:
+    def _exchange(
+        self, step: int, kind: str, xs: Sequence[Tensor], dtype: torch.dtype | None = None
+    ) -> list[Tensor]:
         part = self.worker.part(step)
-        dtype = xs[0].dtype if xs else self.worker.exchange_dtype(step)
+        dtype = dtype or (xs[0].dtype if xs else self.worker.exchange_dtype(step))
         self._begin(step, kind, part.bytes_sent(self.comm.rank, dtype.itemsize))
         with torch.no_grad():
             return exchange(self.comm, part, xs, dtype)
+
+    def _sent(self, leaf: Tensor) -> int:
+        """The bytes of its gradient in a message."""
+        dtype = self.worker.reduce or gradient_dtype(leaf)
+        return leaf.numel() * dtype.itemsize
 
     def _begin(self, step: int, kind: str, size: int, group: int | None = None) -> tuple[int, ...]:
         """Every rank issues its communications in the one order of their steps."""
@@ -225,6 +239,11 @@ class Run:
     def _marked(self, y: Tensor, needs_grad: bool) -> Tensor:
         differentiable = y.is_floating_point() or y.is_complex()
         return y.detach().requires_grad_(needs_grad and differentiable and torch.is_grad_enabled())
+
+    def _unscale(self, scale: float) -> None:
+        for grad in (*(leaf.grad for leaf in self.leaves.tensors), *self._of_shards.values()):
+            if grad is not None:
+                grad.mul_(1 / scale)
 
     def _settle(self) -> None:
         for bucket in self._buckets:
@@ -257,6 +276,12 @@ class Run:
                 yield
         finally:
             _current.reset(token)
+
+
+def _no_autocast(device: torch.device) -> Any:
+    """What autocast casts around a call is in the program."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def _listed(outputs: Any, count: int) -> list[Any]:

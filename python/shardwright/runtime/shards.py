@@ -2,7 +2,8 @@
 
 A *shard* is held between steps; a rank never holds more of a tensor. A *leaf* is what the code
 reads: all or part of a shard, detached, with its own gradient. Leaves share the shard's memory
-wherever the part is a view; other leaves are copied afresh for each forward.
+wherever the part is a view; other leaves are copied afresh for each forward. Where the code reads
+another dtype than is kept, a leaf is a cast, and its gradient has the dtype that is kept.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Shards:
         wanted = [(program.tensors[number], region) for number, region in self.table.shards]
         self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
         self._leaves: Leaves | None = None
+        self._step: object = None
         self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
     @staticmethod
@@ -91,10 +93,14 @@ class Shards:
 
         return Shards(program, rank, make)
 
-    def leaves(self) -> Leaves:
-        """The leaves for a forward. Those whose shard has got other memory are made again."""
+    def leaves(self, step: object = None) -> Leaves:
+        """The leaves for a forward. Those whose shard has got other memory are made again.
+
+        So are casts, unless it is still the same step: nothing tells all writing into a shard's memory.
+        """
         old = self._leaves
-        made = [self._leaf(at, old) for at in range(len(self.table.leaves))]
+        same, self._step = step is not None and step is self._step, step
+        made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
         if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
             self._leaves = old = Leaves(self._tree(made), made, pointers)
@@ -115,14 +121,20 @@ class Shards:
     def _shard_of(self, leaf: int) -> Shard:
         return self.held[self.table.leaves[leaf][0]]
 
-    def _leaf(self, at: int, old: Leaves | None) -> Tensor:
+    def _leaf(self, at: int, old: Leaves | None, same_step: bool) -> Tensor:
         shard, part = self._shard_of(at), self._part(at)
         base = shard.data.detach()
         pointer = base.data_ptr()
-        if old and old.pointers[at] == pointer and (part is None or _is_view(old.tensors[at], base)):
-            return old.tensors[at]
+        read_as = shard.tensor.read_as or base.dtype
+        is_cast = read_as != base.dtype
+        if old and old.pointers[at] == pointer:
+            alive = same_step if is_cast else part is None or _is_view(old.tensors[at], base)
+            if alive:
+                return old.tensors[at]
         leaf = base if part is None else cut(base, shard.factors, part)
-        leaf.requires_grad_(shard.tensor.trainable)
+        leaf = leaf.to(read_as).requires_grad_(shard.tensor.trainable)
+        if is_cast and shard.tensor.trainable:
+            leaf.grad_dtype = base.dtype
         if old and old.tensors[at].grad is not None:  # a micro-batch has left its gradient here
             leaf.grad = old.tensors[at].grad
         return leaf
@@ -152,6 +164,7 @@ class Shards:
         if not data.requires_grad:
             return
         with torch.no_grad():
+            grad = grad.to(data.dtype)
             if part is None and data.grad is None:
                 data.grad = grad
             elif part is None:

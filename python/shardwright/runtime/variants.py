@@ -13,14 +13,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault, ShardwrightError
+from ..precision import Precision
 from .borrowing import Borrowed
 from .inputs import Call, fits, refuse_other_dtypes
 from .parts import asks_for_more
 from .pieces import refuse_misfits
-from .program import Program
+from .program import Program, kept_in
 from .worker import Worker
 
 # From here on a user should hear that every shape costs a compilation.
@@ -29,6 +31,18 @@ MANY = 8
 
 class Captured(Protocol):
     """How the model is called: between its arguments and results, and lists of tensors."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """What gradients are reduced in, and whether the loss is scaled."""
+
+    @property
+    def kept(self) -> Mapping[str, torch.dtype]:
+        """Dtypes of parameters, by name, that are not those of the program."""
+
+    @property
+    def device(self) -> str | None:
+        """The type of the devices that the program is for, if it is not for all."""
 
     @property
     def structure(self) -> Hashable:
@@ -151,8 +165,9 @@ class Variants:
 
     def _made(self, made: Made) -> Variant:
         first = self.first.worker
-        borrowed = Borrowed(made.program, first.shards, first.comm, made.constants)
-        worker = first.sharing(made.program, borrowed.shards)
+        program = kept_in(made.program, made.captured.kept)
+        borrowed = Borrowed(program, first.shards, first.comm, made.constants)
+        worker = first.sharing(program, borrowed.shards)
         return Variant(worker, made.captured, borrowed if borrowed.tensors else None)
 
     def _warn_of_many(self) -> None:

@@ -10,6 +10,7 @@ from .comm import Comm
 from .exchange import Part, part_of
 from .program import Program
 from .randomness import MODES, Masks, keyed_masks, single_device_masks
+from .scaling import LossScaling
 from .shards import Shards
 
 
@@ -34,13 +35,24 @@ class Worker:
         seed: int = 0,
         randomness: str = "keyed",
         generator: torch.Generator | None = None,
+        reduce: torch.dtype | None = None,
+        scaling: LossScaling | None = None,
     ):
+        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own."""
         if randomness not in MODES:
             raise RuntimeFault(
                 "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
             )
+        if scaling and any(role.gradients for role in program.roles):
+            raise RuntimeFault(
+                "SW0768",
+                "an input requires a gradient, and float16 scales the loss",
+                why="outside of the program gradients are not scaled, and small ones would be lost on the way",
+                fix='take precision="bf16", or detach the input',
+            )
         self.program, self.comm, self.shards = program, comm, shards
         self.seed, self.randomness = seed, randomness
+        self.reduce, self.scaling = reduce, scaling
         self.generator = generator or torch.default_generator
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
@@ -59,6 +71,8 @@ class Worker:
             seed=self.seed,
             randomness=self.randomness,
             generator=self.generator,
+            reduce=self.reduce,
+            scaling=self.scaling,
         )
 
     def masks(self, step: int, micro_batch: int) -> Masks:
@@ -73,4 +87,6 @@ class Worker:
         return self._parts[step]
 
     def exchange_dtype(self, step: int) -> torch.dtype:
-        return self.program.tensors[self.program.exchanges[step].tensor].dtype
+        """Of the values that a rank without any receives."""
+        tensor = self.program.tensors[self.program.exchanges[step].tensor]
+        return tensor.read_as or tensor.dtype

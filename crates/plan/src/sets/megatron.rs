@@ -6,7 +6,7 @@
 //! or in an operator with its own algorithm, is no part of an input, and that every operator it
 //! passes may split.
 
-use graph::{OpId, Source};
+use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction};
 
 use super::{Model, Set};
@@ -69,18 +69,29 @@ fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {
 /// embedding has of its own, if no projection shares it.
 fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let inputs = model.graph.op(op).inputs();
-    let source = |t: &graph::TensorId| &model.graph.tensor(*t).source;
+    let is_input = |t: &TensorId| matches!(model.graph.tensor(*t).source, Source::Input { .. });
     let carriers = model.analysis.op(op).inputs.iter().zip(&inputs).filter(|(c, _)| c.contains(&Some(index)));
-    inputs.iter().any(|t| matches!(source(t), Source::Input { .. }))
-        && carriers.map(|(_, t)| source(t)).all(|s| matches!(s, Source::Param { .. }))
+    inputs.iter().any(is_input) && carriers.into_iter().all(|(_, t)| is_weight(model, *t))
 }
 
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.
 fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let dims = model.analysis.op(op);
     let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum));
-    let weight = |(tensor, carried): (graph::TensorId, &Vec<Option<usize>>)| {
-        matches!(model.graph.tensor(tensor).source, Source::Param { .. }) && carried.contains(&Some(index))
+    let weight = |(tensor, carried): (TensorId, &Vec<Option<usize>>)| {
+        is_weight(model, tensor) && carried.contains(&Some(index))
     };
     contracts && model.graph.op(op).inputs().into_iter().zip(&dims.inputs).any(weight)
+}
+
+/// A parameter, or what is made of one parameter alone, such as a cast of it.
+fn is_weight(model: &Model<'_>, tensor: TensorId) -> bool {
+    match model.graph.tensor(tensor).source {
+        Source::Param { .. } => true,
+        Source::Op { op, .. } => match model.graph.op(op).inputs()[..] {
+            [only] => is_weight(model, only),
+            _ => false,
+        },
+        _ => false,
+    }
 }
