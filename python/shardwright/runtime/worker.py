@@ -47,7 +47,7 @@ class Worker:
             raise RuntimeFault(
                 "SW0768",
                 "an input requires a gradient, and float16 scales the loss",
-                why="outside of the program gradients are not scaled, and small ones would be lost on the way",
+                why="outside of the program gradients are not scaled, and small ones would be lost",
                 fix='take precision="bf16", or detach the input',
             )
         self.program, self.comm, self.shards = program, comm, shards
