@@ -241,3 +241,32 @@ def test_other_models_have_no_save_pretrained(tmp_path: Path) -> None:
     module, args = models.mlp()
     with pytest.raises(sw.RuntimeFault, match=r"SW0753.*Mlp cannot be saved for `from_pretrained`"):
         sw.parallelize(module, args, plan="replicate").save_pretrained(tmp_path)
+
+
+def test_experts_that_are_stored_one_by_one_are_loaded_together(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = transformers.MixtralConfig(
+        **SIZES, num_key_value_heads=2, num_local_experts=4, use_cache=False, experts_implementation="eager"
+    )
+    plain = transformers.MixtralForCausalLM(config).train()
+    model = sw.parallelize(plain, (), batch(), plan="replicate", cache=False)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert_same(loaded.state_dict(), plain.state_dict())
+
+
+def save_in_process(rank: int, folder: str) -> dict[str, Tensor]:
+    module, args = models.gpt()
+    model = sw.parallelize(skeleton_of(module), args, plan="megatron", weights=module.state_dict())
+    sw.save_safetensors(model, folder, "40KB")
+    return model.full_state_dict(rank0_only=True)
+
+
+@pytest.mark.processes
+def test_processes_send_their_parts_to_rank_0(tmp_path: Path) -> None:
+    found = sw.launch(save_in_process, 2, (str(tmp_path),), timeout=300)
+    expected = models.gpt()[0].state_dict()
+    assert_same(found, expected)
+    loaded = {name: x for file in tmp_path.glob("*.safetensors") for name, x in load_file(file).items()}
+    del expected["lm_head.weight"]
+    assert_same(loaded, expected)
