@@ -230,17 +230,3 @@ def test_a_model_that_computes_partly_in_float32() -> None:
     for name, gradient in expected.gradients.items():
         gap = float((found.gradients[name] - gradient).norm())
         assert gap <= 1e-5 * max(float(gradient.norm()), 1e-3), name
-
-
-def test_a_model_that_would_return_a_cache_is_called_as_it_is() -> None:
-    """`use_cache` is what configs ask for by default; the model has it again after capture."""
-    module, args, kwargs = zoo.llama()
-    module.config.use_cache = True
-    with zoo.widened():
-        captured = capture(module, args, kwargs)
-        expected = module(*args, **kwargs)
-    assert module.config.use_cache
-    assert expected.past_key_values is not None
-    assert any("use_cache" in note for note in captured.notes)
-    names = captured.output_names()
-    assert "logits" in names and not any("past" in name for name in names)

@@ -12,8 +12,6 @@ from torch import Tensor, fx, nn
 from ..errors import CaptureError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
-from .caches import notes as notes_on_caches
-from .caches import without_caches
 from .casts import Casting
 from .experts import notes as notes_on_experts
 from .names import Names
@@ -123,20 +121,6 @@ def capture(
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
     The module is as before afterwards.
     """
-    with without_caches(module):
-        captured = _captured(module, args, kwargs, verify, precision, device)
-    captured.notes += notes_on_caches(module) + notes_on_experts(module)
-    return captured
-
-
-def _captured(
-    module: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    verify: bool | None,
-    precision: Precision | None,
-    device: str | None,
-) -> Captured:
     if precision:
         args, kwargs = precision.cast((args, kwargs or {}))
     call = CallSpec.of_call(module.forward, args, kwargs or {})
@@ -155,6 +139,7 @@ def _captured(
     if verify or (verify is None and can_verify(module, bound)):
         captured.notes += verify_capture(module, bound, program, sources, constants, result, casting)
         captured.verified = not captured.notes
+    captured.notes += notes_on_experts(module)
     return captured
 
 
