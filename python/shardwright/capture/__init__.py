@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import BoundArguments
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from ..errors import CaptureError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
-from .experts import notes as notes_on_experts
 from .names import Names
+from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import results_of, trace
@@ -125,13 +126,28 @@ def capture(
         args, kwargs = precision.cast((args, kwargs or {}))
     call = CallSpec.of_call(module.forward, args, kwargs or {})
     bound = call.bind(args, kwargs or {})
+    said = notes(module)
+    with without_cache(module, bound.arguments):
+        captured = _capture(module, call, bound, verify, precision, device)
+    captured.notes += said
+    return captured
+
+
+def _capture(
+    module: nn.Module,
+    call: CallSpec,
+    bound: BoundArguments,
+    verify: bool | None,
+    precision: Precision | None,
+    device: str | None,
+) -> Captured:
     names = Names.of(module)
     casting = Casting(module, precision)
     program = trace(module, names, bound.args, bound.kwargs, casting, device)
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     constants = constants_of(program, sources)
-    wanted = [tensor.requires_grad for tensor in call.flatten(args, kwargs)]
+    wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
@@ -139,7 +155,6 @@ def capture(
     if verify or (verify is None and can_verify(module, bound)):
         captured.notes += verify_capture(module, bound, program, sources, constants, result, casting)
         captured.verified = not captured.notes
-    captured.notes += notes_on_experts(module)
     return captured
 
 

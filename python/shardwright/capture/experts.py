@@ -1,45 +1,20 @@
-"""Models with experts: which form of them is captured, and how it is held in the graph.
+"""Models with experts multiply each token with the matrices of its own experts.
 
-Transformers computes experts in one of several ways, named in the config. Only the one that multiplies
-each token with the matrices of its own experts has a graph that does not depend on the tokens, so
-that one is captured. As it stands it copies a matrix for each token; the graph holds it as one operator
-that does not.
+As it is captured, that copies a matrix for each token; the graph holds it as one operator that does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from .. import library  # noqa: F401  (registers the operator)
 from .simplify import insert, is_no_grad, replace
 
 _ATEN = torch.ops.aten
-_CAPTURED = "batched_mm"
-_FIELD = "_experts_implementation"
-
-
-@contextmanager
-def capturable(module: nn.Module) -> Iterator[None]:
-    """For a while, experts are computed in the way that can be captured."""
-    saved = [(config, _stored(config), getattr(config, _stored(config))) for config in _others(module)]
-    try:
-        for config, name, _ in saved:
-            setattr(config, name, _CAPTURED)
-        yield
-    finally:
-        for config, name, value in saved:
-            setattr(config, name, value)
-
-
-def notes(module: nn.Module) -> list[str]:
-    ways = sorted({str(getattr(config, _FIELD)) for config in _others(module)})
-    return [f"experts are captured as `{_CAPTURED}`, which computes the same as `{way}`" for way in ways]
 
 
 def fuse_experts(program: ExportedProgram) -> None:
@@ -49,22 +24,6 @@ def fuse_experts(program: ExportedProgram) -> None:
             found = _looked_up(node)
             if found is not None:
                 _fuse(program, node, *found)
-
-
-def _others(module: nn.Module) -> list[Any]:
-    """The configs of experts that are computed in another way."""
-    configs: dict[int, Any] = {}
-    for part in module.modules():
-        config = getattr(part, "config", None)
-        is_experts = hasattr(part, "is_transposed") and hasattr(part, "has_gate")
-        if is_experts and getattr(config, _FIELD, _CAPTURED) != _CAPTURED:
-            configs.setdefault(id(config), config)
-    return list(configs.values())
-
-
-def _stored(config: Any) -> str:
-    """The attribute behind the property, which would set those of other configs too."""
-    return _FIELD + "_internal" if hasattr(config, _FIELD + "_internal") else _FIELD
 
 
 def _looked_up(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:

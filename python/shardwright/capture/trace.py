@@ -20,9 +20,10 @@ from ..errors import CaptureError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .casts import Casting, cast_parameters
-from .experts import capturable, fuse_experts
+from .experts import fuse_experts
 from .guard import guarded
 from .names import Names
+from .settings import capturable_experts
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .swap import Fake, borrowed
 
@@ -74,7 +75,7 @@ def _export(
             _quiet(),
             torch.enable_grad(),
             guarded(device),
-            capturable(module),
+            capturable_experts(module),
             borrowed(module, fake.once, fake.attribute(known)),
         ):
             return torch.export.export(module, *fresh, strict=False)
