@@ -671,3 +671,47 @@ def test_a_rank_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path: Path) 
     losses, full = sw.launch(train_in_process, 2, ("data", path, "resume"), timeout=200)
     expected = uninterrupted("gpt")
     assert_equal(finished(losses, full, {}), expected)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_masters_and_loss_scale_are_resumed(precision: str, tmp_path: Path) -> None:
+    """Float32 masters, bit by bit, whatever the plan; the run goes on as that of the same plan."""
+    module, args = models.gpt()
+    module = module.float()
+    given = batches(args)
+
+    def started(comm: Any, plan: str) -> tuple[ParallelModule, torch.optim.Optimizer]:
+        parallel = sw.parallelize(copy.deepcopy(module), args, plan=plan, precision=precision, comm=comm)
+        return parallel, adamw(parallel)
+
+    def trained(parallel: ParallelModule, optimizer: Any, some: list[tuple[Any, ...]]) -> list[float]:
+        losses = []
+        for batch in some:
+            optimizer.zero_grad()
+            losses.append(float(parallel.train_step(batch)))  # type: ignore[arg-type]
+            optimizer.step()
+        return losses
+
+    def whole(rank: int, comm: Any) -> Any:
+        parallel, optimizer = started(comm, "data")
+        trained(parallel, optimizer, given[:BEFORE])
+        sw.save(parallel, optimizer, tmp_path)
+        saved = {name: x.clone() for name, x in parallel.full_state_dict().items()}
+        return saved, parallel.clock(), trained(parallel, optimizer, given[BEFORE:])
+
+    def rest(plan: str) -> Callable[[int, Any], Any]:
+        def body(rank: int, comm: Any) -> Any:
+            parallel, optimizer = started(comm, plan)
+            sw.load(parallel, optimizer, tmp_path)
+            return parallel.full_state_dict(), parallel.clock(), trained(parallel, optimizer, given[BEFORE:])
+
+        return body
+
+    saved, clock, losses = run_local(2, whole)[0]
+    for plan in ("data", "megatron"):
+        found, resumed, after = run_local(2, rest(plan))[0]
+        assert resumed == clock
+        for name, value in saved.items():
+            assert value.dtype == torch.float32
+            assert torch.equal(found[name], value), name
+        assert after == losses if plan == "data" else after == pytest.approx(losses, rel=2e-2)
