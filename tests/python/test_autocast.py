@@ -17,7 +17,6 @@ import shardwright as sw
 from shardwright import CaptureError
 from shardwright.capture import capture
 from shardwright.compiling import compile_model, sources
-from shardwright.further import compiler_of, skeleton_of
 from shardwright.runtime import ParallelModule, load_program, run_local
 
 torch.set_num_threads(1)
@@ -260,14 +259,13 @@ def test_training_under_autocast_inside(name: str, plan: str, devices: int) -> N
     truth = {f"inner.{n}": x for n, x in exact.state_dict().items() if x.is_floating_point()}
     losses = steps(plain, torch.optim.SGD(plain.parameters(), lr=0.05), one_device(plain, *args))
     theirs = error(dict(plain.state_dict()), truth)
-    bundle, compiled = compile_model(module, args, plan=plan, devices=devices)
-    program = load_program(bundle.files, world=devices)
+    _, compiled = compile_model(module, args, plan=plan, devices=devices)
     if plan == "data":
         kinds = [kind for kind in compiled.counts[0] if kind.startswith("backward")]
         assert set(kinds) <= {"backward reduce_gradients", "backward all_reduce"}
 
     def rank(_: int, comm: Any) -> tuple[list[float], dict[str, Tensor]]:
-        model = ParallelModule(program, comm, sources(module, bundle.captured), bundle.captured)
+        model = sw.parallelize(module, args, plan=plan, comm=comm)
         sgd = sw.optimizer(model, torch.optim.SGD, lr=0.05)
         found = steps(model, sgd, lambda: model.train_step(args))
         return found, model.full_state_dict()
@@ -287,15 +285,7 @@ def test_another_autocast_around_a_call_is_another_program() -> None:
     plain = module(*args)
     program = load_program(bundle.files, world=2)
 
-    def rank(_: int, comm: Any, compiles: bool) -> list[Tensor]:
-        model = ParallelModule(
-            program,
-            comm,
-            sources(module, bundle.captured),
-            bundle.captured,
-            skeleton=skeleton_of(module) if compiles else None,
-            compile=compiler_of(comm, bundle.basis, "loss") if compiles else None,
-        )
+    def calls(model: ParallelModule) -> list[Tensor]:
         found = []
         for around in (torch.autocast("cpu", dtype=BF16), nullcontext()):
             with around:
@@ -303,13 +293,22 @@ def test_another_autocast_around_a_call_is_another_program() -> None:
                 found[-1].backward()
         return found
 
-    for under, outside in run_local(2, lambda at, comm: rank(at, comm, True)):
+    def compiling(_: int, comm: Any) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=BF16):
+            model = sw.parallelize(module, args, comm=comm)
+        return calls(model)
+
+    def alone(_: int, comm: Any) -> list[Tensor]:
+        values = sources(module, bundle.captured)
+        return calls(ParallelModule(program, comm, values, bundle.captured))
+
+    for under, outside in run_local(2, compiling):
         assert under.dtype == BF16
         assert float(under) == pytest.approx(float(expected), rel=2e-2, abs=1e-2)
         assert outside.dtype == FP32
         assert float(outside) == pytest.approx(float(plain), rel=1e-5)
     with pytest.raises(CaptureError, match=r"SW0131.*another autocast"):
-        run_local(2, lambda at, comm: rank(at, comm, False))
+        run_local(2, alone)
 
 
 def test_a_program_without_autocast_is_not_touched_by_one() -> None:

@@ -16,10 +16,9 @@ import equality
 import models
 import shardwright as sw
 from shardwright import Precision, RuntimeFault
-from shardwright.compiling import compile_model, sources
-from shardwright.further import compiler_of, skeleton_of
+from shardwright.compiling import compile_model
 from shardwright.precision import precision_of
-from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.runtime import ParallelModule, run_local
 
 torch.set_num_threads(1)
 
@@ -36,20 +35,8 @@ def on_ranks(
     precision: Given,
     body: Callable[[ParallelModule], Any],
 ) -> list[Any]:
-    bundle, _ = compile_model(module, args, plan=plan, devices=devices, precision=precision)
-    program = load_program(bundle.files, world=devices)
-
     def rank(_: int, comm: Any) -> Any:
-        model = ParallelModule(
-            program,
-            comm,
-            sources(module, bundle.captured),
-            bundle.captured,
-            training=module.training,
-            skeleton=skeleton_of(module),
-            compile=compiler_of(comm, bundle.basis, "loss", precision),
-        )
-        return body(model)
+        return body(sw.parallelize(module, tuple(args), plan=plan, precision=precision, comm=comm))
 
     return run_local(devices, rank)
 
