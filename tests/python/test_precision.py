@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,6 +259,25 @@ def test_parameters_of_one_dtype_computed_with_in_another() -> None:
     assert 'f32[101,32] "wte.weight"' in bundle.graph_text
     for ours in on_ranks(module, args, "megatron", 2, precision, lambda model: train(model, args, 1)):
         assert error({n: ours.gradients[n] for n in hand.gradients}, hand.gradients) < 1e-2
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_program_from_the_cache_keeps_its_dtypes(
+    inside: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
+    module: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if inside:
+        module.forward = torch.autocast("cpu", dtype=BF16)(module.forward)  # type: ignore[method-assign]
+    found = []
+    for _ in range(2):
+        model = sw.parallelize(module, ROWS, precision=None if inside else "fp16", outputs="all")
+        found.append(model.variants.first.captured)
+        assert model(ROWS).dtype == (BF16 if inside else FP16)
+    assert len(list(tmp_path.rglob("info.json"))) == 1, "the second comes from the cache"
+    for name in ("precision", "kept", "autocast", "device"):
+        assert getattr(found[0], name) == getattr(found[1], name)
+    assert found[1].kept == {name: FP32 for name, _ in module.named_parameters()}
 
 
 def test_words_and_dtypes() -> None:
