@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import models
 import shardwright as sw
 from shardwright import cache, starting
 from shardwright.cache import Cache, Unknown, key_of
+from shardwright.capture import Captured
 
 torch.set_num_threads(1)
 
@@ -279,6 +281,25 @@ def test_a_model_of_transformers_starts_from_the_cache(folder: Path, monkeypatch
         assert torch.allclose(found.loss, expected.loss, rtol=1e-12)
         assert torch.allclose(found.logits, expected.logits, rtol=1e-10)
         refuse_to_compile(monkeypatch)
+
+
+def test_what_is_read_is_what_was_written(load: Load) -> None:
+    """All fields, also those that somebody adds."""
+    model = load()
+    starter = starting.Starter("data", 2, 1, {})
+    kept: list[cache.Entry] = []
+    starter._keep = lambda phases, key, entry: kept.append(entry)  # type: ignore[method-assign]
+    starter.first(model, EXAMPLE, None)
+    (written,) = kept
+    read = cache.Entry.read(written.write(), model.forward)
+    assert set(written.captured.constants) == {"table"}
+    for field in fields(cache.Entry):
+        ours, theirs = getattr(read, field.name), getattr(written, field.name)
+        for part in fields(Captured) if field.name == "captured" else []:
+            if part.name not in ("constants", "graph_text"):
+                assert getattr(ours, part.name) == getattr(theirs, part.name), part.name
+        assert field.name == "captured" or ours == theirs, field.name
+    assert torch.equal(read.captured.constants["table"], written.captured.constants["table"])
 
 
 FILES = ["program/rank_0.py", "program/program.json", "plan.txt", "info.json", "constants.safetensors"]
