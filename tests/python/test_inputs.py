@@ -22,6 +22,7 @@ import shardwright as sw
 from models import mlp
 from shardwright.runtime import ParallelModule, optimizer, run_local
 from shardwright.runtime.agreement import FEW, digest
+from shardwright.runtime.verdicts import State, judge
 
 BATCH = 8
 
@@ -438,6 +439,51 @@ def test_a_rank_that_evaluates_while_the_others_train() -> None:
         assert {error.code for error in found} == {"SW0782"}
         assert {error.what for error in found} == {"rank 1 left the loop after step 2"}
         assert "it calls forward in evaluation mode without gradients, the others train_step" in found[0].why
+
+
+def test_a_rank_that_takes_the_state_dict_while_the_others_train() -> None:
+    module, example = mlp(batch=BATCH)
+
+    def loop(model: ParallelModule) -> Any:
+        model.full_state_dict()
+        return model.full_state_dict() if model.comm.rank == 1 else model.train_step(example)
+
+    for inputs in ("global", "local"):
+        found = on_ranks(4, module, example, loop, plan="megatron", inputs=inputs)
+        assert {error.what for error in found} == {"rank 1 left the loop after step 0"}
+        assert "it calls full_state_dict, the others train_step" in found[0].why
+
+
+# ---- what follows from where the ranks are -----------------------------------------------------
+
+
+def state(call: int = 5, kind: str = "train_step", **rest: Any) -> State:
+    place = {"waiting": True, "still": 30.0, "place": "train.py:7", **rest}
+    return State(call=call, steps=call - 1, kind=kind, **place)
+
+
+@pytest.mark.parametrize(
+    ("others", "what"),
+    [
+        ([state()], None),
+        ([state(6, waiting=False)], None),
+        ([state(4, "", waiting=False, still=900.0)], None),
+        ([state(4, "", still=3.0)], None),
+        ([state(5, "", ended=True), state(waiting=False)], None),
+        ([state(4, failed="ValueError: of the last step")], "the ranks wait for each other for ever"),
+        ([state(4, "", ended=True)], "rank 1 left the loop after step 3"),
+        ([state(4, "", ended=True), state(4, "", ended=True)], "ranks 1 and 2 left the loop after step 3"),
+        ([state(), state(failed="ValueError: a mistake")], "rank 2 failed"),
+        ([state(5, "", ended=True)], "the ranks wait for each other for ever"),
+        ([state(4, "")], "the ranks wait for each other for ever"),
+        ([state(6)], "the ranks wait for each other for ever"),
+        ([state(6), state(waiting=False)], None),
+    ],
+)
+def test_what_follows_from_where_the_ranks_are(others: list[State], what: str | None) -> None:
+    """A rank that is busy, or only late, or in a slow message of the same call, is waited for."""
+    found = judge([state(), *others], 0, patience=20.0)
+    assert (found and found.what) == what
 
 
 def test_a_step_in_evaluation_mode_is_that_of_the_single_device() -> None:

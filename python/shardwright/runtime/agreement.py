@@ -93,7 +93,7 @@ class Agreement:
             new = self._compare(record, calls, problem)
         if problem is not None:
             raise _on_all(problem)
-        if not self.pieces:
+        if not self.pieces or not calls:
             return calls
         return self._together(calls, splits, sizes, new)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,10 @@ class ParallelModule(nn.Module):
 
         All ranks must call this.
         """
-        return state.full_state_dict(self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu)
+        with self._together("full_state_dict"):
+            return state.full_state_dict(
+                self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu
+            )
 
     def save_pretrained(self, folder: str | Path, max_shard_size: int | str = "5GB") -> Path:
         """As `save_pretrained` of a model of Transformers, with the values of all ranks.
@@ -282,6 +286,13 @@ class ParallelModule(nn.Module):
             with inside("sampler"):
                 variant = self.variants.select(self.pieces.resized(call, names, size))
         return self.pieces.rows(variant.worker.program, names, size)
+
+    @contextmanager
+    def _together(self, kind: str) -> Iterator[None]:
+        """Around what all ranks do with the model besides calling it."""
+        with inside(kind):
+            self._agreement.meet(kind, list, names=lambda _: (), training=self.training)
+            yield
 
     def _agreed(
         self, kind: str, given: Callable[[], Sequence[given_inputs.Arguments]], scale: float | None = None
