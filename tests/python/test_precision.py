@@ -17,9 +17,9 @@ import equality
 import models
 import shardwright as sw
 from shardwright import Precision, RuntimeFault
-from shardwright.compiling import compile_model
+from shardwright.compiling import compile_model, sources
 from shardwright.precision import precision_of
-from shardwright.runtime import ParallelModule, run_local
+from shardwright.runtime import ParallelModule, load_program, run_local
 
 torch.set_num_threads(1)
 
@@ -36,8 +36,12 @@ def on_ranks(
     precision: Given,
     body: Callable[[ParallelModule], Any],
 ) -> list[Any]:
+    bundle, _ = compile_model(module, args, plan=plan, devices=devices, precision=precision)
+    program = load_program(bundle.files, world=devices)
+    values = sources(module, bundle.captured)
+
     def rank(_: int, comm: Any) -> Any:
-        return body(sw.parallelize(module, tuple(args), plan=plan, precision=precision, comm=comm))
+        return body(ParallelModule(program, comm, values, bundle.captured, training=module.training))
 
     return run_local(devices, rank)
 
@@ -233,7 +237,8 @@ def test_other_shapes_and_evaluation_keep_the_precision() -> None:
     short = tuple(x[:2] for x in args)
     hand = by_hand(module, short, BF16, steps=1)
 
-    def body(model: ParallelModule) -> list[Tensor]:
+    def body(_: int, comm: Any) -> list[Tensor]:
+        model = sw.parallelize(module, args, precision="bf16", comm=comm)
         model.train_step(short)
         grads = {n: p.grad for n, p in model.named_parameters()}
         model.eval()
@@ -243,7 +248,7 @@ def test_other_shapes_and_evaluation_keep_the_precision() -> None:
         assert float(loss) == pytest.approx(hand.losses[0], rel=2e-2)
         return [grads["ln_f.weight"], grads["ln_f.bias"]]  # type: ignore[list-item]
 
-    for weight, bias in on_ranks(module, args, "data", 2, "bf16", body):
+    for weight, bias in run_local(2, body):
         assert weight.dtype == FP32
         ours = {"ln_f.weight": weight, "ln_f.bias": bias}
         assert error(ours, {name: hand.gradients[name] for name in ours}) < 1e-2
