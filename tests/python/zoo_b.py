@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from zoo import BATCH, Model, image, padded, prepared, some_ignored, tokens
 
 
-def t5(dropout: float = 0.0) -> Model:
+def t5(layers: int = 2, dropout: float = 0.0) -> Model:
     """Buckets of relative positions, embeddings tied three times, decoder inputs made from labels."""
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -17,8 +20,8 @@ def t5(dropout: float = 0.0) -> Model:
         d_model=16,
         d_kv=4,
         d_ff=24,
-        num_layers=2,
-        num_decoder_layers=2,
+        num_layers=layers,
+        num_decoder_layers=layers,
         num_heads=4,
         relative_attention_num_buckets=8,
         relative_attention_max_distance=10,
@@ -34,7 +37,7 @@ def t5(dropout: float = 0.0) -> Model:
     return prepared(T5ForConditionalGeneration(config)), (), batch
 
 
-def whisper(dropout: float = 0.0) -> Model:
+def whisper(layers: int = 2, dropout: float = 0.0) -> Model:
     """Convolutions before an encoder whose positions do not train."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -43,8 +46,8 @@ def whisper(dropout: float = 0.0) -> Model:
         vocab_size=53,
         num_mel_bins=6,
         d_model=16,
-        encoder_layers=2,
-        decoder_layers=2,
+        encoder_layers=layers,
+        decoder_layers=layers,
         encoder_attention_heads=4,
         decoder_attention_heads=4,
         encoder_ffn_dim=24,
@@ -65,8 +68,8 @@ def whisper(dropout: float = 0.0) -> Model:
     return prepared(WhisperForConditionalGeneration(config)), (), batch
 
 
-def swin(dropout: float = 0.0) -> Model:
-    """Two stages; the second layer of each has shifted windows."""
+def swin(stages: int = 2, dropout: float = 0.0) -> Model:
+    """The second layer of each stage has shifted windows."""
     from transformers import SwinConfig, SwinForImageClassification
 
     torch.manual_seed(0)
@@ -74,8 +77,8 @@ def swin(dropout: float = 0.0) -> Model:
         image_size=16,
         patch_size=2,
         embed_dim=8,
-        depths=[2, 2],
-        num_heads=[2, 4],
+        depths=[2, 2][:stages],
+        num_heads=[2, 4][:stages],
         window_size=2,
         drop_path_rate=dropout,
         hidden_dropout_prob=dropout,
@@ -85,7 +88,7 @@ def swin(dropout: float = 0.0) -> Model:
     return prepared(SwinForImageClassification(config)), (), batch
 
 
-def mixtral(experts: str = "eager", dropout: float = 0.0) -> Model:
+def mixtral(experts: str = "eager", layers: int = 2, dropout: float = 0.0) -> Model:
     """Two of four experts for each token, the loss of an uneven choice among them included."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -94,7 +97,7 @@ def mixtral(experts: str = "eager", dropout: float = 0.0) -> Model:
         vocab_size=53,
         hidden_size=16,
         intermediate_size=20,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         num_local_experts=4,
@@ -111,4 +114,11 @@ def mixtral(experts: str = "eager", dropout: float = 0.0) -> Model:
     return prepared(MixtralForCausalLM(config)), (), batch
 
 
-MODELS = {"t5": t5, "whisper": whisper, "swin": swin, "mixtral": mixtral}
+MODELS: dict[str, Callable[[], Model]] = {"t5": t5, "whisper": whisper, "swin": swin, "mixtral": mixtral}
+# The same with as little as has everything in it.
+SMALL: dict[str, Callable[[], Model]] = {
+    "t5": partial(t5, 1),
+    "whisper": partial(whisper, 1),
+    "swin": partial(swin, 1),
+    "mixtral": partial(mixtral, layers=1),
+}
