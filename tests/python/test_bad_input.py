@@ -374,6 +374,12 @@ UNSEEN: dict[str, tuple[str, Callable[[str], str]]] = {
     "a parameter that is frozen": ("program.json", tables(set_entry("tensors", 2, "frozen", True))),
     "another dtype": ("program.json", tables(set_entry("tensors", 2, "dtype", "f32"))),
     "no table of tensors": ("program.json", tables(set_entry("tensors", []))),
+    "gradients of no argument": ("program.json", tables(set_entry("roles", 0, "grads", "0", "results", []))),
+    "no calls with gradients": ("program.json", tables(set_entry("roles", 0, "grads", {}))),
+    "an output of another tensor": (
+        "program.json",
+        tables(set_entry("roles", 0, "outputs", 0, "tensor", 2)),
+    ),
     "random operators of no use": ("program.json", tables(set_entry("random", [{"op": 0}]))),
 }
 

@@ -57,8 +57,8 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     out
 }
 
-/// Whether what tables say of tensors and of random operators is what the graph says, and no tensor
-/// that a rank holds or is given is left out.
+/// Whether what tables say of tensors, of random operators and of what needs a gradient is what the graph
+/// says, and no tensor that a rank holds or is given is left out.
 pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
     let tables =
         Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
@@ -75,7 +75,11 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
         }
     }
     let random: Vec<Value> = graph.op_ids().filter_map(|id| random(graph, id)).filter_map(value).collect();
-    random == list("random") && held(program).all(|id| said.contains(&id))
+    let mut roles = program.roles.iter().zip(list("roles"));
+    random == list("random")
+        && held(program).all(|id| said.contains(&id))
+        && roles.all(|(role, entry)| tables.agrees(role, entry))
+        && program.exchanges.iter().all(|(step, exchange)| tables.moves_as(step.0, exchange, given))
 }
 
 /// The tensors that ranks hold or are given.
@@ -160,6 +164,23 @@ impl<'a> Tables<'a> {
             exchange.reduction.name(),
             self.needs_grad.get(exchange.tensor.index()).copied().unwrap_or(false),
         )
+    }
+
+    /// Whether a role's outputs are those of the graph, and its calls need the gradients that they need.
+    fn agrees(&self, role: &Role, entry: &Value) -> bool {
+        let grads = serde_json::from_str(&format!("{{{}}}", self.grads(&role.body))).ok();
+        let number = |output: &Value| output.get("tensor").and_then(Value::as_u64);
+        let outputs = entry.get("outputs").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let fits = |(output, tensor): (&Value, &Option<TensorId>)| {
+            output.is_null() || number(output) == tensor.map(|tensor| u64::from(tensor.0))
+        };
+        entry.get("grads") == grads.as_ref() && outputs.iter().zip(&self.graph.outputs).all(fits)
+    }
+
+    /// Whether the tables say of an exchange's tensor whether it needs a gradient.
+    fn moves_as(&self, step: u32, exchange: &Exchange, given: &Value) -> bool {
+        let said = given.get("exchanges").and_then(|all| all.get(step.to_string())?.get("grad"));
+        said.and_then(Value::as_bool) == self.needs_grad.get(exchange.tensor.index()).copied()
     }
 
     fn tensor(&self, id: TensorId) -> Option<String> {
