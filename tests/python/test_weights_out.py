@@ -21,8 +21,13 @@ from shardwright.further import skeleton_of
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.weights import values_of
 
-transformers = pytest.importorskip("transformers")
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
 torch.set_num_threads(1)
+with_transformers = pytest.mark.skipif(transformers is None, reason="needs Transformers")
 
 
 def parallel(
@@ -181,6 +186,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
+@with_transformers
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("size", ["5GB", "20KB"])
 def test_transformers_load_what_was_trained(tied: bool, size: str, tmp_path: Path) -> None:
@@ -212,6 +218,7 @@ def test_transformers_load_what_was_trained(tied: bool, size: str, tmp_path: Pat
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@with_transformers
 def test_what_transformers_save_is_loaded_in_parts(tmp_path: Path) -> None:
     """Tied weights have one name in the files; rotary tables have none, and come from the record."""
     torch.manual_seed(3)
@@ -229,6 +236,7 @@ def test_what_transformers_save_is_loaded_in_parts(tmp_path: Path) -> None:
         sw.parallelize(meta, (), batch(), plan="replicate", weights=tmp_path)
 
 
+@with_transformers
 def test_bert_is_saved_and_loaded(tmp_path: Path) -> None:
     torch.manual_seed(3)
     plain = bert()
@@ -243,6 +251,7 @@ def test_other_models_have_no_save_pretrained(tmp_path: Path) -> None:
         sw.parallelize(module, args, plan="replicate").save_pretrained(tmp_path)
 
 
+@with_transformers
 def test_experts_that_are_stored_one_by_one_are_loaded_together(tmp_path: Path) -> None:
     torch.manual_seed(3)
     config = transformers.MixtralConfig(
