@@ -134,6 +134,29 @@ def test_a_sampler_gives_each_rank_its_rows_of_every_batch() -> None:
     assert [*chain(*batches)] == order(22, 0)
 
 
+class Total(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return (self.head(x) - target).square().sum()
+
+
+def test_rows_that_several_ranks_load_count_once() -> None:
+    """A last batch of three on four ranks: in a sum, unlike in a mean, copies would show."""
+    torch.manual_seed(0)
+    module, data = Total().double(), samples(11)
+    example = collate([data[at] for at in range(BATCH)])
+
+    def loop(model: ParallelModule) -> Any:
+        sampler = sw.sampler(model, data, BATCH, shuffle=False)
+        return [model.train_step(batch).item() for batch in DataLoader(data, batch_sampler=sampler)]
+
+    expected = [module(*batch).item() for batch in DataLoader(data, BATCH)]
+    assert on_ranks(4, module, example, loop, inputs="local") == [pytest.approx(expected, rel=1e-12)] * 4
+
+
 def sampler_of(world: int, count: int, state: Any = None, **options: Any) -> Callable[..., Any]:
     """The batches that a sampler gives after it has got a state; all ranks' rows together."""
     module, example = mlp(batch=BATCH)
