@@ -273,3 +273,23 @@ def test_a_call_that_the_model_refuses_is_refused_on_all_ranks() -> None:
 
     first, second = on_ranks(module, args, "data", 2, body)
     assert first == second
+
+
+def test_what_is_borrowed_follows_changes_behind_autograds_back() -> None:
+    """A moving average of weights, say, is often written through `.data`."""
+    plain, args = tagger()
+
+    def body(model: ParallelModule) -> Tensor:
+        model.eval()
+        with torch.no_grad():
+            model(args[0])
+            for parameter in model.parameters():
+                parameter.data.mul_(1.5)
+            return model(args[0])["logits"]
+
+    found = on_ranks(plain, args, "megatron", 2, body, later="data")
+    changed = copy.deepcopy(plain).eval()
+    for parameter in changed.parameters():
+        parameter.data.mul_(1.5)
+    for logits in found:
+        torch.testing.assert_close(logits, changed(args[0])["logits"].detach(), rtol=1e-9, atol=1e-11)

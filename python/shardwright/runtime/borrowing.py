@@ -31,7 +31,8 @@ class Borrowed:
 
     def refresh(self) -> None:
         """Brings the model's values, if they have changed since."""
-        now = [_state(shard.data) for shard in self._model.held]
+        ours = [self._ours[tensor.names[0]] for tensor in self.tensors]
+        now = [_fingerprint(shard.data) for tensor in ours for shard in _of(self._model, tensor)]
         if not self._any_rank(now != self._model_state):
             return
         for tensor in self.tensors:
@@ -118,6 +119,12 @@ def _part(tensor: TensorInfo, region: Region) -> Part:
 
 def _of(shards: Shards, tensor: TensorInfo) -> list[Shard]:
     return [shard for shard in shards.held if shard.tensor is tensor and numel(shard.region)]
+
+
+def _fingerprint(data: Tensor) -> tuple[Any, ...]:
+    """Also of what changes behind autograd's back, through `.data`."""
+    wide = data.detach().to(torch.complex128 if data.is_complex() else torch.float64)
+    return (*_state(data), complex(wide.sum()), float(wide.abs().square().sum()))
 
 
 def _state(data: Tensor) -> tuple[int, int]:
