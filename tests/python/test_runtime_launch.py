@@ -60,7 +60,7 @@ def test_a_killed_rank_ends_the_others() -> None:
     start = time.monotonic()
     with pytest.raises(RuntimeFault, match=r"rank 1 failed\n  why: the process died \(killed by signal 9\)"):
         launch(_die, 3)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120  # far from the hours that a hang would take
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_rank_that_dies_without_a_launcher_ends_the_others() -> None:
         ranks[1].kill()
         start = time.monotonic()
         _, errors = ranks[0].communicate(timeout=40)
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 120  # far from the hours that a hang would take
         assert "rank 0 ends because of rank 1: no sign of life for 20 seconds" in errors
     finally:
         for process in ranks:
