@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+import equality
+import zoo
 import zoo_b
-from shardwright import Plan
+from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
+from shardwright.capture import capture
 from test_zoo import NAMED, RANDOM, SHARE, Prepared, check, inside_layers, prepared, random_plan
 
 SPLIT = {"t5": (0.7, 0.35), "whisper": (0.9, 0.55), "swin": (0.6, 0.3), "mixtral": (0.75, 0.35)}
@@ -120,3 +126,40 @@ def test_data_communicates_the_loss_and_the_gradients(name: str, forward: int, t
     backward = counts(found, "backward")
     assert backward.pop("all_reduce", 0) == tables
     assert backward == {"reduce_gradients": 1}
+
+
+def random_swin(plan: str, devices: int) -> tuple[zoo_b.Model, Bundle]:
+    """With dropout, and with whole paths left out by random numbers of the model's own."""
+    module, args, kwargs = zoo_b.swin(1, dropout=0.3)
+    with zoo.widened():
+        captured = capture(module, args, kwargs)
+    assert "aten.rand.default" in captured.graph_text
+    made = compile(Plan.named(Graph(captured.graph_text), plan, devices))
+    assert made.unknown == []
+    return (module, args, kwargs), Bundle(dict(made.files), made.digest, plan, devices, captured, "", "")
+
+
+@pytest.mark.parametrize(("plan", "devices"), [("data", 2), ("megatron", 2), ("coshard:2", 1)])
+def test_paths_are_left_out_alike_on_all_ranks(plan: str, devices: int) -> None:
+    """`equality.run` refuses copies of a parameter that differ; another seed leaves out others."""
+    (module, args, kwargs), bundle = random_swin(plan, devices)
+
+    def losses(seed: int) -> dict[str, Tensor]:
+        return equality.run(bundle, module, args, options=lambda: {"seed": seed}, kwargs=kwargs).losses
+
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)
+
+
+@pytest.mark.parametrize(("plan", "devices"), [("data", 2), ("megatron", 2)])
+def test_paths_are_left_out_as_on_the_single_device(plan: str, devices: int) -> None:
+    (module, args, kwargs), bundle = random_swin(plan, devices)
+    torch.manual_seed(11)
+    with zoo.widened():
+        expected = equality.reference(module, args, kwargs=kwargs)
+
+    def options() -> dict[str, Any]:
+        return {"randomness": "single-device", "generator": torch.Generator().manual_seed(11)}
+
+    found = equality.run(bundle, module, args, options=options, kwargs=kwargs)
+    equality.assert_equal(found, expected, plan)

@@ -65,7 +65,7 @@ impl OpFacts {
 }
 
 /// Local targets that draw random numbers by a key.
-const KEYED: [&str; 3] = ["sw.dropout", "sw.native_dropout", "sw.attention"];
+const KEYED: [&str; 4] = ["sw.dropout", "sw.native_dropout", "sw.attention", "sw.draw"];
 
 /// Operators that draw without a key: never the same twice, never split.
 const UNKEYED: [&str; 9] =

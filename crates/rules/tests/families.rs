@@ -502,3 +502,10 @@ fn indexed_dims_stay_whole() {
 fn an_unknown_operator_has_no_rule() {
     check("x f32[2,3]", "%y f32[2,3] = aten.fft_fft.default(%x)", "");
 }
+
+#[test]
+fn random_numbers_are_drawn_whole() {
+    check("", "%y f32[2,3] = aten.rand.default([2, 3])", " -> a^ b^");
+    check("x f32[2,3]", "%y f32[2,3] = aten.randn_like.default(%x)", "- -> a^ b^");
+    check("x f32[2,3]", "%y f32[2,3] = aten.bernoulli.p(%x, 0.3)", "- -> a^ b^");
+}

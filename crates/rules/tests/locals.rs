@@ -111,6 +111,14 @@ fn creation_needs_its_type_and_shape() {
 }
 
 #[test]
+fn random_numbers_are_keyed() {
+    let (inputs, op) = ("x f32[2,3]", "%y f32[2,3] = aten.bernoulli.p(%x, 0.25)");
+    check_local(inputs, op, "", "sw.draw(\"bernoulli\", [2, 3], 0.25, f32, 0, 7)");
+    let op = "%y f32[2,3] = aten.rand_like.default(%x)";
+    check_local(inputs, op, "", "sw.draw(\"uniform\", [2, 3], 0, f32, 0, 7)");
+}
+
+#[test]
 fn experts_know_where_their_part_begins() {
     let inputs = "x f32[6,8]; w f32[4,5,8]; i i64[6]";
     let op = "%y f32[6,5] = shardwright.expert_linear.default(%x, %w, %i, False)";

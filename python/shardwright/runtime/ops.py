@@ -10,11 +10,13 @@ from torch import Tensor
 
 from ..library import expert_linear
 from . import regions
+from .randomness import Numbers
 from .run import current_run
 
 __all__ = [
     "attention",
     "cut",
+    "draw",
     "dropout",
     "embedding_shard",
     "expert_linear",
@@ -67,6 +69,11 @@ def native_dropout(x: Tensor, p: float, operator: int, slot: int) -> tuple[Tenso
     return x * mask * (1 / (1 - p)), mask
 
 
+def draw(kind: str, size: Sequence[int], p: float, dtype: torch.dtype, operator: int, slot: int) -> Tensor:
+    run = current_run()
+    return run.masks(operator, slot, size, Numbers(kind, p, dtype), run.comm.device)
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -98,4 +105,4 @@ def attention(
 
 
 def _mask(shape: Sequence[int], p: float, operator: int, slot: int, device: torch.device) -> Tensor:
-    return current_run().masks(operator, slot, shape, 1 - p, device)
+    return current_run().masks(operator, slot, shape, Numbers("keep", 1 - p), device)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,25 @@ from ..errors import RuntimeFault
 from .program import Draw, Program
 from .regions import Region, cut, whole
 
-# (operator, slot, shape, probability of keeping, device) -> bool mask
-Masks = Callable[[int, int, Sequence[int], float, torch.device], Tensor]
+
+class Numbers(NamedTuple):
+    """What is drawn: a mask that keeps with a probability, or numbers of a distribution."""
+
+    kind: str
+    p: float
+    dtype: torch.dtype = torch.bool
+
+    def fill(self, shape: Sequence[int], device: torch.device, generator: torch.Generator) -> Tensor:
+        empty = torch.empty(list(shape), dtype=self.dtype, device=device)
+        if self.kind == "uniform":
+            return empty.uniform_(generator=generator)
+        if self.kind == "normal":
+            return empty.normal_(generator=generator)
+        return empty.bernoulli_(self.p, generator=generator)
+
+
+# (operator, slot, shape, numbers, device) -> what is drawn
+Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
 
 MODES = ("keyed", "single-device")
 
@@ -35,11 +53,12 @@ def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region
 
 
 def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
-    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
+    ) -> Tensor:
         generator = torch.Generator(device)
         generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
-        drawn = torch.empty(list(shape), dtype=torch.bool, device=device)
-        return drawn.bernoulli_(keep, generator=generator)
+        return numbers.fill(shape, device, generator)
 
     return mask
 
@@ -52,7 +71,9 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
         for slot, region in enumerate(regions.get(draw.op, [])):
             kept[draw.op, slot] = _part(program, draw, full, region)
 
-    def mask(operator: int, slot: int, shape: Sequence[int], keep: float, device: torch.device) -> Tensor:
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
+    ) -> Tensor:
         found = kept.get((operator, slot))
         if found is None or tuple(found.shape) != tuple(shape):
             has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
@@ -68,7 +89,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
 
 
 def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
-    """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory."""
+    """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory; or all numbers."""
     if draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
         raise RuntimeFault(
             "SW0711",
@@ -76,7 +97,11 @@ def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
             why="the program's table does not say what shape it draws",
             fix='use randomness="keyed"',
         )
-    shape = list(program.tensors[draw.tensor].shape)
+    info = program.tensors[draw.tensor]
+    if draw.kind in ("uniform", "normal", "bernoulli"):
+        numbers = Numbers(draw.kind, draw.p, info.dtype)
+        return numbers.fill(info.shape, torch.device("cpu"), generator)
+    shape = list(info.shape)
     if draw.keys is not None:
         shape[-1] = draw.keys
     order = draw.order or list(range(len(shape)))

@@ -454,6 +454,7 @@ fn random_number(target: &str) -> Option<usize> {
     match target {
         "sw.dropout" | "sw.native_dropout" => Some(2),
         "sw.attention" => Some(8),
+        "sw.draw" => Some(4),
         _ => None,
     }
 }

@@ -284,31 +284,41 @@ pub(crate) fn plain_factors(shape: &[i64]) -> Vec<Vec<i64>> {
     shape.iter().map(|&size| if size == 1 { vec![] } else { vec![size] }).collect()
 }
 
-/// A random operator: what it draws for, and how often it drops.
+/// A random operator: what it draws for, and how.
 struct Drawn {
     tensor: TensorId,
     p: f64,
-    attention: bool,
+    /// `None` for the mask of a dropout.
+    kind: Option<&'static str>,
 }
 
-/// A random operator of the graph: `p` is not zero and it is training.
+/// A random operator of the graph, that is not one only in evaluation or for other probabilities.
 fn drawn(graph: &Graph, id: OpId) -> Option<Drawn> {
     let op = graph.op(id);
-    let attention = op.target == "aten.scaled_dot_product_attention.default";
-    let p = if attention { number(op, 4, "dropout_p")? } else { dropout(op)? };
     let tensor = *op.outputs.iter().flatten().next()?;
-    (p != 0.0).then_some(Drawn { tensor, p, attention })
+    let numbers = |kind, p| Some(Drawn { tensor, p, kind: Some(kind) });
+    let (p, kind) = match op.target.as_str() {
+        "aten.rand.default" | "aten.rand_like.default" => return numbers("uniform", 0.0),
+        "aten.randn.default" | "aten.randn_like.default" => return numbers("normal", 0.0),
+        "aten.bernoulli.p" => return numbers("bernoulli", number(op, 1, "p").unwrap_or(0.5)),
+        "aten.scaled_dot_product_attention.default" => (number(op, 4, "dropout_p")?, Some("attention")),
+        _ => (dropout(op)?, None),
+    };
+    (p != 0.0).then_some(Drawn { tensor, p, kind })
 }
 
 fn random(graph: &Graph, id: OpId) -> Option<String> {
-    let Drawn { tensor, p, attention } = drawn(graph, id)?;
-    // The mask has the shape of the probabilities: keys where the output has values.
-    let keys = graph.op(id).inputs().get(1).and_then(|k| graph.tensor(*k).shape.iter().nth_back(1).copied());
-    let kind = match keys.filter(|_| attention) {
-        Some(keys) => format!(", \"kind\": \"attention\", \"keys\": {keys}"),
-        None => String::new(),
-    };
+    let Drawn { tensor, p, kind } = drawn(graph, id)?;
+    let kind = kind.map(|kind| format!(", \"kind\": \"{kind}\"{}", keys(graph, id, kind)));
+    let kind = kind.unwrap_or_default();
     Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}}}", id.0, tensor.0, float(p)))
+}
+
+/// The mask of attention has the shape of its probabilities: keys where the output has values.
+fn keys(graph: &Graph, id: OpId, kind: &str) -> String {
+    let shape = graph.op(id).inputs().get(1).map(|k| &graph.tensor(*k).shape);
+    let keys = shape.and_then(|shape| shape.iter().nth_back(1)).filter(|_| kind == "attention");
+    keys.map_or_else(String::new, |keys| format!(", \"keys\": {keys}"))
 }
 
 fn dropout(op: &Op) -> Option<f64> {

@@ -259,5 +259,5 @@ fn arg(a: &LocalArg, operands: &[Option<BufId>]) -> Arg {
 
 /// The runtime's operators that draw random numbers.
 fn is_random(target: &str) -> bool {
-    matches!(target, "sw.dropout" | "sw.native_dropout" | "sw.attention")
+    matches!(target, "sw.dropout" | "sw.native_dropout" | "sw.attention" | "sw.draw")
 }

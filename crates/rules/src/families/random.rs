@@ -1,22 +1,46 @@
-//! Dropout: masks are keyed by the region that a part has, so every dim maps.
+//! Dropout: masks are keyed by the region that a part has, so every dim maps. Tensors of random numbers
+//! are drawn whole, wherever they are needed, by a key too.
 
 use graph::{Arg, Op};
 
-use super::common::{call, float, light, operand, output, plain, terms, text};
+use super::common::{NOTHING, call, float, light, mark, moved, operand, output, plain, terms, text};
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
-use crate::local::{LocalArg, LocalOp, Part};
+use crate::local::{LocalArg, LocalOp, Part, ints};
 
 pub(super) const FAMILY: Family = Family {
     name: "random",
-    targets: &["aten.dropout.default", "aten.native_dropout.default"],
+    targets: &[
+        "aten.dropout.default",
+        "aten.native_dropout.default",
+        "aten.rand.default",
+        "aten.rand_like.default",
+        "aten.randn.default",
+        "aten.randn_like.default",
+        "aten.bernoulli.p",
+    ],
     rule,
     local,
     expand: None,
     cost,
 };
 
+/// How the numbers of a tensor are distributed.
+fn distribution(op: &Op) -> Option<&'static str> {
+    match &op.target[..] {
+        "aten.rand.default" | "aten.rand_like.default" => Some("uniform"),
+        "aten.randn.default" | "aten.randn_like.default" => Some("normal"),
+        "aten.bernoulli.p" => Some("bernoulli"),
+        _ => None,
+    }
+}
+
 fn rule(view: View<'_>) -> Option<String> {
+    if distribution(view.op).is_some() {
+        let names: Vec<String> = terms(output(view)?).iter().map(|name| mark(name, "^")).collect();
+        let inputs = vec![NOTHING.to_string(); view.op.inputs().len()];
+        return text(view, &inputs, &[operand(&names)], &[]);
+    }
     let names = operand(&terms(output(view)?));
     let linear = if draws(view.op) { vec![] } else { vec![vec![0]] };
     let made = vec![names.clone(); view.op.outputs.len()];
@@ -30,6 +54,9 @@ fn draws(op: &Op) -> bool {
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
+    if let Some(name) = distribution(view.op) {
+        return numbers(view, part, name);
+    }
     if !draws(view.op) {
         return plain(view, rule, part);
     }
@@ -43,7 +70,24 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     call(if native { "sw.native_dropout" } else { "sw.dropout" }, args)
 }
 
+fn numbers(view: View<'_>, part: &Part, distribution: &str) -> LocalOp {
+    let made = view.op.outputs.iter().flatten().next();
+    let p = if distribution == "bernoulli" { float(view.op, 1, "p", 0.5) } else { 0.0 };
+    let args = vec![
+        LocalArg::Str(distribution.into()),
+        ints(&part.outputs[0]),
+        LocalArg::Float(p),
+        made.map_or(LocalArg::None, |id| LocalArg::Dtype(view.graph.tensor(*id).dtype)),
+        LocalArg::Int(i64::from(view.id.0)),
+        LocalArg::Int(part.slot),
+    ];
+    call("sw.draw", args)
+}
+
 fn cost(view: View<'_>) -> Cost {
+    if distribution(view.op).is_some() {
+        return moved(view);
+    }
     let cost = light(view, 2.0);
     // A byte per element for the mask.
     Cost { saved: output(view).map_or(0.0, super::common::numel), ..cost }
