@@ -490,3 +490,36 @@ def test_hooks_that_a_forward_registers_are_gone_after_capture() -> None:
     assert captured.verified
     assert not module.inner._forward_hooks
     assert len(module(torch.randn(2, 4))) == 2
+
+
+class _Sampled(nn.Module):
+    def __init__(self, draw: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.linear, self.draw = nn.Linear(4, 4), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.linear(x) * self.draw(x)).sum()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.randint(0, 3, x.shape),
+        lambda x: torch.bernoulli(x.sigmoid()),
+        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: torch.randperm(4),
+    ],
+)
+def test_random_numbers_without_a_key_are_refused(draw: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(CaptureError, match="SW0132") as caught:
+        capture(_Sampled(draw), (torch.randn(2, 4),))
+    assert "test_capture.py" in str(caught.value.place)
+
+
+def test_a_recurrent_layer_without_dropout_draws_nothing() -> None:
+    lstm = nn.LSTM(4, 4, num_layers=2)
+    capture(lstm, (torch.randn(3, 2, 4),))
+    lstm.dropout = 0.5
+    with pytest.raises(CaptureError, match="SW0132"):
+        capture(lstm, (torch.randn(3, 2, 4),))
+    capture(lstm.eval(), (torch.randn(3, 2, 4),))

@@ -20,6 +20,7 @@ from ..errors import CaptureError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .casts import Casting, cast_parameters
+from .chance import refuse_chance
 from .experts import fuse_experts
 from .guard import guarded
 from .names import Names
@@ -60,6 +61,7 @@ def trace(
     simplify(functional)
     fuse_experts(functional)
     sweep(functional.graph)
+    refuse_chance(functional)
     functional.graph_module.meta[NOTE] = found
     return functional
 
