@@ -22,10 +22,10 @@ from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
-from .runtime.agree import each
 from .runtime.inputs import arguments_of, plain
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
+from .runtime.together import each
 from .starting import Starter, units_of
 from .weights import Weights, values_of
 

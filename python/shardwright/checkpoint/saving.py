@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..runtime.agree import together
 from ..runtime.boxes import boxes
 from ..runtime.regions import Region, cut, within
+from ..runtime.together import together
 from .folder import Chunk, Value, Written, commit, prepare, write
 from .metadata import Place
 from .optimizers import groups_of, merged, options_of, split_state
