@@ -23,6 +23,7 @@ from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .experts import fuse_experts
 from .guard import guarded
+from .masks import simplify_masks
 from .names import Names
 from .settings import capturable_experts
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
@@ -60,6 +61,7 @@ def trace(
     read_casts(functional)
     simplify(functional)
     fuse_experts(functional)
+    simplify_masks(functional)
     sweep(functional.graph)
     refuse_chance(functional)
     functional.graph_module.meta[NOTE] = found
