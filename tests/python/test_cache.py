@@ -228,7 +228,7 @@ def run(model: nn.Module, **options: Any) -> Tensor:
 
 
 def refuse_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is captured")
 
     monkeypatch.setattr(starting, "captured_model", refuse)
