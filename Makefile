@@ -110,6 +110,6 @@ $(WHEELS)/.built: $(VENV)/.built $(PACKAGE)
 	@touch $@
 
 $(OLDEST)/.built: $(WHEELS)/.built | $(OLDEST)/bin/python
-	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" numpy pytest
+	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" numpy pytest safetensors tqdm
 	$(call install,$(OLDEST)) --no-deps $(if $(UV),--reinstall,--force-reinstall) $(WHEELS)/*.whl
 	@touch $@
