@@ -22,7 +22,7 @@ MODELS: dict[str, Callable[[int, int], tuple[nn.Module, Batch]]] = {"Llama": lla
 
 
 def bench(quick: bool) -> Table:
-    pairs = 5 if quick else 30
+    pairs = 5 if quick else 15
     threads = torch.get_num_threads()
     one_thread()
     table = Table(
