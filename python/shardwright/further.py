@@ -6,13 +6,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .compiling import Bundle
 from .handover import from_rank_0
 from .runtime import Comm, load_program
+from .runtime.shards import without_value
 from .runtime.variants import Compile, Made
 from .starting import Starter
 
@@ -20,7 +20,7 @@ from .starting import Starter
 def skeleton_of(module: nn.Module) -> nn.Module:
     """A copy of the module whose parameters and buffers have no values."""
     held = [*module.parameters(), *module.buffers()]
-    return copy.deepcopy(module, {id(tensor): _without_value(tensor) for tensor in held})
+    return copy.deepcopy(module, {id(tensor): without_value(tensor) for tensor in held})
 
 
 def compiler_of(comm: Comm, starter: Starter) -> Compile:
@@ -28,7 +28,7 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
 
     def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool) -> Made:
         def make() -> Bundle:
-            args_, kwargs_ = pytree.tree_map_only(Tensor, _without_value, (tuple(args), dict(kwargs)))
+            args_, kwargs_ = pytree.tree_map_only(Tensor, without_value, (tuple(args), dict(kwargs)))
             return starter.further(skeleton, args_, kwargs_, only_loss)
 
         # Ranks may be threads: nobody runs anything while the model is traced.
@@ -38,8 +38,3 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
         return Made(program, bundle.captured, bundle.captured.constants)
 
     return compile
-
-
-def _without_value(tensor: Tensor) -> Tensor:
-    empty = torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

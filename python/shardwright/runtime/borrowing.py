@@ -44,10 +44,10 @@ class Borrowed:
 
     def give_back(self, *, gradients: bool) -> None:
         """Brings the model what a forward has written, and gradients where a backward has made them."""
-        if self._any_rank(self._buffers_now() != self._buffers):
-            for tensor in self.tensors:
-                if tensor.kind == "buffer":
-                    self._bring(tensor, _data, self._model.update)
+        buffers = [tensor for tensor in self.tensors if tensor.kind == "buffer"]
+        if buffers and self._any_rank(self._buffers_now() != self._buffers):
+            for tensor in buffers:
+                self._bring(tensor, _data, self._model.update)
         for tensor in self.tensors if gradients else []:
             held = _of(self.shards, tensor)
             if tensor.trainable and self._any_rank(any(shard.data.grad is not None for shard in held)):

@@ -110,11 +110,7 @@ def fits(worker: Worker, call: Call) -> bool:
     tensors = [tensor for tensor in worker.program.tensors.values() if tensor.kind == "input"]
     if torch.is_grad_enabled() and any(given[t.position].requires_grad != t.grad for t in tensors):
         return False
-    return all(
-        call.shapes[t.position] == t.shape and call.tensors[t.position].dtype == t.dtype
-        for t in worker.program.tensors.values()
-        if t.kind == "input"
-    )
+    return all(call.shapes[t.position] == t.shape and given[t.position].dtype == t.dtype for t in tensors)
 
 
 def parts(worker: Worker, values: Sequence[Tensor], given: str) -> list[Tensor]:

@@ -25,7 +25,7 @@ from .pieces import Pieces
 from .program import Program, TensorInfo, kept_in
 from .run import Issued, Run
 from .scaling import LossScaling
-from .shards import AnySource, Shard, Shards
+from .shards import AnySource, Shard, Shards, without_value
 from .variants import Captured, Compile, Variant, Variants
 from .watch import inside
 from .worker import Worker, refuse_another_world
@@ -109,7 +109,7 @@ class ParallelModule(nn.Module):
         self.pieces: Pieces | None = Pieces(program, names) if inputs == "local" else None
         self._agreement = Agreement(comm, comm.count_model(), self.pieces)
         self._tensors = len(names)
-        self._example = pytree.tree_map_only(Tensor, _without_values, example)
+        self._example = pytree.tree_map_only(Tensor, without_value, example)
         # Counts forwards of whole batches; part of the key of all random numbers.
         self.step = 0
         # What the latest step communicated.
@@ -188,6 +188,18 @@ class ParallelModule(nn.Module):
             variant = self.variants.select(call)
         names = variant.captured.output_names()
         return output_parts(variant.worker.program, self.comm.rank, names)
+
+    def rows_of(self, size: int) -> list[tuple[int, int]]:
+        """The rows that each rank reads of a batch of `size`, with `inputs="local"`. All ranks call
+        this: it may have to compile the program for that size."""
+        assert self.pieces is not None
+        variant = self.variants.first
+        names = variant.captured.tensor_names(variant.captured.structure)
+        if self._example is not None and self.pieces.batch is not None:
+            call = given_inputs.call_of(variant.captured, *self._example, values=False)
+            with inside("sampler"):
+                variant = self.variants.select(self.pieces.resized(call, names, size))
+        return self.pieces.rows(variant.worker.program, names, size)
 
     def full_state_dict(self, *, rank0_only: bool = False, cpu: bool = False) -> dict[str, Tensor]:
         """The state dict of the single-device model, on every rank or on rank 0 (`{}` on the others).
@@ -275,18 +287,6 @@ class ParallelModule(nn.Module):
         variant.after(gradients=False)
         return run, outputs
 
-    def rows_of(self, size: int) -> list[tuple[int, int]]:
-        """The rows that each rank reads of a batch of `size`, with `inputs="local"`. All ranks call
-        this: it may have to compile the program for that size."""
-        assert self.pieces is not None
-        variant = self.variants.first
-        names = variant.captured.tensor_names(variant.captured.structure)
-        if self._example is not None and self.pieces.batch is not None:
-            call = given_inputs.call_of(variant.captured, *self._example, values=False)
-            with inside("sampler"):
-                variant = self.variants.select(self.pieces.resized(call, names, size))
-        return self.pieces.rows(variant.worker.program, names, size)
-
     @contextmanager
     def _together(self, kind: str) -> Iterator[None]:
         """Around what all ranks do with the model besides calling it."""
@@ -320,10 +320,6 @@ class ParallelModule(nn.Module):
         """An evaluation between two steps must not change the masks of the second."""
         if self.training or variant.worker.program.random:
             self.step += 1
-
-
-def _without_values(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
 
 
 def _refuse_other_inputs(program: Program, given: str) -> None:

@@ -187,6 +187,12 @@ def own_copy(full: Tensor, tensor: TensorInfo, region: Region, device: torch.dev
         return torch.empty(part.shape, dtype=tensor.dtype, device=device).copy_(part)
 
 
+def without_value(tensor: Tensor) -> Tensor:
+    """On `meta`: shape, dtype, and whether it is a parameter and requires a gradient."""
+    empty = torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
 def _add_part(shard: Shard, grad: Tensor, part: Region) -> None:
     data = shard.data
     if data.grad is None:
