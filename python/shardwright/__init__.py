@@ -1,26 +1,33 @@
-"""Shardwright: a PyTorch model for one device becomes a program for many, proved equal."""
+"""Shardwright: a PyTorch model for one device becomes a program for many, proved equal.
 
-from importlib.metadata import version
+Everything is imported at its first use: the console command answers without waiting for PyTorch.
+"""
 
-from ._core import Compiled, Draft, Graph, Operator, Part, Plan
-from .api import parallelize, save_program
-from .checkpoint import load, save
-from .compiling import Bundle, compile_model, make_plan
-from .errors import (
-    CaptureError,
-    CheckError,
-    CompileError,
-    PlanError,
-    RuntimeFault,
-    ShardwrightError,
-)
-from .precision import Precision
-from .runtime import ParallelModule, clip_grad_norm_, launch, optimizer
-from .sampler import sampler
-from .weights import deferred
-from .weights.writing import save_safetensors
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = version("shardwright")
+if TYPE_CHECKING:
+    from ._core import Compiled, Draft, Graph, Operator, Part, Plan
+    from .api import parallelize, save_program
+    from .checkpoint import load, save
+    from .compiling import Bundle, compile_model, make_plan
+    from .errors import (
+        CaptureError,
+        CheckError,
+        CompileError,
+        PlanError,
+        RuntimeFault,
+        ShardwrightError,
+    )
+    from .precision import Precision
+    from .runtime import ParallelModule, clip_grad_norm_
+    from .runtime.launch import launch
+    from .runtime.optimizer import optimizer
+    from .sampling import sampler
+    from .weights import deferred
+    from .weights.writing import save_safetensors
+
+    __version__: str
 
 __all__ = [
     "Bundle",
@@ -51,3 +58,40 @@ __all__ = [
     "save_program",
     "save_safetensors",
 ]
+
+# Where each public name is; the imports above, which only type checkers read, say the same.
+_HOMES = {
+    name: home
+    for home, names in {
+        "_core": "Compiled Draft Graph Operator Part Plan",
+        "api": "parallelize save_program",
+        "checkpoint": "load save",
+        "compiling": "Bundle compile_model make_plan",
+        "errors": "CaptureError CheckError CompileError PlanError RuntimeFault ShardwrightError",
+        "precision": "Precision",
+        "runtime": "ParallelModule clip_grad_norm_",
+        "runtime.launch": "launch",
+        "runtime.optimizer": "optimizer",
+        "sampling": "sampler",
+        "weights": "deferred",
+        "weights.writing": "save_safetensors",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version(__name__)
+    elif name in _HOMES:
+        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

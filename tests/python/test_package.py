@@ -23,6 +23,10 @@ def test_it_tells_that_it_is_typed() -> None:
     assert resources.files(shardwright).joinpath("_core.pyi").is_file()
 
 
+def test_it_has_the_page_of_errors() -> None:
+    assert "### SW0310: " in resources.files(shardwright).joinpath("errors.md").read_text(encoding="utf-8")
+
+
 def test_everything_exported_exists() -> None:
     assert not [name for name in shardwright.__all__ if not hasattr(shardwright, name)]
 

@@ -1,0 +1,8 @@
+"""`python -m shardwright` is the console command."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

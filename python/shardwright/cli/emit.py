@@ -1,0 +1,62 @@
+"""`shardwright emit`: compiles a model and writes its program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from .parser import Commands
+
+
+def add(commands: Commands) -> None:
+    from .model import add_arguments
+
+    emit = commands.add_parser("emit", help="compile a model and write its program; no device needed")
+    add_arguments(emit)
+    emit.add_argument("-o", "--to", required=True, help="folder for the program")
+    emit.add_argument("--outputs", choices=["loss", "all"], default="loss")
+    emit.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="whether to tell on stderr what is done; also $SHARDWRIGHT_PROGRESS",
+    )
+    emit.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from .._core import compile
+    from ..api import write_files
+    from ..progress import Progress, wanted
+    from ..summary import lines_of, seconds_of, summary_of
+    from .model import graph_of, plan_of
+
+    progress = Progress(wanted(arguments.progress))
+    with progress.phases(arguments.model) as phases:
+        phases.begin("capture")
+        graph = graph_of(arguments)
+        phases.begin("plan")
+        plan = plan_of(arguments, graph)
+        compiled = compile(plan, arguments.outputs, phases.begin)
+        phases.begin("keep")
+        write_files({**compiled.files, "graph.txt": compiled.graph_text}, arguments.to)
+    summary = summary_of(graph.model, plan, compiled)
+    if arguments.json:
+        print(json.dumps(_numbers(compiled) | {"summary": summary}))
+        return
+    print(compiled.proof.rstrip())
+    print(f"\nThe program is in {arguments.to}.")
+    sys.stdout.flush()
+    progress.say(*lines_of(summary, seconds_of(phases.seconds, phases.total), f"in {arguments.to}"))
+
+
+def _numbers(compiled: Any) -> dict[str, Any]:
+    return {
+        "digest": compiled.digest,
+        "files": sorted(compiled.files),
+        "communications": [dict(counts) for counts in compiled.counts],
+        "bytes_held": list(compiled.held),
+        "operators_without_rule": list(compiled.unknown),
+        "seconds": dict(compiled.phases),
+    }

@@ -1,0 +1,167 @@
+"""The model that a command names, and the plan for it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CaptureError, ShardwrightError
+from .nearby import did_you_mean
+
+if TYPE_CHECKING:
+    from .._core import Graph, Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="FILE.py:FUNCTION, which returns a module and its example inputs; a graph's file; or"
+        " hf:CLASS:config.json, a class of Transformers without weights",
+    )
+    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
+    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
+    parser.add_argument("--json", action="store_true", help="print what is known as JSON")
+
+
+def plan_of(arguments: argparse.Namespace, graph: Graph) -> Plan:
+    from ..compiling import make_plan
+
+    return make_plan(graph, arguments.plan, arguments.devices)
+
+
+def graph_of(arguments: argparse.Namespace) -> Graph:
+    from .._core import Graph
+    from ..capture import capture
+
+    model: str = arguments.model
+    if model.startswith("hf:"):
+        from ..transformers_models import from_config
+
+        module, kwargs = from_config(model, arguments.batch, arguments.sequence)
+        return Graph(capture(module, (), kwargs).graph_text)
+    path, _, name = model.rpartition(":")
+    if not name.isidentifier() or not path:
+        return Graph(_graph_text(Path(model)))
+    module, inputs = _call(_function(Path(path), name), model)
+    return Graph(capture(module, inputs).graph_text)
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(
+            "SW0117",
+            f"{path} cannot be read",
+            why=getattr(error, "strerror", None) or "it is not text",
+            fix="name a file that exists; a model is FILE.py:FUNCTION" + _like_file(path),
+        ) from None
+
+
+def _graph_text(path: Path) -> str:
+    """A Python file alone is a model whose function was forgotten."""
+    path = Path(str(path).removesuffix(":"))
+    if path.suffix == ".py" and path.is_file():
+        names = _functions(path)
+        raise CaptureError(
+            "SW0116",
+            f"{path} is a file, and not yet a model",
+            why="a model is a function in it that returns a module and its example inputs",
+            fix="name it: " + " or ".join(f"{path}:{name}" for name in names[:4])
+            if names
+            else f"write one, and name it as {path}:FUNCTION; the file has no function without arguments",
+        )
+    return read(path)
+
+
+def _function(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise _no_model(f"there is no Python file {path}", "name it as FILE.py:FUNCTION" + _like_file(path))
+    file = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = file
+    sys.path.insert(0, str(path.parent))
+    with _explained(f"{path} cannot be imported"):
+        spec.loader.exec_module(file)
+    function = getattr(file, name, None)
+    if not callable(function):
+        names = _functions(path)
+        known = f"name one of its functions: {', '.join(names[:8])}" if names else "write it"
+        raise _no_model(f"{path} has no function {name}", did_you_mean(name, names) or known)
+    return function
+
+
+def _functions(path: Path) -> list[str]:
+    """The functions of a file that can be called without an argument, read without running it."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, ValueError, SyntaxError):
+        return []
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [f.name for f in found if not _needs_arguments(f.args) and not f.name.startswith("_")]
+
+
+def _needs_arguments(given: ast.arguments) -> bool:
+    positional = len(given.posonlyargs) + len(given.args) > len(given.defaults)
+    return positional or any(default is None for default in given.kw_defaults)
+
+
+def _like_file(path: Path) -> str:
+    """Files of the same kind that are called nearly so."""
+    try:
+        names = [file.name for file in path.parent.iterdir() if file.suffix == path.suffix]
+    except OSError:
+        return ""
+    return did_you_mean(path.name, {*names} - {path.name}, "; ")
+
+
+def _no_model(what: str, fix: str) -> CaptureError:
+    return CaptureError(
+        "SW0116", what, why="a model is the function that returns it, in a Python file", fix=fix
+    )
+
+
+def _call(function: Any, name: str) -> tuple[Any, Any]:
+    """The module and its example inputs."""
+    from torch import nn
+
+    with _explained(f"{name} failed"):
+        found = function()
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module):
+        inputs = found[1]
+        return found[0], inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    what = "a module without its inputs" if isinstance(found, nn.Module) else f"a {type(found).__name__}"
+    raise CaptureError(
+        "SW0119",
+        f"{name} returned no model",
+        why=f"it returned {what}",
+        fix="return a module and a tuple of its example inputs",
+    )
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An exception of the user's own file, without our frames."""
+    try:
+        yield
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        from ..capture.lines import place_of_error
+
+        raise CaptureError(
+            "SW0119",
+            what,
+            place=place_of_error(error),
+            why="".join(traceback.format_exception_only(type(error), error)).strip(),
+            fix="run the file with Python alone first",
+        ) from error
