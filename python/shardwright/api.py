@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
 from .runtime.inputs import arguments_of, plain
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
-from .runtime.together import each
 from .starting import Starter, units_of
-from .weights import Weights, values_of
+from .weights import Weights, of_one_model, one_generator, values_of
 
 
 def parallelize(
@@ -74,6 +74,7 @@ def parallelize(
         args, kwargs = arguments_of(args)
     example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     first = comm.rank == 0
+    says = Progress(first and wanted(progress))
     starter = Starter(
         plan,
         unit,
@@ -81,7 +82,7 @@ def parallelize(
         {"inputs": inputs, "outputs": outputs},
         {"precision": precision_of(precision), "device": comm.device.type},
         open_cache(cache and first),
-        Progress(first and wanted(progress)),
+        says,
     )
 
     def compile_here() -> Bundle:
@@ -92,10 +93,13 @@ def parallelize(
 
     bundle = from_rank_0(comm, compile_here)
     program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
+    make = partial(values_of, module, bundle.captured.constants, weights, program)
+    if randomness == "single-device":
+        one_generator(comm, torch.default_generator)
     return ParallelModule(
         program,
         comm,
-        each(comm, lambda: values_of(module, bundle.captured.constants, weights, program)),
+        of_one_model(make, program, comm, says.say),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,

@@ -123,7 +123,7 @@ class Agreement:
 
     def _compare(self, record: Record, calls: Sequence[Call], problem: Exception | None) -> bool:
         """Raises what is different; whether contents are to be compared."""
-        fingerprint = _number(repr(replace(record, steps=0)).encode())
+        fingerprint = number_of(repr(replace(record, steps=0)).encode())
         self._seen[fingerprint] += 1
         new = self._seen[fingerprint] <= FIRST and not problem
         content = digest(_given(calls)) if new and not self.pieces else 0
@@ -172,6 +172,11 @@ def digest(values: Sequence[Tensor]) -> int:
     return int.from_bytes(found.digest(), "little") % (1 << BITS)
 
 
+def number_of(text: bytes) -> int:
+    """Another number for another text."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % (1 << BITS)
+
+
 def _bytes(value: Tensor) -> bytes:
     """All bytes of a small tensor; of a large one, sums of words that are weighted by their place."""
     flat = value.contiguous().reshape(-1).view(torch.uint8)
@@ -197,10 +202,6 @@ def _described(call: Call, names: Sequence[str], splits: Sequence[Split]) -> tup
         grad = " that requires a gradient" if tensor.requires_grad and torch.is_grad_enabled() else ""
         found.append(f"{name} is ({sizes}) of {str(tensor.dtype).removeprefix('torch.')}{grad}")
     return tuple(found)
-
-
-def _number(text: bytes) -> int:
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % (1 << BITS)
 
 
 def _on_all(error: Exception) -> Exception:

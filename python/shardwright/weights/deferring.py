@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
+from ..runtime.agreement import number_of
 from .replay import Ref
 from .tape import Tape
 
@@ -58,6 +59,10 @@ class Recorded:
 
     def names(self) -> set[str]:
         return set(self.refs)
+
+    def mark(self, name: str) -> int:
+        """Another number where another initialisation was recorded."""
+        return number_of(f"{self.tape.mark()} {self.refs[name]}".encode())
 
     def values(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Whole tensors, one after another, each to be copied before the next is taken."""

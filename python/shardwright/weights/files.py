@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,9 +14,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import RuntimeFault
+from ..runtime.agreement import number_of
 from ..runtime.boxes import boxes
 from ..runtime.program import TensorInfo
 from ..runtime.regions import Region, local_factors, shape_of
+
+# What two files are compared by: so many pieces of so many bytes.
+SAMPLES, SAMPLE = 256, 4096
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -37,6 +42,7 @@ class Files:
         self.dtypes: dict[str, torch.dtype] = {}
         self._homes: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
+        self._marks: dict[Path, int] = {}
         for path in paths:
             self._list(path)
 
@@ -66,6 +72,13 @@ class Files:
             raise _unreadable(path, error) from error
         return part
 
+    def mark(self, name: str) -> int:
+        """Another number where the file is another, as samples of it tell."""
+        path = self._homes[name]
+        if path not in self._marks:
+            self._marks[path] = _sampled(path)
+        return number_of(f"{name} {self._marks[path]}".encode())
+
     def _list(self, path: Path) -> None:
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118, it is no dict
@@ -80,6 +93,17 @@ class Files:
                 self._homes[name] = path
                 self.shapes[name] = tuple(stored.get_shape())
                 self.dtypes[name] = _DTYPES.get(stored.get_dtype(), torch.uint8)
+
+
+def _sampled(path: Path) -> int:
+    """Of its length, its beginning with the table of tensors, and pieces at equal distances."""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        pieces = []
+        for at in range(SAMPLES):
+            file.seek(length * at // SAMPLES)
+            pieces.append(file.read(SAMPLE))
+    return number_of(length.to_bytes(8, "little") + b"".join(pieces))
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import RuntimeFault
+from ..runtime.agreement import digest, number_of
 from .replay import Draw, Entry, Ref, replay
 
 # In-place operators that do not read what they write to.
@@ -52,6 +53,7 @@ class Tape(TorchDispatchMode):
         # Addresses of memories that are gone would name others.
         self._alive: list[Any] = []
         self._draws = 0
+        self._marked: tuple[int, int] | None = None
 
     def __enter__(self) -> Tape:
         self._state = torch.get_rng_state()
@@ -79,6 +81,14 @@ class Tape(TorchDispatchMode):
     def values(self, wanted: Mapping[Any, Ref]) -> Iterator[tuple[Any, Tensor]]:
         """Each wanted tensor, as soon as nothing writes to it any more; it is to be copied at once."""
         return replay(self.seed, self.entries, self.sizes, wanted)
+
+    def mark(self) -> int:
+        """Another number where other values were recorded, as with another seed."""
+        if self._marked is None or self._marked[0] != len(self.entries):
+            calls = [(str(e.func), e.args, e.kwargs, e.results, e.draw) for e in self.entries]
+            told = pytree.tree_map_only(Tensor, lambda x: (x.shape, x.dtype, digest([x])), calls)
+            self._marked = len(self.entries), number_of(repr((self.seed, told)).encode())
+        return self._marked[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

@@ -6,7 +6,7 @@ In this order: what was given as `weights`; the module's own values; the initial
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault
+from ..runtime.agreement import digest
 from ..runtime.program import Program, TensorInfo
 from ..runtime.regions import Region
 from ..runtime.shards import own_copy
@@ -65,6 +66,12 @@ class Values:
     def parts(self, wanted: Wanted, device: torch.device) -> list[Tensor]:
         """The wanted parts, in memory of their own; no more than a few whole tensors at a time."""
         found: list[Tensor | None] = [None] * len(wanted)
+        for at, part in self.one_by_one(wanted, device):
+            found[at] = part
+        return [part for part in found if part is not None]
+
+    def one_by_one(self, wanted: Wanted, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+        """Each wanted part with its place among them, in the order in which they are had."""
         later: dict[str, list[int]] = {}
         given = self._given
         with given.opened() if isinstance(given, Files) else _Nothing():
@@ -73,12 +80,32 @@ class Values:
                 if isinstance(source, str):
                     later.setdefault(source, []).append(at)
                 elif source is not None:
-                    found[at] = source(tensor, region, device)
+                    yield at, source(tensor, region, device)
         if self._recorded is not None and later:
             for name, whole in self._recorded.values(later):
                 for at in later[name]:
-                    found[at] = own_copy(whole, *wanted[at], device)
-        return [part for part in found if part is not None]
+                    yield at, own_copy(whole, *wanted[at], device)
+
+    def marks(self, tensors: Sequence[TensorInfo]) -> list[int]:
+        """A number for the value of each whole tensor: another one where the value is another.
+
+        Tensors in memory are read. Of files only samples are, and of an initialisation what was recorded.
+        """
+        with self._given.opened() if isinstance(self._given, Files) else _Nothing():
+            return [self._mark(tensor) for tensor in tensors]
+
+    def _mark(self, tensor: TensorInfo) -> int:
+        names = self._names(tensor)
+        if self._given is not None and tensor.saved:
+            name = next((name for name in names if name in self._given.shapes), None)
+            if name is not None:
+                return self._given.mark(name)
+        own = next((self._own[name] for name in names if name in self._own), None)
+        if own is not None and not own.is_meta:
+            return digest([own])
+        record = self._recorded
+        name = next((name for name in names if record is not None and name in record.refs), None)
+        return 0 if record is None or name is None else record.mark(name)
 
     def _source(self, tensor: TensorInfo) -> Reader | str | None:
         """What reads a part of it, or the name of its record."""
@@ -135,6 +162,9 @@ class _Tensors:
         self._tensors = tensors
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+
+    def mark(self, name: str) -> int:
+        return digest([self._tensors[name]])
 
     def part(self, name: str, tensor: TensorInfo, region: Region, device: torch.device) -> Tensor:
         return own_copy(self._tensors[name], tensor, region, device)
