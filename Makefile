@@ -30,6 +30,10 @@ endif
 RUST := Cargo.toml Cargo.lock $(shell find crates \( -path '*/src' -o -path '*/src/*' -o -name Cargo.toml \))
 PACKAGE := $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
 
+# Wheels that the package index takes: for every Linux from glibc 2.28 on where there is zig, else for
+# those that are not older than this one; refused if it is too new for that.
+PORTABLE := $(if $(shell command -v zig 2>/dev/null),manylinux_2_28 --zig,pypi)
+
 # Crates have no Python to link to, but for `py`, which has no tests of its own.
 CRATES := --workspace --exclude shardwright-py
 ifdef NEXTEST
@@ -83,7 +87,9 @@ rust-tests:
 python-tests: build
 	$(PYTEST)
 
+# Nothing is there but what the wheel itself asks for, and pytest: no numpy.
 oldest: $(OLDEST)/.built ## the sample of the tests on the oldest supported torch, from the wheel
+	$(OLDEST)/bin/python -c "import importlib.util as u; assert u.find_spec('numpy') is None, 'numpy came along'"
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -m oldest
 
 wheel: $(WHEELS)/.built ## the wheel, in target/wheels
@@ -106,10 +112,10 @@ $(VENV)/.built: $(RUST) pyproject.toml | $(VENV)/.tools
 
 $(WHEELS)/.built: $(VENV)/.built $(PACKAGE)
 	rm -rf $(WHEELS)
-	$(BIN)/maturin build --quiet --release --interpreter $(BIN)/python --out $(WHEELS)
+	$(BIN)/maturin build --quiet --release --compatibility $(PORTABLE) --interpreter $(BIN)/python --out $(WHEELS)
 	@touch $@
 
 $(OLDEST)/.built: $(WHEELS)/.built | $(OLDEST)/bin/python
-	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" numpy pytest safetensors tqdm
+	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" pytest $(WHEELS)/*.whl
 	$(call install,$(OLDEST)) --no-deps $(if $(UV),--reinstall,--force-reinstall) $(WHEELS)/*.whl
 	@touch $@

@@ -55,6 +55,13 @@ def test_links_between_pages_resolve(page: Path) -> None:
     assert not [link for link in _links(page) if not _resolves(page, link)]
 
 
+def test_the_page_for_the_package_index_stands_alone() -> None:
+    """Links into the repository lead nowhere from there."""
+    declared = re.search(r'^readme = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert _links(ROOT / declared[1]) == []
+
+
 def _links(page: Path) -> list[str]:
     links = re.findall(r"\]\(([^)\s]+)\)", _without_code(page.read_text()))
     return [link for link in links if "://" not in link and not link.startswith("mailto:")]

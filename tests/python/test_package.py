@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import metadata, resources
@@ -35,3 +36,19 @@ def test_the_console_command_explains_itself() -> None:
     command = Path(sys.executable).parent / "shardwright"
     done = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
     assert "demo" in done.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_demo_runs_where_there_is_no_numpy(tmp_path: Path) -> None:
+    """A module of this name that cannot be imported hides one that is there."""
+    (tmp_path / "numpy.py").write_text('raise ImportError("there is no numpy")\n')
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = "from shardwright.cli import main; main(['demo', '--devices', '2', '--plan', 'megatron'])"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert "The losses are equal" in done.stdout, done.stderr

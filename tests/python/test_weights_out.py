@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,19 @@ def test_files_hold_everything_in_bounded_sizes(size: int | str, tmp_path: Path)
         assert index["metadata"]["total_size"] == sum(value.nbytes for value in expected.values())
     again = sw.parallelize(skeleton_of(module), args, plan="replicate", weights=tmp_path)
     assert_same(again.full_state_dict(), module.state_dict())
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_files_have_the_mode_of_the_user(mask: int, tmp_path: Path) -> None:
+    module, args = models.mlp()
+    before = os.umask(mask)
+    try:
+        parallel(module, args, lambda model: sw.save_safetensors(model, tmp_path / "out", "20KB"), "data", 2)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert len(modes) > 3
+    assert set(modes.values()) == {0o666 & ~mask}, modes
 
 
 def test_other_numbers_of_files_leave_nothing_behind(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..runtime.messages import bytes_of
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _TORCH_PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -145,8 +147,7 @@ class Describer:
             return
         if value.layout is not torch.strided:
             raise self.unknown(f"a tensor of layout {value.layout}")
-        data = value.detach().cpu().contiguous().reshape(-1)
-        self.put(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+        self.put(bytes_of(value))
 
     def kind(self, value: Tensor) -> None:
         """All of a tensor but its values and its machine."""

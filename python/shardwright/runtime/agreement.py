@@ -8,7 +8,6 @@ contents of the inputs are compared as well.
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from ..errors import RuntimeFault, ShardwrightError
 from . import watch
 from .comm import Comm
 from .inputs import Call
+from .messages import bytes_of
 from .pieces import Pieces, Split
 from .verdicts import left_the_loop, listed, other_batches
 
@@ -181,8 +181,7 @@ def _bytes(value: Tensor) -> bytes:
     """All bytes of a small tensor; of a large one, sums of words that are weighted by their place."""
     flat = value.contiguous().reshape(-1).view(torch.uint8)
     if flat.numel() <= FEW:
-        flat = flat.cpu()
-        return ctypes.string_at(flat.data_ptr(), flat.numel()) if flat.numel() else b""
+        return bytes_of(flat)
     weights = torch.arange(1, 2 * ROW, 2, device=flat.device) * 0x9E3779B97F4A7C1
     sums = []
     for block in flat.split(BLOCK):

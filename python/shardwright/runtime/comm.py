@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import watch
+from . import messages, watch
 from .watch import wait_for
 
 Ranks = tuple[int, ...]
@@ -168,15 +168,12 @@ class TorchComm:
     def gather_objects(self, value: Any) -> list[Any] | None:
         if self.world == 1:
             return [value]
-        found: list[Any] | None = [None] * self.world if self.rank == 0 else None
-        dist.gather_object(value, found, dst=0)
-        return found
+        return messages.gathered(value, _host_group(), first=self.rank == 0)
 
     def broadcast_object(self, value: Any) -> Any:
-        box = [value]
-        if self.world > 1:
-            dist.broadcast_object_list(box, src=0)
-        return box[0]
+        if self.world == 1:
+            return value
+        return messages.broadcast(value, _host_group(), first=self.rank == 0)
 
     def tally(self, numbers: Sequence[int]) -> list[int]:
         sums = torch.tensor(numbers, dtype=torch.int64)
@@ -184,9 +181,7 @@ class TorchComm:
         return sums.tolist()
 
     def all_gather_objects(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=_host_group())
-        return found
+        return messages.all_gathered(value, _host_group())
 
     def count_model(self) -> int:
         return next(_models)

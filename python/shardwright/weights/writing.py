@@ -145,10 +145,15 @@ def _prepare(target: Path) -> None:
 
 
 def _write(target: Path, name: str, gathered: Mapping[Any, Any]) -> None:
+    partial = _partial(target, name)
     with _explained(target):
         try:
-            save_file(dict(gathered), _partial(target, name), metadata={"format": "pt"})
-            with _partial(target, name).open("rb") as written:
+            # safetensors makes files that only their owner may read: this has the user's own mode.
+            partial.touch()
+            mode = partial.stat().st_mode
+            save_file(dict(gathered), partial, metadata={"format": "pt"})
+            partial.chmod(mode)
+            with partial.open("rb") as written:
                 os.fsync(written.fileno())
         except BaseException:
             for left in target.glob(".*.safetensors.partial"):

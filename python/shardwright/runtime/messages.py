@@ -1,0 +1,64 @@
+"""Python values between processes, and bytes of tensors; neither needs numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def all_gathered(value: Any, group: Any) -> list[Any]:
+    """The picklable values of all ranks of a group, in their order. `group` is one of the host's."""
+    own, sizes = _announced(value, group)
+    rows = torch.empty(len(sizes), max(sizes), dtype=torch.uint8)
+    dist.all_gather(list(rows), _padded(own, max(sizes)), group=group)
+    return _opened(rows, sizes)
+
+
+def gathered(value: Any, group: Any, *, first: bool) -> list[Any] | None:
+    """The same on rank 0, the `first`, alone; the others get `None`."""
+    own, sizes = _announced(value, group)
+    rows = torch.empty(len(sizes), max(sizes), dtype=torch.uint8) if first else None
+    dist.gather(_padded(own, max(sizes)), None if rows is None else list(rows), dst=0, group=group)
+    return None if rows is None else _opened(rows, sizes)
+
+
+def broadcast(value: Any, group: Any, *, first: bool) -> Any:
+    """Rank 0's value, on all ranks."""
+    own = tensor_of(pickle.dumps(value)) if first else None
+    size = torch.tensor([own.numel() if own is not None else 0])
+    dist.broadcast(size, src=0, group=group)
+    message = torch.empty(int(size), dtype=torch.uint8) if own is None else own
+    dist.broadcast(message, src=0, group=group)
+    return value if first else pickle.loads(bytes_of(message))
+
+
+def bytes_of(x: Tensor) -> bytes:
+    """The bytes of a tensor's values, in the order of its dims."""
+    flat = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b""
+
+
+def tensor_of(data: bytes) -> Tensor:
+    """Bytes, of which there are some, as a tensor of its own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _announced(value: Any, group: Any) -> tuple[Tensor, list[int]]:
+    """A value as bytes, and how many each rank has."""
+    own = tensor_of(pickle.dumps(value))
+    sizes = torch.empty(dist.get_world_size(group), 1, dtype=torch.int64)
+    dist.all_gather(list(sizes), torch.tensor([own.numel()]), group=group)
+    return own, sizes.flatten().tolist()
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    return torch.cat([x, x.new_zeros(size - x.numel())])
+
+
+def _opened(rows: Tensor, sizes: list[int]) -> list[Any]:
+    return [pickle.loads(bytes_of(row[:size])) for row, size in zip(rows, sizes, strict=True)]
