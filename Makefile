@@ -7,6 +7,8 @@
 
 PYTHON ?=
 WORKERS ?= 2
+MINUTES ?= 10
+SEED ?=
 OLDEST_TORCH := 2.11.0
 
 UV := $(shell command -v uv 2>/dev/null)
@@ -45,7 +47,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test quick lint format bench build edges rust-tests python-tests oldest wheel clean
+.PHONY: help demo test fuzz quick lint format bench build edges rust-tests python-tests oldest wheel clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +56,9 @@ demo: build ## a small GPT on 4 local processes, beside the single-device run
 	$(BIN)/shardwright demo
 
 test: edges rust-tests python-tests oldest ## everything that must hold
+
+fuzz: build ## random models under random plans, for MINUTES, of a SEED; prints what it finds, made small
+	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m fuzz --jobs $(WORKERS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)

@@ -1,0 +1,16 @@
+"""The operators of random models, by family. Each is a function that adds steps to a `Pool`."""
+
+from . import contracting, indexing, pointwise, quiet, reducing, shaping, spatial
+from .registry import OPERATORS, Operator
+
+__all__ = [
+    "OPERATORS",
+    "Operator",
+    "contracting",
+    "indexing",
+    "pointwise",
+    "quiet",
+    "reducing",
+    "shaping",
+    "spatial",
+]

@@ -1,0 +1,138 @@
+"""The loop: programs of a seed, several plans for each; what is found, and what was met."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from . import counting, making
+from .known import is_known
+from .pairs import Finding, Found, Refused, Unstable, Way, compare, plan_of, prepare
+from .programs import Program
+
+PLANS = 12
+"""Plans for each program: capture takes longer than a pair."""
+NAMED = [
+    ("data", 2),
+    ("data", 3),
+    ("megatron", 2),
+    ("replicate", 2),
+    ("data:2 x megatron:2", 4),
+    ("coshard:2", 1),
+    ("data", 4),
+]
+
+
+@dataclass
+class Tally:
+    """What a session has done: adds up."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.counts.update(other.counts)
+        self.refused.update(other.refused)
+        self.known.update(other.known)
+        self.findings += other.findings
+
+    def missing(self) -> list[str]:
+        return [name for name in counting.wanted() if not self.counts[name]]
+
+
+def ways(program: Program, plans: int = PLANS) -> list[Way]:
+    """The plans of a program; the first are named, the others random."""
+    rng = random.Random(f"plans of {program.seed}")
+    named = rng.sample(NAMED, max(plans // 4, 1))
+    found = []
+    for name, devices in named:
+        local = rng.random() < 0.35 and name.startswith("data")
+        found.append(Way(name, devices, _asked(rng), "local" if local else "global"))
+    for _ in range(plans - len(found)):
+        found.append(Way(f"random:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4]), _asked(rng)))
+    return found
+
+
+def _asked(rng: random.Random) -> str:
+    return "all" if rng.random() < 0.35 else "loss"
+
+
+def numbers(first: int = 0, every: int = 1) -> Iterator[int]:
+    number = first
+    while True:
+        yield number
+        number += every
+
+
+def one(
+    seed: int, number: int, plans: int = PLANS, tell: Callable[[str], object] = lambda text: None
+) -> Tally:
+    """One program under its plans. `tell` hears what is about to be done, in case it ends the process."""
+    program = making.program(seed, number)
+    tell(f"{number}")
+    return tried(program, ways(program, plans), tell)
+
+
+def tried(program: Program, plans: list[Way], tell: Callable[[str], object] = lambda text: None) -> Tally:
+    tally = Tally()
+    try:
+        subject = prepare(program)
+    except Unstable:
+        tally.counts["unstable programs"] += 1
+        return tally
+    except Refused as refusal:
+        tally.counts["programs refused by capture"] += 1
+        tally.refused[str(refusal)] += 1
+        return tally
+    except Found as found:
+        _note(tally, found.finding)
+        return tally
+    tally.counts.update(counting.of_subject(subject))
+    tally.counts["programs"] += 1
+    for way in plans:
+        tell(f"{program.seed.split('.')[1]} {way}")
+        try:
+            compiled = compare(subject, way)
+        except Unstable:
+            tally.counts["unstable pairs"] += 1
+            continue
+        except Refused as refusal:
+            tally.counts["named plans that do not fit"] += 1
+            tally.refused[refusal.code] += 1
+            continue
+        except Found as found:
+            tally.counts["pairs"] += 1
+            _note(tally, found.finding)
+            continue
+        tally.counts["pairs"] += 1
+        tally.counts["pairs, equal"] += 1
+        tally.counts.update(counting.of_pair(plan_of(subject.graph, way), way, compiled))
+    return tally
+
+
+def _note(tally: Tally, finding: Finding) -> None:
+    name = is_known(finding)
+    if name is None:
+        tally.findings.append(finding)
+    else:
+        tally.known[name] += 1
+
+
+def run(seed: int, *, pairs: int = 0, seconds: float = 0.0, plans: int = PLANS) -> Tally:
+    """In this process, until so many pairs or seconds."""
+    tally, begin = Tally(), time.monotonic()
+    for number in numbers():
+        tally.add(one(seed, number, plans))
+        if (pairs and tally.counts["pairs"] >= pairs) or (seconds and time.monotonic() - begin >= seconds):
+            return tally
+    raise AssertionError
+
+
+def describe(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
