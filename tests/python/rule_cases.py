@@ -452,8 +452,8 @@ distances("soft_margin_loss", "soft_margin_loss", F.soft_margin_loss, normal(5, 
     dims="a=5 b=7")
 distances("kl_div", "kl_div", lambda x, y, reduction: aten.kl_div(x, y, WAYS[reduction]), normal(5, 7),
     between(0.1, 0.9, 5, 7), dims="a=5 b=7")
-case("kl_div-log", "kl_div", lambda x, y: F.kl_div(x, y, reduction="sum", log_target=True), *PAIR,
-    dims="a=5 b=7")
+distances("kl_div-log", "kl_div",
+    lambda x, y, reduction: aten.kl_div(x, y, WAYS[reduction], log_target=True), *PAIR, dims="a=5 b=7")
 case("bce-pos-weight", "binary_cross_entropy_with_logits",
     lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, pos_weight=w), normal(5, 7), data(5, 7), data(7),
     dims="a=5 b=7")

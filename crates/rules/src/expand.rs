@@ -57,7 +57,19 @@ impl<'g> Builder<'g> {
         self.push(target, args, vec![], labels, dtype, shape, false)
     }
 
-    /// The same, in a region where gradients are off.
+    /// The same, with arguments by keyword.
+    pub fn op_with(
+        &mut self,
+        target: &str,
+        (args, kwargs): (Vec<Arg>, Vec<(String, Arg)>),
+        labels: &str,
+        dtype: Dtype,
+        shape: &[i64],
+    ) -> TensorId {
+        self.push(target, args, kwargs, labels, dtype, shape, false)
+    }
+
+    /// The same without keywords, in a region where gradients are off.
     pub fn op_no_grad(
         &mut self,
         target: &str,

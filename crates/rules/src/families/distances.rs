@@ -88,19 +88,22 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     let all = operand(&names);
     let dtype = to.dtype(inputs[0]);
     let labels = format!("{} -> {all}", labels.join(", "));
-    let loss = to.op(&op.target, unreduced(op), &labels, dtype, &common);
+    let (args, kwargs) = unreduced(op);
+    let loss = to.op_with(&op.target, (args, kwargs), &labels, dtype, &common);
     let wide_loss = widened(to, loss, wide(dtype), &all);
     let step = ("aten.mean.default", vec![Arg::Tensor(wide_loss)], &format!("{all} -> scalar")[..]);
     finish(to, op, 0, step, (wide(dtype), &[]));
 }
 
-/// The arguments of the same loss without a reduction.
-fn unreduced(op: &Op) -> Vec<Arg> {
+/// The arguments of the same loss without a reduction, positional ones and others.
+fn unreduced(op: &Op) -> (Vec<Arg>, Vec<(String, Arg)>) {
     let at = position(op);
     let mut args: Vec<Arg> = (0..at).map(|i| op.arg(i, NAMES[i]).cloned().unwrap_or(Arg::None)).collect();
     args.push(Arg::Int(NONE));
     args.extend(op.args.iter().skip(at + 1).cloned());
-    args
+    let placed = |name: &str| name == "reduction" || NAMES[..at].contains(&name);
+    let kwargs = op.kwargs.iter().filter(|(name, _)| !placed(name)).cloned().collect();
+    (args, kwargs)
 }
 
 /// The first arguments of all of them.
