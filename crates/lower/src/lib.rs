@@ -47,6 +47,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
     let order = order::order(&graph, &plan)?;
     let mut interner = layout::Interner::default();
     let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
+    let order = order::parts_together(&graph, &plan, &placements, order);
     let cx = uses::Context {
         graph: &graph,
         analysis: &analysis,
