@@ -114,7 +114,7 @@ class Starter:
             graph_text=bundle.graph_text,
             model_text=captured.graph_text,
             plan_text=plan.text,
-            summary=summary_of(type(module).__name__, plan, compiled),
+            summary=summary_of(type(module).__name__, plan, compiled, captured.notes),
         )
 
     def _make_plan(self, graph: Graph) -> Plan:

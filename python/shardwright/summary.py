@@ -12,8 +12,9 @@ from ._core import Compiled, Plan
 MOST_NOTES = 4
 
 
-def summary_of(model: str, plan: Plan, compiled: Compiled) -> dict[str, Any]:
-    """Plain data, kept with the program. Communications are those of the rank that has most."""
+def summary_of(model: str, plan: Plan, compiled: Compiled, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Plain data, kept with the program. Communications are those of the rank that has most. `notes` are
+    those of capture."""
     split, replicated, single = compiled.divided
     totals = [sum(found.values()) for found in compiled.bytes]
     most = totals.index(max(totals))
@@ -29,7 +30,7 @@ def summary_of(model: str, plan: Plan, compiled: Compiled) -> dict[str, Any]:
         "communications": {kind: [counts[kind], sizes.get(kind, 0)] for kind in counts},
         "held": [min(compiled.held), max(compiled.held)],
         "trained": [min(compiled.trained), max(compiled.trained)],
-        "notes": list(plan.notes),
+        "notes": [*notes, *plan.notes],
     }
 
 

@@ -19,7 +19,7 @@ from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import results_of, trace
-from .verify import can_verify, verify_capture
+from .verify import Call, missing_value, verify_capture
 
 __all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture"]
 
@@ -152,10 +152,18 @@ def _capture(
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
-    if verify or (verify is None and can_verify(module, bound)):
-        captured.notes += verify_capture(module, bound, program, sources, constants, result, casting)
-        captured.verified = not captured.notes
+    missing = missing_value(module, bound)
+    if verify or (verify is None and missing is None):
+        verify_capture(Call(module, bound, casting), text, constants)
+        captured.verified = True
+    else:
+        captured.notes.append(_not_compared(missing))
     return captured
+
+
+def _not_compared(missing: str | None) -> str:
+    why = f"{missing} has no value" if missing else "it was not asked for"
+    return f"graph and module were not compared: {why}"
 
 
 def _result_tree(program: Any) -> Any:

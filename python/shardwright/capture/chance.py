@@ -1,12 +1,16 @@
-"""Random numbers of a model: those that all ranks draw alike, and others, which are refused."""
+"""Random numbers: which operators draw them, and drawing the same on both sides of a comparison."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from . import lines
@@ -22,12 +26,16 @@ _KEYED = {
     "aten.randn_like.default",
     "aten.scaled_dot_product_attention.default",
 }
+# One mask, however it is drawn: in place, out of place, or with what it masks.
+_MASKS = {"bernoulli_", "bernoulli", "native_dropout", "dropout"}
+# Of these nothing is random where the probability leaves no choice.
+_CERTAIN = (0, 1)
 
 
 def refuse_chance(program: ExportedProgram) -> None:
     """Each rank would draw other numbers, and copies of one tensor would differ."""
     for node in program.graph.nodes:
-        if _draws(node) and str(node.target) not in _KEYED:
+        if draws(node.target, node.args, node.kwargs) and str(node.target) not in _KEYED:
             raise CaptureError(
                 "SW0132",
                 f"the model draws random numbers with `{node.target}`",
@@ -37,14 +45,109 @@ def refuse_chance(program: ExportedProgram) -> None:
             )
 
 
-def _draws(node: fx.Node) -> bool:
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator draws with these arguments: attention, say, does so for its dropout only."""
+    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
-    named = _arguments(node)
-    # Recurrent layers draw only for their dropout, and in training.
-    return "dropout" not in named or bool(named["dropout"] and named.get("train", True))
+    names = [argument.name for argument in target._schema.arguments]
+    named = dict(zip(names, args, strict=False)) | dict(kwargs)
+    if any("dropout" in name for name in names):
+        chance = next((v for n, v in named.items() if n in ("dropout", "dropout_p")), 0)
+        return bool(chance) and named.get("train", True) is not False
+    if _name(target) in _MASKS and "p" in named:
+        return named["p"] not in _CERTAIN and named.get("train", True) is not False
+    return True
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    return dict(zip(names, node.args, strict=False)) | node.kwargs
+@dataclass
+class Draw:
+    """What the generator was when an operator drew."""
+
+    kind: str
+    shape: tuple[int, ...]
+    place: str
+    state: Tensor
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...], str]:
+        return self.kind, self.shape, self.place
+
+
+class Recording(TorchDispatchMode):
+    """Notes every draw of a module's run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if draws(func, args, kwargs):
+            place = lines.short(lines.trace_of_caller(sys._getframe(1)))
+            state = _state(_device(args, kwargs))
+            self.draws.append(Draw(_kind(func), _shape(args), place, state))
+        return func(*args, **kwargs)
+
+
+class Replaying(TorchDispatchMode):
+    """Lets a graph's run draw what was noted, each operator what its own line drew, in order.
+
+    ``place`` gives the line of the operator that is being run. What the module drew for no result is
+    left over, as the graph has no such operator; the reverse is a difference.
+    """
+
+    def __init__(self, draws: Sequence[Draw], place: Callable[[], str]):
+        super().__init__()
+        self._left = list(draws)
+        self._place = place
+        self.unknown: list[str] = []
+        """The lines of draws that the module does not make."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if draws(func, args, kwargs):
+            key = (_kind(func), _shape(args), self._place())
+            at = next((i for i, draw in enumerate(self._left) if draw.key == key), None)
+            if at is None:
+                self.unknown.append(f"`{func}` at {key[2] or 'an unknown line'}")
+            else:
+                _restore(_device(args, kwargs), self._left.pop(at).state)
+        return func(*args, **kwargs)
+
+
+def _kind(target: Any) -> str:
+    name = _name(target)
+    return "mask" if name in _MASKS else name.rstrip("_")
+
+
+def _name(target: Any) -> str:
+    return str(target._schema.name).partition("::")[2]
+
+
+def _shape(args: Sequence[Any]) -> tuple[int, ...]:
+    first = args[0] if args else ()
+    return tuple(first.shape) if isinstance(first, Tensor) else tuple(first) if _is_list(first) else ()
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    tensor = next((arg for arg in args if isinstance(arg, Tensor)), None)
+    named = kwargs.get("device")
+    return torch.device(named) if named is not None else tensor.device if tensor is not None else _CPU
+
+
+_CPU = torch.device("cpu")
+
+
+def _state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _restore(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)

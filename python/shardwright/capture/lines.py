@@ -32,9 +32,12 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
     inside = ""
     while frame is not None:
         file = frame.f_code.co_filename
+        if frame.f_code.co_name in _BETWEEN:
+            frame = frame.f_back
+            continue
         if _is_ours(file):
             break
-        if _is_models(file) and frame.f_code.co_name not in _BETWEEN:
+        if _is_models(file):
             return _trace(file, frame.f_lineno, frame.f_code.co_name)
         if not inside and file.startswith(os.path.join(_TORCH, "nn", "modules")):
             inside = _trace(file, 0, frame.f_code.co_name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 from torch import nn
 
@@ -13,6 +15,7 @@ from ..errors import CaptureError
 _CACHE = "use_cache"
 _EXPERTS = "_experts_implementation"
 _CAPTURED = "batched_mm"
+_EXPORTING = "is_torchdynamo_exporting"
 
 
 @contextmanager
@@ -41,6 +44,26 @@ def capturable_experts(module: nn.Module) -> Iterator[None]:
         _other([c for c in configs if hasattr(c, name)], name, _CAPTURED),
         _other([c for c in configs if not hasattr(c, name)], _EXPERTS, _CAPTURED),
     ):
+        yield
+
+
+@contextmanager
+def masks_as_they_run() -> Iterator[None]:
+    """For a while, a causal mask without padding is left to the attention, as it is where nothing is traced.
+    Transformers makes it while tracing, also for attention that is not causal by itself."""
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    if not hasattr(masking, "_ignore_causal_mask_sdpa") or not hasattr(masking, _EXPORTING):
+        yield
+        return
+    original = masking._ignore_causal_mask_sdpa
+
+    def ignore(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        if padding_mask is not None:
+            return original(padding_mask, *args, **kwargs)
+        with mock.patch.object(masking, _EXPORTING, lambda: False):
+            return original(padding_mask, *args, **kwargs)
+
+    with mock.patch.object(masking, "_ignore_causal_mask_sdpa", ignore):
         yield
 
 

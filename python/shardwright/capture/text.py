@@ -23,7 +23,7 @@ from .simplify import is_getitem, is_no_grad
 from .spec import CallSpec, ResultSpec
 from .trace import data_dependent, results_of
 
-_DTYPES = {
+DTYPES = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
@@ -300,14 +300,14 @@ def _typed(name: str, sizes: Sequence[Any], dtype: torch.dtype, node: fx.Node | 
 
 
 def _dtype(dtype: torch.dtype, node: fx.Node | None) -> str:
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise CaptureError(
             "SW0111",
             f"the graph cannot hold tensors of type {dtype}",
             place=lines.with_source(node.stack_trace) if node else None,
-            fix=f"use one of {', '.join(_DTYPES.values())}",
+            fix=f"use one of {', '.join(DTYPES.values())}",
         )
-    return _DTYPES[dtype]
+    return DTYPES[dtype]
 
 
 def _quoted(text: str) -> str:

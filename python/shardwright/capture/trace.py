@@ -25,7 +25,7 @@ from .experts import fuse_experts
 from .guard import guarded
 from .masks import simplify_masks
 from .names import Names
-from .settings import capturable_experts
+from .settings import capturable_experts, masks_as_they_run
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .swap import Fake, borrowed
 
@@ -80,6 +80,7 @@ def _export(
             torch.enable_grad(),
             guarded(device),
             capturable_experts(module),
+            masks_as_they_run(),
             borrowed(module, fake.once, fake.attribute(known)),
         ):
             return torch.export.export(module, *fresh, strict=False)

@@ -17,6 +17,7 @@ from .nearby import did_you_mean
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan
+    from ..capture import Captured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +48,19 @@ def graph_of(arguments: argparse.Namespace) -> Graph:
         from ..transformers_models import from_config
 
         module, kwargs = from_config(model, arguments.batch, arguments.sequence)
-        return Graph(capture(module, (), kwargs).graph_text)
+        return Graph(_said(capture(module, (), kwargs)).graph_text)
     path, _, name = model.rpartition(":")
     if not name.isidentifier() or not path:
         return Graph(_graph_text(Path(model)))
     module, inputs = _call(_function(Path(path), name), model)
-    return Graph(capture(module, inputs).graph_text)
+    return Graph(_said(capture(module, inputs)).graph_text)
+
+
+def _said(captured: Captured) -> Captured:
+    """Also what capture has to say, such as that nothing was compared."""
+    for note in captured.notes:
+        print(f"shardwright: {note}", file=sys.stderr)
+    return captured
 
 
 def read(path: Path) -> str:

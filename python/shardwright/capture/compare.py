@@ -1,0 +1,98 @@
+"""What two runs gave, and the first difference between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+}
+_COARSE = 2e-2
+
+
+@dataclass
+class Results:
+    """What one run gave, by the names that people know."""
+
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def with_gradients(
+    results: Results,
+    outputs: Sequence[Tensor | None],
+    parameters: Mapping[str, Tensor],
+    inputs: Sequence[Tensor],
+) -> None:
+    """Adds outputs, and the gradients of a scalar that depends on all of them."""
+    for index, output in enumerate(outputs):
+        if output is not None:
+            results.outputs[f"output {index}"] = output.detach()
+    wanted: dict[str, Tensor] = {}
+    wanted |= {f"the gradient of parameter `{n}`": p for n, p in parameters.items()}
+    wanted |= {f"the gradient of input {i}": t for i, t in enumerate(inputs)}
+    wanted = {name: tensor for name, tensor in wanted.items() if tensor.requires_grad}
+    terms = [_weighted(o, i) for i, o in enumerate(outputs) if o is not None and o.requires_grad]
+    tensors = list(wanted.values())
+    given: Sequence[Tensor | None] = [None] * len(tensors)
+    if terms and tensors:
+        total = torch.stack([term.to(terms[0].device) for term in terms]).sum()
+        given = torch.autograd.grad(total, tensors, allow_unused=True)
+    for (name, tensor), gradient in zip(wanted.items(), given, strict=True):
+        results.gradients[name] = torch.zeros_like(tensor) if gradient is None else gradient
+
+
+def _weighted(output: Tensor, index: int) -> Tensor:
+    """A scalar that depends on every element in its own way."""
+    real = torch.view_as_real(output) if output.is_complex() else output
+    real = real.to(torch.float64).flatten()
+    places = torch.arange(real.numel(), dtype=torch.float64, device=real.device)
+    return (real * torch.cos(places + index)).sum()
+
+
+def first_difference(found: Results, expected: Results) -> str | None:
+    for kind in ("outputs", "buffers", "gradients"):
+        ours, theirs = getattr(found, kind), getattr(expected, kind)
+        if list(ours) != list(theirs):
+            return f"the {kind} are {', '.join(ours)}, not {', '.join(theirs)}"
+        scale = _scale(list(theirs.values()))
+        for name, tensor in theirs.items():
+            label = f"buffer `{name}`" if kind == "buffers" else name
+            difference = _difference(ours[name], tensor, scale)
+            if difference is not None:
+                return f"{label} {difference}"
+    return None
+
+
+def _scale(tensors: list[Tensor]) -> float:
+    """The root mean square of the norms, so that a gradient that is mathematically zero is fine."""
+    norms = [_norm(t) ** 2 for t in tensors if t.is_floating_point() or t.is_complex()]
+    return (sum(norms) / len(norms)) ** 0.5 if norms else 0.0
+
+
+def _difference(ours: Tensor, theirs: Tensor, scale: float) -> str | None:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"is {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
+    if not (theirs.is_floating_point() or theirs.is_complex()):
+        return None if torch.equal(ours, theirs) else "differs"
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    error = _norm(torch.where(same, torch.zeros_like(ours), ours - theirs), finite=False)
+    bound = _TOLERANCE.get(theirs.dtype, _COARSE) * max(_norm(theirs), 1e-3 * scale)
+    if error <= bound:
+        return None
+    return f"differs by {error:.1e}, more than {bound:.1e}"
+
+
+def _norm(tensor: Tensor, finite: bool = True) -> float:
+    wide = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    if finite:
+        wide = torch.where(wide.isfinite(), wide, torch.zeros_like(wide))
+    return float(torch.linalg.vector_norm(wide))
