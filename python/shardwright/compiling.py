@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._core import Compiled, Draft, Graph, Plan, compile
+from ._core import Compiled, Draft, Graph, Plan, compile, plan_devices
 from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
@@ -106,8 +106,12 @@ def compile_plan(
     return bundle, compiled
 
 
-def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
-    """A plan from a name, a plan file's path, a `Plan`, or a function that calls the primitives."""
+def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None) -> Plan:
+    """A plan from a name, a plan file's path, a `Plan`, or a function that calls the primitives.
+
+    Without `devices` it is for as many as a plan file, a `Plan` or a name such as `data:4` says.
+    """
+    devices = _stated_devices(graph, plan) if devices is None else devices
     if not 0 < devices <= MOST_DEVICES:
         raise PlanError(
             "SW0315",
@@ -135,10 +139,28 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int) -> Plan:
             "SW0313",
             f"the plan `{made.name}` is for {made.devices} devices, but {devices} are here",
             why="every rank of the process group runs one device's part of the plan",
-            fix=f"start {made.devices} processes, or plan for {devices} devices"
-            + _as_unit(made.devices, devices),
+            fix=f"use {made.devices} devices, or a plan for {devices}" + _as_unit(made.devices, devices),
         )
     return made
+
+
+def _stated_devices(graph: Graph, plan: PlanLike) -> int:
+    found = None
+    if isinstance(plan, Plan):
+        found = plan.devices
+    elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
+        found = _from_file(graph, Path(plan)).devices
+    elif isinstance(plan, str):
+        found = plan_devices(plan)
+    if found is None:
+        named = f"`{plan}`" if isinstance(plan, str) else "a plan function"
+        raise PlanError(
+            "SW0330",
+            f"it is not said for how many devices {named} is",
+            why="a plan file says it, and a name with all sizes, such as `data:2 x megatron:4`",
+            fix="give the number of devices",
+        )
+    return found
 
 
 def _as_unit(unit: int, devices: int) -> str:

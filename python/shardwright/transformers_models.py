@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .errors import RuntimeFault
+from .nearby import did_you_mean
 
 
 def from_config(name: str, batch: int = 8, sequence: int = 128) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -19,6 +22,7 @@ def from_config(name: str, batch: int = 8, sequence: int = 128) -> tuple[nn.Modu
         raise _no_model(f"{name} names no model", "it is not of the form hf:CLASS:config.json")
     _, kind, path = parts
     found = _class(kind)
+    _require_fitting(kind, found.config_class, path)
     try:
         config = found.config_class.from_json_file(path)
     except (OSError, ValueError) as error:
@@ -40,9 +44,51 @@ def _class(kind: str) -> Any:
     except ImportError as error:
         raise _no_model("hf: names a model of Transformers, which is not installed", str(error)) from None
     found = getattr(transformers, kind, None)
-    if not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise _no_model(f"Transformers has no model {kind}", f"`transformers.{kind}` is no class of models")
+    if (
+        not isinstance(found, type)
+        or not issubclass(found, nn.Module)
+        or not getattr(found, "config_class", None)
+    ):
+        why = f"`transformers.{kind}` is no class of models"
+        raise _no_model(f"Transformers has no model {kind}", why, _class_like(kind, transformers))
     return found
+
+
+def _class_like(kind: str, transformers: Any) -> str | None:
+    """Configs and tokenizers are in the way of what was meant."""
+    others = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Output", "Mixin", "Extractor")
+    models = [name for name in dir(transformers) if name[:1].isupper() and not name.endswith(others)]
+    return did_you_mean(kind, models) or None
+
+
+def _require_fitting(kind: str, config_class: Any, path: str) -> None:
+    """Of a config of another class every number that it lacks would be this class's default."""
+    try:
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise _no_model(f"{path} is no config of {kind}", why) from None
+    given = given if isinstance(given, dict) else {}
+    wanted, found = config_class.model_type, given.get("model_type")
+    if found is None:
+        known = config_class()
+        unknown = [key for key in given if not hasattr(known, key) and not key.startswith(("_", "torch_"))]
+        if unknown:
+            fix = did_you_mean(unknown[0], vars(known), f"`{unknown[0]}`: ") or None
+            what = f"{path} is no config of {kind}"
+            raise _no_model(what, f"{config_class.__name__} has no {', '.join(unknown[:3])}", fix)
+    elif found != wanted:
+        raise _no_model(
+            f"{path} is no config of {kind}",
+            f"its model_type is `{found}`, that of {kind} is `{wanted}`",
+            _class_for(given.get("architectures"), found, path),
+        )
+
+
+def _class_for(architectures: Any, model_type: str, path: str) -> str:
+    if isinstance(architectures, list) and architectures:
+        return f"name the class that it is for: hf:{architectures[0]}:{path}"
+    return f"name a class of Transformers that is made from a config of type `{model_type}`"
 
 
 def _example(module: Any, config: Any, batch: int, sequence: int) -> dict[str, Tensor]:
@@ -82,11 +128,6 @@ def _first(config: Any, names: tuple[str, ...]) -> Any:
     return next((getattr(config, name) for name in names if getattr(config, name, None)), None)
 
 
-def _no_model(what: str, why: str) -> RuntimeFault:
-    return RuntimeFault(
-        "SW0770",
-        what,
-        why=why,
-        fix="name a class of Transformers and the file of its config, such as"
-        " hf:LlamaForCausalLM:config.json",
-    )
+def _no_model(what: str, why: str, fix: str | None = None) -> RuntimeFault:
+    usual = "name a class of Transformers and the file of its config, such as hf:LlamaForCausalLM:config.json"
+    return RuntimeFault("SW0770", what, why=why, fix=fix or usual)

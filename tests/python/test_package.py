@@ -42,7 +42,7 @@ def test_the_console_command_explains_itself() -> None:
 @pytest.mark.slow
 def test_the_demo_runs_where_there_is_no_numpy(tmp_path: Path) -> None:
     """A module of this name that cannot be imported hides one that is there."""
-    (tmp_path / "numpy.py").write_text('raise ImportError("there is no numpy")\n')
+    (tmp_path / "numpy.py").write_text('raise ModuleNotFoundError("there is no numpy")\n')
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = "from shardwright.cli import main; main(['demo', '--devices', '2', '--plan', 'megatron'])"
     done = subprocess.run(

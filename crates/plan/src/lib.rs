@@ -7,10 +7,14 @@
 //! A plan knows devices by number only, and nothing of communication.
 
 pub mod classes;
+pub mod dim_names;
 mod fit;
+mod folded;
+mod nearby;
 pub mod primitives;
 pub mod random;
 mod repeat;
+mod select;
 pub mod sets;
 pub mod text;
 mod transfer;
@@ -19,6 +23,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
+pub use folded::print_folded;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
 pub use transfer::{Side, Transferred, transfer};

@@ -7,6 +7,7 @@
 //! use "data:2 x megatron:2"                          start from a named set
 //! op "transformer.h.*.mlp.c_fc": split n 4           operators by path, with globs
 //! op "transformer.h.*" aten.gelu.*: split c 4 on 0..4
+//! op "h.*" aten.add.Tensor[1]: split b 4             the second of them at each path
 //! op %linear_3: split b 2, replicate 2 on 3 1 0 2    one operator by the name of its output
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
@@ -18,6 +19,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::Analysis;
 
+use crate::select::{clip, select};
 use crate::{Draft, MOST, On, Plan, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
@@ -55,38 +57,41 @@ pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32
     reader.draft.finish()
 }
 
+/// A line for each operator.
 pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
-    let mut text = format!("shardwright-plan 1\nname {:?}\ndevices {}\n", plan.name, plan.devices);
-    for op in graph.op_ids() {
-        let op_plan = plan.op(op);
-        let splits: Vec<String> = (op_plan.splits.iter())
-            .map(|s| match s.on {
-                On::Loop(index) => format!("split {} {}", analysis.op(op).loops[index].name, s.parts),
-                On::Copies => format!("replicate {}", s.parts),
-                On::Value => format!("split value {}", s.parts),
-            })
-            .collect();
-        let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };
-        let devices = devices_text(&op_plan.devices);
+    let line = |op: OpId| {
         let it = graph.op(op);
-        text += &format!(
-            "op %{}: {splits} on {devices}  # {} {}\n",
+        format!(
+            "op %{}: {}  # {} {}\n",
             handle(graph, op),
+            decision(plan, analysis, op),
             it.target,
             it.module.escape_default()
-        );
-    }
-    for (a, b) in &plan.order {
-        text += &format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
-    }
-    text
+        )
+    };
+    header(plan) + &graph.op_ids().map(line).collect::<String>() + &orders(plan, graph)
 }
 
-/// As much of a word as belongs in a message.
-fn clip(word: &str) -> String {
-    const LONGEST: usize = 80;
-    let shown: String = word.chars().take(LONGEST).collect();
-    if shown.len() < word.len() { shown + "..." } else { shown }
+pub(crate) fn header(plan: &Plan) -> String {
+    format!("shardwright-plan 1\nname {:?}\ndevices {}\n", plan.name, plan.devices)
+}
+
+/// How one operator is divided, and where its parts run.
+pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
+    let op_plan = plan.op(op);
+    let word = |on| match on {
+        On::Loop(index) => format!("split {}", analysis.op(op).loops[index].name),
+        On::Copies => "replicate".into(),
+        On::Value => "split value".into(),
+    };
+    let splits: Vec<String> = op_plan.splits.iter().map(|s| format!("{} {}", word(s.on), s.parts)).collect();
+    let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };
+    format!("{splits} on {}", devices_text(&op_plan.devices))
+}
+
+pub(crate) fn orders(plan: &Plan, graph: &Graph) -> String {
+    let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
+    plan.order.iter().map(line).collect()
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -155,7 +160,7 @@ impl Reader<'_> {
         let Some((who, what)) = rest.rsplit_once(": ").or_else(|| rest.rsplit_once(':')) else {
             return Err(Error::new("SW0301", "`:` is missing").fix("write `op \"path\": split b 2`"));
         };
-        let ops = self.select(who.trim())?;
+        let ops = select(who.trim(), self.graph)?;
         let (trans, devices) = match what.split_once(" on ") {
             Some((trans, devices)) => (trans, Some(device_list(devices)?)),
             None => (what, None),
@@ -195,51 +200,11 @@ impl Reader<'_> {
         let Some((a, b)) = rest.split_once('<') else {
             return Err(Error::new("SW0301", "`<` is missing").fix("write `order %a < %b`"));
         };
-        let (before, after) = (self.select(a.trim())?, self.select(b.trim())?);
+        let (before, after) = (select(a.trim(), self.graph)?, select(b.trim(), self.graph)?);
         for &a in &before {
             after.iter().for_each(|&b| self.draft.order(a, b));
         }
         Ok(())
-    }
-
-    /// The operators that `"path"`, `"path" target` or `%name` names.
-    fn select(&self, who: &str) -> Result<Vec<OpId>> {
-        let found: Vec<OpId> = if let Some(name) = who.strip_prefix('%') {
-            self.graph.op_ids().filter(|op| self.writes(*op, name)).collect()
-        } else {
-            let (path, target) = quoted(who)?;
-            let fits = |op: &OpId| {
-                let it = self.graph.op(*op);
-                glob(path, &it.module) && (target.is_empty() || glob(target, &it.target))
-            };
-            self.graph.op_ids().filter(fits).collect()
-        };
-        if found.is_empty() {
-            return Err(Error::new("SW0302", format!("no operator is named {}", clip(who)))
-                .why(self.near(who))
-                .fix("paths are those of the model's modules; `*` stands for any text"));
-        }
-        Ok(found)
-    }
-
-    fn writes(&self, op: OpId, name: &str) -> bool {
-        self.graph.op(op).outputs.iter().flatten().any(|t| self.graph.tensor(*t).name == name)
-    }
-
-    /// Some paths that do exist, those that share most of their beginning first.
-    fn near(&self, who: &str) -> String {
-        let wanted = who.trim_matches('"');
-        let mut paths: Vec<&str> =
-            self.graph.ops.iter().map(|op| &op.module[..]).filter(|p| !p.is_empty()).collect();
-        paths.dedup();
-        let shared = |p: &str| p.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
-        paths.sort_by_key(|p| (usize::MAX - shared(p), p.len()));
-        paths.dedup();
-        paths.truncate(3);
-        format!(
-            "the model has, among others, {}",
-            paths.iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join(", ")
-        )
     }
 }
 
@@ -270,28 +235,4 @@ fn device_list(text: &str) -> Result<Vec<u32>> {
         }
     }
     Ok(devices)
-}
-
-fn quoted(who: &str) -> Result<(&str, &str)> {
-    let open = who.strip_prefix('"').and_then(|rest| rest.split_once('"'));
-    open.map(|(path, target)| (path, target.trim())).ok_or_else(|| {
-        Error::new("SW0301", format!("`{}` does not name operators", clip(who)))
-            .fix("write a path in quotes, or `%name`")
-    })
-}
-
-/// Whether `*`-glob and text match.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    let mut pieces = pattern.split('*');
-    let first = pieces.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let pieces: Vec<&str> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
-    for piece in middle {
-        match rest.find(piece) {
-            Some(at) => rest = &rest[at + piece.len()..],
-            None => return false,
-        }
-    }
-    rest.len() >= last.len() && rest.ends_with(last)
 }

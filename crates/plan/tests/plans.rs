@@ -96,13 +96,93 @@ fn the_primitives_nest() {
 }
 
 #[test]
+fn an_x_needs_no_spaces_behind_a_number() {
+    let (graph, analysis) = model();
+    let expect = sets::named("data:2 x megatron:2", &graph, &analysis, 4).expect("a plan").ops;
+    for name in ["data:2x megatron:2", "data:2xmegatron:2", "data : 2 x megatron: 2", "data x megatron"] {
+        assert_eq!(
+            sets::named(name, &graph, &analysis, 4).map(|plan| plan.ops),
+            Ok(expect.clone()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn names_that_are_not_understood() {
+    let (graph, analysis) = model();
+    for (name, devices, what, fix) in [
+        ("coshard", 2, "`coshard` needs a size", "write for example `coshard:2`"),
+        (
+            "coshard:2",
+            4,
+            "the 2 parts of `coshard:2` do not spread over 4 devices",
+            "write `coshard:8` for two parts on each device, or say what the devices share: `data:4 x coshard:2`",
+        ),
+        (
+            "data:2 megatron:2",
+            4,
+            "`2 megatron:2` is not a size of `data` in the plan `data:2 megatron:2`",
+            "write `data:2 x megatron:2`",
+        ),
+        (
+            "data:2*megatron:2",
+            4,
+            "`2*megatron:2` is not a size of `data` in the plan `data:2*megatron:2`",
+            "write `data:2 x megatron:2`",
+        ),
+        ("data:two", 2, "`two` is not a size of `data` in the plan `data:two`", "write for example `data:2`"),
+        (
+            "megatorn",
+            2,
+            "there is no plan named `megatorn`",
+            "did you mean `megatron`? Else use one of `replicate`, `data`, `megatron`, `coshard`, \
+             a product such as `data:2 x megatron:2`, or a plan file",
+        ),
+    ] {
+        let error = sets::named(name, &graph, &analysis, devices).expect_err("it is refused");
+        assert_eq!((&error.what[..], error.fix.as_deref()), (what, Some(fix)));
+    }
+}
+
+#[test]
+fn a_name_may_say_for_how_many_devices_it_is() {
+    for (name, expect) in [
+        ("data:2 x megatron:4", Some(8)),
+        ("data:2 x coshard:4", Some(2)),
+        ("data:2 x megatron", None),
+        ("coshard:4", None),
+        ("data", None),
+    ] {
+        assert_eq!(sets::devices_of(name), Ok(expect), "{name}");
+    }
+}
+
+#[test]
+fn what_is_misspelt_is_found() {
+    for (line, expect) in [
+        ("op \"attn.porj\": single", "there is \"attn.proj\""),
+        (
+            "op \"nothing.like.it\": single",
+            "the model has, among others, \"attn\", \"attn.qkv\", \"attn.proj\"",
+        ),
+        ("op \"attn.proj\" aten.liner.default: single", "at \"attn.proj\" there is aten.linear.default"),
+        ("op %lsos: single", "there is %loss"),
+        ("op %elsewhere: single", "no operator gives a result of this name"),
+    ] {
+        let message = read(&format!("op \"*\": replicate 2\n{line}")).expect_err("it is refused");
+        assert!(message.contains(&format!("why: {expect}\n")), "{message}");
+    }
+}
+
+#[test]
 fn refusals() {
     refused(
         "op \"*\": replicate 2\nop \"attn.qvk\": split b 2",
         "
 error[SW0302]: no operator is named \"attn.qvk\"
   at: line 4 of the plan
-  why: the model has, among others, \"attn.qkv\", \"attn.proj\", \"attn\"
+  why: there is \"attn.qkv\"
   help: paths are those of the model's modules; `*` stands for any text",
     );
     refused(

@@ -12,7 +12,7 @@ mod _core {
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]
-    use super::plan_py::{Draft, Part, Plan};
+    use super::plan_py::{Draft, Part, Plan, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
 }

@@ -79,6 +79,12 @@ impl Plan {
         text::print(&self.plan, &self.model.graph, &self.model.analysis)
     }
 
+    /// The same as people read it: layers that are alike on one line, dims by what they are.
+    #[getter]
+    fn folded(&self) -> String {
+        plan::print_folded(&self.plan, &self.model.graph, &self.model.analysis)
+    }
+
     /// For each operator: its splits as (dim, parts) and its devices.
     #[getter]
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
@@ -186,4 +192,16 @@ impl Draft {
         let plan = draft.finish().map_err(raise)?;
         Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![] })
     }
+}
+
+/// The names of plans.
+#[pyfunction]
+pub(crate) fn plan_names() -> Vec<&'static str> {
+    sets::ALL.iter().map(|set| set.name).collect()
+}
+
+/// For how many devices a plan of this name is, where the name itself says it.
+#[pyfunction]
+pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {
+    sets::devices_of(name).map_err(raise)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from .parser import Commands
 
@@ -10,11 +11,22 @@ from .parser import Commands
 def add(commands: Commands) -> None:
     ckpt = commands.add_parser("ckpt", help="what to do with checkpoints")
     actions = ckpt.add_subparsers(required=True, metavar="ACTION")
+    info = actions.add_parser("info", help="what a checkpoint holds")
+    info.add_argument("checkpoint", help="its folder")
+    info.add_argument("--json", action="store_true")
+    info.set_defaults(run=run_info)
     merge = actions.add_parser("merge", help="the model of a checkpoint as safetensors files")
     merge.add_argument("checkpoint", help="its folder")
     merge.add_argument("-o", "--to", required=True, help="a .safetensors file, or a folder for several")
     merge.add_argument("--max-shard-size", default="5GB", help="of a file in a folder")
     merge.set_defaults(run=run_merge)
+
+
+def run_info(arguments: argparse.Namespace) -> None:
+    from ..checkpoint.info import info, lines_of
+
+    found = info(arguments.checkpoint)
+    print(json.dumps(found) if arguments.json else "\n".join(lines_of(found)))
 
 
 def run_merge(arguments: argparse.Namespace) -> None:

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError, ShardwrightError
-from .nearby import did_you_mean
+from ..nearby import did_you_mean
+from .parser import suggest
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan
     from ..capture import Captured
+
+
+PLANS = ("replicate", "data", "megatron", "coshard:2")
+"""What completion offers; `_core.plan_names` has the names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,15 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
     parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
-    parser.add_argument("--devices", type=int, required=True)
-    parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
+    parser.add_argument("--devices", type=int, help="for how many; without it, what the plan itself says")
+    plan = parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
+    suggest(plan, PLANS)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
 
 
-def plan_of(arguments: argparse.Namespace, graph: Graph) -> Plan:
+def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
     from ..compiling import make_plan
 
-    return make_plan(graph, arguments.plan, arguments.devices)
+    return make_plan(graph, plan or arguments.plan, arguments.devices)
 
 
 def graph_of(arguments: argparse.Namespace) -> Graph:

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any, NoReturn
 
-from .nearby import did_you_mean
+from ..nearby import did_you_mean
 
 Commands = Any
 """What `add_subparsers` returns; its class is private to argparse."""
@@ -22,6 +22,11 @@ class Parser(argparse.ArgumentParser):
         if wrong:
             message += did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]), "; ")
         super().error(message)
+
+
+def suggest(argument: argparse.Action, values: tuple[str, ...]) -> None:
+    """What completion offers for an argument that may be something else, too."""
+    argument.suggestions = values  # type: ignore[attr-defined]
 
 
 class _Version(argparse.Action):

@@ -1,21 +1,93 @@
-"""`shardwright plan`: prints a plan."""
+"""`shardwright plan`: prints a plan, or what is different in two."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
 
 from .parser import Commands
+from .style import paint
+
+if TYPE_CHECKING:
+    from .._core import Plan
 
 
 def add(commands: Commands) -> None:
     from .model import add_arguments
 
-    plan = commands.add_parser("plan", help="print a plan, one line for each operator")
+    plan = commands.add_parser("plan", help="print a plan; layers that are alike are one line")
     add_arguments(plan)
+    plan.add_argument("--all", action="store_true", help="one line for each operator")
+    plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what two plans decide differently")
     plan.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from .model import graph_of, plan_of
 
-    print(plan_of(arguments, graph_of(arguments)).text, end="")
+    graph = graph_of(arguments)
+    if arguments.diff:
+        a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
+        print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
+        return
+    plan = plan_of(arguments, graph)
+    if arguments.json:
+        print(json.dumps(_numbers(plan, graph.model)))
+    else:
+        print(plan.text if arguments.all else plan.folded, end="")
+
+
+def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
+    """The lines of each that the other has not."""
+    old, new = ((plan.text if every else plan.folded).splitlines()[2:] for plan in (a, b))
+    lines = [line for line in difflib.ndiff(old, new) if line[0] in "-+"]
+    if not lines:
+        return [f"`{a.name}` and `{b.name}` decide the same"]
+    colours = {"-": "red", "+": "green"}
+    named = [f"- {a.name}, {a.devices} devices", f"+ {b.name}, {b.devices} devices"]
+    return [paint(line, colours[line[0]], sys.stdout) for line in [*named, *lines]]
+
+
+def _differences(a: Plan, b: Plan) -> dict[str, Any]:
+    pairs = zip(_operators(a), _operators(b), strict=True)
+    return {
+        "a": {"name": a.name, "devices": a.devices},
+        "b": {"name": b.name, "devices": b.devices},
+        "operators": [
+            {"name": one["name"], "path": one["path"], "a": _decided(one), "b": _decided(two)}
+            for one, two in pairs
+            if one != two
+        ],
+    }
+
+
+def _decided(operator: dict[str, Any]) -> dict[str, Any]:
+    return {"splits": operator["splits"], "devices": operator["devices"]}
+
+
+def _numbers(plan: Plan, model: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "plan": plan.name,
+        "devices": plan.devices,
+        "operators": _operators(plan),
+        "text": plan.text,
+    }
+
+
+def _operators(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": operator.name,
+            "path": operator.path,
+            "target": operator.target,
+            "line": operator.line,
+            "dims": dict(operator.dims),
+            "splits": [list(split) for split in splits],
+            "devices": devices,
+        }
+        for operator, splits, devices in plan.decisions
+    ]

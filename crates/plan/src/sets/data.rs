@@ -22,7 +22,7 @@ fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 }
 
 /// The classes of the first dims of the inputs that are as long as the first input's.
-fn batch_classes(model: &Model<'_>) -> Vec<usize> {
+pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
     let mut size = None;
     let mut classes = vec![];
     for id in model.graph.tensor_ids() {

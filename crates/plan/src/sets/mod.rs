@@ -5,11 +5,15 @@
 mod coshard;
 mod data;
 mod megatron;
+mod name;
 mod replicate;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::Analysis;
+
+pub use name::devices_of;
+use name::{Axis, axes};
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Split, legal};
@@ -40,10 +44,9 @@ pub(crate) fn data_choice(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     (data::SET.choose)(model, parts)
 }
 
-/// One factor of a set's name: `megatron:4`.
-struct Axis {
-    set: &'static Set,
-    size: u32,
+/// The classes of the batch, as `data` finds them.
+pub(crate) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
+    data::batch_classes(model)
 }
 
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
@@ -104,95 +107,4 @@ fn nest(
     }
     splits.retain(|s| s.parts > 1);
     (splits, places)
-}
-
-/// Reads the axes and gives each a size, so that together they fill the devices.
-fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
-    let mut read = vec![];
-    for word in name.split(" x ").map(str::trim) {
-        let (set, size) = match word.split_once(':') {
-            Some((set, size)) => (
-                set,
-                Some(
-                    size.parse::<u32>()
-                        .ok()
-                        .filter(|s| (1..=MOST).contains(s))
-                        .ok_or_else(|| bad_size(word))?,
-                ),
-            ),
-            None => (word, None),
-        };
-        let set = ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
-        read.push((*set, size));
-    }
-    let stated = product(read.iter().filter(|(set, _)| !set.in_turn).filter_map(|(_, size)| *size));
-    let mut left = if devices % stated == 0 { devices / stated } else { 0 };
-    let open = read.iter().filter(|(set, size)| size.is_none() && !set.in_turn).count();
-    let mut seen = 0;
-    let mut axes = vec![];
-    for (set, size) in read {
-        let size = match size {
-            Some(size) => size,
-            None if set.in_turn => return Err(bad_size(set.name)),
-            None => {
-                seen += 1;
-                let share = if seen == open { left } else { near_root(left) };
-                left /= share.max(1);
-                share
-            }
-        };
-        axes.push(Axis { set, size });
-    }
-    let total = product(axes.iter().filter(|a| !a.set.in_turn).map(|a| a.size));
-    let only_in_turn = axes.iter().all(|a| a.set.in_turn);
-    if only_in_turn && devices > 1 {
-        // The parts are spread over the devices: `coshard:4` on two runs two on each.
-        let replicate = &replicate::SET;
-        axes.insert(0, Axis { set: replicate, size: devices });
-        return spread_in_turn(axes, devices);
-    }
-    if total != devices {
-        return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
-            .why(format!("its axes make {total}"))
-            .fix(
-                "give each axis a size whose product is the number of devices, such as `data:2 x megatron:4`",
-            ));
-    }
-    Ok(axes)
-}
-
-fn product(sizes: impl Iterator<Item = u32>) -> u32 {
-    sizes.fold(1, u32::saturating_mul)
-}
-
-/// `coshard:4` on two devices is `megatron:2 x coshard:2`.
-fn spread_in_turn(axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>> {
-    let turn = axes.into_iter().find(|a| a.set.in_turn).expect("called with an axis that runs in turn");
-    if turn.size % devices != 0 {
-        return Err(
-            bad_size(turn.set.name).why(format!("{} parts do not spread over {devices} devices", turn.size))
-        );
-    }
-    Ok(vec![Axis { set: &megatron::SET, size: devices }, Axis { set: turn.set, size: turn.size / devices }])
-}
-
-/// The largest divisor not above the square root.
-fn near_root(count: u32) -> u32 {
-    (1..=count).take_while(|d| d * d <= count).filter(|d| count % d == 0).last().unwrap_or(1)
-}
-
-fn bad_size(word: &str) -> Error {
-    Error::new("SW0310", format!("`{word}` needs a size"))
-        .why("a size is a whole number, at least 1")
-        .fix("write for example `coshard:2`")
-}
-
-fn unknown(set: &str) -> Error {
-    let known: Vec<String> = ALL.iter().map(|s| format!("`{}`", s.name)).collect();
-    Error::new("SW0311", format!("there is no plan named `{set}`"))
-        .why("neither a well-known plan nor the path of a plan file is called so")
-        .fix(format!(
-            "use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
-            known.join(", ")
-        ))
 }

@@ -1,0 +1,83 @@
+//! What the dims of a model are: the batch, the heads, the vocabulary. Found from the graph, for
+//! people who read a plan; nothing is decided by it.
+
+use graph::{Graph, OpId, Source};
+use rules::{Analysis, Kind, Reduction};
+
+use crate::classes::Classes;
+use crate::sets::Model;
+
+/// For each class of factors a word, where it is known what it is.
+pub struct DimNames {
+    classes: Classes,
+    words: Vec<Option<&'static str>>,
+}
+
+impl DimNames {
+    pub fn of(graph: &Graph, analysis: &Analysis) -> DimNames {
+        let model = Model { graph, analysis, classes: Classes::of(graph, analysis) };
+        let mut words = vec![None; model.classes.all.len()];
+        name_by_inputs(&model, &mut words);
+        name_by_operators(&model, &mut words);
+        name_by_contractions(&model, &mut words);
+        DimNames { classes: model.classes, words }
+    }
+
+    pub fn of_loop(&self, op: OpId, index: usize) -> Option<&'static str> {
+        self.words[self.classes.of_loop(op, index)]
+    }
+}
+
+type Words = [Option<&'static str>];
+
+fn name_by_inputs(model: &Model<'_>, words: &mut Words) {
+    for class in crate::sets::batch_classes(model) {
+        words[class].get_or_insert("batch");
+    }
+    for id in model.graph.tensor_ids() {
+        let tensor = model.graph.tensor(id);
+        let tokens = matches!(tensor.source, Source::Input { .. }) && !tensor.dtype.is_float();
+        if tokens && tensor.shape.len() == 2 && tensor.shape[1] > 1 {
+            let factors = &model.analysis.factors[id.index()];
+            if let [_] = factors[1][..] {
+                words[model.classes.of_factor(id, factors[0].len())].get_or_insert("sequence");
+            }
+        }
+    }
+}
+
+/// What operators call their dims says what they are.
+fn name_by_operators(model: &Model<'_>, words: &mut Words) {
+    for op in model.graph.op_ids() {
+        let Some(family) = rules::families::family_of(&model.graph.op(op).target) else { continue };
+        for (index, it) in model.analysis.op(op).loops.iter().enumerate() {
+            let word = match (family.name, it.name.split('.').next()) {
+                ("attention", Some("h" | "g")) => "heads",
+                ("attention", Some("l" | "s")) => "sequence",
+                ("embedding", Some("vocab")) => "vocabulary",
+                ("embedding", Some("width")) => "width",
+                ("experts", Some("e")) => "experts",
+                ("losses", Some("v")) => "classes",
+                ("convolution", Some("i" | "o" | "c" | "g")) => "channels",
+                _ => continue,
+            };
+            words[model.classes.of_loop(op, index)].get_or_insert(word);
+        }
+    }
+}
+
+/// A dim that one contraction makes and another sums is an inner one, all others are the width.
+fn name_by_contractions(model: &Model<'_>, words: &mut Words) {
+    let contracts = |op: OpId| {
+        rules::families::family_of(&model.graph.op(op).target).is_some_and(|f| f.name == "contraction")
+    };
+    for (class, word) in words.iter_mut().enumerate().filter(|(_, word)| word.is_none()) {
+        let loops = &model.classes.all[class].loops;
+        let kind = |&(op, index): &(OpId, usize)| model.analysis.op(op).loops[index].kind;
+        let of = |wanted: fn(Kind) -> bool| loops.iter().any(|l| contracts(l.0) && wanted(kind(l)));
+        let summed = of(|kind| kind == Kind::Reduce(Reduction::Sum));
+        if summed {
+            *word = Some(if of(|kind| kind == Kind::Map) { "inner" } else { "width" });
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A plan as people read it: layers that are alike are one line, and dims have the names of what
+//! they are. It parses to the same plan.
+
+use graph::{Graph, OpId};
+use rules::Analysis;
+
+use crate::dim_names::DimNames;
+use crate::select::{Selector, folded_path};
+use crate::{On, Plan, text};
+
+/// Operators of one kind at paths that differ in numbers only.
+struct Group {
+    path: String,
+    target: String,
+    /// Which of the operators of this target at its path.
+    nth: usize,
+    ops: Vec<OpId>,
+}
+
+pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
+    let printer = Printer { plan, graph, analysis, names: DimNames::of(graph, analysis) };
+    let groups = groups(graph);
+    let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
+    let printed = text::header(plan) + &lines + &text::orders(plan, graph);
+    match text::parse(&printed, graph, analysis, None) {
+        Ok(same) if same == *plan => printed,
+        // A path that is a glob itself, say.
+        _ => text::print(plan, graph, analysis),
+    }
+}
+
+fn groups(graph: &Graph) -> Vec<Group> {
+    let mut groups: Vec<Group> = vec![];
+    let mut place = std::collections::BTreeMap::new();
+    let mut seen = std::collections::BTreeMap::new();
+    for op in graph.op_ids() {
+        let it = graph.op(op);
+        let count: &mut usize = seen.entry((&it.module, &it.target)).or_default();
+        let nth = *count;
+        *count += 1;
+        let path = folded_path(&it.module);
+        let at = *place.entry((path.clone(), &it.target, nth)).or_insert_with(|| {
+            groups.push(Group { path, target: it.target.clone(), nth, ops: vec![] });
+            groups.len() - 1
+        });
+        groups[at].ops.push(op);
+    }
+    groups
+}
+
+/// Whether no other operator at its path has its target.
+fn is_alone(group: &Group, groups: &[Group]) -> bool {
+    groups.iter().all(|g| g.nth == 0 || (&g.path, &g.target) != (&group.path, &group.target))
+}
+
+struct Printer<'g> {
+    plan: &'g Plan,
+    graph: &'g Graph,
+    analysis: &'g Analysis,
+    names: DimNames,
+}
+
+impl Printer<'_> {
+    /// What most of them do, by the pattern if it means them alone; then a line for each other one.
+    fn lines(&self, group: &Group, alone: bool) -> String {
+        let nth = (!alone).then_some(group.nth);
+        let selector = |path| Selector { path, target: &group.target, nth };
+        let folds = group.ops.len() > 1 && selector(&group.path).select(self.graph) == group.ops;
+        let most = if folds { self.most(&group.ops) } else { vec![] };
+        let mut lines = String::new();
+        if !most.is_empty() {
+            lines += &self.line(&selector(&group.path), &most);
+        }
+        for op in group.ops.iter().filter(|op| !most.contains(op)) {
+            lines += &self.line(&selector(&self.graph.op(*op).module), &[*op]);
+        }
+        lines
+    }
+
+    /// The operators that are decided as most of these are, the first of equals.
+    fn most(&self, ops: &[OpId]) -> Vec<OpId> {
+        let mut found: Vec<(String, Vec<OpId>)> = vec![];
+        for &op in ops {
+            let decision = text::decision(self.plan, self.analysis, op);
+            match found.iter_mut().find(|(text, _)| *text == decision) {
+                Some((_, ops)) => ops.push(op),
+                None => found.push((decision, vec![op])),
+            }
+        }
+        found.into_iter().map(|(_, ops)| ops).rev().max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    fn line(&self, selector: &Selector<'_>, ops: &[OpId]) -> String {
+        let decision = text::decision(self.plan, self.analysis, ops[0]);
+        let mut said = self.dims(ops[0]);
+        if ops.len() > 1 {
+            said.push(format!("{} alike", ops.len()));
+        }
+        let comment = if said.is_empty() { String::new() } else { format!("  # {}", said.join(", ")) };
+        format!("op {selector}: {decision}{comment}\n")
+    }
+
+    /// What the dims are that an operator is split along.
+    fn dims(&self, op: OpId) -> Vec<String> {
+        let name = |on| match on {
+            On::Loop(index) => self.names.of_loop(op, index).map(String::from),
+            On::Copies | On::Value => None,
+        };
+        self.plan.op(op).splits.iter().filter_map(|split| name(split.on)).collect()
+    }
+}

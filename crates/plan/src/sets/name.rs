@@ -1,0 +1,152 @@
+//! The name of a set: axes with sizes, `data:2 x megatron:4`.
+
+use diag::{Error, Result};
+
+use super::{ALL, Set, megatron};
+use crate::MOST;
+use crate::nearby::nearby;
+
+/// One factor of a set's name: `megatron:4`.
+pub(super) struct Axis {
+    pub(super) set: &'static Set,
+    pub(super) size: u32,
+}
+
+/// Reads the axes and gives each a size, so that together they fill the devices.
+pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
+    let read = read(name)?;
+    let stated = product(read.iter().filter(|(set, _)| !set.in_turn).filter_map(|(_, size)| *size));
+    let mut left = if devices % stated == 0 { devices / stated } else { 0 };
+    let open = read.iter().filter(|(set, size)| size.is_none() && !set.in_turn).count();
+    let mut seen = 0;
+    let mut axes = vec![];
+    for (set, size) in read {
+        let size = match size {
+            Some(size) => size,
+            None if set.in_turn => return Err(no_size(set.name)),
+            None => {
+                seen += 1;
+                let share = if seen == open { left } else { near_root(left) };
+                left /= share.max(1);
+                share
+            }
+        };
+        axes.push(Axis { set, size });
+    }
+    if axes.iter().all(|a| a.set.in_turn) && devices > 1 {
+        return spread_in_turn(name, axes, devices);
+    }
+    let total = product(axes.iter().filter(|a| !a.set.in_turn).map(|a| a.size));
+    if total != devices {
+        return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
+            .why(format!("its axes make {total}"))
+            .fix(
+                "give each axis a size whose product is the number of devices, such as `data:2 x megatron:4`",
+            ));
+    }
+    Ok(axes)
+}
+
+/// For how many devices a plan of this name is, where the name itself says it.
+pub fn devices_of(name: &str) -> Result<Option<u32>> {
+    let read = read(name)?;
+    let mut spread = read.iter().filter(|(set, _)| !set.in_turn).peekable();
+    let says = spread.peek().is_some();
+    let total = spread.try_fold(1, |total: u32, (_, size)| Some(total.saturating_mul((*size)?)));
+    Ok(total.filter(|_| says))
+}
+
+/// Each axis with the size that the name gives it.
+fn read(name: &str) -> Result<Vec<(&'static Set, Option<u32>)>> {
+    words(name).into_iter().map(|word| axis(name, word)).collect()
+}
+
+fn axis(name: &str, word: &str) -> Result<(&'static Set, Option<u32>)> {
+    let (set, size) = match word.split_once(':') {
+        Some((set, size)) => (set.trim(), Some(size.trim())),
+        None => (word, None),
+    };
+    let set = *ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
+    let Some(size) = size else { return Ok((set, None)) };
+    let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
+    number.map(|number| (set, Some(number))).ok_or_else(|| bad_size(name, word, size))
+}
+
+/// The axes between the `x`: one that stands alone, or right behind a number.
+fn words(name: &str) -> Vec<&str> {
+    let (mut found, mut start) = (vec![], 0);
+    let bytes = name.as_bytes();
+    for at in 1..bytes.len() {
+        let after_space = bytes[at - 1].is_ascii_whitespace();
+        let before_space = bytes.get(at + 1).is_none_or(u8::is_ascii_whitespace);
+        let alone = after_space && before_space || bytes[at - 1].is_ascii_digit();
+        if bytes[at] == b'x' && alone {
+            found.push(name[start..at].trim());
+            start = at + 1;
+        }
+    }
+    found.push(name[start..].trim());
+    found
+}
+
+fn product(sizes: impl Iterator<Item = u32>) -> u32 {
+    sizes.fold(1, u32::saturating_mul)
+}
+
+/// `coshard:4` on two devices is `megatron:2 x coshard:2`.
+fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>> {
+    let turn = axes.into_iter().find(|a| a.set.in_turn).expect("called with an axis that runs in turn");
+    let (set, parts) = (turn.set, turn.size);
+    if parts % devices != 0 {
+        return Err(Error::new(
+            "SW0310",
+            format!("the {parts} parts of `{name}` do not spread over {devices} devices"),
+        )
+        .why("each device runs as many parts as any other, one after another")
+        .fix(format!(
+            "write `{0}:{1}` for two parts on each device, or say what the devices share: \
+             `data:{devices} x {0}:{parts}`",
+            set.name,
+            devices.saturating_mul(2)
+        )));
+    }
+    Ok(vec![Axis { set: &megatron::SET, size: devices }, Axis { set, size: parts / devices }])
+}
+
+/// The largest divisor not above the square root.
+fn near_root(count: u32) -> u32 {
+    (1..=count).take_while(|d| d * d <= count).filter(|d| count % d == 0).last().unwrap_or(1)
+}
+
+fn no_size(set: &str) -> Error {
+    Error::new("SW0310", format!("`{set}` needs a size"))
+        .why("it says how many parts run one after another, and no number of devices tells that")
+        .fix(format!("write for example `{set}:2`"))
+}
+
+fn bad_size(name: &str, word: &str, size: &str) -> Error {
+    let (number, rest) = size.split_at(size.find(|c: char| !c.is_ascii_digit()).unwrap_or(size.len()));
+    let (set, _) = word.split_once(':').unwrap_or((word, ""));
+    let next = rest.trim().trim_start_matches(['*', ',', '+', 'x', 'X', '×', '/']).trim();
+    let known = ALL.iter().any(|s| next.split(':').next() == Some(s.name));
+    let error = Error::new("SW0310", format!("`{size}` is not a size of `{set}` in the plan `{name}`"));
+    if known && !number.is_empty() {
+        error.why("between two axes stands an `x`").fix(format!("write `{set}:{number} x {next}`"))
+    } else {
+        error
+            .why(format!("a size is a whole number from 1 to {MOST}"))
+            .fix(format!("write for example `{set}:2`"))
+    }
+}
+
+fn unknown(set: &str) -> Error {
+    let known: Vec<String> = ALL.iter().map(|s| format!("`{}`", s.name)).collect();
+    let near = nearby(set, ALL.iter().map(|s| s.name));
+    let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? Else "));
+    Error::new("SW0311", format!("there is no plan named `{set}`"))
+        .why("neither a well-known plan nor the path of a plan file is called so")
+        .fix(format!(
+            "{meant}use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
+            known.join(", ")
+        ))
+}

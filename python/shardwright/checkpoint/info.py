@@ -1,0 +1,72 @@
+"""What a checkpoint holds, from its table alone: no value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from ..summary import count_of, size_of
+from .metadata import key_of, read_metadata
+
+_PARTS = ("model", "optimizer", "extra", "shardwright")
+
+
+def info(checkpoint: str | Path) -> dict[str, Any]:
+    """Tensors by part with dtype and shape, the names of all else, and the files; plain data."""
+    folder = Path(checkpoint)
+    table = read_metadata(folder)
+    places: Mapping[str, tuple[Any, ...]] = table.planner_data or {}
+    parts: dict[str, dict[str, Any]] = {name: {"tensors": {}, "others": []} for name in _PARTS}
+    for key, found in table.state_dict_metadata.items():
+        place = places.get(key) or tuple(key.split(".", 1))
+        part = parts.setdefault(str(place[0]), {"tensors": {}, "others": []})
+        name = key_of(place[1:])
+        if isinstance(found, TensorStorageMetadata):
+            dtype = found.properties.dtype
+            part["tensors"][name] = {
+                "dtype": str(dtype).removeprefix("torch."),
+                "shape": list(found.size),
+                "bytes": prod(found.size) * dtype.itemsize,
+            }
+        else:
+            part["others"].append(name)
+    files = sorted({str(stored.relative_path) for stored in table.storage_data.values()})
+    return {
+        "checkpoint": str(checkpoint),
+        "parts": {name: part for name, part in parts.items() if part["tensors"] or part["others"]},
+        "files": {name: _size(folder / name) for name in files},
+    }
+
+
+def lines_of(found: Mapping[str, Any]) -> list[str]:
+    """The same for people: the tensors of the model, and how much there is of all else."""
+    files: Mapping[str, int | None] = found["files"]
+    missing = [name for name, size in files.items() if size is None]
+    total = size_of(sum(size or 0 for size in files.values()))
+    lines = [f"{found['checkpoint']}: {count_of(len(files), 'file')}, {total}"]
+    if missing:
+        lines.append(f"  missing: {', '.join(missing)}")
+    for name, part in found["parts"].items():
+        tensors = part["tensors"]
+        size = size_of(sum(tensor["bytes"] for tensor in tensors.values()))
+        said = [f"{count_of(len(tensors), 'tensor')} ({size})"] if tensors else []
+        lines.append(f"{name}: {', '.join([*said, *_others(name, part['others'])])}")
+        if name == "model":
+            width = max(map(len, tensors), default=0)
+            lines += [f"  {one:{width}}  {at['dtype']:8}  {at['shape']}" for one, at in tensors.items()]
+    return lines
+
+
+def _others(part: str, names: Collection[str]) -> list[str]:
+    return [count_of(len(names), "other value" if part != "extra" else "value")] if names else []
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return None

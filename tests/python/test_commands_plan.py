@@ -1,0 +1,119 @@
+"""`shardwright plan` and `shardwright ckpt info`: what they print, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import models
+import shardwright as sw
+from shardwright import Graph
+from shardwright._core import plan_names
+from shardwright.capture import capture
+from shardwright.cli import main
+from shardwright.cli.model import PLANS
+from shardwright.compiling import make_plan
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("gpt") / "graph.txt"
+    path.write_text(capture(*models.gpt()).graph_text)
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_layers_that_are_alike_are_folded(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folded = said(capsys, "plan", gpt, "--plan", "data:2 x megatron:2")
+    every = said(capsys, "plan", gpt, "--plan", "data:2 x megatron:2", "--all")
+    assert len(folded.splitlines()) < 0.7 * len(every.splitlines())
+    assert "# batch, heads, 2 alike" in folded and "# batch, inner, 2 alike" in folded
+    graph = Graph(Path(gpt).read_text())
+    assert sw.Plan.parse(graph, folded).text == sw.Plan.parse(graph, every).text == every
+
+
+@pytest.mark.parametrize(
+    ("plan", "devices"), [("data:2 x megatron:2", 4), ("data:2 x coshard:2", 2), ("FILE", 3)]
+)
+def test_the_plan_says_for_how_many_devices_it_is(
+    plan: str, devices: int, gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.plan"
+    file.write_text('shardwright-plan 1\nname "mine"\ndevices 3\nuse "data"\n')
+    assert f"\ndevices {devices}\n" in said(capsys, "plan", gpt, "--plan", plan.replace("FILE", str(file)))
+
+
+@pytest.mark.parametrize("plan", ["data", "data:2 x megatron", "coshard:4"])
+def test_else_it_must_be_told(plan: str, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", gpt, "--plan", plan]) == 1
+    assert f"error[SW0330]: it is not said for how many devices `{plan}` is" in capsys.readouterr().err
+
+
+def test_without_processes_nobody_is_told_to_start_some(
+    gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.plan"
+    file.write_text('shardwright-plan 1\ndevices 3\nuse "data"\n')
+    assert main(["plan", gpt, "--plan", str(file), "--devices", "2"]) == 1
+    assert "help: use 3 devices, or a plan for 2\n" in capsys.readouterr().err
+
+
+def test_a_plan_as_json(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
+    plan = make_plan(Graph(Path(gpt).read_text()), "data:2")
+    assert (found["plan"], found["devices"], found["text"]) == ("data:2", 2, plan.text)
+    assert len(found["operators"]) == len(plan.decisions)
+    assert {
+        "path": "h.0.mlp.c_fc",
+        "target": "aten.linear.default",
+        "splits": [["b", 2]],
+        "devices": [0, 1],
+    }.items() <= next(one for one in found["operators"] if one["path"] == "h.0.mlp.c_fc").items()
+
+
+def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "plan", gpt, "--devices", "2", "--diff", "data", "megatron").splitlines()
+    assert lines[:2] == ["- data, 2 devices", "+ megatron, 2 devices"]
+    assert '- op "h.*.mlp.c_fc" aten.linear.default: split b 2 on 0..2  # batch, 2 alike' in lines
+    assert '+ op "h.*.mlp.c_fc" aten.linear.default: split n 2 on 0..2  # inner, 2 alike' in lines
+    found = json.loads(said(capsys, "plan", gpt, "--devices", "2", "--diff", "data", "megatron", "--json"))
+    up = next(one for one in found["operators"] if one["path"] == "h.0.mlp.c_fc")
+    assert (up["a"]["splits"], up["b"]["splits"]) == ([["b", 2]], [["n", 2]])
+    same = said(capsys, "plan", gpt, "--diff", "data:2", "data:2 x megatron:1")
+    assert same == "`data:2` and `data:2 x megatron:1` decide the same\n"
+
+
+def test_completion_knows_every_plan() -> None:
+    assert {plan.split(":")[0] for plan in PLANS} == set(plan_names())
+
+
+def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model: Any = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    sw.save(model, optimizer, tmp_path / "c", {"step": 3, "scheduler": {"last": 1}})
+    lines = said(capsys, "ckpt", "info", str(tmp_path / "c")).splitlines()
+    assert lines[0].startswith(f"{tmp_path / 'c'}: 1 file, ")
+    assert lines[1] == "model: 2 tensors (32 B)"
+    assert "  weight  float32   [2, 3]" in lines and "extra: 1 value" in lines
+    found = json.loads(said(capsys, "ckpt", "info", str(tmp_path / "c"), "--json"))
+    tensors = found["parts"]["model"]["tensors"]
+    assert tensors["bias"] == {"dtype": "float32", "shape": [2], "bytes": 8}
+    assert found["parts"]["optimizer"]["tensors"]["state.weight.exp_avg"]["shape"] == [2, 3]
+    (tmp_path / "c" / next(iter(found["files"]))).unlink()
+    assert "  missing: __0_0.distcp" in said(capsys, "ckpt", "info", str(tmp_path / "c"))
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ckpt", "info", str(tmp_path)]) == 1
+    assert "error[SW0742]" in capsys.readouterr().err
