@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 examples/nanogpt/train.py --plan megatron
     python examples/nanogpt/train.py --plain        the same loop without shardwright
 
-The loop is that of one device; lines that differ have `if args.plain` beside them.
+The loop is that of one device but for five lines, which say so.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from model import Config, Gpt
 from torch import Tensor
 
-import shardwright as sw
+import shardwright as sw  # one of the five
 
 BATCH, MICRO_BATCHES, CONTEXT = 8, 2, 32
 RATE, LEAST_RATE, WARM_UP = 1e-2, 1e-3, 5
@@ -33,14 +32,13 @@ def main() -> None:
     torch.set_default_dtype(getattr(torch, args.dtype))
     torch.manual_seed(args.seed)
     letters, data = text()
-    plain = Gpt(Config(vocabulary=len(letters), context=CONTEXT, dropout=args.dropout))
-    model: Any = plain
+    model: Any = Gpt(Config(vocabulary=len(letters), context=CONTEXT, dropout=args.dropout))
     if not args.plain:
-        model = sw.parallelize(plain, batch(data["train"], 0), plan=args.plan, progress=False)
-    optimizer = make_optimizer(model, args.plain)
+        model = sw.parallelize(model, batch(data["train"], 0), plan=args.plan, progress=False)  # another
+    optimizer = make_optimizer(model)
     first = 0
     if args.resume:
-        first = load(model, optimizer, args)
+        first = sw.load(model, optimizer, args.out)["step"]  # instead of torch.load and load_state_dict
 
     for step in range(first, args.stop or args.steps):
         for group in optimizer.param_groups:
@@ -53,29 +51,22 @@ def main() -> None:
             loss = model(*batch(data["train"], step * MICRO_BATCHES + micro)) / MICRO_BATCHES
             loss.backward()
             total += loss.item()
-        if args.plain:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        else:
-            sw.clip_grad_norm_(model, CLIP)
+        sw.clip_grad_norm_(model, CLIP)  # instead of torch.nn.utils.clip_grad_norm_
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         say(f"step {step}: loss {total!r}")
         if args.save_every and (step + 1) % args.save_every == 0:
-            save(model, optimizer, args, step + 1)
-    if dist.is_initialized():
-        dist.destroy_process_group()
+            sw.save(model, optimizer, args.out, {"step": step + 1})  # instead of torch.save
 
 
-def make_optimizer(model: Any, plain: bool) -> torch.optim.Optimizer:
+def make_optimizer(model: Any) -> torch.optim.Optimizer:
     """Weights decay, biases and norms do not."""
     named = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in named if p.dim() >= 2], "weight_decay": DECAY},
         {"params": [p for p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
-    if plain:
-        return torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95))
-    return sw.optimizer(model, torch.optim.AdamW, groups, lr=RATE, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95))
 
 
 def rate(step: int, steps: int) -> float:
@@ -92,23 +83,6 @@ def evaluate(model: Any, data: Tensor) -> float:
     losses = [model(*batch(data, -1 - at)).item() for at in range(EVALUATIONS)]
     model.train()
     return sum(losses) / len(losses)
-
-
-def save(model: Any, optimizer: torch.optim.Optimizer, args: argparse.Namespace, step: int) -> None:
-    if args.plain:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-        torch.save(state, args.out)
-    else:
-        sw.save(model, optimizer, args.out, {"step": step})
-
-
-def load(model: Any, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> int:
-    if args.plain:
-        state = torch.load(args.out)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        return state["step"]
-    return sw.load(model, optimizer, args.out)["step"]
 
 
 def text() -> tuple[str, dict[str, Tensor]]:

@@ -23,9 +23,12 @@ from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
+from .runtime.hooks import carry_hooks
 from .runtime.inputs import arguments_of, plain
 from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
+from .runtime.step_guard import guard_originals
+from .runtime.together import each
 from .starting import Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
 
@@ -96,7 +99,7 @@ def parallelize(
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)
-    return ParallelModule(
+    model = ParallelModule(
         program,
         comm,
         of_one_model(make, program, comm, says.say),
@@ -109,6 +112,9 @@ def parallelize(
         compile=compiler_of(comm, starter),
         example=example,
     )
+    guard_originals(model, module)
+    each(comm, lambda: carry_hooks(module, model.shards))
+    return model
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:

@@ -37,11 +37,12 @@ ROW, BLOCK = 1024, 1 << 26
 class Record:
     """What a rank is about to do, in words; `steps` is how many it has done and is not compared."""
 
-    model: int
+    model: str
     kind: str
     training: bool
     gradients: bool
     scale: str
+    settings: tuple[str, ...]
     structures: tuple[str, ...]
     tensors: tuple[tuple[str, ...], ...]
     problem: str
@@ -50,14 +51,14 @@ class Record:
     @property
     def deed(self) -> str:
         name = self.kind if self.kind != "forward" or self.training else "forward in evaluation mode"
-        name += f" of model {self.model}" if self.model else ""
+        name += f" of {self.model}" if self.model else ""
         return name if self.gradients or self.kind != "forward" else f"{name} without gradients"
 
 
 class Agreement:
-    """One for each model; `model` counts them."""
+    """One for each model; `model` says which of several."""
 
-    def __init__(self, comm: Comm, model: int, pieces: Pieces | None):
+    def __init__(self, comm: Comm, model: str, pieces: Pieces | None):
         self.comm, self.model, self.pieces = comm, model, pieces
         self.steps = 0
         self._seen: Counter[int] = Counter()
@@ -73,6 +74,7 @@ class Agreement:
         *,
         names: Callable[[Call], Sequence[str]],
         training: bool,
+        settings: tuple[str, ...] = (),
         scale: float | None = None,
     ) -> list[Call]:
         """The calls that all ranks make now. An error of any rank is raised on all."""
@@ -89,7 +91,7 @@ class Agreement:
         except Exception as error:
             problem = error
         if self.comm.world > 1:
-            record = self._record(kind, training, scale, calls, splits, names, problem)
+            record = self._record(kind, training, scale, settings, calls, splits, names, problem)
             new = self._compare(record, calls, problem)
         if problem is not None:
             raise _on_all(problem)
@@ -102,6 +104,7 @@ class Agreement:
         kind: str,
         training: bool,
         scale: float | None,
+        settings: tuple[str, ...],
         calls: Sequence[Call],
         splits: Sequence[Sequence[Split]],
         names: Callable[[Call], Sequence[str]],
@@ -113,6 +116,7 @@ class Agreement:
             training,
             torch.is_grad_enabled(),
             repr(scale),
+            settings,
             tuple(str(call.structure) for call in calls),
             tuple(
                 _described(call, names(call), splits[at] if splits else []) for at, call in enumerate(calls)
@@ -221,6 +225,8 @@ def _difference(records: Sequence[Record], contents: Sequence[int]) -> RuntimeFa
     deeds = [record.deed for record in records]
     if len(set(deeds)) > 1:
         return _left(records, deeds)
+    if len({record.settings for record in records}) > 1:
+        return _other_settings([record.settings for record in records])
     counts = [f"{len(record.tensors)} batches" for record in records]
     for what in (counts, [record.tensors for record in records], [record.structures for record in records]):
         if len(set(what)) > 1:
@@ -254,6 +260,18 @@ def _other_inputs(given: Sequence[object]) -> RuntimeFault:
         "the ranks were given different inputs",
         why=" | ".join(said),
         fix="let all ranks call the model with tensors of the same kinds and shapes, in the same order",
+    )
+
+
+def _other_settings(given: Sequence[tuple[str, ...]]) -> RuntimeFault:
+    everywhere = set.intersection(*map(set, given))
+    own = [[said for said in settings if said not in everywhere] for settings in given]
+    said = [f"rank {rank}: {', '.join(what) or 'none of these'}" for rank, what in enumerate(own)]
+    return RuntimeFault(
+        "SW0781",
+        "the ranks have changed the model differently",
+        why=" | ".join(said),
+        fix="set attributes, modes and `requires_grad` alike on all ranks",
     )
 
 

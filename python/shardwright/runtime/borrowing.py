@@ -26,6 +26,7 @@ class Borrowed:
         self._ours = {tensor.names[0]: tensor for tensor in model.program.tensors.values() if tensor.held}
         self.tensors = _in_other_parts(program, model.program)
         self.shards = Shards(program, comm.rank, self._make)
+        self.shards.arriving = model.arriving
         self._model_state: list[Any] | None = None
         self._buffers: list[Any] = []
 

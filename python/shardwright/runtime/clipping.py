@@ -10,6 +10,7 @@ from torch.nn.utils import clip_grad
 
 from ..errors import RuntimeFault
 from .module import ParallelModule
+from .part_gradients import plain
 from .regions import extents, narrow, within
 from .shards import Shards
 
@@ -37,7 +38,7 @@ def clip_grad_norm_(
     for number, part in enumerate(parallel):
         for at, shard in enumerate(part.shards.held):
             if shard.data.grad is not None:
-                total.add((number, shard.tensor.id), _counted(part.shards, at, shard.data.grad))
+                total.add((number, shard.tensor.id), _counted(part.shards, at, plain(shard.data.grad)))
     ordinary = _ordinary(model, parallel)
     norm = total.over_ranks([p.grad for p in ordinary if p.grad is not None])
     if error_if_nonfinite and not bool(norm.isfinite()):
@@ -49,7 +50,7 @@ def clip_grad_norm_(
         )
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     held = [shard.data for part in parallel for shard in part.shards.held]
-    _scale([p.grad for p in (*held, *ordinary) if p.grad is not None], factor, foreach)
+    _scale([plain(p.grad) for p in (*held, *ordinary) if p.grad is not None], factor, foreach)
     return norm
 
 

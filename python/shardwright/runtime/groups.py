@@ -48,9 +48,8 @@ def resolve(model: ParallelModule, params: Iterable[Any] | None, *, rest: bool =
 
 
 def _everything(model: ParallelModule) -> Group:
-    trainable = [shard for shard in model.shards.held if shard.tensor.trainable]
-    tensors = {tensor.id for tensor in model.program.parameters() if tensor.trainable}
-    return Group([shard.data for shard in trainable], {}, tensors)
+    held = [shard.data for shard in model.shards.held if shard.tensor.steppable]
+    return Group(held, {}, {tensor.id for tensor in model.program.parameters() if tensor.steppable})
 
 
 def _items(params: Any) -> list[Any]:
@@ -71,7 +70,7 @@ def _by_names(
             fix="parameter groups name the single-device model's parameters, or globs of them",
         )
     groups = [Group([], chosen, set()) for chosen in options]
-    for tensor in (tensor for tensor in parameters if tensor.trainable):
+    for tensor in (tensor for tensor in parameters if tensor.steppable):
         found = [at for at, names in enumerate(items) if any(_matches(tensor, name) for name in names)]
         if len(found) > 1:
             raise RuntimeFault(

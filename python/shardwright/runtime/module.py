@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
 from ..precision import Precision
 from . import inputs as given_inputs
 from . import state
+from .absent import marked
 from .agreement import Agreement
 from .clip_guard import refuse_plain_clipping
 from .comm import Comm
-from .outside import differentiable, loss_of, pass_on, seeds_of
+from .held import in_parts
+from .hooks import has_hooks, refuse_hooks_on_parts
+from .outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
+from .own_state import is_divided, refusal
+from .part_gradients import guard
 from .parts import OutputPart, output_parts
+from .passing import Whole, passed_on, program_runs
 from .pieces import Pieces
+from .places import build, hold, set_attribute
 from .program import Program, TensorInfo, kept_in
 from .run import Issued, Run
 from .scaling import LossScaling
-from .shards import AnySource, Shard, Shards, without_value
+from .shards import AnySource, Shards, without_value
+from .step_guard import guard_steps
 from .variants import Captured, Compile, Variant, Variants
 from .watch import inside
 from .worker import Worker, refuse_another_world
@@ -103,21 +113,59 @@ class ParallelModule(nn.Module):
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
-        first = Variant(self.worker, captured)
-        self.variants = Variants(first, training, skeleton, compile)
-        names = first.captured.tensor_names(first.captured.structure)
-        self.pieces: Pieces | None = Pieces(program, names) if inputs == "local" else None
-        self._agreement = Agreement(comm, comm.count_model(), self.pieces)
-        self._tensors = len(names)
         self._example = pytree.tree_map_only(Tensor, without_value, example)
+        first = Variant(self.worker, captured)
+        number = comm.count_model()
+        self._assemble(Variants(first, training, skeleton, compile), f"model {number}" if number else "")
+
+    def _assemble(self, variants: Variants, called: str) -> None:
+        """All that follows from the shards; without a word to other ranks."""
+        program, captured = self.program, variants.first.captured
+        self.variants = variants
+        names = captured.tensor_names(captured.structure)
+        self.pieces: Pieces | None = Pieces(program, names) if self.inputs == "local" else None
+        self._agreement = Agreement(self.comm, called, self.pieces)
+        self._tensors = len(names)
         # Counts forwards of whole batches; part of the key of all random numbers.
         self.step = 0
         # What the latest step communicated.
         self.issued: list[Issued] = []
+        self._copies = 0
+        self._likeness = variants.likeness
+        build(self, self._likeness, self._set_mode)
+        self._places = hold(self, self.shards, self._likeness, self._set_mode)
+        shapes = {s.data: torch.Size(s.tensor.shape) for s in self.shards.held if s.tensor.kind == "param"}
+        self._likeness.know(shapes)
         refuse_plain_clipping(self)
-        self._places = _hold(self, self.shards, self.variants.train)
-        for module in self.modules():
-            module.training = training
+        refuse_hooks_on_parts(self.shards)
+        guard_steps(self)
+        self._in_parts = in_parts(self.shards)
+        self._show_modes(variants.first_training)
+        self._ready = True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
+        """Another model with the same values, under the same programs; each rank copies for itself."""
+        made = ParallelModule.__new__(ParallelModule)
+        nn.Module.__init__(made)
+        made.shards = self.shards.copied()
+        memo |= {id(a.data): b.data for a, b in zip(self.shards.held, made.shards.held, strict=True)}
+        scaling = self.loss_scaling and self.loss_scaling.copied(made.shards)
+        made.loss_scaling, made.worker = scaling, self.worker.copied(made.shards, scaling)
+        made.inputs, made._example = self.inputs, self._example
+        self._copies += 1
+        first = Variant(made.worker, self.variants.first.captured)
+        made._assemble(
+            self.variants.copied(first), f"copy {self._copies} of {self._agreement.model or 'model 0'}"
+        )
+        made.step = self.step
+        made._show_modes(self.training)
+        for name, value in self.__dict__.items():
+            if name not in made.__dict__:
+                made.__dict__[name] = copy.deepcopy(value, memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise refusal("the model")
 
     @property
     def program(self) -> Program:
@@ -129,23 +177,44 @@ class ParallelModule(nn.Module):
 
     def train(self, mode: bool = True) -> ParallelModule:
         """The mode of all modules; those of the model that differ are set one by one."""
-        for module in self.modules():
-            module.training = mode
-        self.variants.train(mode)
+        self._set_mode(mode, "", False)
         return self
+
+    def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
+        with Whole("apply", self._likeness.all_shapes):
+            return super().apply(fn)
+
+    def __getattr__(self, name: str) -> Any:
+        """Also what the model itself has under this name."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            likeness = self.__dict__.get("_likeness")
+            if likeness is None or likeness.skeleton is None:
+                raise
+        return passed_on(self, likeness.skeleton, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_ready" not in self.__dict__ or name in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            set_attribute(self, self._likeness, "", name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs that leave, in the model's own structure; `loss.backward()` works on them."""
         self.issued = []
-        with inside("forward"):
+        with inside("forward"), program_runs():
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
             variant = self.variants.select(call)
             saving = torch.is_grad_enabled() and variant.worker.code.backward is not None
             run, outputs = self._forward(variant, call.tensors, micro_batch=0, saving=saving)
             self._count(variant)
             if saving:
-                outputs = differentiable(run, call.tensors, outputs, lambda: self._end(variant))
-            return variant.captured.unflatten(outputs)
+                outputs = differentiable(
+                    run, call.tensors, self._parameters_here(), outputs, partial(self._through, run, variant)
+                )
+            names = variant.captured.output_names()
+            return variant.captured.unflatten(marked(variant.worker.program, outputs, names))
 
     def train_step(self, batches: Any, scale: float | None = None) -> Tensor | None:
         """Forward and backward of each batch; gradients are reduced once, at the end.
@@ -156,22 +225,28 @@ class ParallelModule(nn.Module):
         the mean loss, or `None` on a rank that has no loss.
         """
         self.issued = []
-        with inside("train_step"):
+        self._refuse_hooks_of_calls()
+        with inside("train_step"), program_runs():
             given = partial(given_inputs.batches_of, batches, self._tensors)
             calls = self._agreed("train_step", given, scale)
             scale = 1 / len(calls) if scale is None else scale
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
             last = {id(variant): at for at, variant in enumerate(chosen)}
             losses = []
+            hooked = has_hooks(self._parameters_here())
             step = object()
             for at, (variant, call) in enumerate(zip(chosen, calls, strict=True)):
                 run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True, step=step)
                 losses.append(loss_of(run, outputs))
-                reduce = last[id(variant)] == at
-                gradients = run.backward(seeds_of(run, outputs, scale), reduce=reduce)
-                variant.after(gradients=reduce)
+                # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
+                reduce = hooked or last[id(variant)] == at
+                with self.shards.collecting(hooked) as arrived:
+                    gradients = run.backward(seeds_of(run, outputs, scale), reduce=reduce)
+                    variant.after(gradients=reduce)
+                accumulate(self._parameters_here() if hooked else [], arrived)
                 pass_on(call.tensors, gradients)
-            self._agree_about_overflow()
+            guard(self._in_parts)
+            self._agree_about_overflow({})
             self._count(variant)
             self._agreement.count_step()
         found = [loss.detach() for loss in losses if loss is not None]
@@ -200,6 +275,24 @@ class ParallelModule(nn.Module):
             with inside("sampler"):
                 variant = self.variants.select(self.pieces.resized(call, names, size))
         return self.pieces.rows(variant.worker.program, names, size)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """That of the single-device model, if the plan divides nothing; else it takes `full_state_dict`."""
+        if is_divided(self.program):
+            raise refusal("a state dict")
+        found = super().state_dict(*args, **kwargs)
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        for tensor in self.program.saved_tensors():
+            for name in self.names_of(tensor):
+                found.setdefault(prefix + name, found[prefix + tensor.names[0]])
+        return found
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Takes this rank's parts out of the single-device model's state dict."""
+        missing, unknown = state.load_full_state_dict(self.shards, state_dict, self.names_of, strict=strict)
+        return _IncompatibleKeys(missing, unknown)
 
     def full_state_dict(self, *, rank0_only: bool = False, cpu: bool = False) -> dict[str, Tensor]:
         """The state dict of the single-device model, on every rank or on rank 0 (`{}` on the others).
@@ -260,6 +353,7 @@ class ParallelModule(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""
+        _refuse_other_dtypes(self.shards, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.variants.forget()
         for shard, buffers, name in self._places:
@@ -287,6 +381,29 @@ class ParallelModule(nn.Module):
         variant.after(gradients=False)
         return run, outputs
 
+    def _set_mode(self, mode: bool, path: str, alone: bool) -> None:
+        self.variants.train(mode, path, alone)
+        self._show_modes(mode, path)
+
+    def _show_modes(self, mode: bool, path: str = "") -> None:
+        """Modules show the modes that those of the model have."""
+        self._other_modes = tuple(f"{path} in another mode" for path in self.variants.modes())
+        for module in (
+            self.get_submodule(path).modules() if self.variants.skeleton is None else self.modules()
+        ):
+            at = "" if module is self else module._path
+            like = self._likeness.at(at)  # type: ignore[arg-type]
+            module.__dict__["training"] = mode if like is None else like.training
+
+    def _refuse_hooks_of_calls(self) -> None:
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
+            raise RuntimeFault(
+                "SW0806",
+                "the model's hooks would not run in `train_step`",
+                why="they are hooks of its call",
+                fix="`loss = model(...); loss.backward()`, which is the same step",
+            )
+
     @contextmanager
     def _together(self, kind: str) -> Iterator[None]:
         """Around what all ranks do with the model besides calling it."""
@@ -303,18 +420,28 @@ class ParallelModule(nn.Module):
             lambda: [given_inputs.call_of(captured, *arguments) for arguments in given()],
             names=lambda call: captured.tensor_names(call.structure),
             training=self.training,
+            settings=(*self.variants.settings(), *self._other_modes),
             scale=scale,
         )
 
-    def _end(self, variant: Variant) -> None:
-        """After a backward that the caller has started."""
-        variant.after(gradients=True)
-        self._agree_about_overflow()
+    def _through(
+        self, run: Run, variant: Variant, seeds: Sequence[Tensor]
+    ) -> tuple[Mapping[int, Tensor], dict[int, Tensor]]:
+        """A backward that the caller has started; autograd adds what it gives to parameters."""
+        with program_runs(), self.shards.collecting() as arrived:
+            gradients = run.backward(seeds)
+            variant.after(gradients=True)
+        self._agree_about_overflow(arrived)
         self._agreement.count_step()
+        after_this_backward(partial(guard, self._in_parts))
+        return gradients, arrived
 
-    def _agree_about_overflow(self) -> None:
+    def _parameters_here(self) -> list[Tensor]:
+        return [shard.data for shard in self.shards.held if shard.tensor.kind == "param"]
+
+    def _agree_about_overflow(self, arrived: Mapping[int, Tensor]) -> None:
         if self.loss_scaling:
-            self.loss_scaling.after_backward()
+            self.loss_scaling.after_backward(arrived)
 
     def _count(self, variant: Variant) -> None:
         """An evaluation between two steps must not change the masks of the second."""
@@ -333,6 +460,20 @@ def _refuse_other_inputs(program: Program, given: str) -> None:
         )
 
 
+def _refuse_other_dtypes(shards: Shards, fn: Callable[[Tensor], Tensor]) -> None:
+    """The program computes in the dtypes that it was proved for."""
+    for dtype in dict.fromkeys(shard.data.dtype for shard in shards.held if shard.tensor.held):
+        found = fn(torch.zeros((), dtype=dtype)).dtype
+        if found != dtype:
+            raise RuntimeFault(
+                "SW0808",
+                f"a parallelized model cannot be converted from {dtype} to {found}",
+                why="its program computes in the dtypes that it was compiled and proved for",
+                fix="convert the module before `parallelize`, or ask for a precision:"
+                ' `sw.parallelize(..., precision="bf16")`',
+            )
+
+
 def _refuse_another_device(captured: Captured, comm: Comm) -> None:
     if captured.device not in (None, comm.device.type):
         raise RuntimeFault(
@@ -341,47 +482,3 @@ def _refuse_another_device(captured: Captured, comm: Comm) -> None:
             why="the model uses autocast, which casts other operators on other devices",
             fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
         )
-
-
-class _Part(nn.Module):
-    """A place in the model's hierarchy, so that shards have the model's own names."""
-
-    def __init__(self, path: str, set_mode: Callable[[bool, str], None]):
-        super().__init__()
-        self._path, self._set_mode = path, set_mode
-
-    def train(self, mode: bool = True) -> _Part:
-        for module in self.modules():
-            module.training = mode
-        self._set_mode(mode, self._path)
-        return self
-
-
-def _hold(
-    root: nn.Module, shards: Shards, set_mode: Callable[[bool, str], None]
-) -> list[tuple[Shard, dict[str, Any], str]]:
-    """Registers parameters and buffers; a second shard of `up.bias` is `up.__1.bias`.
-
-    So the last part of a name, by which optimizers are often grouped, is the model's. Returns where the
-    buffers went.
-    """
-    places: list[tuple[Shard, dict[str, Any], str]] = []
-    count: dict[int, int] = {}
-    for shard in shards.held:
-        number = count.get(shard.tensor.id, 0)
-        count[shard.tensor.id] = number + 1
-        *owner, last = shard.tensor.names[0].split(".")
-        place = root
-        for depth, name in enumerate([*owner, f"__{number}"] if number else owner):
-            if name not in place._modules:
-                place._modules[name] = _Part(".".join(owner[: depth + 1]), set_mode)
-            place = place._modules[name]  # type: ignore[assignment]
-        # Not `register_parameter`: it refuses names that are attributes of nn.Module.
-        if isinstance(shard.data, nn.Parameter):
-            place._parameters[last] = shard.data
-        elif shard.tensor.kind == "buffer":
-            place._buffers[last] = shard.data
-            places.append((shard, place._buffers, last))
-            if not shard.tensor.persistent:
-                place._non_persistent_buffers_set.add(last)
-    return places

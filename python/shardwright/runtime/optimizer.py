@@ -10,10 +10,12 @@ from torch.optim import Optimizer
 
 from ..errors import RuntimeFault
 from .groups import Group, resolve
+from .held import elsewhere, split
 from .module import ParallelModule
-from .program import Program, TensorInfo
+from .own_state import keep_state_here
+from .program import TensorInfo
 from .reach import Reach, reach_of
-from .regions import whole
+from .step_guard import trust
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -43,9 +45,23 @@ def optimizer(
         added = resolve(model, [param_group], rest=False)
         rules.check(added)
         plain(added[0].as_torch())
+        trust(made)
 
     made.add_param_group = add_param_group  # type: ignore[method-assign]
+    keep_state_here(model, made)
+    trust(made)
     return made
+
+
+def require_right(model: ParallelModule, made: Optimizer) -> None:
+    """Of one that PyTorch's constructor made over this rank's shards; no rank asks another."""
+    tensors = {id(shard.data): shard.tensor.id for shard in model.shards.held}
+    groups = []
+    for group in made.param_groups:
+        params = [parameter for parameter in group["params"] if id(parameter) in tensors]
+        options = {key: value for key, value in group.items() if key != "params"}
+        groups.append(Group(params, options, {tensors[id(parameter)] for parameter in params}))
+    _Rules(model, type(made), made.defaults, elementwise=False).check(groups)
 
 
 @dataclass(frozen=True)
@@ -64,12 +80,12 @@ class _Rules:
         program = self.model.program
         for group in groups:
             tensors = [program.tensors[number] for number in sorted(group.tensors)]
-            if not _split(program, tensors) and not _elsewhere(program, tensors):
+            if not split(program, tensors) and not elsewhere(program, tensors):
                 continue
             reach = reach_of(self.cls, self.options, group.options, self.model.comm.device)
-            bad = _split(program, tensors) if reach is not Reach.ELEMENT else []
+            bad = split(program, tensors) if reach is not Reach.ELEMENT else []
             if reach is Reach.MODEL:
-                bad += [tensor for tensor in _elsewhere(program, tensors) if tensor not in bad]
+                bad += [tensor for tensor in elsewhere(program, tensors) if tensor not in bad]
             if bad:
                 raise self._refusal(reach, bad)
 
@@ -83,16 +99,3 @@ class _Rules:
             why=f"its step looks at {reach.value}, and the plan divides {names}{more} among the ranks",
             fix="take an elementwise optimizer for these parameters, or a plan that does not divide them",
         )
-
-
-def _split(program: Program, tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Those of which some rank has only a part."""
-    held = [shard for table in program.ranks for shard in table.shards]
-    split = {number for number, region in held if region != whole(program.tensors[number].factors)}
-    return [tensor for tensor in tensors if tensor.id in split]
-
-
-def _elsewhere(program: Program, tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Those that some rank does not have."""
-    of_ranks = [{number for number, _ in table.shards} for table in program.ranks]
-    return [tensor for tensor in tensors if any(tensor.id not in held for held in of_ranks)]

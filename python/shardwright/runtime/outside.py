@@ -12,33 +12,57 @@ from ..errors import RuntimeFault
 from .run import Run
 from .watch import inside
 
+# Of the seeds of a backward: the gradients of what was given, by position, and of parameters, by `id`.
+Through = Callable[[Sequence[Tensor]], tuple[Mapping[int, Tensor], dict[int, Tensor]]]
+
 
 def differentiable(
-    run: Run, given: Sequence[Tensor], outputs: Sequence[Any], after: Callable[[], None]
+    run: Run,
+    given: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    outputs: Sequence[Any],
+    through: Through,
 ) -> list[Any]:
     """The outputs as results of one node, also those whose gradient only other ranks need.
 
     So `loss.backward()` starts the backward of every rank that has the loss. The node's gradients are
-    those of the tensors that were given. `after` follows it.
+    those of the tensors that were given, and of this rank's parameters: autograd itself accumulates them,
+    calls their hooks, or gives them to who asked by `torch.autograd.grad`.
     """
     found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
     places, seeded = _places(run, outputs), _seeded(run)
     wanting = [at for at, value in enumerate(given) if value.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
 
     def backward(grads: Sequence[Tensor]) -> list[Tensor | None]:
+        _refuse_second_order()
         seeds = [grad for place, grad in zip(places, grads, strict=True) if place in seeded]
         with inside("backward", new=False):
-            gradients = run.backward(seeds)
-            after()
-        return [_as(gradients.get(at), given[at]) for at in wanting]
+            gradients, arrived = through(seeds)
+        return [
+            *(_as(gradients.get(at), given[at]) for at in wanting),
+            *(arrived.pop(id(parameter), None) for parameter in trained),
+        ]
 
     if places:
         anchor = torch.zeros((), requires_grad=True)
         boxes = [[found[place]] for place in places]
-        values = _Outside.apply(anchor, backward, boxes, *(given[at] for at in wanting))
+        values = _Outside.apply(anchor, backward, boxes, *(given[at] for at in wanting), *trained)
         for place, value in zip(places, values, strict=True):
             found[place] = value
     return found
+
+
+def after_this_backward(action: Callable[[], None]) -> None:
+    """Once autograd has done all else; this is inside of a node."""
+    torch.autograd.Variable._execution_engine.queue_callback(action)
+
+
+def accumulate(parameters: Sequence[Tensor], arrived: Mapping[int, Tensor]) -> None:
+    """As the end of a backward: hooks of parameters are called."""
+    found = [parameter for parameter in parameters if id(parameter) in arrived]
+    if found:
+        torch.autograd.backward(found, [arrived[id(parameter)] for parameter in found])
 
 
 def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
@@ -88,6 +112,16 @@ class _Outside(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return (None, None, None, *ctx.program_backward(grads))
+
+
+def _refuse_second_order() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeFault(
+            "SW0810",
+            "gradients of a parallelized model's gradients are asked for",
+            why="with `create_graph=True` they would be differentiable, and a program has one backward",
+            fix="compute such a penalty in a model that is not parallelized",
+        )
 
 
 def _as(gradient: Tensor | None, like: Tensor) -> Tensor | None:

@@ -62,8 +62,12 @@ class TensorInfo:
 
     @property
     def trainable(self) -> bool:
-        floating = self.dtype.is_floating_point or self.dtype.is_complex
-        return self.kind == "param" and floating and not self.frozen
+        return self.steppable and not self.frozen
+
+    @property
+    def steppable(self) -> bool:
+        """Whether an optimizer may have it, and leave it alone as long as it is frozen."""
+        return self.kind == "param" and (self.dtype.is_floating_point or self.dtype.is_complex)
 
     @property
     def held(self) -> bool:

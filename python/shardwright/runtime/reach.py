@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -42,6 +43,7 @@ SHAPES = ((130, 134), (5, 4, 3, 3), (12,))
 SCALES = (1.0, 1e-3, 1e3, 1.0)
 
 _tried: dict[Any, Reach] = {}
+_trying = threading.Lock()
 
 
 def reach_of(
@@ -54,11 +56,13 @@ def reach_of(
     if cls in KNOWN:
         return KNOWN[cls]
     key = (cls, device.type, repr(sorted(options.items())), repr(sorted(group.items())))
-    if key not in _tried:
-        trial = _Trial(cls, options, group, device)
-        with torch.random.fork_rng(), torch.enable_grad():
-            _tried[key] = trial.reach()
-    return _tried[key]
+    # Ranks may be threads, and share the generator that a trial puts back.
+    with _trying:
+        if key not in _tried:
+            trial = _Trial(cls, options, group, device)
+            with torch.random.fork_rng(), torch.enable_grad():
+                _tried[key] = trial.reach()
+        return _tried[key]
 
 
 class _Trial:

@@ -8,6 +8,7 @@ the NaN, and leaves these parameters and their state as they are.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..errors import RuntimeFault
 from ..precision import Precision
 from .comm import Comm
+from .part_gradients import plain
 from .shards import Shards
 
 # Half of what float16 can hold at most: a loss that is float16 gets no larger gradient.
@@ -47,16 +49,27 @@ class LossScaling:
             if not _hooks:
                 _hooks.append(register_optimizer_step_pre_hook(_leave_out))
 
+    def copied(self, shards: Shards) -> LossScaling:
+        found = copy.copy(self)
+        found._shards = shards
+        for shard in shards.held:
+            setattr(shard.data, MARK, found)
+        return found
+
     def scaled(self, seeds: Sequence[Tensor]) -> list[Tensor]:
         """What backward starts from."""
         if any(seed.dtype == torch.float16 for seed in seeds):
             self._largest = LARGEST_SEED
         return [seed * self.scale for seed in seeds]
 
-    def after_backward(self) -> None:
-        """Agrees about an overflow, once the gradients are whole; all ranks call this."""
+    def after_backward(self, arrived: Mapping[int, Tensor]) -> None:
+        """Agrees about an overflow, once the gradients are whole; all ranks call this.
+
+        `arrived` are those that are yet to be added.
+        """
         held = [shard.data for shard in self._shards.held]
-        grads = [data.grad for data in held if data.grad is not None]
+        grads = [plain(data.grad) for data in held if data.grad is not None]
+        grads += arrived.values()
         overflow = torch.zeros((), device=self._comm.device)
         for grad in grads:
             overflow = overflow.maximum((~grad.isfinite()).any().to(overflow))

@@ -8,7 +8,8 @@ another dtype than is kept, a leaf is a cast, and its gradient has the dtype tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault
+from .part_gradients import plain
 from .program import Program, TensorInfo
 from .regions import Region, cut, local_factors, meet, numel, whole, window, within
 
@@ -69,6 +71,17 @@ class Leaves:
         self.index = {id(leaf): at for at, leaf in enumerate(self.tensors)}
 
 
+class Arriving:
+    """Gradients of a backward that autograd accumulates itself; all programs of a model share one."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, Tensor] = {}
+        self.of: set[int] = set()
+
+    def takes(self, parameter: Tensor) -> bool:
+        return id(parameter) in self.of
+
+
 class Shards:
     """All shards of one rank, in the order of its table."""
 
@@ -80,6 +93,7 @@ class Shards:
         self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
         self._leaves: Leaves | None = None
         self._step: object = None
+        self.arriving = Arriving()
         self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
     @staticmethod
@@ -92,6 +106,17 @@ class Shards:
             return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
 
         return Shards(program, rank, make)
+
+    def copied(self) -> Shards:
+        """The same values in memory of their own, without gradients."""
+        values = iter([shard.data for shard in self.held])
+
+        def make(tensor: TensorInfo, region: Region) -> Tensor:
+            old = next(values)
+            data = old.detach().clone()
+            return nn.Parameter(data, requires_grad=old.requires_grad) if tensor.kind == "param" else data
+
+        return Shards(self.program, self.rank, make)
 
     def leaves(self, step: object = None) -> Leaves:
         """The leaves for a forward. Those whose shard has got other memory are made again.
@@ -165,12 +190,21 @@ class Shards:
             return
         with torch.no_grad():
             grad = grad.to(data.dtype)
-            if part is None and data.grad is None:
-                data.grad = grad
-            elif part is None:
-                data.grad.add_(grad)  # type: ignore[union-attr]
+            if self.arriving.takes(data):
+                found = self.arriving.gradients
+                found[id(data)] = _sum(held, found.get(id(data)), grad, part)
             else:
-                _add_part(held, grad, part)
+                data.grad = _sum(held, data.grad, grad, part)
+
+    @contextmanager
+    def collecting(self, wanted: bool = True) -> Iterator[dict[int, Tensor]]:
+        """What is added meanwhile is not put into `.grad`: gradients by the `id` of their parameters."""
+        arriving = self.arriving
+        arriving.gradients, arriving.of = {}, {id(shard.data) for shard in self.held if wanted}
+        try:
+            yield arriving.gradients
+        finally:
+            arriving.gradients, arriving.of = {}, set()
 
     def update(self, shard: int, value: Tensor) -> None:
         """New memory instead of writing into the old: backward may still need the old value."""
@@ -193,13 +227,16 @@ def without_value(tensor: Tensor) -> Tensor:
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
-def _add_part(shard: Shard, grad: Tensor, part: Region) -> None:
-    data = shard.data
-    if data.grad is None:
-        data.grad = torch.zeros_like(data, memory_format=torch.contiguous_format)
-    data.grad = data.grad.contiguous()
-    there = window(data.grad, shard.factors, part)
+def _sum(shard: Shard, old: Tensor | None, grad: Tensor, part: Region | None) -> Tensor:
+    """In place of what was there before; `part` says where in the shard the gradient belongs."""
+    if part is None:
+        return grad if old is None else plain(old).add_(grad)
+    if old is None:
+        old = torch.zeros_like(shard.data, memory_format=torch.contiguous_format)
+    old = plain(old).detach().contiguous()
+    there = window(old, shard.factors, part)
     there.add_(grad.reshape(there.shape))
+    return old
 
 
 def _is_view(leaf: Tensor, base: Tensor) -> bool:

@@ -32,14 +32,20 @@ def full_state_dict(
     return full
 
 
-def load_full_state_dict(shards: Shards, full: Mapping[str, Tensor], names: Names) -> None:
-    """All or nothing: a state dict that does not fit changes no shard."""
-    _refuse_misfits(shards.program.saved_tensors(), full, names)
+def load_full_state_dict(
+    shards: Shards, full: Mapping[str, Tensor], names: Names, *, strict: bool = True
+) -> tuple[list[str], list[str]]:
+    """All or nothing: a state dict that does not fit changes no shard.
+
+    Unless it is strict, names may be missing and unknown; these are returned.
+    """
+    missing, unknown = _refuse_misfits(shards.program.saved_tensors(), full, names, strict)
     with torch.no_grad():
         for shard in shards.held:
-            if shard.tensor.saved:
-                name = next(name for name in names(shard.tensor) if name in full)
+            name = next((name for name in names(shard.tensor) if name in full), None)
+            if shard.tensor.saved and name is not None:
                 shard.data.copy_(own_copy(full[name], shard.tensor, shard.region, shard.data.device))
+    return missing, unknown
 
 
 def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
@@ -102,7 +108,9 @@ def _sent_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, rank: int, r
     return part
 
 
-def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor], names: Names) -> None:
+def _refuse_misfits(
+    tensors: list[TensorInfo], full: Mapping[str, Tensor], names: Names, strict: bool
+) -> tuple[list[str], list[str]]:
     known = {name: tensor for tensor in tensors for name in names(tensor)}
     missing = [" or ".join(names(t)) for t in tensors if not any(name in full for name in names(t))]
     extra = [name for name in full if name not in known]
@@ -112,10 +120,11 @@ def _refuse_misfits(tensors: list[TensorInfo], full: Mapping[str, Tensor], names
         if name in known and tuple(value.shape) != known[name].shape
     ]
     found = [("missing", missing), ("unknown", extra), ("of another shape", misshapen)]
-    if missing or extra or misshapen:
+    if misshapen or (strict and (missing or extra)):
         raise RuntimeFault(
             "SW0710",
             "the state dict does not fit the model",
             why="; ".join(f"{label}: {', '.join(listed)}" for label, listed in found if listed),
             fix="load the state dict of the model that was compiled",
         )
+    return missing, extra

@@ -8,6 +8,7 @@ gradients and new values brought back.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from ..errors import RuntimeFault, ShardwrightError
 from ..precision import Precision
 from .borrowing import Borrowed
+from .held import elsewhere
 from .inputs import Call, fits, refuse_other_dtypes
+from .likeness import Likeness
 from .parts import asks_for_more
 from .pieces import refuse_misfits
 from .program import Program, kept_in
@@ -106,19 +109,43 @@ class Variants:
     ):
         self.first = first
         self.skeleton = skeleton
+        self.likeness = Likeness(skeleton, fixed=compile is None)
         self._compile = compile
         self._more = asks_for_more(first.worker.program)
         self._mode = self._first_mode = self._modes(training)
-        self._first_training = training
+        self.first_training = training
         self._known: dict[Hashable, list[Variant]] = {}
         self.forget()
 
-    def train(self, mode: bool, path: str = "") -> None:
-        """The mode of a module and of all below it."""
+    def copied(self, first: Variant) -> Variants:
+        """The same for other shards. What was compiled besides is found in the cache."""
+        found = Variants(first, self.first_training, copy.deepcopy(self.skeleton), self._compile)
+        found._mode, found._first_mode = self._mode, self._first_mode
+        found.likeness.take_over(self.likeness)
+        found.forget()
+        return found
+
+    def train(self, mode: bool, path: str = "", alone: bool = False) -> None:
+        """The mode of a module and, unless it is meant alone, of all below it."""
         if self.skeleton is not None:
-            self.skeleton.get_submodule(path).train(mode)
+            module = self.skeleton.get_submodule(path)
+            if alone:
+                module.training = mode
+            else:
+                module.train(mode)
         if self.skeleton is not None or not path:
             self._mode = self._modes(mode)
+
+    def settings(self) -> tuple[str, ...]:
+        """What a loop has changed of the model since: attributes, and parameters that are trained now."""
+        return *self.likeness.key, *(f"{name} is trained" for name in self._thawed())
+
+    def modes(self) -> tuple[str, ...]:
+        """The modules that are in another mode than the model."""
+        if self.skeleton is None:
+            return ()
+        found = self.skeleton.named_modules()
+        return tuple(path for path, module in found if module.training != self.skeleton.training)
 
     def select(self, call: Call, *, only_loss: bool = False) -> Variant:
         """The program for a call; a step of training needs `only_loss`. All ranks come here with the
@@ -134,19 +161,21 @@ class Variants:
 
     def forget(self) -> None:
         """Drops all but the first program: the model's shards have got other memory."""
-        self._known = {(self._first_mode, self.first.captured.structure, False): [self.first]}
+        self._known = {(self._first_mode, (), self.first.captured.structure, False): [self.first]}
 
     def _selected(self, call: Call, only_loss: bool) -> Variant:
         if self._compile is None or self.skeleton is None:
             return self._only(call)
-        known = self._known.setdefault((self._mode, call.structure, only_loss), [])
+        settings = self.settings()
+        known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
         found = next((variant for variant in known if fits(variant.worker, call)), None)
         if found is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
+            self._thaw()
             found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
             known.append(found)
-            self._warn_of_many()
+            self._warn_of_many(settings)
         refuse_misfits(found.worker.program, call)
         return found
 
@@ -155,11 +184,13 @@ class Variants:
             names = ("evaluation", "training")
             raise RuntimeFault(
                 "SW0728",
-                f"the program is for {names[self._first_training]},"
-                f" the model is in {names[not self._first_training]} mode",
+                f"the program is for {names[self.first_training]},"
+                f" the model is in {names[not self.first_training]} mode",
                 why="dropout and batch norm do something else in the other mode",
                 fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
             )
+        if self._thawed():
+            raise _frozen(self._thawed()[0], "the program was given without a way to make another one")
         self.first.captured.flatten(call.args, call.kwargs)
         return self.first
 
@@ -170,16 +201,42 @@ class Variants:
         worker = first.sharing(program, borrowed.shards)
         return Variant(worker, made.captured, borrowed if borrowed.tensors else None)
 
-    def _warn_of_many(self) -> None:
+    def _thawed(self) -> list[str]:
+        """The parameters that the first program does not train, and that require gradients now."""
+        held = self.first.worker.shards.held
+        found = (s for s in held if s.tensor.kind == "param" and not s.tensor.trainable)
+        return list(dict.fromkeys(s.tensor.names[0] for s in found if s.data.requires_grad))
+
+    def _thaw(self) -> None:
+        """The model as it is compiled trains what is trained now."""
+        assert self.skeleton is not None
+        program, thawed = self.first.worker.program, self._thawed()
+        frozen = [t for t in program.parameters() if t.frozen]
+        for tensor in elsewhere(program, frozen):
+            if tensor.names[0] in thawed:
+                raise _frozen(tensor.names[0], "some ranks do not hold it, and cannot know")
+        for tensor in frozen:
+            self.skeleton.get_parameter(tensor.names[0]).requires_grad_(tensor.names[0] in thawed)
+
+    def _warn_of_many(self, settings: tuple[str, ...]) -> None:
         count = sum(map(len, self._known.values()))
         if count == MANY and self.first.worker.comm.rank == 0:
-            warnings.warn(
-                f"the model has been compiled for {count} kinds of calls: each new shape of an input is"
-                " another; batches padded to a few lengths start sooner",
-                stacklevel=4,
-            )
+            each = "each new shape of an input is another; batches padded to a few lengths start sooner"
+            if settings:
+                each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
+            warnings.warn(f"the model has been compiled for {count} kinds of calls: {each}", stacklevel=4)
 
     def _modes(self, mode: bool) -> Hashable:
         if self.skeleton is None:
             return mode
         return tuple(module.training for module in self.skeleton.modules())
+
+
+def _frozen(name: str, why: str) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0804",
+        f"{name!r} was frozen when the model was parallelized, and cannot be trained now",
+        why=why,
+        fix="let it require a gradient before `parallelize`, and freeze it afterwards:"
+        " `requires_grad_(False)` on the parallel model's parameter",
+    )

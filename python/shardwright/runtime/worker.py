@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from ..errors import RuntimeFault
@@ -61,6 +63,13 @@ class Worker:
         self.kept: Kept = {}
         self._parts: dict[int, Part] = {}
         comm.prepare(program.groups)
+
+    def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
+        """A worker for the same program over other shards; without a word to other ranks."""
+        found = copy.copy(self)
+        found.shards, found.scaling = shards, scaling
+        found.kept, found._parts = {}, {}
+        return found
 
     def sharing(self, program: Program, shards: Shards) -> Worker:
         """A worker for another program of the same model."""
