@@ -23,6 +23,7 @@ def from_rank_0(comm: Comm, make: Callable[[], Made]) -> Made:
         made = make()
         payload = _pickled(made)
     except ShardwrightError as error:
+        error.everywhere = True
         comm.hand(pickle.dumps(error))
         raise
     except BaseException as error:
@@ -35,6 +36,7 @@ def from_rank_0(comm: Comm, make: Callable[[], Made]) -> Made:
 def _opened(payload: bytes) -> Any:
     result = pickle.loads(payload)
     if isinstance(result, ShardwrightError):
+        result.everywhere = True
         raise result
     return result
 

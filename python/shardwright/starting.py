@@ -174,12 +174,13 @@ def units_of(devices: int | None, world: int) -> tuple[int, int]:
     if unit > 0 and world % unit == 0:
         return unit, world // unit
     fitting = ", ".join(str(size) for size in range(1, world + 1) if world % size == 0)
+    running = "1 rank is" if world == 1 else f"{world} ranks are"
     raise RuntimeFault(
         "SW0722",
-        f"the program is for {devices} devices, but {world} ranks are running",
+        f"the program is for {devices} devices, but {running} running",
         why="a plan for some devices runs on them, or on a whole number of units of as many",
-        fix="start as many ranks as one or several units have, leave `devices` out,"
-        f" or give one of {fitting}",
+        fix=f"start as many ranks as one or several units have (`torchrun --nproc-per-node {max(unit, 1)}`,"
+        f" `sw.launch`), leave `devices` out, or give one of {fitting}",
     )
 
 

@@ -181,6 +181,33 @@ def test_a_plan_file_that_cannot_be_read(graph: Graph, tmp_path: Path) -> None:
         refused(f"plan file: {title}", lambda path=path: make_plan(graph, path, 4), DIR=tmp_path)
 
 
+# ---- first mistakes ----------------------------------------------------------------------------
+
+
+def _optimizer(*args: Any) -> Callable[[], Any]:
+    return lambda: sw.optimizer(*args, lr=0.1)
+
+
+def test_first_mistakes() -> None:
+    module, args = models.mlp()
+    model = sw.parallelize(module, args, plan="replicate")
+    made = torch.optim.AdamW(module.parameters())
+    loader = torch.utils.data.DataLoader([args])
+    mistakes = {
+        "an optimizer that is made already": _optimizer(model, made),
+        "an optimizer's parameters for its class": _optimizer(model, list(model.parameters())[:0]),
+        "an optimizer of a plain model": _optimizer(module, torch.optim.AdamW),
+        "a loader as example": lambda: sw.parallelize(module, loader),
+        "an iterator of a loader as example": lambda: sw.parallelize(module, iter(loader)),
+        "a data set as example": lambda: sw.parallelize(module, torch.utils.data.TensorDataset(*args)),
+        "a loader as a batch": lambda: model.train_step(loader),
+        "no processes": lambda: sw.launch(models.mlp, devices=0),
+        "no function for processes": lambda: sw.launch(model.train_step(args), devices=2),  # type: ignore[arg-type]
+    }
+    for title, mistake in mistakes.items():
+        refused(f"first mistakes: {title}", mistake)
+
+
 # ---- plans in Python ---------------------------------------------------------------------------
 
 NAMES = [

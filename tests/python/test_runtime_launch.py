@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import shardwright
-from shardwright.errors import RuntimeFault
+from shardwright.errors import PlanError, RuntimeFault
 from shardwright.runtime import launch
 
 pytestmark = pytest.mark.processes
@@ -56,6 +57,25 @@ def test_the_error_of_the_failing_rank_comes_first() -> None:
     assert "ValueError: this is the cause" in str(caught.value)
 
 
+def _misspell(rank: int) -> None:
+    shardwright.parallelize(torch.nn.Linear(2, 2), torch.ones(4, 2), plan="megatorn")
+
+
+def test_an_error_of_shardwright_is_raised_as_it_is() -> None:
+    with pytest.raises(PlanError) as caught:
+        launch(_misspell, 2)
+    assert caught.value.code == "SW0311"
+    assert "_misspell" in str(caught.value.__cause__)  # where it happened
+
+
+@pytest.mark.parametrize("devices", [0, -1, 2.0, True, "4", None])
+def test_a_number_of_processes_that_cannot_be(devices: object) -> None:
+    with pytest.raises(RuntimeFault, match="SW0830"):
+        launch(_raise, devices)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeFault, match="SW0830"):
+        launch(None, 2)  # type: ignore[arg-type]
+
+
 def test_a_killed_rank_ends_the_others() -> None:
     start = time.monotonic()
     with pytest.raises(RuntimeFault, match=r"rank 1 failed\n  why: the process died \(killed by signal 9\)"):
@@ -72,6 +92,12 @@ def test_a_time_limit_leaves_no_process_behind(tmp_path: Path) -> None:
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
 
 
+def _from_standard_input(code: str) -> subprocess.CompletedProcess[str]:
+    """As in a notebook: no file has the functions."""
+    env = {**os.environ, "PYTHONPATH": str(PYTHON)}
+    return subprocess.run([sys.executable, "-"], input=code, env=env, capture_output=True, text=True)
+
+
 def test_a_function_of_standard_input() -> None:
     code = "\n".join(
         [
@@ -83,15 +109,36 @@ def test_a_function_of_standard_input() -> None:
             "print(launch(f, 2))",
         ]
     )
-    done = subprocess.run(
-        [sys.executable, "-"],
-        input=code,
-        env={**os.environ, "PYTHONPATH": str(PYTHON)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = _from_standard_input(code)
     assert done.stdout == "1\n", done.stderr
+
+
+def test_the_example_for_scripts_and_notebooks(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "starting.md"
+    if not page.exists():
+        pytest.skip("the tests run away from the repository")
+    found = re.search(r"## Scripts and notebooks.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert found is not None
+    in_notebook = _from_standard_input(found[1])
+    assert float(in_notebook.stdout) > 0, in_notebook.stderr
+    script = tmp_path / "train.py"
+    script.write_text(found[1])
+    env = {**os.environ, "PYTHONPATH": str(PYTHON)}
+    in_script = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert in_script.stdout == in_notebook.stdout, in_script.stderr
+
+
+def test_under_torchrun_one_rank_explains_what_all_met(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    call = 'sw.parallelize(torch.nn.Linear(2, 2), torch.ones(4, 2), plan="megatorn")'
+    script.write_text(f"import torch\nimport shardwright as sw\n{call}\n")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.count("there is no plan named `megatorn`") == 1, done.stderr
+    # torchrun ends the other as soon as the first has ended: perhaps before it says its line.
+    assert done.stderr.count("rank 1 ends of what rank 0 explains: SW0311") <= 1
 
 
 WAITER = """
@@ -108,7 +155,8 @@ time.sleep(100)  # Gloo cannot tell this rank anything
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_without_a_launcher_ends_the_others() -> None:
+@pytest.mark.parametrize(("how", "after"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 0)])
+def test_a_rank_that_dies_or_freezes_without_a_launcher_ends_the_others(how: int, after: float) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
@@ -119,15 +167,37 @@ def test_a_rank_that_dies_without_a_launcher_ends_the_others() -> None:
         for rank in range(2)
     ]  # fmt: skip
     try:
-        for process in ranks:
+        for process in reversed(ranks):
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        time.sleep(3)
-        ranks[1].kill()
+            if process is ranks[1] and not after:
+                ranks[1].send_signal(how)
+        time.sleep(after)
+        ranks[1].send_signal(how)
         start = time.monotonic()
-        _, errors = ranks[0].communicate(timeout=40)
+        _, errors = ranks[0].communicate(timeout=90)
         assert time.monotonic() - start < 120  # far from the hours that a hang would take
         assert "rank 0 ends because of rank 1: no sign of life for 20 seconds" in errors
     finally:
         for process in ranks:
             process.kill()
+
+
+ENDER = """
+import atexit, threading
+# Called last: whoever is registered later is called before.
+atexit.register(lambda: print(*(thread.name for thread in threading.enumerate())))
+import torch.distributed as dist
+from shardwright.runtime import TorchComm, watch
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+watch.INTERVAL = 0.001
+watch.watch(0, 1)
+"""
+
+
+def test_the_thread_that_watches_ends_before_the_interpreter() -> None:
+    """A thread that comes back from C++ after that aborts the process: a finished job would fail."""
+    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, "-c", ENDER], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "MainThread\n"), done.stderr

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import messages, watch
-from .watch import wait_for
+from .watch import explain_once, wait_for
 
 Ranks = tuple[int, ...]
 
@@ -93,6 +93,7 @@ class TorchComm:
         self.device = torch.device(device) if device else _default_device()
         self._groups: dict[frozenset[int], Any] = {}
         self._watch = watch and self.world > 1
+        explain_once(self.rank)
 
     def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
         everyone = frozenset(range(self.world))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset
 
 from ..errors import RuntimeFault
 from .program import TensorInfo
@@ -93,6 +94,7 @@ def plain(value: Any) -> Any:
         return {key: plain(x) for key, x in value.items()}
     if type(value) in (list, tuple):
         return type(value)(plain(x) for x in value)
+    _refuse_source(value)
     if hasattr(value, "__array_interface__") and not isinstance(value, (Tensor, bool, int, float)):
         raise RuntimeFault(
             "SW0789",
@@ -101,6 +103,17 @@ def plain(value: Any) -> Any:
             fix="give tensors: torch.as_tensor(x)",
         )
     return value
+
+
+def _refuse_source(value: Any) -> None:
+    """A loader, a data set or an iterator has batches, and is none."""
+    if isinstance(value, (DataLoader, Dataset, Iterator)):
+        raise RuntimeFault(
+            "SW0832",
+            f"an argument of the model is a {type(value).__name__}, not a batch",
+            why="batches come out of it, and the model is called with one of them",
+            fix="give one batch: `example = next(iter(loader))`",
+        )
 
 
 def fits(worker: Worker, call: Call) -> bool:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ..errors import RuntimeFault
+from ..errors import RuntimeFault, ShardwrightError
 from . import watch
 
 Result = TypeVar("Result")
@@ -32,7 +32,9 @@ ECHOES = (
     "Connection reset by peer",
     "Broken pipe",
     "Connection refused",
+    "error[SW0724]",
     "error[SW0783]",
+    "error[SW0784]",
 )
 
 
@@ -44,6 +46,7 @@ class _Report:
     time: float
     result: bytes | None = None
     trace: str = ""
+    error: ShardwrightError | None = None
 
 
 def launch(
@@ -55,8 +58,10 @@ def launch(
 ) -> Result:
     """Runs `fn(rank, *args)` in `devices` local processes with a process group; rank 0's result.
 
-    When a rank fails, all are ended, and its own error is raised. `timeout` is in seconds.
+    When a rank fails, all are ended, and its own error is raised if it is one of Shardwright's; else one
+    that has its trace. `timeout` is in seconds.
     """
+    _refuse_what_cannot_run(fn, devices)
     payload, method = _pickled(fn, tuple(args))
     context = multiprocessing.get_context(method)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -79,6 +84,23 @@ def launch(
         _end(processes)
 
 
+def _refuse_what_cannot_run(fn: Any, devices: Any) -> None:
+    if not callable(fn):
+        raise RuntimeFault(
+            "SW0830",
+            f"`launch` is given a {type(fn).__name__}, not a function",
+            why="each process calls it as fn(rank, *args)",
+            fix="give the function itself: `sw.launch(train, devices=4)`",
+        )
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise RuntimeFault(
+            "SW0830",
+            f"`launch` cannot start {devices!r} processes",
+            why="`devices` is how many there are to be, one for each rank",
+            fix="give a whole number from 1 on",
+        )
+
+
 def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str]:
     """What to hand to the processes, and how to start them.
 
@@ -99,7 +121,8 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str]:
         "SW0713",
         f"{getattr(fn, '__name__', fn)!r} cannot be handed to other processes",
         why=why,
-        fix="define it at the top level of a file, and import it",
+        fix="define it at the top level of a file, and import it; from a notebook, launch before anything"
+        " uses the GPU",
     )
 
 
@@ -121,8 +144,9 @@ def _body(
         watch.finished()
         if dist.is_initialized():  # type: ignore[no-untyped-call]
             dist.barrier()  # nobody leaves while others still talk to it
-    except BaseException:
-        report = _Report(rank, time.time(), trace=traceback.format_exc())
+    except BaseException as error:
+        ours = error if isinstance(error, ShardwrightError) else None
+        report = _Report(rank, time.time(), trace=traceback.format_exc(), error=ours)
     pipe.send(report)
     pipe.close()
     sys.stdout.flush()
@@ -189,12 +213,17 @@ def _received(rank: int, pipe: Connection, process: Any) -> _Report:
         return _Report(rank, 0.0, trace=f"the process died ({how})")
 
 
-def _failure(reports: list[_Report]) -> RuntimeFault:
+def _failure(reports: list[_Report]) -> ShardwrightError:
+    """The first rank's own error, with its trace as the cause; or one that has the trace."""
     failed = [report for report in reports if report.trace]
     first = min(failed, key=lambda report: (any(echo in report.trace for echo in ECHOES), report.time))
     others = [str(report.rank) for report in failed if report is not first]
     also = f"\n(then also failed: ranks {', '.join(others)})" if others else ""
-    return RuntimeFault("SW0712", f"rank {first.rank} failed", why=first.trace.rstrip() + also)
+    failure = RuntimeFault("SW0712", f"rank {first.rank} failed", why=first.trace.rstrip() + also)
+    if first.error is None:
+        return failure
+    first.error.__cause__ = failure
+    return first.error
 
 
 def _end(processes: Sequence[Any]) -> None:

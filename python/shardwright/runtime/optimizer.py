@@ -35,6 +35,7 @@ def optimizer(
     leave out is in a last group with the default options. `elementwise` says of a class of your own
     that it treats each element of a tensor by itself; without it that is tried out.
     """
+    _refuse_other_things(model, cls)
     rules = _Rules(model, cls, options, elementwise)
     groups = resolve(model, params)
     rules.check(groups)
@@ -62,6 +63,26 @@ def require_right(model: ParallelModule, made: Optimizer) -> None:
         options = {key: value for key, value in group.items() if key != "params"}
         groups.append(Group(params, options, {tensors[id(parameter)] for parameter in params}))
     _Rules(model, type(made), made.defaults, elementwise=False).check(groups)
+
+
+def _refuse_other_things(model: Any, cls: Any) -> None:
+    """The first two arguments, in another order or already used."""
+    if not isinstance(model, ParallelModule):
+        raise RuntimeFault(
+            "SW0831",
+            f"`sw.optimizer` is given a {type(model).__name__} for its model",
+            why="it goes over the shards of a model that `sw.parallelize` has returned",
+            fix="parallelize first: `model = sw.parallelize(model, example)`; for a module that holds a"
+            " parallelized one, call this for the inner model",
+        )
+    if isinstance(cls, Optimizer) or not callable(cls):
+        made = isinstance(cls, Optimizer)
+        raise RuntimeFault(
+            "SW0831",
+            f"`sw.optimizer` is given {'one that is made already' if made else repr(cls)} for its class",
+            why="it makes the optimizer itself, over this rank's shards: it takes the class and its options",
+            fix=f"write `sw.optimizer(model, torch.optim.{type(cls).__name__ if made else 'AdamW'}, lr=...)`",
+        )
 
 
 @dataclass(frozen=True)

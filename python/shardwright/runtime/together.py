@@ -27,6 +27,7 @@ def together(comm: Comm, mine: Callable[[], Mine], ours: Callable[[list[Mine]], 
         verdict = failed or _tried(comm.rank, lambda: ours(results))
     verdict = comm.broadcast_object(verdict)
     if isinstance(verdict, _Failed):
+        verdict.error.everywhere = True
         raise verdict.error
     return verdict
 

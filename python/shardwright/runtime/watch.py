@@ -34,6 +34,8 @@ PATIENCE = 20.0
 GRACE = 4.0
 # How long to look for the reason why a connection was lost.
 SEARCH = 5.0
+# How long an end may wait for the thread, which may stand in a message to the store.
+LAST = 10.0
 GIVEN_UP = "shardwright/given_up"
 LOST = (
     "Connection closed by peer",
@@ -54,7 +56,7 @@ def watch(rank: int, world: int) -> None:
     store = dist.distributed_c10d._get_default_store()
     own = store.clone() if hasattr(store, "clone") else store
     _watcher = watcher = Watcher(rank, world, own)
-    threading.Thread(target=watcher.run, name="shardwright watch", daemon=True).start()
+    watcher.thread.start()
     atexit.register(watcher.close)
     before = sys.excepthook
 
@@ -62,6 +64,22 @@ def watch(rank: int, world: int) -> None:
         before(kind, error, trace)
         watcher.give_up("".join(traceback.format_exception_only(kind, error)).strip())
 
+    sys.excepthook = hook
+
+
+def explain_once(rank: int) -> None:
+    """Of an error that all ranks raise alike, rank 0 alone shows the trace; the others say a line."""
+    if rank == 0 or getattr(sys.excepthook, "explains_once", False):
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, ShardwrightError) and error.everywhere:
+            sys.stderr.write(f"shardwright: rank {rank} ends of what rank 0 explains: {error.code}\n")
+        else:
+            before(kind, error, trace)
+
+    hook.explains_once = True  # type: ignore[attr-defined]
     sys.excepthook = hook
 
 
@@ -117,6 +135,7 @@ class Watcher:
         self.rank, self.world, self.store = rank, world, store
         self.next = (rank + 1) % world
         self.closed = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="shardwright watch", daemon=True)
         self.calls = self.steps = self.messages = 0
         # What the main thread raises as soon as it can.
         self.fault: RuntimeFault | None = None
@@ -128,6 +147,8 @@ class Watcher:
         self._mark: tuple[Any, float] = (None, time.monotonic())
         self._found_at = 0.0
         self._tell()
+        # The others count from here on: a rank that stops before its thread's first round has a heart.
+        self.store.add(_heart(rank), 1)
 
     # What the main thread calls.
 
@@ -165,6 +186,9 @@ class Watcher:
         if not self.closed.is_set():
             self.closed.set()
             self._try(lambda: self._tell(ended=True))
+        # A thread that comes back from C++ after the interpreter has gone would abort the process.
+        if threading.current_thread() is not self.thread:
+            self.thread.join(LAST)
 
     # The thread.
 
@@ -208,7 +232,7 @@ class Watcher:
         if now != count:
             self._seen = (now, time.monotonic())
             return False
-        return now > 0 and time.monotonic() - since > PATIENCE
+        return time.monotonic() - since > PATIENCE
 
     def _found(self, fault: RuntimeFault) -> None:
         fault.everywhere = True
