@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from .capture.memory import Aliases, identity, seen_in
+from .capture.remembered import tensors_in
 from .compiling import Bundle
 from .handover import from_rank_0
 from .runtime import Comm, load_program
@@ -18,9 +20,18 @@ from .starting import Starter
 
 
 def skeleton_of(module: nn.Module) -> nn.Module:
-    """A copy of the module whose parameters and buffers have no values."""
+    """A copy of the module whose parameters and buffers have no values; what lies in their memory still
+    lies there."""
     held = [*module.parameters(), *module.buffers()]
-    return copy.deepcopy(module, {id(tensor): without_value(tensor) for tensor in held})
+    empty = {identity(tensor): without_value(tensor) for tensor in held}
+    memo = {id(tensor): empty[identity(tensor)] for tensor in held}
+    aliases = Aliases(module)
+    for part in module.modules():
+        for tensor in tensors_in(list(vars(part).values())):
+            base = aliases.base(tensor)
+            if base is not None and id(tensor) not in memo:
+                memo[id(tensor)] = seen_in(base, tensor, empty[identity(base)])
+    return copy.deepcopy(module, memo)
 
 
 def compiler_of(comm: Comm, starter: Starter) -> Compile:

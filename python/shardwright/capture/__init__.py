@@ -14,12 +14,15 @@ from ..errors import CaptureError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
+from .foreseen import refuse_what_is_kept, run_without_values
+from .memory import Aliases, refuse_shared
 from .names import Names
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
+from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
-from .trace import results_of, trace
-from .verify import Call, missing_value, verify_capture
+from .trace import KEEPS, results_of, trace, updated_of
+from .verify import Call, fails, forward, missing_value, verify_capture
 
 __all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture"]
 
@@ -143,10 +146,16 @@ def _capture(
 ) -> Captured:
     names = Names.of(module)
     casting = Casting(module, precision)
-    program = trace(module, names, bound.args, bound.kwargs, casting, device)
+    try:
+        program = trace(module, names, bound.args, bound.kwargs, casting, device)
+    except CaptureError as error:
+        if error.code == "SW0101":
+            _refuse_what_does_not_run(module, bound, casting)
+        raise
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
-    constants = constants_of(program, sources)
+    refuse_shared(module, map(names.canonical, updated_of(program)))
+    constants = constants_of(program, sources, Aliases(module))
     wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
@@ -157,8 +166,22 @@ def _capture(
         verify_capture(Call(module, bound, casting), text, constants)
         captured.verified = True
     else:
+        if program.graph_module.meta[KEEPS]:
+            refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
         captured.notes.append(_not_compared(missing))
     return captured
+
+
+def _refuse_what_does_not_run(module: nn.Module, bound: BoundArguments, casting: Casting) -> None:
+    """A model that fails by itself is told so, and nothing about tracing."""
+    try:
+        if missing_value(module, bound) is None:
+            with same_randomness(), torch.enable_grad():
+                forward(Call(module, bound, casting))
+        else:
+            run_without_values(module, bound.args, bound.kwargs, casting)
+    except Exception as error:
+        raise fails(error) from error
 
 
 def _not_compared(missing: str | None) -> str:

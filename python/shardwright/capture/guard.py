@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -26,6 +26,13 @@ _HARMLESS = (
     "torch._functorch",
     "torch._subclasses",
 )
+# How a model may set the state that its random numbers come from.
+_SEEDS = tuple(
+    (home, name)
+    for home in (torch, torch.random, torch.cuda)
+    for name in ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "fork_rng")
+    if hasattr(home, name)
+)
 
 
 @contextmanager
@@ -44,6 +51,8 @@ def guarded(device: str | None = None) -> Iterator[None]:
         plain_checkpoint(),
         autocasts.noted(),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
+        mock.patch.object(torch.Tensor, "data", _data(refused), create=True),
+        _no_seeds(refused),
         mock.patch.object(torch.fx.Graph, "create_node", _with_notes(torch.fx.Graph.create_node, autocasts)),
     ):
         try:
@@ -106,6 +115,62 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
         raise error
 
     return refuse
+
+
+def _data(refused: list[CaptureError]) -> property:
+    """To the model, the data of a tensor is the tensor without gradient: the graph has no other way past
+    autograd, and tracing one ends the process."""
+    plain: Any = torch.Tensor.data
+
+    def read(tensor: Any) -> Any:
+        return tensor.detach() if lines.is_the_models(sys._getframe(1)) else plain.__get__(tensor)
+
+    def write(tensor: Any, value: Any) -> None:
+        if lines.is_the_models(sys._getframe(1)):
+            error = CaptureError(
+                "SW0133",
+                "the model gives a tensor other data in its forward",
+                place=lines.with_source(lines.trace_of_caller(sys._getframe(1))),
+                why="the graph would go on with the old data",
+                fix="compute a new tensor, or keep the value in a buffer and change that with `copy_`",
+            )
+            refused.append(error)
+            raise error
+        plain.__set__(tensor, value)
+
+    return property(read, write)
+
+
+@contextmanager
+def _no_seeds(refused: list[CaptureError]) -> Iterator[None]:
+    """Refuses that the model sets the state of PyTorch's generators."""
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if lines.is_the_models(sys._getframe(1)):
+                refused.append(_seed_error(lines.trace_of_caller(sys._getframe(1))))
+                raise refused[-1]
+            return original(*args, **kwargs)
+
+        return call
+
+    before = torch.default_generator.initial_seed()
+    with ExitStack() as stack:
+        for home, name in _SEEDS:
+            stack.enter_context(mock.patch.object(home, name, refusing(getattr(home, name))))
+        yield
+    if torch.default_generator.initial_seed() != before:
+        raise _seed_error(None)
+
+
+def _seed_error(trace: str | None) -> CaptureError:
+    return CaptureError(
+        "SW0134",
+        "the model sets the seed of random numbers in its forward",
+        place=lines.with_source(trace),
+        why="random numbers are drawn by keys, of which it knows nothing: it would draw others",
+        fix="set seeds before the forward, or give the random numbers as an input",
+    )
 
 
 class _Autocasts:

@@ -19,6 +19,8 @@ _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+# What the model is given in the place of PyTorch's own functions while it is traced.
+_STANDS_IN = tuple(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap"))
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.
 _BETWEEN = ("__torch_function__", "__torch_dispatch__")
 _ANONYMOUS = re.compile(r", in <(?!module>)")
@@ -32,7 +34,7 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
     inside = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if frame.f_code.co_name in _BETWEEN:
+        if frame.f_code.co_name in _BETWEEN or file in _STANDS_IN:
             frame = frame.f_back
             continue
         if _is_ours(file):
@@ -43,6 +45,12 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
             inside = _trace(file, 0, frame.f_code.co_name)
         frame = frame.f_back
     return inside
+
+
+def is_the_models(frame: types.FrameType) -> bool:
+    """Whether a line of the model itself runs in a frame, and not of PyTorch or of this package."""
+    file = frame.f_code.co_filename
+    return _is_models(file) and not _is_ours(file)
 
 
 def short(stack_trace: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import CaptureError
+from .memory import identity
 
 
 @dataclass
@@ -58,9 +60,9 @@ def odd_name(what: str, name: str) -> CaptureError:
 
 
 def _groups(named: Any) -> dict[str, list[str]]:
-    groups: dict[int, list[str]] = {}
+    groups: dict[Hashable, list[str]] = {}
     for name, tensor in named:
-        groups.setdefault(id(tensor), []).append(name)
+        groups.setdefault(identity(tensor), []).append(name)
     return {group[0]: group for group in groups.values()}
 
 

@@ -21,7 +21,7 @@ _COPIES = (_ATEN.clone.default, _ATEN.contiguous.default, _ATEN.lift_fresh_copy.
 _ALIASES = (_ATEN.alias.default,)
 # Whether a view is possible depends on the layout, which differs between devices and shards.
 _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
-_READ_LAYOUT = (_ATEN.as_strided.default, _ATEN.view.dtype, _ATEN.as_strided_scatter.default)
+_READ_LAYOUT = (_ATEN.view.dtype,)
 
 
 def simplify(program: ExportedProgram) -> None:

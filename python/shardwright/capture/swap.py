@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+
+from .memory import Aliases, identity, seen_in
+from .registered import Registered
+from .remembered import containers, refill
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -28,13 +32,14 @@ class Fake:
         self._dtype_of = dtype_of
         env = ShapeEnv(tracked_fakes=[], trace_asserts=True)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: dict[Hashable, tuple[Tensor, Tensor]] = {}
 
     def once(self, tensor: Tensor) -> Tensor:
         """The fake of a module's tensor: the same one for the same tensor, so ties stay."""
-        if id(tensor) not in self._made:
-            self._made[id(tensor)] = (tensor, self._make_for_module(tensor))
-        return self._made[id(tensor)][1]
+        key = identity(tensor)
+        if key not in self._made:
+            self._made[key] = (tensor, self._make_for_module(tensor))
+        return self._made[key][1]
 
     def fresh(self, tensor: Tensor) -> Tensor:
         """The fake of an argument: a new one each time, so that equal arguments stay apart."""
@@ -50,11 +55,26 @@ class Fake:
             return nn.Parameter(made, requires_grad=tensor.requires_grad)
         return self._make(tensor, tensor.dtype)
 
-    def attribute(self, known: set[int]) -> Callable[[Tensor], Tensor]:
-        """For tensors outside the tables: they become constants, so their data must stay."""
+    def attributes(self, module: nn.Module, registered: Registered) -> Callable[[Tensor], Tensor]:
+        """For tensors outside the tables: they become constants, so their data must stay; but for those that
+        lie in the memory of registered ones, whose stand-ins `registered` follows."""
+        aliases, owners = Aliases(module), {}
+        for part in module.modules():
+            for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+                if tensor is not None:
+                    owners[identity(tensor)] = (part, name)
+                    registered.add(self.once(tensor), part, name)
 
         def swap(tensor: Tensor) -> Tensor:
-            if id(tensor) in known or tensor.is_meta:
+            if identity(tensor) in owners:
+                return self.once(tensor)
+            base = aliases.base(tensor)
+            if base is not None:
+                stand_in = self._make(tensor, tensor.dtype)
+                owner, name = owners[identity(base)]
+                registered.derive(stand_in, lambda: seen_in(base, tensor, getattr(owner, name)))
+                return stand_in
+            if tensor.is_meta:
                 return self.once(tensor)
             return tensor.detach().cpu() if tensor.requires_grad or not tensor.is_cpu else tensor
 
@@ -69,23 +89,24 @@ def borrowed(
 ) -> Iterator[None]:
     """Swaps tensors by ``table`` and ``attribute``; afterwards every attribute is as before, hooks that
     the forward registered included."""
-    saved = [(part, dict(vars(part)), _dictionaries(part)) for part in module.modules()]
+    saved = [(part, dict(vars(part))) for part in module.modules()]
+    inside = [pair for part in module.modules() for pair in _containers(part)]
     try:
         for part in module.modules():
             _swap(part, table, attribute)
         yield
     finally:
-        for part, attributes, dictionaries in saved:
+        for part, attributes in saved:
             vars(part).clear()
             vars(part).update(attributes)
-            for name, entries in dictionaries.items():
-                attributes[name].clear()
-                attributes[name].update(entries)
+        for container, before in inside:
+            refill(container, before)
 
 
-def _dictionaries(module: nn.Module) -> dict[str, dict[Any, Any]]:
-    """The entries of its tables and hooks, which may change while the attribute stays the same."""
-    return {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
+def _containers(module: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """Its tables, hooks and whatever containers it keeps, which may change while the attribute stays."""
+    for value in list(vars(module).values()):
+        yield from containers(value)
 
 
 def _swap(

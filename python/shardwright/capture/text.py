@@ -18,6 +18,7 @@ from ..errors import CaptureError
 from . import lines
 from .assigned import assigned_names
 from .casts import Casting
+from .memory import Aliases
 from .names import Names
 from .simplify import is_getitem, is_no_grad
 from .spec import CallSpec, ResultSpec
@@ -71,12 +72,14 @@ def sources_of(program: ExportedProgram, names: Names) -> Sources:
     return sources
 
 
-def constants_of(program: ExportedProgram, sources: Sources) -> dict[str, Tensor]:
+def constants_of(program: ExportedProgram, sources: Sources, aliases: Aliases) -> dict[str, Tensor]:
     values: dict[str, Tensor] = {}
     for name, node in sources.constants.items():
         value = program.constants[name]
         if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_meta:
             raise _no_source(name, node)
+        if aliases.base(value) is not None:
+            raise _registered_elsewhere(name, node)
         values[name] = value.detach()
     return values
 
@@ -328,6 +331,17 @@ def _strange_input(spec: InputSpec) -> CaptureError:
         "SW0110",
         f"the model reads `{spec.target}`, which is not a tensor",
         fix="replace the object by tensors and plain Python values",
+    )
+
+
+def _registered_elsewhere(name: str, node: fx.Node) -> CaptureError:
+    reader = next(iter(node.users), None)
+    return CaptureError(
+        "SW0136",
+        f"the model reads the memory of a parameter or buffer by another way, as `{name}`",
+        place=lines.with_source(reader.stack_trace) if reader else None,
+        why="it would be a constant of the program, and stay when the parameter or buffer changes",
+        fix="read it by its own name, from the module that it is registered in",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +24,20 @@ from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .experts import fuse_experts
 from .guard import guarded
+from .instances import write_out_statistics
 from .masks import simplify_masks
 from .names import Names
+from .registered import Registered
+from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
+from .strided import index_strided
 from .swap import Fake, borrowed
 
+_UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
+_CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
+# Whether the forward left something in attributes, in the meta of a program.
+KEEPS = "shardwright_keeps"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST_REGION = torch.ops.higher_order.wrap_with_autocast
 _LOGGERS = ("torch.fx", "torch._export", "torch.export", "torch._subclasses.fake_tensor")
@@ -50,10 +59,12 @@ def trace(
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
     program = _export(module, args, kwargs, casting, device)
     _inline_regions(program)
-    with _quiet():
+    with quiet():
         found = make_casts_explicit(program)
     _merge_ties(program, names)
     _refuse_hidden_mutation(program)
+    index_strided(program)
+    write_out_statistics(program)
     _keep_detach(program)
     functional = _make_functional(program)
     _refuse_mutation(functional)
@@ -65,6 +76,7 @@ def trace(
     sweep(functional.graph)
     refuse_chance(functional)
     functional.graph_module.meta[NOTE] = found
+    functional.graph_module.meta[KEEPS] = program.graph_module.meta[KEEPS]
     return functional
 
 
@@ -72,18 +84,25 @@ def _export(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], casting: Casting, device: str | None
 ) -> ExportedProgram:
     fake = Fake(casting.computed)
-    known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    registered = Registered()
+    attribute = fake.attributes(module, registered)
     fresh = pytree.tree_map_only(Tensor, fake.fresh, (tuple(args), dict(kwargs)))
     try:
         with (
-            _quiet(),
+            quiet(),
             torch.enable_grad(),
             guarded(device),
             capturable_experts(module),
             masks_as_they_run(),
-            borrowed(module, fake.once, fake.attribute(known)),
+            borrowed(module, fake.once, attribute),
+            registered,
         ):
-            return torch.export.export(module, *fresh, strict=False)
+            # Export takes back what it sees, so this looks at once after the forward.
+            before, after = kept_by(module), []
+            module.register_forward_hook(lambda *_: after.append(kept_by(module)))
+            program = torch.export.export(module, *fresh, strict=False)
+            program.graph_module.meta[KEEPS] = any(changes(before, kept) for kept in after)
+            return program
     except CaptureError:
         raise
     except Exception as error:
@@ -93,7 +112,7 @@ def _export(
 def _make_functional(program: ExportedProgram) -> ExportedProgram:
     """Turns in-place operators into functional ones and leaves the others whole."""
     try:
-        with _quiet(), torch.enable_grad(), no_autocast():
+        with quiet(), torch.enable_grad(), no_autocast():
             functional: ExportedProgram = program.run_decompositions({})
     except Exception as error:
         raise _refusal(error) from error
@@ -101,7 +120,7 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """PyTorch tells much that our own errors tell better."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
@@ -124,6 +143,10 @@ def _refusal(error: Exception) -> CaptureError:
     if any(kind.__name__ in _DATA_DEPENDENT for kind in type(error).__mro__):
         return data_dependent(place)
     first = str(error).strip().split("\n")[0]
+    if unknown := _UNKNOWN_TYPE.search(first):
+        return unknown_type(unknown[1])
+    if changed := _CHANGED_CONSTANT.match(first):
+        return kept_error(changed[1], place)
     return CaptureError(
         "SW0101",
         "the model cannot be captured",
@@ -131,6 +154,16 @@ def _refusal(error: Exception) -> CaptureError:
         why=f"{type(error).__name__}: {first}",
         fix="check that the model runs on these inputs; if it does, write this line with tensor"
         " operators that torch.export can trace",
+    )
+
+
+def unknown_type(name: str) -> CaptureError:
+    return CaptureError(
+        "SW0108",
+        f"the model returns a `{name.rpartition('.')[2]}`, whose tensors are not known",
+        why="only tuples, lists, dicts, and classes that are registered with PyTorch are taken apart",
+        fix="return one of those, or register the class once: for a dataclass"
+        " `torch.export.register_dataclass(Class, serialized_type_name=...)`",
     )
 
 
@@ -306,6 +339,12 @@ def _refuse_mutation(program: ExportedProgram) -> None:
             why="the parts of a parallel program hold copies and shards, which would differ",
             fix="compute a new tensor, or keep the value in a buffer",
         )
+
+
+def updated_of(program: ExportedProgram) -> list[str]:
+    """The buffers that a forward changes."""
+    specs = program.graph_signature.output_specs
+    return [str(spec.target) for spec in specs if spec.kind is OutputKind.BUFFER_MUTATION]
 
 
 def results_of(program: ExportedProgram) -> list[fx.Node | Any]:

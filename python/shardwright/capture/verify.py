@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from .evaluate import Evaluator, Given, Watch
 from .guard import plain_checkpoint
 from .lines import place_of_error
 from .locate import where_they_part
+from .memory import Aliases, identity, seen_in
+from .remembered import Kept, changes, changing_line, kept_by, kept_error
 from .swap import borrowed, same_randomness
 
 _SEED = 1234
@@ -77,14 +79,13 @@ def verify_capture(call: Call, text: str, constants: dict[str, Tensor]) -> None:
     with same_randomness(), torch.enable_grad():
         expected = _expected(call)
         found = _run_graph(call, text, constants, expected)
-    problem = first_difference(found.results, expected.results)
-    if problem is None and found.unknown:
-        problem = f"it draws random numbers with {found.unknown[0]}, and the module does not"
+    problem = _difference(found[0], expected[0])
     if problem is None:
+        _refuse_memory(call, found[1], expected)
         return
     with same_randomness(), torch.enable_grad():
         place, why = where_they_part(
-            lambda: _run_module(call), lambda watch: _run_graph(call, text, constants, expected, watch)
+            lambda: forward(call), lambda watch: _run_graph(call, text, constants, expected, watch)
         )
     raise CaptureError(
         "SW0114",
@@ -97,6 +98,40 @@ def verify_capture(call: Call, text: str, constants: dict[str, Tensor]) -> None:
     )
 
 
+def _difference(found: Run, expected: Run) -> str | None:
+    problem = first_difference(found.results, expected.results)
+    if problem is None and found.unknown:
+        problem = f"it draws random numbers with {found.unknown[0]}, and the module does not"
+    return problem
+
+
+def _refuse_memory(call: Call, found: Run, expected: tuple[Run, Run]) -> None:
+    """What changes from forward to forward besides buffers, and what a second forward does otherwise."""
+    changing = changes(*expected[1].kept)
+    problem = None if changing else _difference(found, expected[1])
+    changing = changing or changes(*expected[0].kept)
+    if problem is None and not changes(*expected[1].kept):
+        return
+    if changing:
+        place, where = changing[0]
+        with same_randomness(), torch.enable_grad():
+            line = changing_line(place, lambda: forward(call))
+        raise kept_error(place.path + where, line)
+    raise CaptureError(
+        "SW0137",
+        f"a second forward of the model computes something else than the first: {problem}",
+        why="it keeps something, outside of its buffers, that the graph does not have",
+        fix="keep it in a buffer (`register_buffer`) and change that in place, or give it as an input",
+    )
+
+
+def forward(call: Call) -> None:
+    args, kwargs = call.arguments()
+    torch.manual_seed(_SEED)
+    with run_borrowed(call), plain_checkpoint():
+        call.module(*args, **kwargs)
+
+
 @dataclass
 class Run:
     """One forward of a module, or of a graph."""
@@ -104,9 +139,11 @@ class Run:
     results: Results
     draws: list[Draw] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    kept: tuple[Kept, Kept] = ({}, {})
+    """What the module keeps in Python, before and after."""
 
 
-def _expected(call: Call) -> Run:
+def _expected(call: Call) -> tuple[Run, Run]:
     try:
         return _run_module(call)
     except Exception as error:
@@ -125,47 +162,74 @@ def fails(error: Exception) -> CaptureError:
 
 def run_borrowed(call: Call) -> Any:
     """A context in which the module has copies of what a forward may change."""
-    clones: dict[int, Tensor] = {}
+    clones: dict[Hashable, Tensor] = {}
+    aliases = Aliases(call.module)
 
     def table(tensor: Tensor) -> Tensor:
-        if id(tensor) not in clones:
+        key = identity(tensor)
+        if key not in clones:
             is_param = isinstance(tensor, nn.Parameter)
-            clones[id(tensor)] = _read(tensor, call.casting) if is_param else tensor.detach().clone()
-        return clones[id(tensor)]
+            clones[key] = _read(tensor, call.casting) if is_param else tensor.detach().clone()
+        return clones[key]
 
     def attribute(tensor: Tensor) -> Tensor:
-        return table(tensor) if isinstance(tensor, nn.Parameter) else tensor
+        base = aliases.base(tensor)
+        if base is None or identity(base) == identity(tensor) or isinstance(tensor, nn.Parameter):
+            return table(tensor)
+        now = table(base)
+        return tensor if now is base else seen_in(base, tensor, now)
 
     return borrowed(call.module, table, attribute)
 
 
-def _run_module(call: Call) -> Run:
-    args, kwargs = call.arguments()
+def _run_module(call: Call) -> tuple[Run, Run]:
+    """Two forwards, one after the other."""
     parameters = dict(call.module.named_parameters())
-    recording = Recording()
+    runs: list[Run] = []
     torch.manual_seed(_SEED)
     with run_borrowed(call), plain_checkpoint():
-        with recording:
-            leaves = pytree.tree_leaves(call.module(*args, **kwargs))
-        results = Results(buffers={n: b.detach() for n, b in call.module.named_buffers()})
-        outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
-        with_gradients(results, outputs, parameters, _tensors((args, kwargs)))
-    return Run(results, recording.draws)
+        for is_first in (True, False):
+            args, kwargs = call.arguments()
+            before = kept_by(call.module)
+            with Recording() as recording:
+                leaves = pytree.tree_leaves(call.module(*args, **kwargs))
+            outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
+            results = Results(buffers={n: b.detach().clone() for n, b in buffers_of(call.module).items()})
+            with_gradients(results, outputs, parameters if is_first else {}, _tensors((args, kwargs)))
+            runs.append(Run(results, recording.draws, kept=(before, kept_by(call.module))))
+    return runs[0], runs[1]
 
 
 def _run_graph(
-    call: Call, text: str, constants: dict[str, Tensor], expected: Run, watch: Watch | None = None
-) -> Run:
-    inputs = _tensors(call.arguments())
-    state = {name: buffer.detach().clone() for name, buffer in call.module.named_buffers()}
+    call: Call,
+    text: str,
+    constants: dict[str, Tensor],
+    expected: tuple[Run, Run],
+    watch: Watch | None = None,
+) -> tuple[Run, Run]:
+    """Two forwards, the second with the buffers of the first."""
+    parameters = dict(call.module.named_parameters())
+    state = {name: buffer.detach().clone() for name, buffer in buffers_of(call.module).items()}
     evaluator = Evaluator(text)
-    torch.manual_seed(_SEED)
-    with Replaying(expected.draws, lambda: evaluator.now.place if evaluator.now else "") as replaying:
-        found = evaluator.run(call.given(inputs, constants, state), watch)
-    updated = {name: value.detach() for name, value in found.updates.items()}
-    results = Results(buffers=state | updated)
-    with_gradients(results, found.outputs, dict(call.module.named_parameters()), inputs)
-    return Run(results, unknown=replaying.unknown)
+    runs: list[Run] = []
+    for run in expected if watch is None else expected[:1]:
+        inputs = _tensors(call.arguments())
+        torch.manual_seed(_SEED)
+        with Replaying(run.draws, lambda: evaluator.now.place if evaluator.now else "") as replaying:
+            found = evaluator.run(call.given(inputs, constants, state), watch)
+        state = state | {name: value.detach() for name, value in found.updates.items()}
+        results = Results(buffers=state)
+        with_gradients(results, found.outputs, {} if runs else parameters, inputs)
+        runs.append(Run(results, unknown=replaying.unknown))
+    return runs[0], runs[-1]
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Each buffer once, by its first name."""
+    found: dict[Hashable, tuple[str, Tensor]] = {}
+    for name, buffer in module.named_buffers():
+        found.setdefault(identity(buffer), (name, buffer))
+    return dict(found.values())
 
 
 def _read(parameter: Tensor, casting: Casting) -> Tensor:
