@@ -402,6 +402,10 @@ def _wrong(self: Small, x: Tensor) -> Tensor:
     return x.reshape(3, 5)  # wrong
 
 
+def _foreign(self: Small, x: Tensor) -> Tensor:
+    return self.linear(x) * float(sum(x.detach().numpy()[0]))  # foreign
+
+
 @pytest.mark.parametrize(
     ("run", "code"),
     [
@@ -411,7 +415,8 @@ def _wrong(self: Small, x: Tensor) -> Tensor:
         (_autocast, "SW0106"),
         (_hidden, "SW0107"),
         (_input, "SW0109"),
-        (_wrong, "SW0101"),
+        (_wrong, "SW0115"),
+        (_foreign, "SW0101"),
     ],
 )
 def test_refused_at_the_models_line(run: Callable[..., Any], code: str) -> None:
