@@ -11,7 +11,7 @@ from torch import nn
 
 from ._core import Graph, Plan
 from .cache import Cache, Entry, Unknown, further_key, key_of
-from .capture import Captured
+from .capture import Captured, still_computes
 from .capture.autocast import ambient
 from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
 from .errors import RuntimeFault
@@ -56,6 +56,8 @@ class Starter:
             phases.begin("key")
             self._key = self._key_of(module, args, kwargs)
             self._first = self._kept(self._key, module)
+            if self._first is not None and not self._is_right(phases, self._first, module, args, kwargs):
+                self._first = None
             kept = self._first is not None
             if self._first is None:
                 self._first = self._compile(phases, module, args, kwargs, None, self._options)
@@ -150,6 +152,23 @@ class Starter:
 
     def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
         return None if self._cache is None or key is None else self._cache.get(key, module.forward)
+
+    def _is_right(
+        self,
+        phases: Phases,
+        entry: Entry,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> bool:
+        """A key cannot see all that code may read: one forward of the model tells."""
+        phases.begin("compare")
+        if still_computes(module, args, kwargs, entry.captured, entry.model_text):
+            return True
+        # Nothing of that key is used, so that further programs are not taken from there either.
+        self._key = None
+        self._not_kept = " (not kept for the next start: the model reads something that no key can see)"
+        return False
 
     def _keep(self, phases: Phases, key: str | None, entry: Entry) -> None:
         if self._cache is None or key is None:

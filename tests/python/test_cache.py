@@ -113,6 +113,66 @@ def test_values_that_code_refers_to_change_the_key(load: Load) -> None:
     assert key(model) != before
 
 
+def set_factor(model: Any, value: float) -> None:
+    sys.modules["their_model"].FACTOR = value  # type: ignore[attr-defined]
+
+
+def set_helper(model: Any, value: float) -> None:
+    sys.modules["their_helper"].scaled.by = value  # type: ignore[attr-defined]
+
+
+def set_metaclass(model: Any, value: float) -> None:
+    type(type(model)).factor = value
+
+
+def set_environment(model: Any, value: float) -> None:
+    os.environ["THEIR_FACTOR"] = str(value)
+
+
+CACHED = "import functools\n@functools.lru_cache\ndef factor():\n    return FACTOR\n"
+ATTRIBUTE = HELPER + "scaled.by = 2.0\n"
+METACLASS = "class Kind(type):\n    factor = 2.0\n"
+# How a model may get at a number: what stands above it, what it writes, and how the number changes.
+WAYS: dict[str, tuple[str, str, Callable[[Any, float], None]]] = {
+    "a function that caches": (CACHED, "factor()", set_factor),
+    "an attribute of a function": ("", "scaled.by", set_helper),
+    "a variable with a name of its own": (
+        'import os\nNAME = "THEIR_FACTOR"\n',
+        "float(os.environ[NAME])",
+        set_environment,
+    ),
+    "a module by a name that is made": (
+        "import their_helper\n",
+        'getattr(their_helper.scaled, "b" + "y")',
+        set_helper,
+    ),
+    "globals": ("", 'globals()["FAC" + "TOR"]', set_factor),
+    "a metaclass": (METACLASS, "type(self).factor", set_metaclass),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_number_that_is_read_on_other_ways_changes_the_key(
+    way: str, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, read, change = WAYS[way]
+    monkeypatch.setenv("THEIR_FACTOR", "2.0")
+    text = MODEL.replace("* FACTOR", f"* {read}").replace("\nclass Model", f"\n{above}\nclass Model")
+    if above == METACLASS:
+        text = text.replace("(nn.Module)", "(nn.Module, metaclass=Kind)")
+    model = load(text, ATTRIBUTE)
+    before = key(model)
+    change(model, 3.0)
+    assert key(model) != before
+    change(model, 2.0)
+    assert key(model) == before
+
+
+def test_code_that_is_made_while_it_runs_is_not_cached(load: Load) -> None:
+    with pytest.raises(Unknown, match="code that runs `eval`"):
+        key(load(MODEL.replace("* FACTOR", '* eval("FAC" + "TOR")')))
+
+
 def changed(change: Callable[[Any], object]) -> Callable[[Load], str]:
     def make(load: Load) -> str:
         model = load()
@@ -242,6 +302,21 @@ def test_a_second_start_compiles_nothing(folder: Path, load: Load, monkeypatch: 
     assert torch.equal(first, load()(*EXAMPLE))
     with pytest.raises(AssertionError, match="nothing is captured"):
         run(load(MODEL.replace("3.0", "4.0")))
+
+
+def test_what_no_key_can_see_is_compared_at_the_start(
+    folder: Path, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    file = tmp_path / "factor"
+    text = MODEL.replace("* FACTOR", f"* float(open({str(file)!r}).read())")
+    for factor in ("2.0", "3.0", "3.0"):
+        file.write_text(factor)
+        model = load(text)
+        assert torch.equal(run(model, progress=True), model(*EXAMPLE))
+    assert "the model reads something that no key can see" in capsys.readouterr().err
+    file.write_text("2.0")
+    refuse_to_compile(monkeypatch)
+    run(load(text))
 
 
 def test_a_further_program_is_cached_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "
 _OF_EVERY_CLASS = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "_abc_impl"}
 _OF_EVERY_CLASS |= {"__firstlineno__", "__static_attributes__"}
 _ENVIRONMENT = {"environ", "getenv"}
+# How code reads values by names that are not in it.
+_BY_NAME, _OWN_GLOBALS, _ANYTHING = {"getattr", "vars", "__dict__"}, {"globals"}, {"eval", "exec"}
 
 
 class Reach:
@@ -86,6 +88,8 @@ class Reach:
 
     def _class(self, to: Describer, kind: type) -> None:
         to.put("class", kind.__module__, kind.__qualname__)
+        if type(kind) is not type:
+            to.named("metaclass", type(kind))
         for base in kind.__mro__:
             home = sys.modules.get(base.__module__)
             file = getattr(home, "__file__", None)
@@ -113,8 +117,9 @@ class Reach:
             value = _content(cell)
             if users or isinstance(value, (types.FunctionType, types.MethodType, type)):
                 to.named(name, value)
-        if "__wrapped__" in vars(function):
-            to.named("__wrapped__", vars(function)["__wrapped__"])
+        for name, value in sorted(vars(function).items()):
+            if users or name == "__wrapped__":
+                to.named(name, value)
 
     def _names(self, to: Describer, function: types.FunctionType) -> None:
         """The values of globals that a function refers to, and what it imports inside."""
@@ -128,9 +133,29 @@ class Reach:
                         self._attributes(to, value, code.co_names)
                 for imported in (name, f"{package}.{name}"):
                     self.module(sys.modules.get(imported))
+            self._by_computed_names(to, function, set(code.co_names))
             if _ENVIRONMENT & set(code.co_names):
-                for text in _texts(code):
+                for text in _texts(code, function.__globals__):
                     to.put("environment", text, os.environ.get(text, ""), str(text in os.environ))
+
+    def _by_computed_names(self, to: Describer, function: types.FunctionType, names: set[str]) -> None:
+        """What a function may read by a name that it makes: all data of the modules that it refers to."""
+        if names & _ANYTHING:
+            raise to.unknown(f"code that runs `{sorted(names & _ANYTHING)[0]}`")
+        if names & _OWN_GLOBALS:
+            self._data(to, function.__globals__)
+        if names & _BY_NAME:
+            for name in sorted(names & function.__globals__.keys()):
+                value = function.__globals__[name]
+                file = getattr(value, "__file__", None) if isinstance(value, types.ModuleType) else None
+                if file is not None and not is_installed(file):
+                    self._data(to, vars(value))
+
+    def _data(self, to: Describer, names: dict[str, Any]) -> None:
+        for name, value in sorted(names.items()):
+            code = isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))
+            if not code and not name.startswith("__"):
+                to.named(name, value)
 
     def _attributes(self, to: Describer, module: types.ModuleType, names: tuple[str, ...]) -> None:
         file = getattr(module, "__file__", None)
@@ -178,8 +203,10 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
-def _texts(code: types.CodeType) -> list[str]:
-    return sorted({constant for constant in code.co_consts if isinstance(constant, str)})
+def _texts(code: types.CodeType, names: dict[str, Any]) -> list[str]:
+    """The texts that code has, and those of the globals that it reads."""
+    read = [names.get(name) for name in code.co_names]
+    return sorted({text for text in (*code.co_consts, *read) if isinstance(text, str)})
 
 
 def _code(to: Describer, code: types.CodeType) -> None:

@@ -111,6 +111,8 @@ class Describer:
             self._reach(self, value)
         elif isinstance(value, types.BuiltinFunctionType):
             self.put("builtin", str(value.__module__), value.__qualname__)
+        elif hasattr(value, "__wrapped__"):  # functools.lru_cache, and whatever else stands before a function
+            self._items(_name(type(value)), (value.__wrapped__,))
         else:
             self._reduced(value)
 

@@ -22,9 +22,9 @@ from .spec import CallSpec, ResultSpec
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import KEEPS, results_of, trace, updated_of
-from .verify import Call, fails, forward, missing_value, verify_capture
+from .verify import Call, computes_the_same, fails, forward, missing_value, verify_capture
 
-__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture"]
+__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "still_computes"]
 
 
 @dataclass
@@ -134,6 +134,25 @@ def capture(
         captured = _capture(module, call, bound, verify, precision, device)
     captured.notes += said
     return captured
+
+
+def still_computes(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    captured: Captured,
+    text: str,
+) -> bool:
+    """Whether a module does, on these inputs, what was captured of it at another time. Also where a value is
+    missing, and nothing can be compared."""
+    if captured.precision:
+        args, kwargs = captured.precision.cast((args, kwargs or {}))
+    bound = captured.in_spec.bind(args, kwargs or {})
+    if missing_value(module, bound) is not None:
+        return True
+    with without_cache(module, bound.arguments):
+        call = Call(module, bound, Casting(module, captured.precision))
+        return computes_the_same(call, text, captured.constants)
 
 
 def _capture(

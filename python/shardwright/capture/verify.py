@@ -105,7 +105,7 @@ def _difference(found: Run, expected: Run) -> str | None:
     return problem
 
 
-def _refuse_memory(call: Call, found: Run, expected: tuple[Run, Run]) -> None:
+def _refuse_memory(call: Call, found: Run, expected: Sequence[Run]) -> None:
     """What changes from forward to forward besides buffers, and what a second forward does otherwise."""
     changing = changes(*expected[1].kept)
     problem = None if changing else _difference(found, expected[1])
@@ -132,6 +132,17 @@ def forward(call: Call) -> None:
         call.module(*args, **kwargs)
 
 
+def computes_the_same(call: Call, text: str, constants: dict[str, Tensor]) -> bool:
+    """Whether one forward of a module gives what a graph says that was captured before."""
+    with same_randomness(), torch.no_grad():
+        try:
+            expected = _run_module(call, 1)
+            found = _run_graph(call, text, constants, expected)
+        except Exception:
+            return False
+    return _difference(found[0], expected[0]) is None
+
+
 @dataclass
 class Run:
     """One forward of a module, or of a graph."""
@@ -143,7 +154,7 @@ class Run:
     """What the module keeps in Python, before and after."""
 
 
-def _expected(call: Call) -> tuple[Run, Run]:
+def _expected(call: Call) -> list[Run]:
     try:
         return _run_module(call)
     except Exception as error:
@@ -182,32 +193,32 @@ def run_borrowed(call: Call) -> Any:
     return borrowed(call.module, table, attribute)
 
 
-def _run_module(call: Call) -> tuple[Run, Run]:
-    """Two forwards, one after the other."""
+def _run_module(call: Call, count: int = 2) -> list[Run]:
+    """Forwards, one after the other."""
     parameters = dict(call.module.named_parameters())
     runs: list[Run] = []
     torch.manual_seed(_SEED)
     with run_borrowed(call), plain_checkpoint():
-        for is_first in (True, False):
+        for at in range(count):
             args, kwargs = call.arguments()
             before = kept_by(call.module)
             with Recording() as recording:
                 leaves = pytree.tree_leaves(call.module(*args, **kwargs))
             outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
             results = Results(buffers={n: b.detach().clone() for n, b in buffers_of(call.module).items()})
-            with_gradients(results, outputs, parameters if is_first else {}, _tensors((args, kwargs)))
+            with_gradients(results, outputs, {} if at else parameters, _tensors((args, kwargs)))
             runs.append(Run(results, recording.draws, kept=(before, kept_by(call.module))))
-    return runs[0], runs[1]
+    return runs
 
 
 def _run_graph(
     call: Call,
     text: str,
     constants: dict[str, Tensor],
-    expected: tuple[Run, Run],
+    expected: Sequence[Run],
     watch: Watch | None = None,
-) -> tuple[Run, Run]:
-    """Two forwards, the second with the buffers of the first."""
+) -> list[Run]:
+    """As many forwards, each with the buffers of the one before."""
     parameters = dict(call.module.named_parameters())
     state = {name: buffer.detach().clone() for name, buffer in buffers_of(call.module).items()}
     evaluator = Evaluator(text)
@@ -221,7 +232,7 @@ def _run_graph(
         results = Results(buffers=state)
         with_gradients(results, found.outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
-    return runs[0], runs[-1]
+    return runs
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
