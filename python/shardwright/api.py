@@ -29,6 +29,7 @@ from .runtime.local import LocalWorld
 from .runtime.randomness import MODES
 from .runtime.step_guard import guard_originals
 from .runtime.together import each
+from .same_model import require_one_model
 from .starting import Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
 
@@ -94,6 +95,7 @@ def parallelize(
             save_program(bundle, save_to)
         return bundle
 
+    require_one_model(comm, module)
     bundle = from_rank_0(comm, compile_here)
     program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
     make = partial(values_of, module, bundle.captured.constants, weights, program)

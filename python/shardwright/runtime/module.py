@@ -25,6 +25,7 @@ from .comm import Comm
 from .held import in_parts
 from .hooks import has_hooks, refuse_hooks_on_parts
 from .outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
+from .overflow_guard import find_overflows_together
 from .own_state import is_divided, refusal
 from .part_gradients import guard
 from .parts import OutputPart, output_parts
@@ -137,6 +138,7 @@ class ParallelModule(nn.Module):
         shapes = {s.data: torch.Size(s.tensor.shape) for s in self.shards.held if s.tensor.kind == "param"}
         self._likeness.know(shapes)
         refuse_plain_clipping(self)
+        find_overflows_together(self)
         refuse_hooks_on_parts(self.shards)
         guard_steps(self)
         self._in_parts = in_parts(self.shards)

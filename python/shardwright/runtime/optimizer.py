@@ -12,6 +12,7 @@ from ..errors import RuntimeFault
 from .groups import Group, resolve
 from .held import elsewhere, split
 from .module import ParallelModule
+from .overflow_guard import belongs_to
 from .own_state import keep_state_here
 from .program import TensorInfo
 from .reach import Reach, reach_of
@@ -50,6 +51,7 @@ def optimizer(
 
     made.add_param_group = add_param_group  # type: ignore[method-assign]
     keep_state_here(model, made)
+    belongs_to(made, model.comm)
     trust(made)
     return made
 

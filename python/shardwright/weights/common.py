@@ -36,7 +36,7 @@ def of_one_model(
         return values, values.marks(tensors) if comm.world > 1 else []
 
     values, marks = each(comm, marked)
-    if _same_everywhere(comm, marks):
+    if same_everywhere(comm, marks):
         return values
     of_ranks = comm.all_gather_objects(marks)
     differing = [
@@ -53,11 +53,12 @@ def of_one_model(
 def one_generator(comm: Comm, generator: torch.Generator) -> None:
     """Masks that are those of the single device are drawn alike on all ranks. All ranks call this."""
     state = generator.get_state()
-    if not _same_everywhere(comm, state.tolist()):
+    if not same_everywhere(comm, state.tolist()):
         generator.set_state(comm.broadcast_object(state))
 
 
-def _same_everywhere(comm: Comm, marks: Sequence[int]) -> bool:
+def same_everywhere(comm: Comm, marks: Sequence[int]) -> bool:
+    """Whether all ranks have the same marks. All ranks call this."""
     if comm.world == 1:
         return True
     mine = number_of(repr(marks).encode()) % (1 << BITS)
