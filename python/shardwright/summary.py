@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._core import Compiled, Plan
+from .work import lines_of_work, work_of
 
 # As many lines about operators as a person reads.
 MOST_NOTES = 4
@@ -30,6 +31,7 @@ def summary_of(model: str, plan: Plan, compiled: Compiled, notes: Sequence[str] 
         "communications": {kind: [counts[kind], sizes.get(kind, 0)] for kind in counts},
         "held": [min(compiled.held), max(compiled.held)],
         "trained": [min(compiled.trained), max(compiled.trained)],
+        "work": work_of(plan),
         "notes": [*notes, *plan.notes],
     }
 
@@ -46,6 +48,7 @@ def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:
     if summary["without_rule"]:
         named = ", ".join(f"{count} x {target}" for target, count in summary["without_rule"].items())
         lines.append(f"  of these without a rule, and so never split: {named}")
+    lines += [f"  {line}" for line in lines_of_work(summary["work"])]
     lines += notes_of(summary["notes"])
     lines.append(f"  a step communicates: {_communications(summary['communications'])}")
     lines.append(

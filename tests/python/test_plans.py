@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
+import zoo
+import zoo_b
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
+from shardwright.cli import main
 from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.work import lines_of_work, work_of
 
 torch.set_num_threads(1)
 
@@ -93,3 +101,113 @@ def test_coshard_keeps_the_attention_of_one_part() -> None:
     whole, half, quarter = (peak(llama(head=256), plan) for plan in ("replicate", "coshard:2", "coshard:4"))
     assert half < 0.6 * whole
     assert quarter < 0.4 * whole
+
+
+# ---- where partial sums are completed --------------------------------------------------------
+
+
+TOKENS, WIDTH, CHOSEN, BYTES = 32, 16, 2, 8
+
+# What rank 0 all-reduces for the experts of a layer: the tensor, and how many elements it has.
+EXPERTS = {
+    "forward": [("final_hidden_states", TOKENS * WIDTH)],
+    # The gradient of the weights of the chosen experts, and that of what all experts read.
+    "backward": [("unsqueeze_3", TOKENS * CHOSEN), ("hidden_states_5", TOKENS * WIDTH)],
+}
+
+
+@pytest.mark.parametrize(("plan", "devices"), [("megatron", 2), ("coshard:4", 2), ("data:2 x megatron:2", 4)])
+def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int) -> None:
+    module, args, kwargs = zoo_b.mixtral(layers=1)
+    with zoo.widened():
+        graph = Graph(capture(module, args, kwargs).graph_text)
+    compiled = compile(Plan.named(graph, plan, devices))
+    for phase, expected in EXPERTS.items():
+        mlp = [found for found in compiled.communications if found[0] == phase and ".mlp" in found[2]]
+        assert [(kind, name) for _, kind, _, name in mlp] == [("all_reduce", name) for name, _ in expected]
+
+
+def test_bytes_of_the_experts_do_not_grow_with_how_many_are_chosen() -> None:
+    module, args, kwargs = zoo_b.mixtral(layers=1)
+    with zoo.widened():
+        graph = Graph(capture(module, args, kwargs).graph_text)
+    found = compile(Plan.named(graph, "megatron", 2)).bytes[0]
+    row = TOKENS * WIDTH * BYTES
+    # The embedding, the attention, the experts; three values of each token for the loss.
+    assert found["forward all_reduce"] == 3 * row + 3 * TOKENS * BYTES
+    # What the head, the attention and the experts read; the weights of the chosen experts.
+    assert found["backward all_reduce"] == 3 * row + TOKENS * CHOSEN * BYTES
+
+
+# ---- what is left whole ----------------------------------------------------------------------
+
+
+class Products(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 20)
+        self.conv = nn.Conv2d(4, 6, 3, groups=2)
+
+    def forward(self, x: Tensor, image: Tensor) -> Tensor:
+        rows = self.linear(x)
+        scores = torch.matmul(rows, rows.transpose(1, 2))
+        attended = nn.functional.scaled_dot_product_attention(rows[:, None], rows[:, None], rows[:, None])
+        return scores.sum() + attended.sum() + self.conv(image).sum()
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    module, args = Products().requires_grad_(False), (torch.randn(3, 5, 12), torch.randn(2, 4, 9, 9))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        module(*args)
+    plan = Plan.named(Graph(capture(module, args).graph_text), "replicate", 1)
+    assert work_of(plan)["model"] == counter.get_total_flops()
+
+
+def swin() -> Any:
+    from transformers import SwinConfig, SwinForImageClassification
+
+    torch.manual_seed(0)
+    config = SwinConfig(
+        image_size=32,
+        patch_size=4,
+        embed_dim=24,
+        depths=[2, 2],
+        num_heads=[3, 6],
+        window_size=4,
+        num_labels=8,
+    )
+    batch = {"pixel_values": torch.randn(4, 3, 32, 32), "labels": torch.randint(8, (4,))}
+    return SwinForImageClassification(config), (), batch
+
+
+def test_what_is_left_whole_is_said_with_its_reason() -> None:
+    module, args, kwargs = swin()
+    graph = Graph(capture(module, args, kwargs).graph_text)
+    work = work_of(Plan.named(graph, "megatron", 4))
+    heads = [one for one in work["repeated"] if "3 elements, fewer than 4 parts" in one["reason"]]
+    assert [one["modules"] for one in heads] == ["swin.encoder.layers.*.blocks.*.attention"]
+    said = lines_of_work(work)
+    assert "an even share is 25%" in said[0]
+    assert any("blocks.*.attention" in line and "FLOP more" in line for line in said[1:])
+    # Two ranks have three heads: uneven parts are parts.
+    assert not any("fewer" in one["reason"] for one in work_of(Plan.named(graph, "megatron", 2))["repeated"])
+
+
+def test_shardwright_plan_says_it_behind_a_plan_that_is_a_plan_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, args, kwargs = swin()
+    text = capture(module, args, kwargs).graph_text
+    (tmp_path / "graph.txt").write_text(text)
+    assert main(["plan", str(tmp_path / "graph.txt"), "--devices", "4", "--plan", "megatron", "--all"]) == 0
+    printed = capsys.readouterr().out
+    assert "# repeated on several ranks: swin.encoder" in printed
+    assert Plan.parse(Graph(text), printed).text in printed
+
+
+def test_nothing_is_said_where_nothing_is_repeated() -> None:
+    module, args, kwargs = llama()
+    graph = Graph(capture(module, args, kwargs).graph_text)
+    assert lines_of_work(work_of(Plan.named(graph, "data", 2))) == []
+    (line, reason) = lines_of_work(work_of(Plan.named(graph, "replicate", 2)))
+    assert "100%, an even share is 50%" in line and "every device computes everything" in reason

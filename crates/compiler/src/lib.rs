@@ -2,6 +2,7 @@
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod summary;
+mod work;
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use program::{Boundary, Program};
 use rules::Analysis;
 
 pub use summary::{Communication, Divided, Summary};
+pub use work::{Repeated, Work, work};
 
 /// A program that was proved to compute what its graph computes.
 pub struct Compiled {

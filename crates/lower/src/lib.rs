@@ -1,15 +1,17 @@
 //! From a plan to a program: where the shard that a sub-operator needs differs from the shard that
 //! exists, communication is inserted, forward and backward.
 //!
-//! [`boundary`] says what goes in and out. The way: [`expand`] rewrites operators that need their own algorithm; [`place`] says where every
-//! part is and what it reads and writes; [`uses`] groups readers; [`segments`] cuts the operators
-//! where something must move; [`moves`] finds how, with [`exchange`] where no pattern fits;
-//! [`schedule`] fixes the one global order; and [`project`] gives what each rank executes, which
-//! [`roles`] shares among ranks. All of them speak of shards as [`layout`] defines them.
+//! [`boundary`] says what goes in and out. The way: [`expand`] rewrites operators that need their own
+//! algorithm; [`place`] says where every part is and what it reads and writes; [`gradients`] where partial
+//! gradients are completed; [`uses`] groups readers; [`segments`] cuts the operators where something must
+//! move; [`moves`] finds how, with [`exchange`] where no pattern fits; [`schedule`] fixes the one global
+//! order; and [`project`] gives what each rank executes, which [`roles`] shares among ranks. All of them
+//! speak of shards as [`layout`] defines them.
 
 mod boundary;
 mod exchange;
 mod expand;
+mod gradients;
 mod layout;
 mod moves;
 mod order;
@@ -48,7 +50,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
     let mut interner = layout::Interner::default();
     let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
     let order = order::parts_together(&graph, &plan, &placements, order);
-    let cx = uses::Context {
+    let placed = uses::Context {
         graph: &graph,
         analysis: &analysis,
         plan: &plan,
@@ -57,7 +59,10 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
         boundary,
         given_back: &given_back,
         order: &order,
+        wanted: &[],
     };
+    let passed = gradients::pass_on(&placed, &mut interner);
+    let cx = uses::Context { placements: &passed.placements, wanted: &passed.wanted, ..placed };
     let uses = uses::find(&cx, &mut interner);
     let segments = segments::cut(&cx, &uses, &interner);
     let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);

@@ -96,11 +96,11 @@ pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexS
 }
 
 /// Adds up partial results that lie on one rank, if what is left is again a set of partial results
-/// of which each is one of several, everywhere alike.
+/// of which each is one of several, everywhere alike: of as many as are wanted, if not complete ones are.
 pub fn collapse(source: &Layout, target_parts: u32) -> (Vec<Middle>, u32) {
     let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
     let as_it_is = || (source.entries.iter().enumerate().map(single).collect(), source.parts);
-    if source.parts == 1 || target_parts != 1 || source.reduction != Reduction::Sum {
+    if source.parts == 1 || source.parts == target_parts || source.reduction != Reduction::Sum {
         return as_it_is();
     }
     let mut places: BTreeMap<(RankId, &Region), Vec<usize>> = BTreeMap::new();
@@ -114,7 +114,8 @@ pub fn collapse(source: &Layout, target_parts: u32) -> (Vec<Middle>, u32) {
     let mut sets: Vec<Vec<u32>> = places.values().map(|p| parts_of(p)).collect();
     sets.sort_unstable();
     sets.dedup();
-    if sets.iter().map(Vec::len).sum::<usize>() != source.parts as usize {
+    let wanted = target_parts == 1 || sets.len() == target_parts as usize;
+    if !wanted || sets.iter().map(Vec::len).sum::<usize>() != source.parts as usize {
         return as_it_is();
     }
     let middle = (places.into_iter())

@@ -31,7 +31,7 @@ pub struct Placement {
     pub in_turn: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Read {
     pub ports: PortsId,
     /// For each part the port it reads; `None` for an operand that only the first part is given.
@@ -39,7 +39,7 @@ pub struct Read {
     pub carries_grad: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Written {
     pub layout: LayoutId,
     pub entry: Vec<usize>,

@@ -204,7 +204,10 @@ impl Schedule {
             return;
         }
         let written = uses.written[it.tensor.index()];
-        let held = self.completed(written, interner);
+        let held = match &cx.wanted[it.tensor.index()] {
+            Some(wanted) => interner.layout(wanted.clone()),
+            None => self.completed(written, interner),
+        };
         if let Some(leaves) = self.leaves.get(&id).cloned() {
             let from = interner.layout(leaves.layout.clone());
             let plan = self.plan(cx, from, held, interner);

@@ -10,6 +10,7 @@ use plan::Plan;
 use program::{Boundary, Inputs, Output, RankId};
 use rules::{Analysis, Region};
 
+use crate::gradients::is_wanted;
 use crate::layout::{Interner, Layout, LayoutId, Ports, PortsId, everywhere};
 use crate::place::Placement;
 
@@ -68,6 +69,8 @@ pub struct Context<'a> {
     pub boundary: &'a Boundary,
     /// For each tensor, whether it is an input whose gradient the caller gets.
     pub given_back: &'a [bool],
+    /// For each tensor the layout in which its gradient goes to its maker, if that is partial.
+    pub wanted: &'a [Option<Layout>],
     pub order: &'a [OpId],
 }
 
@@ -212,5 +215,5 @@ fn is_direct(cx: &Context<'_>, uses: &Uses, index: usize, interner: &Interner) -
         return true;
     }
     // Every shard that was written must be read, or it would get no gradient.
-    ports.grads == 1 && need.entries == there.entries
+    is_wanted(cx.wanted[it.tensor.index()].as_ref(), ports) && need.entries == there.entries
 }

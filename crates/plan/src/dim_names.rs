@@ -15,7 +15,7 @@ pub struct DimNames {
 
 impl DimNames {
     pub fn of(graph: &Graph, analysis: &Analysis) -> DimNames {
-        let model = Model { graph, analysis, classes: Classes::of(graph, analysis) };
+        let model = Model::new(graph, analysis);
         let mut words = vec![None; model.classes.all.len()];
         name_by_inputs(&model, &mut words);
         name_by_operators(&model, &mut words);

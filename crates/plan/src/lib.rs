@@ -196,11 +196,16 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
 }
 
 /// The inputs of which an operator may be given partial sums: it is linear in them jointly, and
-/// operators make them (what a rank holds of a parameter is always whole).
+/// operators make them (what a rank holds of a parameter is always whole). Of several such sets the one
+/// with the most elements: a weighted row and not its weight.
 pub fn value_operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Option<&'a Vec<usize>> {
     let inputs = graph.op(op).inputs();
     let made = |set: &&Vec<usize>| set.iter().all(|&i| graph.producer(inputs[i]).is_some());
-    analysis.rules[op.index()].as_ref()?.linear.iter().find(made)
+    let size = |set: &&Vec<usize>| -> i64 {
+        set.iter().map(|&i| graph.tensor(inputs[i]).shape.iter().product::<i64>()).sum()
+    };
+    let sets = analysis.rules[op.index()].as_ref()?.linear.iter().filter(made);
+    sets.min_by_key(|set| std::cmp::Reverse(size(set)))
 }
 
 /// Partial results of one operator are completed by one reduction.

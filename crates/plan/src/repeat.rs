@@ -5,7 +5,6 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::Analysis;
 
-use crate::classes::Classes;
 use crate::fit::{fit, without_idle_copies};
 use crate::sets::{Model, data_choice};
 use crate::{MOST, On, OpPlan, Plan, Split, legal};
@@ -21,7 +20,7 @@ pub fn repeat(unit: &Plan, graph: &Graph, analysis: &Analysis, units: u32) -> Re
     if units == 1 {
         return Ok(unit.clone());
     }
-    let model = Model { graph, analysis, classes: Classes::of(graph, analysis) };
+    let model = Model::new(graph, analysis);
     let choice = data_choice(&model, units);
     if choice.iter().all(Option::is_none) {
         return Err(Error::new("SW0328", format!("the batch cannot be divided among {units} units"))

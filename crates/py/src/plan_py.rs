@@ -13,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) model: Arc<Model>,
     pub(crate) plan: plan::Plan,
     notes: Vec<String>,
+    /// For each operator why a named plan leaves it whole, where that is known.
+    reasons: Vec<Option<String>>,
 }
 
 #[pymethods]
@@ -21,8 +23,9 @@ impl Plan {
     #[staticmethod]
     fn named(py: Python<'_>, graph: &Graph, name: &str, devices: u32) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let plan = py.detach(|| sets::named(name, &model.graph, &model.analysis, devices)).map_err(raise)?;
-        Ok(Self { model, plan, notes: vec![] })
+        let found = py.detach(|| sets::explained(name, &model.graph, &model.analysis, devices));
+        let (plan, reasons) = found.map_err(raise)?;
+        Ok(Self { model, plan, notes: vec![], reasons })
     }
 
     /// Reads a plan file's text. `devices` overrides the file's own number.
@@ -31,7 +34,7 @@ impl Plan {
     fn parse(graph: &Graph, text: &str, devices: Option<u32>) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
         let plan = text::parse(text, &model.graph, &model.analysis, devices).map_err(raise)?;
-        Ok(Self { model, plan, notes: vec![] })
+        Ok(Self { model, plan, notes: vec![], reasons: vec![] })
     }
 
     /// Any legal split of every operator on any devices; the same seed gives the same plan.
@@ -39,14 +42,14 @@ impl Plan {
     fn random(graph: &Graph, devices: u32, seed: u64) -> Self {
         let model = Arc::clone(&graph.model);
         let plan = random::plan(&model.graph, &model.analysis, devices, seed);
-        Self { model, plan, notes: vec![] }
+        Self { model, plan, notes: vec![], reasons: vec![] }
     }
 
     /// The same decisions for another graph of the same model: other sizes, another mode, no labels.
     fn transferred(&self, py: Python<'_>, graph: &Graph) -> Self {
         let model = Arc::clone(&graph.model);
         let found = py.detach(|| plan::transfer(&self.plan, side(&self.model), side(&model)));
-        Self { model, plan: found.plan, notes: found.notes }
+        Self { model, plan: found.plan, notes: found.notes, reasons: vec![] }
     }
 
     /// A plan for a unit of devices, made for this graph, on so many units that divide its batch.
@@ -55,13 +58,27 @@ impl Plan {
         let model = Arc::clone(&graph.model);
         let unit = plan::transfer(&unit_plan.plan, side(&unit_plan.model), side(&model));
         let plan = plan::repeat(&unit.plan, &model.graph, &model.analysis, units).map_err(raise)?;
-        Ok(Self { model, plan, notes: unit.notes })
+        Ok(Self { model, plan, notes: unit.notes, reasons: vec![] })
     }
 
     /// What `transferred` could not carry over.
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    /// Operations of the model in a step, those of each device, and what devices repeat: the operator's
+    /// module, the operations beyond an even share, and the reason.
+    #[getter]
+    fn work(&self) -> (f64, Vec<f64>, Vec<(String, f64, String)>) {
+        let (graph, analysis) = (&self.model.graph, &self.model.analysis);
+        let work = compiler::work(graph, analysis, &self.plan);
+        let reason = |op: graph::OpId| self.reasons.get(op.index()).cloned().flatten();
+        let repeated = work.repeated.into_iter().map(|it| {
+            let why = reason(it.op).unwrap_or_else(|| "the plan says so".into());
+            (graph.op(it.op).module.clone(), it.operations, why)
+        });
+        (work.model, work.devices, repeated.collect())
     }
 
     #[getter]
@@ -190,7 +207,7 @@ impl Draft {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let draft = plan::Draft::resume(&self.model.graph, &self.model.analysis, decided);
         let plan = draft.finish().map_err(raise)?;
-        Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![] })
+        Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![], reasons: vec![] })
     }
 }
 

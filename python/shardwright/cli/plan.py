@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from ..work import lines_of_work, work_of
     from .model import graph_of, plan_of
 
     graph = graph_of(arguments)
@@ -38,6 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_numbers(plan, graph.model)))
     else:
         print(plan.text if arguments.all else plan.folded, end="")
+        for line in lines_of_work(work_of(plan)):
+            print(f"# {line}")
 
 
 def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
@@ -69,10 +72,13 @@ def _decided(operator: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(plan: Plan, model: str) -> dict[str, Any]:
+    from ..work import work_of
+
     return {
         "model": model,
         "plan": plan.name,
         "devices": plan.devices,
+        "work": work_of(plan),
         "operators": _operators(plan),
         "text": plan.text,
     }

@@ -7,6 +7,7 @@ pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "the dims that `megatron` would split, their parts one after another on the same device",
     choose: megatron::choose,
+    why: megatron::why,
     in_turn: true,
     must_find: true,
 };

@@ -1,13 +1,14 @@
 //! `data`: every operator splits the batch, wherever it has one.
 
-use graph::Source;
+use graph::{OpId, Source};
 
-use super::{Model, Set};
+use super::{Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "data",
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
     choose,
+    why,
     in_turn: false,
     must_find: true,
 };
@@ -19,6 +20,15 @@ fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
         (model.analysis.op(op).loops[index].size >= i64::from(parts)).then_some(index)
     };
     model.graph.op_ids().map(|op| batch.iter().find_map(|class| fits(op, class))).collect()
+}
+
+fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    let batch = batch_classes(model);
+    let own = |class: &usize| model.classes.open_loop(model.analysis, op, *class);
+    batch.iter().find_map(own).map_or_else(
+        || "it has no batch that may be split".into(),
+        |index| too_few("its batch", model.analysis.op(op).loops[index].size, parts),
+    )
 }
 
 /// The classes of the first dims of the inputs that are as long as the first input's.

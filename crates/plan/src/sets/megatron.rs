@@ -9,12 +9,13 @@
 use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction};
 
-use super::{Model, Set};
+use super::{Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
     choose,
+    why,
     in_turn: false,
     must_find: true,
 };
@@ -30,23 +31,27 @@ pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     chosen
 }
 
-/// Classes that qualify, in the order of their first operator.
-fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
-    let inputs = input_classes(model);
-    let mut found: Vec<usize> =
-        (0..model.classes.all.len()).filter(|&c| !inputs[c] && qualifies(model, c, parts)).collect();
-    found.sort_by_key(|&c| model.classes.all[c].loops[0]);
-    found
+/// Most often the dim that it would split is too short.
+pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    let fewer = |index: &usize| {
+        let class = model.classes.of_loop(op, *index);
+        let size = model.classes.all[class].size;
+        let short = (2..i64::from(parts)).contains(&size) && !model.inputs[class];
+        (short && qualifies(model, class, 2)).then_some(size)
+    };
+    let loops = 0..model.analysis.op(op).loops.len();
+    loops.filter_map(|index| fewer(&index)).next().map_or_else(
+        || "no dim between two contractions runs through it that all on its way may split".into(),
+        |size| too_few("the dim between two contractions", size, parts),
+    )
 }
 
-fn input_classes(model: &Model<'_>) -> Vec<bool> {
-    let mut inputs = vec![false; model.classes.all.len()];
-    for id in model.graph.tensor_ids() {
-        if matches!(model.graph.tensor(id).source, Source::Input { .. }) {
-            (0..model.analysis.flat(id).len()).for_each(|f| inputs[model.classes.of_factor(id, f)] = true);
-        }
-    }
-    inputs
+/// Classes that qualify, in the order of their first operator.
+fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
+    let mut found: Vec<usize> =
+        (0..model.classes.all.len()).filter(|&c| !model.inputs[c] && qualifies(model, c, parts)).collect();
+    found.sort_by_key(|&c| model.classes.all[c].loops[0]);
+    found
 }
 
 fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {

@@ -6,10 +6,11 @@ mod coshard;
 mod data;
 mod megatron;
 mod name;
+mod partial;
 mod replicate;
 
 use diag::{Error, Result};
-use graph::{Graph, OpId};
+use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
 pub use name::devices_of;
@@ -23,6 +24,37 @@ pub struct Model<'g> {
     pub graph: &'g Graph,
     pub analysis: &'g Analysis,
     pub classes: Classes,
+    /// For each class whether an input of the model carries it.
+    inputs: Vec<bool>,
+    /// For each operator those that read what it makes.
+    readers: Vec<Vec<OpId>>,
+}
+
+impl<'g> Model<'g> {
+    pub(crate) fn new(graph: &'g Graph, analysis: &'g Analysis) -> Self {
+        let mut readers: Vec<Vec<OpId>> = vec![vec![]; graph.ops.len()];
+        for op in graph.op_ids() {
+            for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t)) {
+                let known = &mut readers[maker.index()];
+                if known.last() != Some(&op) {
+                    known.push(op);
+                }
+            }
+        }
+        let classes = Classes::of(graph, analysis);
+        let inputs = input_classes(graph, analysis, &classes);
+        Self { graph, analysis, classes, inputs, readers }
+    }
+}
+
+fn input_classes(graph: &Graph, analysis: &Analysis, classes: &Classes) -> Vec<bool> {
+    let mut inputs = vec![false; classes.all.len()];
+    for id in graph.tensor_ids() {
+        if matches!(graph.tensor(id).source, Source::Input { .. }) {
+            (0..analysis.flat(id).len()).for_each(|f| inputs[classes.of_factor(id, f)] = true);
+        }
+    }
+    inputs
 }
 
 /// A well-known choice along one axis of the devices.
@@ -31,6 +63,8 @@ pub struct Set {
     pub doc: &'static str,
     /// For each operator the loop that is split into so many parts, if any; otherwise it is copied.
     pub choose: fn(&Model<'_>, u32) -> Vec<Option<usize>>,
+    /// Why an operator is not split into so many parts, where it is not.
+    pub why: fn(&Model<'_>, OpId, u32) -> String,
     /// Whether all parts of an operator run on the same device, one after another.
     pub in_turn: bool,
     /// Whether a model in which it finds nothing to split is refused.
@@ -51,13 +85,23 @@ pub(crate) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
 
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
 pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Result<Plan> {
+    explained(name, graph, analysis, devices).map(|found| found.0)
+}
+
+/// The same, and for each operator why several devices compute the same of it, if they do.
+pub fn explained(
+    name: &str,
+    graph: &Graph,
+    analysis: &Analysis,
+    devices: u32,
+) -> Result<(Plan, Vec<Option<String>>)> {
     if !(1..=MOST).contains(&devices) {
         return Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
             .why("a plan has at least one device, and no more than can be listed")
             .fix(format!("give a number from 1 to {MOST}")));
     }
     let axes = axes(name, devices)?;
-    let model = Model { graph, analysis, classes: Classes::of(graph, analysis) };
+    let model = Model::new(graph, analysis);
     let mut choices = vec![];
     for axis in &axes {
         let choice = (axis.set.choose)(&model, axis.size);
@@ -71,25 +115,56 @@ pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Re
         }
         choices.push(choice);
     }
+    let choices = with_partial_sums(&model, &axes, &choices);
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
         let (splits, places) = nest(&model, op, &axes, &choices);
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
-    draft.finish()
+    let plan = draft.finish()?;
+    let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
+    Ok((plan, reasons))
 }
 
-fn nest(
+/// Why an operator is copied along the first axis along which it is.
+fn reason(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> Option<String> {
+    let copied = |(axis, choice): &(&Axis, &Vec<Option<On>>)| {
+        axis.size > 1 && !axis.set.in_turn && choice[op.index()].is_none_or(|on| on == On::Value)
+    };
+    let (axis, _) = axes.iter().zip(choices).find(copied)?;
+    Some(format!("`{}`: {}", axis.set.name, (axis.set.why)(model, op, axis.size)))
+}
+
+/// Why a class that could be split is not.
+pub(crate) fn too_few(what: &str, size: i64, parts: u32) -> String {
+    format!("{what} has {size} elements, fewer than {parts} parts, and each part needs one")
+}
+
+/// What is chosen along each axis, with the operators that pass partial sums on. Parts that run in turn
+/// are summed where they are, which costs nothing.
+fn with_partial_sums(
     model: &Model<'_>,
-    op: OpId,
     axes: &[Axis],
     choices: &[Vec<Option<usize>>],
-) -> (Vec<Split>, Vec<u32>) {
+) -> Vec<Vec<Option<On>>> {
+    let spread = |i: &usize| !axes[*i].set.in_turn;
+    let along = |index: usize| {
+        if !spread(&index) || axes[index].size == 1 {
+            return choices[index].iter().map(|c| c.map(On::Loop)).collect();
+        }
+        let others: Vec<&[Option<usize>]> =
+            (0..axes.len()).filter(|i| *i != index).filter(spread).map(|i| &choices[i][..]).collect();
+        partial::passed_on(model, &choices[index], &others, axes[index].size)
+    };
+    (0..axes.len()).map(along).collect()
+}
+
+fn nest(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
     for (axis, choice) in axes.iter().zip(choices) {
-        let chosen = choice[op.index()].map(|index| Split { on: On::Loop(index), parts: axis.size });
+        let chosen = choice[op.index()].map(|on| Split { on, parts: axis.size });
         let fits = |split: &Split| {
             let all: Vec<Split> = splits.iter().copied().chain([*split]).collect();
             legal(model.graph, model.analysis, op, &all).is_ok()

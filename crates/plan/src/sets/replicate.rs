@@ -5,6 +5,7 @@ use super::Set;
 pub(super) const SET: Set = Set {
     name: "replicate",
     doc: "every device computes everything",
+    why: |_, _, _| "every device computes everything".into(),
     choose: |model, _| vec![None; model.graph.ops.len()],
     in_turn: false,
     must_find: false,

@@ -1,0 +1,197 @@
+//! Where partial gradients are completed: where that is the fewest bytes.
+//!
+//! An operator that several ranks compute alike may pass partial gradients of what it makes on to what it
+//! reads: backward is linear. So a row that several experts read gets one gradient, not one for each of
+//! its copies.
+
+use std::rc::Rc;
+
+use graph::{OpId, TensorId};
+use program::Output;
+
+use crate::layout::{Interner, Layout, Port, Ports, bytes};
+use crate::moves::collapse;
+use crate::place::{Placement, Read};
+use crate::uses::Context;
+
+/// What is decided: where operators are placed now, and the layout in which the gradient of a tensor goes
+/// to the operator that makes it, where that is partial.
+pub struct Passed {
+    pub placements: Vec<Rc<Placement>>,
+    pub wanted: Vec<Option<Layout>>,
+}
+
+pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
+    let mut readers: Vec<Vec<(OpId, usize)>> = vec![vec![]; cx.graph.tensors.len()];
+    for &op in cx.order {
+        for (position, tensor) in cx.graph.op(op).inputs().into_iter().enumerate() {
+            readers[tensor.index()].push((op, position));
+        }
+    }
+    let leaves = (cx.graph.outputs.iter().zip(&cx.boundary.outputs))
+        .filter(|(_, how)| **how != Output::None)
+        .filter_map(|(tensor, _)| *tensor)
+        .collect();
+    let passed = Passed { placements: cx.placements.to_vec(), wanted: vec![None; cx.graph.tensors.len()] };
+    let mut it = Search { cx, interner, readers, leaves, passed };
+    for &op in cx.order.iter().rev() {
+        if let Some(tensor) = it.learns(op) {
+            it.settle(tensor);
+        }
+    }
+    it.passed
+}
+
+struct Search<'a, 'c> {
+    cx: &'a Context<'c>,
+    interner: &'a mut Interner,
+    readers: Vec<Vec<(OpId, usize)>>,
+    leaves: Vec<TensorId>,
+    passed: Passed,
+}
+
+/// One operator that could pass the gradient of what it makes on.
+struct Step {
+    tensor: TensorId,
+    gradient: Layout,
+    op: OpId,
+    placement: Rc<Placement>,
+}
+
+impl Search<'_, '_> {
+    /// Follows a partial gradient back through operators, and lets those pass it on behind which it is
+    /// completed with the fewest bytes.
+    fn settle(&mut self, tensor: TensorId) {
+        if self.passed.wanted[tensor.index()].is_some() {
+            return;
+        }
+        let mut steps: Vec<Step> = vec![];
+        let (mut at, mut beside) = (tensor, 0);
+        let mut best: Option<(u64, usize)> = None;
+        while let Some(gradient) = self.partial(at, steps.last()) {
+            let (least, _) = *best.get_or_insert((size(self.cx, at, &gradient), 0));
+            let Some(step) = self.step(at, gradient) else { break };
+            let mut gives = self.gives(&step);
+            steps.push(step);
+            let total = beside + gives.iter().map(|(_, size)| size).sum::<u64>();
+            if total < least {
+                best = Some((total, steps.len()));
+            }
+            // On through the largest of what it reads; the others are completed where they are.
+            gives.sort_by_key(|(_, size)| *size);
+            let Some((next, _)) = gives.pop() else { break };
+            beside += gives.iter().map(|(_, size)| size).sum::<u64>();
+            at = next;
+        }
+        for step in steps.into_iter().take(best.map_or(0, |(_, count)| count)) {
+            self.passed.placements[step.op.index()] = step.placement;
+            self.passed.wanted[step.tensor.index()] = Some(step.gradient);
+        }
+    }
+
+    /// The one thing that an operator makes and that gets a gradient.
+    fn learns(&self, op: OpId) -> Option<TensorId> {
+        let made = self.cx.graph.op(op).outputs.iter().flatten();
+        let mut found = made.copied().filter(|t| self.cx.needs_grad[t.index()]);
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// The layout of a tensor's gradient, if it is partial and the same for all that read it. `last` is
+    /// the step before, which is not decided yet.
+    fn partial(&self, tensor: TensorId, last: Option<&Step>) -> Option<Layout> {
+        if self.leaves.contains(&tensor) {
+            return None;
+        }
+        let mut found: Option<Layout> = None;
+        for &(op, position) in &self.readers[tensor.index()] {
+            let decided = &self.passed.placements[op.index()];
+            let placement = last.filter(|step| step.op == op).map_or(decided, |step| &step.placement);
+            let read = &placement.inputs[position];
+            if read.carries_grad {
+                let gradient = self.interner.get_ports(read.ports).gradient();
+                if *found.get_or_insert_with(|| gradient.clone()) != gradient {
+                    return None;
+                }
+            }
+        }
+        found.map(|gradient| summed_up(&gradient)).filter(|gradient| gradient.parts > 1)
+    }
+
+    /// The maker of a tensor, passing its gradient on: each of its parts has one of the partial gradients.
+    fn step(&mut self, tensor: TensorId, gradient: Layout) -> Option<Step> {
+        let (op, output) = self.cx.graph.producer(tensor)?;
+        let placement = Rc::clone(&self.passed.placements[op.index()]);
+        self.learns(op)?;
+        let written = placement.outputs[output].as_ref()?;
+        let there = self.interner.get(written.layout);
+        let alike = there.entries.iter().zip(&gradient.entries);
+        let one_each = there.parts == 1 && there.entries.len() == gradient.entries.len() && { alike }
+            .all(|(a, b)| a.rank == b.rank && a.region == b.region);
+        if !one_each || !self.keeps_dtype(op, tensor, &placement) {
+            return None;
+        }
+        let part = |sub: usize| gradient.entries[written.entry[sub]].part;
+        let inputs = placement.inputs.iter().map(|read| self.reads(read, gradient.parts, &part)).collect();
+        let placement = Placement {
+            subs: placement.subs.clone(),
+            inputs,
+            outputs: placement.outputs.clone(),
+            in_turn: placement.in_turn,
+        };
+        Some(Step { tensor, gradient, op, placement: Rc::new(placement) })
+    }
+
+    /// Whether gradients keep their type: what is summed later is not rounded before.
+    fn keeps_dtype(&self, op: OpId, made: TensorId, placement: &Placement) -> bool {
+        let dtype = |t: TensorId| self.cx.graph.tensor(t).dtype;
+        let inputs = self.cx.graph.op(op).inputs();
+        let mut given = inputs.into_iter().zip(&placement.inputs).filter(|(_, read)| read.carries_grad);
+        given.all(|(input, _)| dtype(input) == dtype(made))
+    }
+
+    /// The same operand, whose gradient is partial over the parts of what is made too.
+    fn reads(&mut self, read: &Read, parts: u32, part: &impl Fn(usize) -> u32) -> Read {
+        if !read.carries_grad {
+            return read.clone();
+        }
+        let ports = self.interner.get_ports(read.ports);
+        let numbered = |(sub, port): (usize, &Option<usize>)| {
+            port.map(|port| {
+                let port = &ports.entries[port];
+                Port { grad: port.grad * parts + part(sub), ..port.clone() }
+            })
+        };
+        let all: Vec<Option<Port>> = read.port.iter().enumerate().map(numbered).collect();
+        let ports = Ports::new(all.iter().flatten().cloned().collect(), ports.values, ports.grads * parts);
+        let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
+        Read { ports: self.interner.ports(ports), port, carries_grad: true }
+    }
+
+    /// What gets a gradient from a step, and how many bytes of it are to be completed.
+    fn gives(&self, step: &Step) -> Vec<(TensorId, u64)> {
+        let mut found: Vec<(TensorId, u64)> = vec![];
+        for (tensor, read) in self.cx.graph.op(step.op).inputs().into_iter().zip(&step.placement.inputs) {
+            if read.carries_grad && !found.iter().any(|(known, _)| *known == tensor) {
+                let gradient = self.interner.get_ports(read.ports).gradient();
+                found.push((tensor, size(self.cx, tensor, &gradient)));
+            }
+        }
+        found
+    }
+}
+
+/// The same, after what lies on one rank was added up.
+fn summed_up(gradient: &Layout) -> Layout {
+    let (middle, parts) = collapse(gradient, 1);
+    Layout::new(middle.into_iter().map(|m| m.entry).collect(), parts, gradient.reduction)
+}
+
+/// The bytes of the largest shard of a gradient.
+fn size(cx: &Context<'_>, tensor: TensorId, gradient: &Layout) -> u64 {
+    gradient.entries.iter().map(|e| bytes(cx.graph, tensor, &e.region)).max().unwrap_or(0)
+}
+
+/// Whether the gradients that readers give back are what the maker of the tensor takes.
+pub fn is_wanted(wanted: Option<&Layout>, ports: &Ports) -> bool {
+    wanted.map_or(ports.grads == 1, |wanted| ports.gradient() == *wanted)
+}
