@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RuntimeFault,
         ShardwrightError,
     )
+    from .lengths import pad_to
     from .precision import Precision
     from .runtime import ParallelModule, clip_grad_norm_
     from .runtime.launch import launch
@@ -52,6 +53,7 @@ __all__ = [
     "load",
     "make_plan",
     "optimizer",
+    "pad_to",
     "parallelize",
     "sampler",
     "save",
@@ -68,6 +70,7 @@ _HOMES = {
         "checkpoint": "load save",
         "compiling": "Bundle compile_model make_plan",
         "errors": "CaptureError CheckError CompileError PlanError RuntimeFault ShardwrightError",
+        "lengths": "pad_to",
         "precision": "Precision",
         "runtime": "ParallelModule clip_grad_norm_",
         "runtime.launch": "launch",

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from .cache import cache_folder, open_cache
+from .cli.style import paint
 from .summary import size_of
 
 # The versions of torch that the tests run on.
@@ -33,6 +34,7 @@ OLDEST_TRANSFORMERS = 5
 LIMIT = 20.0
 GLOO_LIMIT = 120.0
 _GIB = 1 << 30
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def _failed(found: list[Finding]) -> list[Finding]:
 
 def _line(finding: Finding) -> str:
     fix = f"\n{'':20}-> {finding.fix}" if finding.fix else ""
-    return f"{finding.status:5} {finding.name:13} {finding.what}{fix}"
+    status = paint(f"{finding.status:5}", _COLOURS[finding.status], sys.stdout)
+    return f"{status} {finding.name:13} {finding.what}{fix}"
 
 
 def _within_limit(check: Callable[[], list[Finding]]) -> list[Finding]:

@@ -177,6 +177,11 @@ class ParallelModule(nn.Module):
     def comm(self) -> Comm:
         return self.worker.comm
 
+    @property
+    def programs(self) -> list[str]:
+        """What has been compiled so far: a line for each mode and shape of the inputs."""
+        return self.variants.programs()
+
     def train(self, mode: bool = True) -> ParallelModule:
         """The mode of all modules; those of the model that differ are set one by one."""
         self._set_mode(mode, "", False)

@@ -74,6 +74,8 @@ class Made:
     constants: Mapping[str, Tensor]
 
 
+# Of each module of the skeleton, the model itself first; of a model without one a single word.
+Mode = bool | tuple[bool, ...]
 # Compiles for a call in the mode of the skeleton's modules, perhaps only for the loss; all ranks ask
 # together.
 Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Made]
@@ -114,7 +116,7 @@ class Variants:
         self._more = asks_for_more(first.worker.program)
         self._mode = self._first_mode = self._modes(training)
         self.first_training = training
-        self._known: dict[Hashable, list[Variant]] = {}
+        self._known: dict[tuple[Mode, tuple[str, ...], Hashable, bool], list[Variant]] = {}
         self.forget()
 
     def copied(self, first: Variant) -> Variants:
@@ -162,6 +164,14 @@ class Variants:
     def forget(self) -> None:
         """Drops all but the first program: the model's shards have got other memory."""
         self._known = {(self._first_mode, (), self.first.captured.structure, False): [self.first]}
+
+    def programs(self) -> list[str]:
+        """What each program is for: mode, and the inputs with their whole shapes."""
+        return [
+            _described(one.worker.program, mode[0] if isinstance(mode, tuple) else mode, settings)
+            for (mode, settings, _, _), variants in self._known.items()
+            for one in variants
+        ]
 
     def _selected(self, call: Call, only_loss: bool) -> Variant:
         if self._compile is None or self.skeleton is None:
@@ -221,12 +231,13 @@ class Variants:
     def _warn_of_many(self, settings: tuple[str, ...]) -> None:
         count = sum(map(len, self._known.values()))
         if count == MANY and self.first.worker.comm.rank == 0:
-            each = "each new shape of an input is another; batches padded to a few lengths start sooner"
+            each = "each new shape of an input is another; `sw.pad_to` fills up to a few lengths"
             if settings:
                 each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
-            warnings.warn(f"the model has been compiled for {count} kinds of calls: {each}", stacklevel=4)
+            told = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
+            warnings.warn(told, stacklevel=4)
 
-    def _modes(self, mode: bool) -> Hashable:
+    def _modes(self, mode: bool) -> Mode:
         if self.skeleton is None:
             return mode
         return tuple(module.training for module in self.skeleton.modules())
@@ -240,3 +251,10 @@ def _frozen(name: str, why: str) -> RuntimeFault:
         fix="let it require a gradient before `parallelize`, and freeze it afterwards:"
         " `requires_grad_(False)` on the parallel model's parameter",
     )
+
+
+def _described(program: Program, training: bool, settings: tuple[str, ...]) -> str:
+    inputs = [tensor for tensor in program.tensors.values() if tensor.kind == "input"]
+    shown = [f"{one.names[0]} {str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in inputs]
+    mode = ", ".join(["training" if training else "evaluation", *settings])
+    return f"{mode}: {', '.join(shown)}"

@@ -1,0 +1,70 @@
+"""Batches padded to a few lengths, so that few programs serve them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .errors import CaptureError
+from .nearby import did_you_mean
+
+
+def pad_to(
+    batch: Any, lengths: int | Sequence[int], values: Mapping[str | int, float], *, dim: int = 1
+) -> Any:
+    """The batch with these of its tensors filled up along `dim` to the next of some lengths.
+
+    `values` says which tensors, by name or position, and with what each is filled: -100 for labels
+    that a loss ignores, 0 for a mask. The others stay as they are. The result is equal to that of the
+    batch as it was where the model sees nothing of what is filled in: docs/lengths.md says when.
+    """
+    allowed = sorted({lengths} if isinstance(lengths, int) else set(lengths))
+    items = _items(batch)
+    for name in values:
+        if not isinstance(items.get(name), Tensor):
+            known = [str(key) for key, value in items.items() if isinstance(value, Tensor)]
+            usual = "name in `values` those that are filled up, and no others"
+            raise CaptureError(
+                "SW0156",
+                f"the batch has no tensor {name!r} to fill up",
+                why=f"its tensors are {', '.join(known) or 'none'}",
+                fix=did_you_mean(str(name), known) or usual,
+            )
+    filled = {name: _filled(name, items[name], allowed, values[name], dim) for name in values}
+    return _like(batch, {**items, **filled})
+
+
+def _filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
+    found = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
+    wanted = None if found is None else next((length for length in allowed if length >= found), None)
+    if found is None or wanted is None:
+        longest = f"the longest of the lengths is {allowed[-1]}" if allowed else "there are no lengths"
+        why, fix = longest, "cut the batch, or give a longer length, too"
+        if found is None:
+            why, fix = "it has no such dim", "give a `dim` that it has"
+        raise CaptureError(
+            "SW0157",
+            f"{name!r} is {list(tensor.shape)} and cannot be filled up along dim {dim}",
+            why=why,
+            fix=fix,
+        )
+    behind = tensor.dim() - 1 - dim % tensor.dim()
+    return F.pad(tensor, [0, 0] * behind + [0, wanted - found], value=value)
+
+
+def _items(batch: Any) -> dict[str | int, Any]:
+    if isinstance(batch, Mapping) or hasattr(batch, "keys"):
+        return {key: batch[key] for key in batch.keys()}  # noqa: SIM118
+    return dict(enumerate(batch if isinstance(batch, (tuple, list)) else [batch]))
+
+
+def _like(batch: Any, items: Mapping[str | int, Any]) -> Any:
+    """A dict where names were given, also of a class such as `BatchEncoding`."""
+    if isinstance(batch, Tensor):
+        return items[0]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*items.values())
+    return type(batch)(items.values()) if isinstance(batch, (tuple, list)) else dict(items)
