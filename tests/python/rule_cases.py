@@ -350,6 +350,8 @@ case("native_layer_norm", "native_layer_norm", lambda x, w, b: torch.native_laye
     normal(4, 5, 7), normal(7), normal(7), dims="a=4 b=5")
 case("group_norm", "group_norm", lambda x, w, b: F.group_norm(x, 3, w, b), normal(5, 6, 4), normal(6),
     normal(6), dims="a=5")
+case("group_norm-one-value", "group_norm", lambda x, w, b: F.group_norm(x, 5, w, b), normal(4, 5), normal(5),
+    normal(5), dims="a=4 b=5")
 case("group_norm-each", "group_norm", lambda x, w, b: F.group_norm(x, 5, w, b), normal(4, 5, 7), normal(5),
     normal(5), dims="a=4 b=5")
 case("instance_norm", "instance_norm", lambda x, w, b: F.instance_norm(x, None, None, w, b), normal(4, 5, 7),

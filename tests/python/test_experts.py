@@ -81,10 +81,10 @@ def test_rows_of_other_experts_are_zero(dtype: torch.dtype) -> None:
     weight = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
     experts = torch.tensor([3, 0, 3, 1, 0, 3], dtype=dtype)
     expected = plainly(x, weight, experts)
-    torch.testing.assert_close(expert_linear(x, weight, experts, 0, False), expected)
+    torch.testing.assert_close(expert_linear(x, weight, experts, 0, 4, False), expected)
     transposed = weight.transpose(1, 2)
-    torch.testing.assert_close(expert_linear(x, transposed, experts, 0, True), expected)
-    parts = [expert_linear(x, weight[lo:hi], experts, lo, False) for lo, hi in ((0, 1), (1, 1), (1, 4))]
+    torch.testing.assert_close(expert_linear(x, transposed, experts, 0, 4, True), expected)
+    parts = [expert_linear(x, weight[lo:hi], experts, lo, 4, False) for lo, hi in ((0, 1), (1, 1), (1, 4))]
     torch.testing.assert_close(torch.stack(parts).sum(0), expected)
     assert not parts[1].any()
     assert parts[0].ne(0).any(1).tolist() == [False, True, False, False, True, False]
@@ -99,9 +99,9 @@ def test_rows_of_other_experts_are_zero(dtype: torch.dtype) -> None:
 def test_no_experts_and_no_rows_are_fine() -> None:
     x = torch.randn(3, 5, requires_grad=True)
     weight = torch.randn(2, 4, 5, requires_grad=True)
-    none = expert_linear(x, weight[:0], torch.zeros(3, dtype=torch.int64), 0, False)
+    none = expert_linear(x, weight[:0], torch.zeros(3, dtype=torch.int64), 0, 2, False)
     assert none.shape == (3, 4)
     assert all(not g.any() for g in torch.autograd.grad(none.sum(), (x, weight)))
-    empty = expert_linear(x[:0], weight, torch.zeros(0, dtype=torch.int64), 0, False)
+    empty = expert_linear(x[:0], weight, torch.zeros(0, dtype=torch.int64), 0, 2, False)
     assert empty.shape == (0, 4)
     assert all(not g.any() for g in torch.autograd.grad(empty.sum(), (x, weight)))

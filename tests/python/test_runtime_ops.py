@@ -26,7 +26,7 @@ def test_parts_of_an_embedding_add_up() -> None:
     indices = torch.tensor([[0, 6, 2], [3, 3, 5]])
     whole = F.embedding(indices, weight, padding_idx=3)
     parts = [(0, 3), (3, 7), (7, 7)]
-    total = sum(ops.embedding_shard(weight[lo:hi], indices, lo, 3) for lo, hi in parts)
+    total = sum(ops.embedding_shard(weight[lo:hi], indices, lo, 3, 7) for lo, hi in parts)
     assert isinstance(total, Tensor)
     close(total, whole)
     ours = torch.autograd.grad(total.square().sum(), weight)
@@ -38,7 +38,7 @@ def test_parts_of_a_pick_add_up(ignore: int) -> None:
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([[0, 6, 2], [ignore, 3, 5]])
     whole = F.nll_loss(-x, targets.clamp(min=-100), ignore_index=ignore, reduction="none") * -1
-    total = sum(-ops.pick(-x[:, lo:hi], targets, 1, lo, ignore) for lo, hi in [(0, 3), (3, 7), (7, 7)])
+    total = sum(-ops.pick(-x[:, lo:hi], targets, 1, lo, ignore, 7) for lo, hi in [(0, 3), (3, 7), (7, 7)])
     assert isinstance(total, Tensor)
     close(total, -whole)
     close(
@@ -49,8 +49,8 @@ def test_parts_of_a_pick_add_up(ignore: int) -> None:
 
 def test_empty_parts_still_need_gradients() -> None:
     weight = torch.randn(0, 3, requires_grad=True)
-    assert ops.embedding_shard(weight, torch.tensor([1]), 5, -1).requires_grad
-    assert ops.pick(torch.randn(2, 0, requires_grad=True), torch.tensor([1, 2]), 1, 0, -100).requires_grad
+    assert ops.embedding_shard(weight, torch.tensor([1]), 5, -1, 9).requires_grad
+    assert ops.pick(torch.randn(2, 0, requires_grad=True), torch.tensor([1, 2]), 1, 0, -100, 3).requires_grad
 
 
 def test_parts_of_a_mean_add_up() -> None:

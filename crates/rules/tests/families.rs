@@ -319,7 +319,7 @@ fn losses_pick_and_count() {
     check("x f32[6,10,4]; t i64[6,4]", rows, "b v@~ s, b s -> b s");
     let forward = "%y f32[], %n f32[] = aten.nll_loss_forward.default(%x, %t, None, 1, -100)";
     check(inputs, forward, "b@ v@~, b@ -> scalar, scalar");
-    check(inputs, "%y f32[6] = sw.pick(%x, %t, 1, 0, -100)", "b v+~, b -> b ; linear 0");
+    check(inputs, "%y f32[6] = sw.pick(%x, %t, 1, 0, -100, 10)", "b v+~, b -> b ; linear 0");
 }
 
 #[test]

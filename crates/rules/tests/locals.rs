@@ -68,10 +68,10 @@ fn random_operators_are_keyed() {
 #[test]
 fn parts_know_where_they_begin() {
     let (inputs, op) = ("w f32[10,4]; i i64[6]", "%y f32[6,4] = aten.embedding.default(%w, %i, 3)");
-    check_local(inputs, op, "vocab 5..10", "sw.embedding_shard(%0, %1, 5, 3)");
+    check_local(inputs, op, "vocab 5..10", "sw.embedding_shard(%0, %1, 5, 3, 10)");
     check_local(inputs, op, "a 0..3", "aten.embedding.default(%0, %1, 3)");
-    let op = "%y f32[6] = sw.pick(%x, %t, 1, 0, -100)";
-    check_local("x f32[6,10]; t i64[6]", op, "v 4..10", "sw.pick(%0, %1, 1, 4, -100)");
+    let op = "%y f32[6] = sw.pick(%x, %t, 1, 0, -100, 10)";
+    check_local("x f32[6,10]; t i64[6]", op, "v 4..10", "sw.pick(%0, %1, 1, 4, -100, 10)");
     let op = "%y i64[6] = aten.arange.start_step(2, 20, 3)";
     check_local("", op, "a 2..5", "aten.arange.start_step(8, 17, 3, dtype=i64)");
 }
@@ -122,6 +122,6 @@ fn random_numbers_are_keyed() {
 fn experts_know_where_their_part_begins() {
     let inputs = "x f32[6,8]; w f32[4,5,8]; i i64[6]";
     let op = "%y f32[6,5] = shardwright.expert_linear.default(%x, %w, %i, False)";
-    check_local(inputs, op, "e 2..4", "sw.expert_linear(%0, %1, %2, 2, false)");
-    check_local(inputs, op, "s 2..4, k 0..4", "sw.expert_linear(%0, %1, %2, 0, false)");
+    check_local(inputs, op, "e 2..4", "sw.expert_linear(%0, %1, %2, 2, 4, false)");
+    check_local(inputs, op, "s 2..4, k 0..4", "sw.expert_linear(%0, %1, %2, 0, 4, false)");
 }

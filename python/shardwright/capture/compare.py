@@ -47,7 +47,7 @@ def with_gradients(
         total = torch.stack([term.to(terms[0].device) for term in terms]).sum()
         given = torch.autograd.grad(total, tensors, allow_unused=True)
     for (name, tensor), gradient in zip(wanted.items(), given, strict=True):
-        results.gradients[name] = torch.zeros_like(tensor) if gradient is None else gradient
+        results.gradients[name] = torch.zeros_like(tensor) if gradient is None else gradient.to_dense()
 
 
 def _weighted(output: Tensor, index: int) -> Tensor:

@@ -26,6 +26,7 @@ from .experts import fuse_experts
 from .guard import guarded
 from .instances import write_out_statistics
 from .masks import simplify_masks
+from .meaning import settle_meaning
 from .names import Names
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
@@ -70,6 +71,7 @@ def trace(
     _refuse_mutation(functional)
     cast_parameters(functional, module, casting)
     read_casts(functional)
+    settle_meaning(functional)
     simplify(functional)
     fuse_experts(functional)
     simplify_masks(functional)

@@ -35,7 +35,8 @@ def mean(x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch
     return x.sum(list(dims), keepdim, dtype=dtype) / count
 
 
-def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: int) -> Tensor:
+def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: int, total: int) -> Tensor:
+    _check(indices, (indices >= 0) & (indices < total), "index out of range in self")
     rows = weight.shape[0]
     local = indices - start
     other = (local < 0) | (local >= rows)
@@ -47,7 +48,9 @@ def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: in
     return found.masked_fill(other.unsqueeze(-1), 0)
 
 
-def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int) -> Tensor:
+def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int, total: int) -> Tensor:
+    valid = ((targets >= 0) & (targets < total)) | (targets == ignore_index)
+    _check(targets, valid, "Target {} is out of bounds.")
     columns = x.shape[dim]
     if columns == 0:
         return x.sum(dim)
@@ -102,6 +105,15 @@ def attention(
     # A row without any key gives zeros, not NaN.
     probabilities = torch.ops.aten._safe_softmax.default(scores, -1)
     return dropout(probabilities, dropout_p, operator, slot) @ v
+
+
+def _check(numbers: Tensor, valid: Tensor, message: str) -> None:
+    """PyTorch's own error for numbers that the whole does not have. Where it would have to wait for the
+    device, the device itself stops, as PyTorch's own kernels make it."""
+    if numbers.device.type != "cpu":
+        torch._assert_async(valid.all(), message)
+    elif not valid.all():
+        raise IndexError(message.format(int(numbers[~valid][0])))
 
 
 def _mask(shape: Sequence[int], p: float, operator: int, slot: int, device: torch.device) -> Tensor:

@@ -125,41 +125,6 @@ op %sum: single on 0
         ),
     ),
     Known(
-        "ValueError: Expected more than 1 value",
-        "group_norm",
-        Mended(
-            "a group norm of one sample with one value a group",
-            """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.p1 = nn.Parameter(normal(2, 1))
-        self.x3 = nn.Parameter(normal(1))
-        self.p4 = nn.Parameter(normal(1))
-
-    def forward(self):
-        p1 = self.p1
-        x3 = self.x3
-        p4 = self.p4
-        v3 = F.group_norm(p1, 1, x3, p4, eps=0.1)
-        v5 = v3.mean()
-        return {"loss": v5}
-
-
-def inputs():
-    return ()
-""",
-            """\
-shardwright-plan 1
-name "random:5"
-devices 2
-op %group_norm: split a 2 on 0..2
-op %mean: single on 0
-""",
-            2,
-        ),
-    ),
-    Known(
         "SW0513",
         "copy_",
         Mended(

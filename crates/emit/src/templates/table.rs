@@ -13,9 +13,9 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("aten.rms_norm.default(*4)", "F.rms_norm(*4)"),
     (
         "aten.group_norm.default({0:t}, {1:i}, {2}, {3}, {4:n}, False)",
-        "F.group_norm({0}, {1:i}, {2}, {3}, {4:n})",
+        "torch.group_norm({0}, {1:i}, {2}, {3}, {4:n})",
     ),
-    ("aten.group_norm.default(*4)", "F.group_norm(*4)"),
+    ("aten.group_norm.default(*4)", "torch.group_norm(*4)"),
     ("aten.embedding.default({0:t}, {1:t})", "F.embedding({1}, {0})"),
     ("aten.embedding.default({0:t}, {1:t}, {2:u})", "F.embedding({1}, {0}, {2})"),
     ("aten.conv1d.default(*7)", "F.conv1d(*7)"),

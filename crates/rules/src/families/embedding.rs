@@ -33,7 +33,8 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     }
     let padding = LocalArg::Int(int(view.op, 2, "padding_idx", -1));
     let first = LocalArg::Int(start(rule, part, "vocab"));
-    let args = vec![LocalArg::Input(0), LocalArg::Input(1), first, padding];
+    let rows = LocalArg::Int(shape(view, 0, "weight").map_or(0, |shape| shape[0]));
+    let args = vec![LocalArg::Input(0), LocalArg::Input(1), first, padding, rows];
     call("sw.embedding_shard", args)
 }
 

@@ -39,8 +39,10 @@ fn rule(view: View<'_>) -> Option<String> {
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let first = LocalArg::Int(start(rule, part, "e"));
-    let args = vec![LocalArg::Input(0), LocalArg::Input(1), LocalArg::Input(2), first];
-    call("sw.expert_linear", [args, vec![LocalArg::Bool(transposed(view))]].concat())
+    let count = LocalArg::Int(shape(view, 1, "weight").map_or(0, |shape| shape[0]));
+    let args = [0, 1, 2].map(LocalArg::Input).into_iter();
+    let args = args.chain([first, count, LocalArg::Bool(transposed(view))]);
+    call("sw.expert_linear", args.collect())
 }
 
 /// Each row meets one matrix.

@@ -157,8 +157,8 @@ impl Loss<'_, '_> {
     }
 
     fn pick(&mut self, x: TensorId) -> TensorId {
-        let (dim, ignored) = (self.dim as i64, self.ignored());
-        let numbers = [dim, 0, ignored].map(Arg::Int);
+        let (dim, ignored, columns) = (self.dim as i64, self.ignored(), self.to.shape(x)[self.dim]);
+        let numbers = [dim, 0, ignored, columns].map(Arg::Int);
         let args = [vec![Arg::Tensor(x), Arg::Tensor(self.target)], numbers.to_vec()].concat();
         let labels = format!("{}, {} -> {}", operand(&self.all), self.rows(), self.rows());
         let shape = self.shape();
