@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from .simplify import is_getitem
 
 _ATEN = torch.ops.aten
-_SPARSE_AT = {_ATEN.embedding.default: 4, _ATEN.embedding_bag.default: 5, _ATEN.embedding_bag.padding_idx: 5}
+_SPARSE_AT = {_ATEN.embedding.default: 4, _ATEN._embedding_bag.default: 5}
 _BATCH_NORM = _ATEN._native_batch_norm_legit_functional.default
 
 
