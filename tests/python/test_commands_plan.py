@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,25 @@ def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ckpt", "info", str(tmp_path)]) == 1
     assert "error[SW0742]" in capsys.readouterr().err
+
+
+def test_the_rule_of_an_operator_is_shown(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "ops", "show", "linear", gpt)
+    assert text.startswith("aten.linear.default: of the family contraction\n")
+    assert "  rule     b s k+, n k+, !n -> b s n\n" in text
+    assert re.search(r"  dims     b \(\d+\), s \(\d+\), k \(\d+\), n.0 \(3\), n.1 \(\d+\)", text)
+    assert re.search(r"  example  %\w+ f64\[.*\] = aten.linear.default\(%\w+, %\w+, %\w+\)\n", text)
+    assert "  marks    `+` parts give sums that are added up, `!` given to one part only\n" in text
+    assert "rewritten into simpler operators" in said(capsys, "ops", "show", "aten.layer_norm.default", gpt)
+
+
+def test_an_operator_that_the_model_does_not_call(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "ops", "show", "add", gpt)
+    assert "aten.add.Tensor: of the family pointwise\n  rule" in text
+    assert "aten.add.Scalar: of the family pointwise\n  Gpt does not call it" in text
+
+
+def test_an_operator_without_a_rule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "show", "linaer"]) == 1
+    said = capsys.readouterr().err
+    assert "error[SW0158]: no operator linaer has a rule" in said and "did you mean `linear`" in said

@@ -1,18 +1,128 @@
-"""`shardwright ops`: the operators that have rules."""
+"""`shardwright ops`: the operators that have rules, and what the rule of one is."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from typing import TYPE_CHECKING
 
+from ..errors import CaptureError
+from ..nearby import did_you_mean
 from .parser import Commands
+from .style import paint
+
+if TYPE_CHECKING:
+    from .._core import Graph, Operator
 
 
 def add(commands: Commands) -> None:
     ops = commands.add_parser("ops", help="the operators that have rules")
     ops.set_defaults(run=run_list)
+    actions = ops.add_subparsers(metavar="ACTION")
+    every = actions.add_parser("list", help="all of them, by family")
+    every.set_defaults(run=run_list)
+    show = actions.add_parser("show", help="the rule of one, its dims and an example")
+    show.add_argument("name", help="such as aten.linear.default, or only linear")
+    show.add_argument(
+        "model", nargs="?", help="where the examples are from; without it, the small GPT of the demo"
+    )
+    show.add_argument("--batch", type=int, default=8, help="of a model from hf:")
+    show.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    show.set_defaults(run=run_show)
+
+
+# The grammar is in the doc of `crates/rules/src/algebra.rs`.
+MARKS = {
+    "+": "parts give sums that are added up",
+    "^": "not split",
+    "@": "rewritten before it is split",
+    "~": "a part knows where it begins",
+    "!": "given to one part only",
+}
 
 
 def run_list(_: argparse.Namespace) -> None:
     from .._core import operators_table
 
     print(operators_table(), end="")
+
+
+def run_show(arguments: argparse.Namespace) -> None:
+    targets = _targets(arguments.name)
+    graph = _graph(arguments)
+    for target, (family, rewritten) in targets.items():
+        print(paint(target, "bold", sys.stdout) + f": of the family {family}")
+        if rewritten:
+            print("  rewritten into simpler operators before dims marked `@` are split")
+        examples = _examples(graph, target)
+        for operator in examples:
+            print("\n".join(_lines(graph, operator)))
+        rules = "".join(operator.rule or "" for operator in examples)
+        marks = [f"`{mark}` {meaning}" for mark, meaning in MARKS.items() if mark in rules]
+        if marks:
+            print(f"  marks    {', '.join(marks)}")
+        if not examples:
+            print(f"  {graph.model} does not call it; name a MODEL that does, to see its rule")
+
+
+def _targets(name: str) -> dict[str, tuple[str, bool]]:
+    """The operators of this name, with or without what surrounds it: family, and whether rewritten."""
+    from .._core import operators_table
+
+    known = {
+        target: (row[1], row[2] == "yes")
+        for row in re.finditer(r"^\| (\w+) \| (\w*) \| (.*) \|$", operators_table(), re.MULTILINE)
+        for target in re.findall(r"`([^`]+)`", row[3])
+    }
+    found = {target: known[target] for target in known if name in (target, *_short(target))}
+    if not found:
+        short = {word for target in known for word in (target, *_short(target))}
+        raise CaptureError(
+            "SW0158",
+            f"no operator {name} has a rule",
+            why="an operator without a rule is computed whole by every device",
+            fix=did_you_mean(name, short) or "`shardwright ops` lists those that have one",
+        )
+    return found
+
+
+def _short(target: str) -> tuple[str, str]:
+    """`aten.add.Tensor` is also `add.Tensor` and `add`."""
+    _, _, name = target.partition(".")
+    return name, name.rpartition(".")[0] or name
+
+
+def _graph(arguments: argparse.Namespace) -> Graph:
+    if arguments.model is not None:
+        from .model import graph_of
+
+        return graph_of(arguments)
+    from .. import demo
+    from .._core import Graph
+    from ..capture import capture
+
+    return Graph(capture(demo.build(), demo.batches()[0]).graph_text)
+
+
+def _examples(graph: Graph, target: str) -> list[Operator]:
+    """One for each rule that the operator has in the model."""
+    rules: dict[str | None, Operator] = {}
+    for operator in graph.operators:
+        if operator.target == target:
+            rules.setdefault(operator.rule, operator)
+    return list(rules.values())
+
+
+def _lines(graph: Graph, operator: Operator) -> list[str]:
+    inputs, outputs = (", ".join(map(str, shapes)) for shapes in operator.shapes)
+    dims = ", ".join(f"{name} ({size})" for name, size in operator.dims.items())
+    calls = [line for line in graph.text.splitlines() if re.match(rf"op %{re.escape(operator.name)} ", line)]
+    where = f"{operator.path or graph.model} at {operator.line}"
+    return [
+        f"  rule     {operator.rule or 'none for this call'}",
+        f"  dims     {dims or 'none that may be split'}",
+        f"  shapes   {inputs} -> {outputs}",
+        f"  example  {calls[0].split(' in ')[0].removeprefix('op ') if calls else operator.name}",
+        f"           in {where}",
+    ]
