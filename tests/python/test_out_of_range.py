@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import shardwright as sw
 from shardwright._core import Draft, Graph, Plan, compile
 from shardwright.capture import capture
 from shardwright.compiling import sources
@@ -108,6 +109,19 @@ def test_a_number_out_of_range_is_what_it_is_for_the_model(name: str) -> None:
             assert same(found, wanted), f"{title}, {wrong}: {found!r} is not {wanted!r}\n{plan.text}"
 
 
+@pytest.mark.processes
+def test_every_process_learns_of_a_label_that_only_one_has() -> None:
+    with pytest.raises(sw.ShardwrightError, match="Target -7 is out of bounds"):
+        sw.launch(one_wrong_label, 2)
+
+
+def one_wrong_label(rank: int) -> None:
+    model = sw.parallelize(Model(loss), (GOOD,), plan="data", cache=False, progress=False)
+    error = outcome(lambda: model(with_wrong(-7)).item())
+    assert isinstance(error, (IndexError, sw.ShardwrightError)), error
+    raise error
+
+
 def with_wrong(number: int) -> Tensor:
     bad = GOOD.clone()
     bad[2, 1] = number
@@ -117,7 +131,7 @@ def with_wrong(number: int) -> Tensor:
 def outcome(run: Callable[[], float]) -> Any:
     try:
         return run()
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, sw.ShardwrightError) as error:
         return error
 
 
