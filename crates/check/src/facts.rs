@@ -72,8 +72,9 @@ const UNKEYED: [&str; 9] =
     ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"];
 
 impl<'g> Facts<'g> {
-    /// `seeded` says which of the graph's outputs leave with a gradient.
-    pub(crate) fn new(graph: &'g Graph, analysis: &'g Analysis, seeded: &[bool]) -> Self {
+    /// `needs` says of each tensor whether the program's code counts it among those that need a gradient,
+    /// `seeded` which of the graph's outputs leave with a gradient.
+    pub(crate) fn new(graph: &'g Graph, analysis: &'g Analysis, needs: Vec<bool>, seeded: &[bool]) -> Self {
         let tensors = graph.tensors.len();
         let mut facts = Self {
             graph,
@@ -84,7 +85,7 @@ impl<'g> Facts<'g> {
             ops: vec![],
             readers: vec![vec![]; tensors],
             creators: vec![],
-            needs: graph.needs_grad(),
+            needs,
             class_needs: vec![false; tensors],
             depends: vec![false; tensors],
             reached: vec![false; tensors],

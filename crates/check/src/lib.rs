@@ -80,7 +80,9 @@ pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Pr
     }
     let trains =
         program.roles.iter().any(|role| !role.body.seeds.is_empty() || !role.body.backward.is_empty());
-    let facts = Facts::new(graph, analysis, &seeded(graph, program, trains));
+    let needs = program.boundary.needs_grad(graph);
+    let seeded = seeded(graph, program, &needs, trains);
+    let facts = Facts::new(graph, analysis, needs, &seeded);
     let mut cx = context(&facts, program);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
@@ -94,8 +96,7 @@ pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Pr
 }
 
 /// Which outputs leave, and get a gradient from the caller.
-fn seeded(graph: &Graph, program: &Program, trains: bool) -> Vec<bool> {
-    let needs = graph.needs_grad();
+fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec<bool> {
     let leaving = |index: usize| program.roles.iter().any(|role| role.body.outputs[index].is_some());
     let seeded = |(index, output): (usize, &Option<graph::TensorId>)| {
         trains && leaving(index) && output.is_some_and(|output| needs[output.index()])

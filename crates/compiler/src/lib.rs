@@ -47,8 +47,8 @@ pub fn compile_watched(
     let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let Lowered { graph, analysis, program, origin: _ } = lowered;
     let files = clock.time("emit", || emit::emit(&graph, &program));
-    let read = clock.time("read back", || emit::read(&graph, &files))?;
-    let proof = clock.time("check", || prove(&graph, &analysis, &read))?;
+    let read = clock.time("read back", || emit::read(&graph, &files)).map_err(refused)?;
+    let proof = clock.time("check", || prove(&graph, &analysis, &read)).map_err(refused)?;
     let summary = Summary { divided, bytes: proof.bytes.clone(), ..summary::summarise(&graph, &program) };
     Ok(Compiled { graph, program, files, proof, summary, phases: clock.phases })
 }
@@ -57,6 +57,16 @@ pub fn compile_watched(
 pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
     let program = emit::read(graph, files)?;
     prove(graph, &Analysis::of(graph), &program)
+}
+
+/// The code of the error for a program that was just made: nobody edited it, so it is a bug of the compiler.
+pub const REFUSED: &str = "SW0516";
+
+fn refused(error: Error) -> Error {
+    let why = [Some(format!("{}: {}", error.code, error.what)), error.why].into_iter().flatten();
+    let ours = Error::new(REFUSED, "the program that was just made is refused by the compiler's own check")
+        .why(why.collect::<Vec<_>>().join("; "));
+    Error { place: error.place, ..ours }
 }
 
 fn prove(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof> {

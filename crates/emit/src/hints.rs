@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use graph::{Graph, OpId, TensorId};
-use program::{Arg, Body, Instr, LocalOp};
+use program::{Arg, Body, Boundary, Instr, LocalOp};
 
 pub(crate) const UNKNOWN: TensorId = TensorId(u32::MAX);
 
@@ -24,7 +24,7 @@ pub(crate) struct Hints<'a> {
 }
 
 impl<'a> Hints<'a> {
-    pub(crate) fn new(graph: &'a Graph, told: BTreeMap<usize, OpId>) -> Self {
+    pub(crate) fn new(graph: &'a Graph, boundary: &Boundary, told: BTreeMap<usize, OpId>) -> Self {
         let mut readers: HashMap<TensorId, Vec<OpId>> = HashMap::new();
         let mut sources = vec![];
         for id in graph.op_ids() {
@@ -36,7 +36,8 @@ impl<'a> Hints<'a> {
             }
             inputs.into_iter().for_each(|tensor| readers.entry(tensor).or_default().push(id));
         }
-        Self { graph, readers, sources, last: 0, told, position: 0, needs_grad: graph.needs_grad() }
+        let needs_grad = boundary.needs_grad(graph);
+        Self { graph, readers, sources, last: 0, told, position: 0, needs_grad }
     }
 
     /// Sets the operator if one is found, and gives the tensors of its outputs.
@@ -81,8 +82,8 @@ impl<'a> Hints<'a> {
 }
 
 /// The operators of a role's code, by position, that reading it would not guess.
-pub(crate) fn missed(graph: &Graph, body: &Body) -> BTreeMap<usize, OpId> {
-    let mut hints = Hints::new(graph, BTreeMap::new());
+pub(crate) fn missed(graph: &Graph, boundary: &Boundary, body: &Body) -> BTreeMap<usize, OpId> {
+    let mut hints = Hints::new(graph, boundary, BTreeMap::new());
     let calls = body.forward.iter().filter_map(|i| if let Instr::Call(call) = i { Some(call) } else { None });
     let mut missed = BTreeMap::new();
     for (position, op) in calls.flat_map(|call| &call.ops).enumerate() {

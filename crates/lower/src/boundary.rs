@@ -22,20 +22,34 @@ fn outputs(graph: &Graph, inputs: Inputs, leaves: impl Fn(TensorId) -> bool) -> 
 }
 
 /// For each tensor, whether it is an input whose gradient the caller gets.
-pub(crate) fn given_back(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
-    let mut wanted = graph.needs_grad_of(|number| boundary.outputs[number] != Output::None);
-    for (tensor, wanted) in graph.tensors.iter().zip(&mut wanted) {
-        *wanted &= matches!(tensor.source, Source::Input { .. });
+pub(crate) fn given_back(graph: &Graph, needs_grad: &[bool]) -> Vec<bool> {
+    let is_input = |tensor: &graph::Tensor| matches!(tensor.source, Source::Input { .. });
+    graph.tensors.iter().zip(needs_grad).map(|(tensor, needs)| *needs && is_input(tensor)).collect()
+}
+
+/// For each operator, whether something that leaves the program or stays in a buffer depends on it.
+pub(crate) fn wanted(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
+    let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
+    let kept = graph.updates.iter().map(|(_, value)| *value);
+    let mut tensors = vec![false; graph.tensors.len()];
+    leaving.filter_map(|(tensor, _)| *tensor).chain(kept).for_each(|t| tensors[t.index()] = true);
+    let mut wanted = vec![false; graph.ops.len()];
+    for (op, wanted) in graph.ops.iter().zip(&mut wanted).rev() {
+        *wanted = op.outputs.iter().flatten().any(|t| tensors[t.index()]);
+        if *wanted {
+            op.inputs().into_iter().for_each(|t| tensors[t.index()] = true);
+        }
     }
     wanted
 }
 
-pub(crate) fn validate(graph: &Graph, boundary: &Boundary, needs_grad: &[bool]) -> Result<()> {
+pub(crate) fn validate(graph: &Graph, boundary: &Boundary) -> Result<()> {
     if boundary.outputs.len() != graph.outputs.len() {
         let (model, asked) = (graph.outputs.len(), boundary.outputs.len());
         return Err(Error::new("SW0418", format!("{asked} outputs are asked for, the model has {model}"))
             .fix("say for each output whether none of it, the whole or this rank's part leaves"));
     }
+    let needs_grad = boundary.needs_grad(graph);
     for (output, asked) in graph.outputs.iter().zip(&boundary.outputs) {
         let Some(tensor) = output.filter(|_| *asked != Output::None) else { continue };
         if let (Source::Param { names, .. }, true) =

@@ -43,10 +43,10 @@ pub struct Lowered {
 pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Lowered> {
     plan.validate(graph, analysis)?;
     let expand::Expanded { graph, analysis, plan, origin } = expand::expand(graph, analysis, plan)?;
-    let needs_grad = graph.needs_grad();
-    boundary::validate(&graph, boundary, &needs_grad)?;
-    let given_back = boundary::given_back(&graph, boundary);
-    let order = order::order(&graph, &plan)?;
+    boundary::validate(&graph, boundary)?;
+    let needs_grad = boundary.needs_grad(&graph);
+    let given_back = boundary::given_back(&graph, &needs_grad);
+    let order = order::order(&graph, &plan, boundary)?;
     let mut interner = layout::Interner::default();
     let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
     let order = order::parts_together(&graph, &plan, &placements, order);

@@ -1,46 +1,20 @@
-//! The order of operators: the model's own, changed where the plan orders two of them, and where parts
-//! that run one after another would otherwise wait for each other.
+//! The order in which operators run: that of the plan, without those that no result and no buffer needs,
+//! changed where parts that run one after another would otherwise wait for each other.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use diag::{Error, Result};
+use diag::Result;
 use graph::{Graph, OpId};
 use plan::Plan;
+use program::Boundary;
 
+use crate::boundary;
 use crate::place::Placement;
 
-pub fn order(graph: &Graph, plan: &Plan) -> Result<Vec<OpId>> {
-    if plan.order.is_empty() {
-        return Ok(graph.op_ids().collect());
-    }
-    let mut after: Vec<Vec<OpId>> = vec![vec![]; graph.ops.len()];
-    let mut waits = vec![0usize; graph.ops.len()];
-    for op in graph.op_ids() {
-        for maker in before(graph, plan, op) {
-            after[maker.index()].push(op);
-            waits[op.index()] += 1;
-        }
-    }
-    let mut ready: BTreeSet<OpId> = graph.op_ids().filter(|op| waits[op.index()] == 0).collect();
-    let mut order = Vec::with_capacity(graph.ops.len());
-    while let Some(op) = ready.pop_first() {
-        order.push(op);
-        for &next in &after[op.index()] {
-            waits[next.index()] -= 1;
-            if waits[next.index()] == 0 {
-                ready.insert(next);
-            }
-        }
-    }
-    if order.len() == graph.ops.len() {
-        return Ok(order);
-    }
-    let stuck = graph.op_ids().find(|op| waits[op.index()] > 0).expect("an operator is left");
-    Err(Error::new("SW0401", format!("the plan's order cannot be kept: {}", graph.describe(stuck)))
-        .at(graph.op(stuck).line.clone())
-        .why("it would have to run before something that it needs")
-        .fix("remove one of the `order` lines"))
+pub fn order(graph: &Graph, plan: &Plan, boundary: &Boundary) -> Result<Vec<OpId>> {
+    let wanted = boundary::wanted(graph, boundary);
+    let order = plan::order(graph, plan)?;
+    Ok(order.into_iter().filter(|op| wanted[op.index()]).collect())
 }
 
 /// The same order, but operators whose parts run one after another follow each other, so that a part

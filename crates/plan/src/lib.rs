@@ -11,6 +11,7 @@ pub mod dim_names;
 mod fit;
 mod folded;
 mod nearby;
+mod order;
 pub mod primitives;
 pub mod random;
 mod repeat;
@@ -24,6 +25,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
 pub use folded::print_folded;
+pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
 pub use transfer::{Side, Transferred, transfer};
@@ -98,12 +100,12 @@ impl Plan {
         &self.ops[op.index()]
     }
 
-    /// Refuses what no rule allows. Every plan is validated before it is lowered.
+    /// Refuses what no rule allows, and an order that cannot be. Every plan is validated before it is lowered.
     pub fn validate(&self, graph: &Graph, analysis: &Analysis) -> Result<()> {
         for op in graph.op_ids() {
             self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
         }
-        Ok(())
+        order(graph, self).map(|_| ())
     }
 
     fn validate_op(&self, graph: &Graph, analysis: &Analysis, op: OpId) -> Result<()> {
@@ -119,13 +121,27 @@ impl Plan {
             .fix("name one device for each sub-operator; devices may repeat"));
         }
         match plan.devices.iter().find(|&&d| d >= self.devices) {
-            Some(device) => Err(no_device(*device, self.devices)),
+            Some(device) => Err(no_device(i64::from(*device), self.devices)),
             None => Ok(()),
         }
     }
 }
 
-pub(crate) fn no_device(device: u32, devices: u32) -> Error {
+/// The number of a plan's devices, as it is given.
+pub fn number_of_devices(given: i64) -> Result<u32> {
+    u32::try_from(given).map_err(|_| {
+        Error::new("SW0306", format!("a plan cannot be for {given} devices"))
+            .fix("give the number of devices that the program is to run on")
+    })
+}
+
+/// An operator that a plan function took from elsewhere.
+pub fn stranger() -> Error {
+    Error::new("SW0302", "the operator is not one of the graph that the draft is for")
+        .fix("take it from `operators` of the graph that the plan function is given")
+}
+
+pub fn no_device(device: i64, devices: u32) -> Error {
     Error::new("SW0306", format!("there is no device {device}"))
         .why(format!("the plan is for {devices} devices, numbered from 0 to {}", devices.saturating_sub(1)))
         .fix("use another device, or plan for more of them")

@@ -84,7 +84,7 @@ impl<'g> Draft<'g> {
 
     pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
         if device >= self.decided.devices {
-            return Err(no_device(device, self.decided.devices).at(place(self.graph, part.op)));
+            return Err(no_device(i64::from(device), self.decided.devices).at(place(self.graph, part.op)));
         }
         let Some(slot) = self.decided.placed[part.op.index()].get_mut(part.index as usize) else {
             return Err(Error::new(

@@ -225,3 +225,31 @@ error[SW0301]: `divide b 2` does not say how to divide an operator
   help: write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`",
     );
 }
+
+#[test]
+fn an_order_that_goes_round_is_refused_with_the_circle() {
+    refused(
+        "op \"*\": replicate 2\norder %y < %q",
+        "
+error[SW0401]: the plan's order cannot be kept: aten.linear.default %y in \"attn.proj\" at model.py:6
+  at: model.py:6
+  why: the plan puts %y before %q; %y needs %q by way of %qh, %qt, %a, %at and 1 more
+  help: remove one of the `order` lines",
+    );
+    refused(
+        "op \"*\": replicate 2\norder %k < %q\norder %v < %k\norder %q < %v",
+        "
+error[SW0401]: the plan's order cannot be kept: aten.split.Tensor %q in \"attn\" at model.py:2
+  at: model.py:2
+  why: the plan puts %q before %q
+  help: remove one of the `order` lines",
+    );
+    refused(
+        "op \"*\": replicate 2\norder %qh < %vh\norder %kh < %qh\norder %vt < %kh",
+        "
+error[SW0401]: the plan's order cannot be kept: aten.reshape.default %qh in \"attn\" at model.py:3
+  at: model.py:3
+  why: the plan puts %qh before %vh; %vt needs %vh; the plan puts %vt before %kh; the plan puts %kh before %qh
+  help: remove one of the `order` lines",
+    );
+}

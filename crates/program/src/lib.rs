@@ -65,6 +65,14 @@ pub struct Boundary {
     pub outputs: Vec<Output>,
 }
 
+impl Boundary {
+    /// For each tensor of the graph, whether a gradient flows through it: from the outputs that leave,
+    /// since the caller gives no gradient for others.
+    pub fn needs_grad(&self, graph: &graph::Graph) -> Vec<bool> {
+        graph.needs_grad_of(|number| self.outputs.get(number).is_some_and(|output| *output != Output::None))
+    }
+}
+
 /// What of the model's inputs is given to a rank, which is also what it gets the gradient of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inputs {

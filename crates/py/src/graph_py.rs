@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rules::{Analysis, Kind};
 
-use crate::errors::raise;
+use crate::guard::{Evidence, guarded, sound};
 
 /// A graph with its dims followed through, shared by everything that speaks of it.
 pub(crate) struct Model {
@@ -24,11 +24,12 @@ pub(crate) struct Graph {
 impl Graph {
     #[new]
     fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
-        py.detach(|| {
-            let graph: graph::Graph = text.parse().map_err(raise)?;
+        let made = || {
+            let graph: graph::Graph = text.parse()?;
             let analysis = Analysis::of(&graph);
             Ok(Self { model: Arc::new(Model { graph, analysis }) })
-        })
+        };
+        guarded(Evidence::text(text), || py.detach(made))
     }
 
     #[getter]
@@ -37,13 +38,13 @@ impl Graph {
     }
 
     #[getter]
-    fn text(&self) -> String {
-        self.model.graph.to_string()
+    fn text(&self) -> PyResult<String> {
+        sound(Evidence::none(), || self.model.graph.to_string())
     }
 
     #[getter]
-    fn digest(&self) -> String {
-        self.model.graph.digest()
+    fn digest(&self) -> PyResult<String> {
+        sound(Evidence::none(), || self.model.graph.digest())
     }
 
     #[getter]
@@ -53,15 +54,18 @@ impl Graph {
 
     /// The results: name and whether they carry a gradient; `None` where the model returns `None`.
     #[getter]
-    fn outputs(&self) -> Vec<Option<(String, Vec<i64>, bool)>> {
-        let needs = self.model.graph.needs_grad();
-        let output = |t: &Option<graph::TensorId>| {
-            t.map(|t| {
-                let tensor = self.model.graph.tensor(t);
-                (tensor.name.clone(), tensor.shape.clone(), needs[t.index()])
-            })
-        };
-        self.model.graph.outputs.iter().map(output).collect()
+    #[expect(clippy::type_complexity, reason = "plain data for Python")]
+    fn outputs(&self) -> PyResult<Vec<Option<(String, Vec<i64>, bool)>>> {
+        sound(Evidence::of(&self.model), || {
+            let needs = self.model.graph.needs_grad();
+            let output = |t: &Option<graph::TensorId>| {
+                t.map(|t| {
+                    let tensor = self.model.graph.tensor(t);
+                    (tensor.name.clone(), tensor.shape.clone(), needs[t.index()])
+                })
+            };
+            self.model.graph.outputs.iter().map(output).collect()
+        })
     }
 
     fn __repr__(&self) -> String {
@@ -102,8 +106,10 @@ impl Operator {
     }
 
     #[getter]
-    fn rule(&self) -> Option<String> {
-        self.model.analysis.rules[self.id.index()].as_ref().map(ToString::to_string)
+    fn rule(&self) -> PyResult<Option<String>> {
+        sound(Evidence::of(&self.model), || {
+            self.model.analysis.rules[self.id.index()].as_ref().map(ToString::to_string)
+        })
     }
 
     /// The dims that may be split, and their sizes.

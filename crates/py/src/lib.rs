@@ -2,6 +2,7 @@
 
 mod errors;
 mod graph_py;
+mod guard;
 mod plan_py;
 mod program_py;
 
@@ -12,7 +13,13 @@ mod _core {
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]
-    use super::plan_py::{Draft, Part, Plan, plan_devices, plan_names};
+    use super::plan_py::{_fail, Draft, Part, Plan, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
+
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::guard::watch_panics();
+        Ok(())
+    }
 }

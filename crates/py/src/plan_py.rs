@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use plan::{Decided, On, SubOp, random, sets, text};
+use plan::{Decided, On, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::graph_py::{Graph, Model, Operator};
+use crate::guard::{Evidence, guarded, sound};
 
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Plan {
@@ -21,44 +22,52 @@ pub(crate) struct Plan {
 impl Plan {
     /// A well-known plan by its name, such as `data` or `data:2 x megatron:2`.
     #[staticmethod]
-    fn named(py: Python<'_>, graph: &Graph, name: &str, devices: u32) -> PyResult<Self> {
+    fn named(py: Python<'_>, graph: &Graph, name: &str, devices: i64) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let found = py.detach(|| sets::explained(name, &model.graph, &model.analysis, devices));
-        let (plan, reasons) = found.map_err(raise)?;
+        let make = || sets::explained(name, &model.graph, &model.analysis, number_of_devices(devices)?);
+        let (plan, reasons) = guarded(Evidence::of(&graph.model), || py.detach(make))?;
         Ok(Self { model, plan, notes: vec![], reasons })
     }
 
     /// Reads a plan file's text. `devices` overrides the file's own number.
     #[staticmethod]
     #[pyo3(signature = (graph, text, devices = None))]
-    fn parse(graph: &Graph, text: &str, devices: Option<u32>) -> PyResult<Self> {
+    fn parse(graph: &Graph, text: &str, devices: Option<i64>) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let plan = text::parse(text, &model.graph, &model.analysis, devices).map_err(raise)?;
+        let plan = guarded(Evidence::of(&graph.model), || {
+            let devices = devices.map(number_of_devices).transpose()?;
+            text::parse(text, &model.graph, &model.analysis, devices)
+        })?;
         Ok(Self { model, plan, notes: vec![], reasons: vec![] })
     }
 
     /// Any legal split of every operator on any devices; the same seed gives the same plan.
     #[staticmethod]
-    fn random(graph: &Graph, devices: u32, seed: u64) -> Self {
+    fn random(graph: &Graph, devices: i64, seed: u64) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let plan = random::plan(&model.graph, &model.analysis, devices, seed);
-        Self { model, plan, notes: vec![], reasons: vec![] }
+        let plan = guarded(Evidence::of(&graph.model), || {
+            Ok(random::plan(&model.graph, &model.analysis, number_of_devices(devices)?, seed))
+        })?;
+        Ok(Self { model, plan, notes: vec![], reasons: vec![] })
     }
 
     /// The same decisions for another graph of the same model: other sizes, another mode, no labels.
-    fn transferred(&self, py: Python<'_>, graph: &Graph) -> Self {
+    fn transferred(&self, py: Python<'_>, graph: &Graph) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let found = py.detach(|| plan::transfer(&self.plan, side(&self.model), side(&model)));
-        Self { model, plan: found.plan, notes: found.notes, reasons: vec![] }
+        let find = || plan::transfer(&self.plan, side(&self.model), side(&model));
+        let found = sound(self.evidence(), || py.detach(find))?;
+        Ok(Self { model, plan: found.plan, notes: found.notes, reasons: vec![] })
     }
 
     /// A plan for a unit of devices, made for this graph, on so many units that divide its batch.
     #[staticmethod]
     fn repeated(graph: &Graph, unit_plan: &Self, units: u32) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let unit = plan::transfer(&unit_plan.plan, side(&unit_plan.model), side(&model));
-        let plan = plan::repeat(&unit.plan, &model.graph, &model.analysis, units).map_err(raise)?;
-        Ok(Self { model, plan, notes: unit.notes, reasons: vec![] })
+        let (plan, notes) = guarded(unit_plan.evidence(), || {
+            let unit = plan::transfer(&unit_plan.plan, side(&unit_plan.model), side(&model));
+            Ok((plan::repeat(&unit.plan, &model.graph, &model.analysis, units)?, unit.notes))
+        })?;
+        Ok(Self { model, plan, notes, reasons: vec![] })
     }
 
     /// What `transferred` could not carry over.
@@ -70,15 +79,18 @@ impl Plan {
     /// Operations of the model in a step, those of each device, and what devices repeat: the operator's
     /// module, the operations beyond an even share, and the reason.
     #[getter]
-    fn work(&self) -> (f64, Vec<f64>, Vec<(String, f64, String)>) {
+    #[expect(clippy::type_complexity, reason = "plain data for Python")]
+    fn work(&self) -> PyResult<(f64, Vec<f64>, Vec<(String, f64, String)>)> {
         let (graph, analysis) = (&self.model.graph, &self.model.analysis);
-        let work = compiler::work(graph, analysis, &self.plan);
         let reason = |op: graph::OpId| self.reasons.get(op.index()).cloned().flatten();
-        let repeated = work.repeated.into_iter().map(|it| {
-            let why = reason(it.op).unwrap_or_else(|| "the plan says so".into());
-            (graph.op(it.op).module.clone(), it.operations, why)
-        });
-        (work.model, work.devices, repeated.collect())
+        sound(self.evidence(), || {
+            let work = compiler::work(graph, analysis, &self.plan);
+            let repeated = work.repeated.into_iter().map(|it| {
+                let why = reason(it.op).unwrap_or_else(|| "the plan says so".into());
+                (graph.op(it.op).module.clone(), it.operations, why)
+            });
+            (work.model, work.devices, repeated.collect())
+        })
     }
 
     #[getter]
@@ -92,14 +104,16 @@ impl Plan {
     }
 
     #[getter]
-    fn text(&self) -> String {
-        text::print(&self.plan, &self.model.graph, &self.model.analysis)
+    fn text(&self) -> PyResult<String> {
+        sound(Evidence::of(&self.model), || text::print(&self.plan, &self.model.graph, &self.model.analysis))
     }
 
     /// The same as people read it: layers that are alike on one line, dims by what they are.
     #[getter]
-    fn folded(&self) -> String {
-        plan::print_folded(&self.plan, &self.model.graph, &self.model.analysis)
+    fn folded(&self) -> PyResult<String> {
+        sound(Evidence::of(&self.model), || {
+            plan::print_folded(&self.plan, &self.model.graph, &self.model.analysis)
+        })
     }
 
     /// For each operator: its splits as (dim, parts) and its devices.
@@ -125,6 +139,12 @@ impl Plan {
     }
 }
 
+impl Plan {
+    pub(crate) fn evidence(&self) -> Evidence<'_> {
+        Evidence::of(&self.model).with(&self.plan)
+    }
+}
+
 fn side(model: &Model) -> plan::Side<'_> {
     plan::Side { graph: &model.graph, analysis: &model.analysis }
 }
@@ -132,6 +152,7 @@ fn side(model: &Model) -> plan::Side<'_> {
 /// One part of a divided operator.
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Part {
+    model: Arc<Model>,
     sub: SubOp,
 }
 
@@ -151,62 +172,99 @@ impl Part {
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Draft {
     model: Arc<Model>,
+    devices: u32,
     decided: Mutex<Decided>,
 }
 
 impl Draft {
-    fn with<T>(&self, work: impl FnOnce(&mut plan::Draft<'_>) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut plan::Draft<'_>) -> diag::Result<T>) -> PyResult<T> {
         let mut decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut draft =
-            plan::Draft::resume(&self.model.graph, &self.model.analysis, std::mem::take(&mut *decided));
-        let result = work(&mut draft);
-        *decided = draft.pause();
-        result
+        guarded(Evidence::of(&self.model), || {
+            let mut draft =
+                plan::Draft::resume(&self.model.graph, &self.model.analysis, std::mem::take(&mut *decided));
+            let result = work(&mut draft);
+            *decided = draft.pause();
+            result
+        })
+    }
+
+    /// Refuses what belongs to another graph.
+    fn own(&self, model: &Arc<Model>) -> PyResult<()> {
+        if Arc::ptr_eq(&self.model, model) {
+            return Ok(());
+        }
+        Err(raise(plan::stranger()))
+    }
+
+    fn parts(&self, parts: Vec<SubOp>) -> Vec<Part> {
+        parts.into_iter().map(|sub| Part { model: Arc::clone(&self.model), sub }).collect()
+    }
+
+    fn device(&self, op: graph::OpId, number: i64) -> diag::Result<u32> {
+        let line = || self.model.graph.op(op).line.clone();
+        u32::try_from(number).map_err(|_| plan::no_device(number, self.devices).at(line()))
     }
 }
 
 #[pymethods]
 impl Draft {
     #[new]
-    fn new(graph: &Graph, name: &str, devices: u32) -> Self {
+    fn new(graph: &Graph, name: &str, devices: i64) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
+        let devices = number_of_devices(devices).map_err(raise)?;
         let decided = plan::Draft::new(&model.graph, &model.analysis, name, devices).pause();
-        Self { model, decided: Mutex::new(decided) }
+        Ok(Self { model, devices, decided: Mutex::new(decided) })
     }
 
     /// Divides an operator along a dim, into copies (`replicate`) or partial sums (`value`).
-    fn trans(&self, operator: &Operator, algo: &str, parts: u32) -> PyResult<Vec<Part>> {
-        let parts = self.with(|d| d.trans(operator.id, algo, parts)).map_err(raise)?;
-        Ok(parts.into_iter().map(|sub| Part { sub }).collect())
+    fn trans(&self, operator: &Operator, algo: &str, parts: i64) -> PyResult<Vec<Part>> {
+        self.own(&operator.model)?;
+        // No operator can be split into no parts, nor into so many: the same refusal as for fewer than none.
+        let count = u32::try_from(parts).unwrap_or(if parts < 0 { 0 } else { u32::MAX });
+        Ok(self.parts(self.with(|d| d.trans(operator.id, algo, count))?))
     }
 
     /// Leaves an operator in one piece.
-    fn single(&self, operator: &Operator) -> Vec<Part> {
-        self.with(|d| {
+    fn single(&self, operator: &Operator) -> PyResult<Vec<Part>> {
+        self.own(&operator.model)?;
+        let parts = self.with(|d| {
             d.set(operator.id, vec![]);
-            d.parts(operator.id).into_iter().map(|sub| Part { sub }).collect()
-        })
+            Ok(d.parts(operator.id))
+        })?;
+        Ok(self.parts(parts))
     }
 
-    fn assign(&self, part: &Part, device: u32) -> PyResult<()> {
-        self.with(|d| d.assign(part.sub, device)).map_err(raise)
+    fn assign(&self, part: &Part, device: i64) -> PyResult<()> {
+        self.own(&part.model)?;
+        self.with(|d| d.assign(part.sub, self.device(part.sub.op, device)?))
     }
 
     /// Assigns all parts of an operator, in order.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
-    fn place(&self, operator: &Operator, devices: Vec<u32>) -> PyResult<()> {
-        self.with(|d| d.place(operator.id, &devices)).map_err(raise)
+    fn place(&self, operator: &Operator, devices: Vec<i64>) -> PyResult<()> {
+        self.own(&operator.model)?;
+        self.with(|d| {
+            let devices: diag::Result<Vec<u32>> =
+                devices.iter().map(|device| self.device(operator.id, *device)).collect();
+            d.place(operator.id, &devices?)
+        })
     }
 
     /// The first operator runs before the second.
-    fn order(&self, before: &Operator, after: &Operator) {
-        self.with(|d| d.order(before.id, after.id));
+    fn order(&self, before: &Operator, after: &Operator) -> PyResult<()> {
+        self.own(&before.model)?;
+        self.own(&after.model)?;
+        self.with(|d| {
+            d.order(before.id, after.id);
+            Ok(())
+        })
     }
 
     fn finish(&self) -> PyResult<Plan> {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let draft = plan::Draft::resume(&self.model.graph, &self.model.analysis, decided);
-        let plan = draft.finish().map_err(raise)?;
+        let plan = guarded(Evidence::of(&self.model), || {
+            plan::Draft::resume(&self.model.graph, &self.model.analysis, decided).finish()
+        })?;
         Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![], reasons: vec![] })
     }
 }
@@ -220,5 +278,11 @@ pub(crate) fn plan_names() -> Vec<&'static str> {
 /// For how many devices a plan of this name is, where the name itself says it.
 #[pyfunction]
 pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {
-    sets::devices_of(name).map_err(raise)
+    guarded(Evidence::none(), || sets::devices_of(name))
+}
+
+/// Fails as a bug of the compiler would, so that tests see what becomes of one.
+#[pyfunction]
+pub(crate) fn _fail(plan: &Plan) -> PyResult<()> {
+    sound(plan.evidence(), || panic!("as it was asked to"))
 }

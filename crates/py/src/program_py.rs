@@ -5,7 +5,7 @@ use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::raise;
+use crate::guard::{Evidence, guarded, sound};
 use crate::plan_py::Plan;
 
 /// A program that was proved equal to its model.
@@ -28,14 +28,14 @@ impl Compiled {
 
     /// What was proved, and what the proof rests on.
     #[getter]
-    fn proof(&self) -> String {
-        self.inner.proof.to_string()
+    fn proof(&self) -> PyResult<String> {
+        sound(Evidence::none(), || self.inner.proof.to_string())
     }
 
     /// The graph that the program was proved against: the model's, with rewritten operators.
     #[getter]
-    fn graph_text(&self) -> String {
-        self.inner.graph.to_string()
+    fn graph_text(&self) -> PyResult<String> {
+        sound(Evidence::none(), || self.inner.graph.to_string())
     }
 
     #[getter]
@@ -129,15 +129,17 @@ pub(crate) fn compile(
     inputs: &str,
 ) -> PyResult<Compiled> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
-    let boundary = boundary(graph, outputs, inputs).map_err(raise)?;
     let mut tell = |phase: &'static str| {
         if let Some(watch) = &watch {
             // What watches must not fail what it watches.
             Python::attach(|py| drop(watch.call1(py, (phase,))));
         }
     };
-    let inner = py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell));
-    Ok(Compiled { inner: inner.map_err(raise)? })
+    let inner = guarded(plan.evidence(), || {
+        let boundary = boundary(graph, outputs, inputs)?;
+        py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell))
+    })?;
+    Ok(Compiled { inner })
 }
 
 fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Result<Boundary, diag::Error> {
@@ -167,17 +169,17 @@ pub(crate) fn verify(
     graph_text: &str,
     files: std::collections::BTreeMap<String, String>,
 ) -> PyResult<String> {
-    py.detach(|| {
+    let proof = || {
         let graph: graph::Graph = graph_text.parse()?;
         let files: Vec<emit::File> =
             files.into_iter().map(|(name, text)| emit::File { name, text }).collect();
         compiler::verify(&graph, &files).map(|proof| proof.to_string())
-    })
-    .map_err(raise)
+    };
+    guarded(Evidence::text(graph_text), || py.detach(proof))
 }
 
 /// The table of operator families, as in the documentation.
 #[pyfunction]
-pub(crate) fn operators_table() -> String {
-    rules::families::table()
+pub(crate) fn operators_table() -> PyResult<String> {
+    sound(Evidence::none(), rules::families::table)
 }

@@ -19,42 +19,6 @@ class Known(NamedTuple):
 
 KNOWN: list[Known] = [
     Known(
-        "PanicException|SW0506|SW0507|gradient: other names",
-        '", "v|"loss": .*"v',
-        Mended(
-            "a result that nobody asked for, and a panic",
-            """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qv1 = nn.Parameter(normal(2))
-        self.qv0 = nn.Parameter(normal(2))
-
-    def forward(self):
-        qv1 = self.qv1
-        qv0 = self.qv0
-        v2 = torch.hypot(qv0.abs() + 0.5, qv0)
-        v4 = qv1.sin().sum()
-        return {"loss": v4, "v2": v2}
-
-
-def inputs():
-    return ()
-""",
-            """\
-shardwright-plan 1
-name "random:551387"
-devices 2
-op %abs: single on 0
-op %add: split a 2
-op %hypot: split a 2 on 1 1
-op %sin: single on 0
-op %sum: single on 0
-""",
-            2,
-        ),
-    ),
-    Known(
         "SW0504: .*cannot be told",
         "expand",
         Mended(

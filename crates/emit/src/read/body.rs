@@ -26,7 +26,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         leaves: HashMap::new(),
         holes,
         functions: HashMap::new(),
-        hints: Hints::new(graph, role.operators.clone()),
+        hints: Hints::new(graph, &program.boundary, role.operators.clone()),
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|(step, exchange)| (*step, exchange.tensor)).collect(),
         in_backward: false,

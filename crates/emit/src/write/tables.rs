@@ -17,8 +17,7 @@ pub(crate) const FORMAT: u64 = 1;
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
     let nothing = Table::default();
-    let mut tables =
-        Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
+    let mut tables = Tables::new(graph, program);
     let ranks: Vec<String> =
         (by_rank(program).into_iter()).map(|table| tables.table(table.unwrap_or(&nothing))).collect();
     let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
@@ -60,8 +59,7 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
 /// Whether what tables say of tensors, of random operators and of what needs a gradient is what the graph
 /// says, and no tensor that a rank holds or is given is left out.
 pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
-    let tables =
-        Tables { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad: graph.needs_grad() };
+    let tables = Tables::new(graph, program);
     let value = |text: String| serde_json::from_str::<Value>(&text).ok();
     let list = |key: &str| given.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let id = |entry: &Value| entry.get("id").and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
@@ -124,6 +122,11 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
+    fn new(graph: &'a Graph, program: &'a Program) -> Self {
+        let needs_grad = program.boundary.needs_grad(graph);
+        Self { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad }
+    }
+
     fn region(&mut self, region: &'a Region) -> usize {
         let next = self.regions.len();
         let number = *self.numbers.entry(region).or_insert(next);
@@ -240,7 +243,7 @@ impl<'a> Tables<'a> {
 
     /// The operators that reading the code would not guess, if there are any.
     fn operators(&self, body: &Body) -> String {
-        let entries = missed(self.graph, body).into_iter();
+        let entries = missed(self.graph, &self.program.boundary, body).into_iter();
         let entries: Vec<String> = entries.map(|(at, op)| format!("\"{at}\": {}", op.0)).collect();
         if entries.is_empty() {
             String::new()
