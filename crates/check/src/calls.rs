@@ -8,7 +8,7 @@ use crate::facts::Facts;
 use crate::fault::Fault;
 use crate::held::{Held, Part, Scene, Sums};
 use crate::local::clause_shares;
-use crate::region::{is_any, unify, unify_all};
+use crate::region::{unify, unify_all};
 use crate::share::{
     EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Term, WHOLE, reached_outputs, sizes,
 };
@@ -277,9 +277,6 @@ fn cut(
         return Ok(FULL);
     }
     let intervals: Vec<Interval> = loose.iter().map(|&l| at[l]).collect();
-    if intervals.iter().any(|i| is_any(*i)) {
-        return Err(Fault::new("SW0509", "it cannot be told of which part a gradient is"));
-    }
     let sizes = sizes(cx.facts, Owner::Use(number));
     Ok(cx.store.cut(&intervals, &sizes))
 }

@@ -9,7 +9,7 @@ use crate::intern::Map;
 use crate::moves::fits_reduction;
 use crate::region::{fits, region_text, unify_all};
 use crate::share::{EMPTY, Quantity, ShareId};
-use crate::state::{Context, Rank};
+use crate::state::{Context, Rank, place};
 use crate::sum::sum;
 use crate::sweep::sweep;
 
@@ -154,8 +154,9 @@ pub(crate) fn buffers(
             shares[source] = held.share;
         }
     }
-    // An exchange without sources makes gradients that are nothing.
-    let made = arrivals(cx, exchange, grad.unwrap_or(true), &shares)?;
+    // An exchange without sources makes gradients that are nothing, or values without elements.
+    let backward = || members.first().is_some_and(|(member, ..)| place(&ranks[*member], None).backward);
+    let made = arrivals(cx, exchange, grad.unwrap_or_else(backward), &shares)?;
     for (member, _, to) in members {
         for (&target, buf) in all_targets.get(ranks[*member].id).iter().zip(*to) {
             ranks[*member].bufs[buf.index()] = Some(made[target]);

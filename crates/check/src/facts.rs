@@ -235,9 +235,10 @@ impl<'g> Facts<'g> {
         }
         for id in self.graph.op_ids().filter(|id| self.canon[id.index()] == *id) {
             let any = self.ops[id.index()].values().any(|(_, t)| self.depends[t.index()]);
-            for out in self.ops[id.index()].outputs.iter().flatten() {
-                let float = self.graph.tensor(*out).dtype.is_float();
-                self.depends[out.index()] = any && float && differentiable(self.graph, id);
+            for (number, out) in self.ops[id.index()].outputs.iter().enumerate() {
+                let Some(out) = *out else { continue };
+                let float = self.graph.tensor(out).dtype.is_float();
+                self.depends[out.index()] = any && float && self.graph.op(id).gives_gradient(number);
             }
         }
         for (out, _) in self.graph.outputs.iter().zip(seeded).filter(|(_, seeded)| **seeded) {
@@ -255,8 +256,7 @@ impl<'g> Facts<'g> {
     }
 
     fn ends_reached(&self, id: OpId) -> bool {
-        let reached = |t: &TensorId| self.reached[t.index()];
-        differentiable(self.graph, id) && self.ops[id.index()].outputs.iter().flatten().any(reached)
+        self.ops[id.index()].outputs.iter().flatten().any(|t| self.reached[t.index()])
     }
 
     fn list_uses(&mut self, seeded: &[bool]) {
@@ -299,11 +299,6 @@ impl<'g> Facts<'g> {
         let at = self.uses.iter().rposition(|u| *u == Use::Seed { output })?;
         u32::try_from(at).ok()
     }
-}
-
-fn differentiable(graph: &Graph, id: OpId) -> bool {
-    let op = graph.op(id);
-    !op.no_grad && op.target != "aten.detach.default"
 }
 
 fn unkeyed(target: &str) -> bool {

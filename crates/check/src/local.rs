@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graph::OpId;
 use program::BufId;
 use rules::local::unchanged;
-use rules::{Analysis, Interval, Kind, Reduction, View, families};
+use rules::{Analysis, Interval, Kind, Reduction, Region, View, families};
 
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
@@ -89,6 +89,7 @@ impl Finder {
             let number = self.expect(scene, op, at, true);
             expected_ints(&self.expected[number])
         });
+        let at = drawn_at(scene, op, at);
         let ways = divisible(scene, op, &at)
             .and_then(|()| ways(scene, op, &partial(store, scene, op, &positions)?))
             .map_err(|fault| (1, fault))?;
@@ -258,7 +259,9 @@ impl Finder {
         }
         let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
-        if intervals.iter().any(|i| is_any(*i)) {
+        // A sum over equal terms is the same for every part of that many: its place may stay open.
+        let placed = has_once(facts, op) || facts.reduction(op) != Reduction::Sum;
+        if placed && intervals.iter().any(|i| is_any(*i)) {
             return Err(unclear(scene, op));
         }
         let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();
@@ -306,8 +309,7 @@ impl Finder {
         // Operators without a keyed form draw whole tensors; the proof names them.
         let keyed = scene.local.target.starts_with("sw.");
         let Some(held) = outputs.iter().flatten().next().filter(|_| keyed) else { return Ok(()) };
-        let slots = scene.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
-        let entry = { slots }.flat_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?)).next();
+        let entry = table_region(scene, op);
         let region = store.region(held.region);
         let factors = &scene.facts.analysis.factors[held.of.tensor.index()];
         let found = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
@@ -344,6 +346,24 @@ fn is_whole(analysis: &Analysis, op: OpId, at: &[Interval]) -> bool {
 fn slot(scene: &Scene<'_>) -> i64 {
     let last = scene.local.args.last();
     last.and_then(|arg| integer(arg, &scene.table.constants)).unwrap_or(0)
+}
+
+/// The region that the rank's table says a random operator draws for.
+fn table_region<'s>(scene: &Scene<'s>, op: OpId) -> Option<&'s Region> {
+    let slots = scene.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
+    { slots }.flat_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?)).next()
+}
+
+/// Where a random operator's operands are the same everywhere, its part is that which it draws for.
+fn drawn_at(scene: &Scene<'_>, op: OpId, mut at: Vec<Interval>) -> Vec<Interval> {
+    let Some(region) = table_region(scene, op).filter(|_| scene.facts.op(op).random) else { return at };
+    let carried = scene.facts.analysis.op(op).outputs.first().map_or(&[][..], Vec::as_slice);
+    for (l, drawn) in carried.iter().zip(&region.0) {
+        if let Some(joined) = l.and_then(|l| unify(at[l], *drawn)) {
+            at[l.unwrap_or_default()] = joined;
+        }
+    }
+    at
 }
 
 fn executed(scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool, slot: i64) -> rules::LocalOp {

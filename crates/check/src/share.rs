@@ -10,6 +10,7 @@ use rules::{Interval, Reduction};
 
 use crate::facts::{Facts, Use};
 use crate::intern::{Lists, Map};
+use crate::region::is_any;
 use crate::sweep::sweep;
 
 pub(crate) type ListId = u32;
@@ -249,14 +250,15 @@ impl Store {
         for entry in entries.iter().filter(|entry| entry.support != EVERYWHERE) {
             *covered.entry(entry.term).or_insert(0) += size(self.region(entry.support));
         }
+        // A term may be in the share several times, where it is one of several equal parts: each once.
         let all = size(self.region(region));
-        let joined = |entry: &Entry| match covered.get(&entry.term) {
-            Some(&part) if part == all => Entry { support: EVERYWHERE, ..*entry },
-            _ => *entry,
-        };
-        let mut left: Vec<Entry> = entries.iter().map(joined).collect();
+        let fills = |entry: &Entry| entry.support != EVERYWHERE && covered.get(&entry.term) == Some(&all);
+        let mut joined: Vec<Entry> =
+            entries.iter().filter(|e| fills(e)).map(|e| Entry { support: EVERYWHERE, ..*e }).collect();
+        joined.sort_unstable();
+        joined.dedup();
+        let mut left: Vec<Entry> = entries.iter().filter(|e| !fills(e)).copied().chain(joined).collect();
         left.sort_unstable();
-        left.dedup();
         self.shares.number(&left)
     }
 
@@ -365,9 +367,13 @@ impl Store {
             return self.cell(facts, owner, terms, true);
         }
         let space: Vec<Interval> = sizes(facts, owner).into_iter().map(Interval::whole).collect();
-        let lists: Vec<_> = terms.iter().map(|term| self.intervals.get(term.cut).clone()).collect();
-        let boxes: Vec<&[Interval]> =
-            lists.iter().map(|list| if list.is_empty() { &space[..] } else { &list[..] }).collect();
+        let cut = |term: &Term| match self.intervals.get(term.cut) {
+            list if list.is_empty() => space.clone(),
+            list => list.to_vec(),
+        };
+        let mut placed: Vec<Vec<Interval>> = terms.iter().map(cut).collect();
+        settle(&mut placed, &space);
+        let boxes: Vec<&[Interval]> = placed.iter().map(|list| &list[..]).collect();
         let mut missing = Verdict::Complete;
         let twice = sweep(&space, &boxes, &mut |inside, cell| {
             let here: Vec<Term> = inside.iter().map(|&i| terms[i]).collect();
@@ -418,6 +424,37 @@ impl Store {
         }
         Verdict::Complete
     }
+}
+
+/// Gives every part that may lie anywhere a place: one of those where it meets the fewest others. What is
+/// summed there is the same everywhere, so each choice is right; a bad one only fails to cover the space.
+fn settle(boxes: &mut [Vec<Interval>], space: &[Interval]) {
+    for d in 0..space.len() {
+        for index in 0..boxes.len() {
+            if is_any(boxes[index][d]) {
+                let len = boxes[index][d].len();
+                let others: Vec<Interval> = (boxes.iter().enumerate())
+                    .filter(|(other, b)| *other != index && !is_any(b[d]) && beside(&boxes[index], b, d))
+                    .map(|(_, b)| b[d])
+                    .collect();
+                boxes[index][d] = free(len, space[d], &others);
+            }
+        }
+    }
+}
+
+/// Whether two boxes may meet but for one loop.
+fn beside(a: &[Interval], b: &[Interval], except: usize) -> bool {
+    let meet = |a: Interval, b: Interval| is_any(a) || is_any(b) || !a.meet(b).is_empty();
+    a.iter().zip(b).enumerate().all(|(d, (a, b))| d == except || meet(*a, *b))
+}
+
+/// Where in a loop so many elements meet the fewest of these intervals.
+fn free(len: i64, space: Interval, others: &[Interval]) -> Interval {
+    let starts = std::iter::once(space.lo).chain(others.iter().map(|i| i.hi));
+    let places = starts.map(|lo| Interval { lo, hi: lo + len }).filter(|i| i.hi <= space.hi);
+    let meets = |i: &Interval| others.iter().filter(|other| !other.meet(*i).is_empty()).count();
+    places.min_by_key(|i| (meets(i), i.lo)).unwrap_or(Interval { lo: space.lo, hi: space.lo + len })
 }
 
 pub(crate) fn has_once(facts: &Facts<'_>, op: OpId) -> bool {

@@ -183,7 +183,7 @@ fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
 
 /// Operators whose result is a list also where it has one element.
 pub(crate) fn gives_list(target: &str) -> bool {
-    const LISTS: [&str; 12] = [
+    const LISTS: [&str; 13] = [
         "split",
         "split_with_sizes",
         "split_copy",
@@ -195,6 +195,7 @@ pub(crate) fn gives_list(target: &str) -> bool {
         "unbind",
         "unbind_copy",
         "meshgrid",
+        "gradient",
         "broadcast_tensors",
     ];
     let name = target.strip_prefix("aten.").and_then(|rest| rest.split('.').next());

@@ -203,6 +203,15 @@ pub struct Op {
     pub no_grad: bool,
 }
 
+/// Operators of which only the first result has a gradient.
+const FIRST_ONLY: [&str; 5] = [
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "native_batch_norm",
+    "native_dropout",
+    "native_layer_norm",
+];
+
 impl Op {
     /// The tensors among the arguments, in order, lists flattened, repeats kept.
     pub fn inputs(&self) -> Vec<TensorId> {
@@ -211,6 +220,13 @@ impl Op {
             collect(arg, &mut found);
         }
         found
+    }
+
+    /// Whether a gradient can flow from an output to the operands. Not from those that autograd only keeps
+    /// or that say how to go on, such as a batch's statistics.
+    pub fn gives_gradient(&self, output: usize) -> bool {
+        let name = self.target.split('.').nth(1).unwrap_or_default();
+        !self.no_grad && self.target != "aten.detach.default" && (output == 0 || !FIRST_ONLY.contains(&name))
     }
 
     pub fn kwarg(&self, name: &str) -> Option<&Arg> {
@@ -303,10 +319,9 @@ impl Graph {
         let mut depends: Vec<bool> = self.tensors.iter().map(Tensor::wants_grad).collect();
         for op in &self.ops {
             let any = op.inputs().iter().any(|t| depends[t.index()]);
-            if any && !op.no_grad && op.target != "aten.detach.default" {
-                for out in op.outputs.iter().flatten() {
-                    depends[out.index()] = self.tensor(*out).dtype.is_float();
-                }
+            for (number, out) in op.outputs.iter().enumerate().filter(|_| any) {
+                let Some(out) = out.filter(|_| op.gives_gradient(number)) else { continue };
+                depends[out.index()] = self.tensor(out).dtype.is_float();
             }
         }
         let mut reached = vec![false; self.tensors.len()];

@@ -3,6 +3,7 @@
 use diag::{Error, Result};
 use graph::{Graph, Source, TensorId};
 use program::{Boundary, Inputs, Output};
+use rules::Analysis;
 
 /// Scalar results leave whole; all results if there is no scalar.
 pub fn loss(graph: &Graph, inputs: Inputs) -> Boundary {
@@ -21,10 +22,34 @@ fn outputs(graph: &Graph, inputs: Inputs, leaves: impl Fn(TensorId) -> bool) -> 
     Boundary { inputs, outputs: graph.outputs.iter().map(output).collect() }
 }
 
+/// For each tensor that needs a gradient, whether one arrives: not from operators of which no part reads
+/// it, since its shape is all that matters.
+pub(crate) fn arriving(
+    graph: &Graph,
+    analysis: &Analysis,
+    boundary: &Boundary,
+    needs_grad: &[bool],
+) -> Vec<bool> {
+    let mut arrives = vec![false; graph.tensors.len()];
+    let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
+    leaving.filter_map(|(tensor, _)| *tensor).for_each(|t| arrives[t.index()] = needs_grad[t.index()]);
+    for (op, rule) in graph.ops.iter().zip(&analysis.rules).rev() {
+        if op.no_grad || !op.outputs.iter().flatten().any(|t| arrives[t.index()]) {
+            continue;
+        }
+        let read = |i: &usize| !rule.as_ref().is_some_and(|rule| rule.inputs[*i].absent);
+        let inputs = op.inputs();
+        for tensor in (0..inputs.len()).filter(read).map(|i| inputs[i]) {
+            arrives[tensor.index()] |= needs_grad[tensor.index()];
+        }
+    }
+    arrives
+}
+
 /// For each tensor, whether it is an input whose gradient the caller gets.
-pub(crate) fn given_back(graph: &Graph, needs_grad: &[bool]) -> Vec<bool> {
+pub(crate) fn given_back(graph: &Graph, arrives: &[bool]) -> Vec<bool> {
     let is_input = |tensor: &graph::Tensor| matches!(tensor.source, Source::Input { .. });
-    graph.tensors.iter().zip(needs_grad).map(|(tensor, needs)| *needs && is_input(tensor)).collect()
+    graph.tensors.iter().zip(arrives).map(|(tensor, arrives)| *arrives && is_input(tensor)).collect()
 }
 
 /// For each operator, whether something that leaves the program or stays in a buffer depends on it.

@@ -45,10 +45,11 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
     let expand::Expanded { graph, analysis, plan, origin } = expand::expand(graph, analysis, plan)?;
     boundary::validate(&graph, boundary)?;
     let needs_grad = boundary.needs_grad(&graph);
-    let given_back = boundary::given_back(&graph, &needs_grad);
+    let arrives = boundary::arriving(&graph, &analysis, boundary, &needs_grad);
+    let given_back = boundary::given_back(&graph, &arrives);
     let order = order::order(&graph, &plan, boundary)?;
     let mut interner = layout::Interner::default();
-    let placements = place::place_all(&graph, &analysis, &plan, &needs_grad, &mut interner);
+    let placements = place::place_all(&graph, &analysis, &plan, &arrives, &mut interner);
     let order = order::parts_together(&graph, &plan, &placements, order);
     let placed = uses::Context {
         graph: &graph,

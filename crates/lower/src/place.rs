@@ -71,22 +71,22 @@ pub fn place_all(
     graph: &Graph,
     analysis: &Analysis,
     plan: &Plan,
-    needs_grad: &[bool],
+    arrives: &[bool],
     interner: &mut Interner,
 ) -> Vec<Rc<Placement>> {
     let mut known: HashMap<Class, Rc<Placement>> = HashMap::new();
     let place = |op: OpId| {
-        let class = class(graph, analysis, plan, needs_grad, op);
+        let class = class(graph, analysis, plan, arrives, op);
         Rc::clone(known.entry(class).or_insert_with_key(|class| Rc::new(place(class, interner))))
     };
     graph.op_ids().map(place).collect()
 }
 
-fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], op: OpId) -> Class {
+fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, arrives: &[bool], op: OpId) -> Class {
     let it = graph.op(op);
     let inputs = it.inputs();
     let rule = analysis.rules[op.index()].as_ref();
-    let gives_grad = !it.no_grad && it.outputs.iter().flatten().any(|t| needs_grad[t.index()]);
+    let gives_grad = !it.no_grad && it.outputs.iter().flatten().any(|t| arrives[t.index()]);
     let outputs = it.outputs.iter().map(|t| t.map_or(vec![], |t| analysis.flat(t)));
     let unread = |i: usize| rule.is_some_and(|r| r.inputs[i].absent);
     let splits_value = plan.op(op).splits.iter().any(|s| s.on == On::Value);
@@ -97,7 +97,7 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, needs_grad: &[bool], o
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
         linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
         grads: (inputs.iter().enumerate())
-            .map(|(i, t)| gives_grad && !unread(i) && needs_grad[t.index()])
+            .map(|(i, t)| gives_grad && !unread(i) && arrives[t.index()])
             .collect(),
         plan: plan.op(op).clone(),
     }

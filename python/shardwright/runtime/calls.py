@@ -79,12 +79,15 @@ def call_saving(
     results = function(*entered)
     values = list(results) if isinstance(results, tuple) else [results]
     saved = Saved(slots, [])
-    for at in _marked_places(values, needs):
-        saved.edges.append(get_gradient_edge(values[at]) if values[at].requires_grad else None)
+    marked = _marked_places(values, leaves, needs)
+    for at in marked:
+        saved.edges.append(get_gradient_edge(values[at]) if _leads_back(values[at], leaves) else None)
         values[at] = values[at].detach().requires_grad_()
     # What needs no gradient must not hold the graph that made it.
-    left = [x.detach() if isinstance(x, Tensor) and x.grad_fn is not None else x for x in values]
-    return (tuple(left) if isinstance(results, tuple) else left[0]), saved
+    for at, x in enumerate(values):
+        if isinstance(x, Tensor) and x.requires_grad and at not in marked:
+            values[at] = x.detach()
+    return (tuple(values) if isinstance(results, tuple) else values[0]), saved
 
 
 def call_forgetting(
@@ -123,10 +126,16 @@ def _cut_places(args: Sequence[Any], leaves: Container[int], needs: Needs | None
     return [at for at in tensors if args[at].requires_grad]
 
 
-def _marked_places(values: Sequence[Any], needs: Needs | None) -> list[int]:
+def _marked_places(values: Sequence[Any], leaves: Container[int], needs: Needs | None) -> list[int]:
     if needs is not None:
         return needs.results
-    return [at for at, x in enumerate(values) if isinstance(x, Tensor) and x.requires_grad]
+    return [at for at, x in enumerate(values) if isinstance(x, Tensor) and _leads_back(x, leaves)]
+
+
+def _leads_back(x: Tensor, leaves: Container[int]) -> bool:
+    """Whether a gradient goes back from a result. A view that was made while gradients were off says that it
+    requires one, as what it views does, and leads nowhere."""
+    return x.requires_grad and (x.grad_fn is not None or id(x) in leaves)
 
 
 def _never(_: Any) -> Tensor:
