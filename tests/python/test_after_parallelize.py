@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import shardwright as sw
-from shardwright.runtime import LocalComm, ParallelModule, run_local
+from shardwright.compiling import compile_model
+from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.runtime.regions import cut
 
 torch.set_num_threads(1)
@@ -253,6 +254,22 @@ def test_ranks_that_change_different_things_are_told() -> None:
 
     text = refused("SW0781", body)
     assert "rank 0: none of these | rank 1: alpha = 7.0" in text
+
+
+def test_a_program_without_its_model_cannot_train_what_was_frozen() -> None:
+    module = Net()
+    module.head.requires_grad_(False)
+    bundle, _ = compile_model(module, BATCHES[0], plan="replicate", devices=1)
+
+    def rank(_: int, comm: LocalComm) -> None:
+        program = load_program(bundle.files, digest=bundle.digest, world=1)
+        model = ParallelModule(program, comm, module.state_dict(), bundle.captured)
+        model(*BATCHES[0])
+        model.head.requires_grad_(True)
+        with pytest.raises(sw.RuntimeFault, match="SW0804"):
+            model(*BATCHES[0])
+
+    run_local(1, rank)
 
 
 # ---- hooks of parameters ---------------------------------------------------------------------------

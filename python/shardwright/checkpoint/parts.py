@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..runtime import Comm, LocalComm, ParallelModule, TorchComm
 from ..runtime.boxes import disjoint
 from ..runtime.local import LocalWorld
+from ..runtime.own_state import parts_are_known
 from ..runtime.regions import Factors, Region, numel, shape_of, whole
 
 
@@ -118,10 +119,12 @@ def _add_shards(parts: Parts, prefix: str, model: ParallelModule) -> None:
 
 def _add_plain(parts: Parts, module: nn.Module) -> None:
     """What is outside of the parallelized modules: whole on every rank."""
-    inside = {name for prefix, model in parts.parallel.items() for name in _state_names(model, prefix)}
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
+    with parts_are_known():
+        inside = {name for prefix, model in parts.parallel.items() for name in _state_names(model, prefix)}
+        state = module.state_dict(keep_vars=True)
+    for name, tensor in state.items():
         if name not in inside and isinstance(tensor, Tensor):
             names.setdefault(id(tensor), []).append(name)
             tensors[id(tensor)] = tensor

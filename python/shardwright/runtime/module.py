@@ -26,7 +26,7 @@ from .held import in_parts
 from .hooks import has_hooks, refuse_hooks_on_parts
 from .outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
 from .overflow_guard import find_overflows_together
-from .own_state import is_divided, refusal
+from .own_state import refusal, require_whole
 from .part_gradients import guard
 from .parts import OutputPart, output_parts
 from .passing import Whole, passed_on, program_runs
@@ -285,11 +285,10 @@ class ParallelModule(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """That of the single-device model, if the plan divides nothing; else it takes `full_state_dict`."""
-        if is_divided(self.program):
-            raise refusal("a state dict")
+        is_whole = require_whole(self.program)
         found = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
-        for tensor in self.program.saved_tensors():
+        for tensor in self.program.saved_tensors() if is_whole else ():
             for name in self.names_of(tensor):
                 found.setdefault(prefix + name, found[prefix + tensor.names[0]])
         return found

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from torch import nn
@@ -11,6 +14,8 @@ from torch.optim import Optimizer
 from ..errors import RuntimeFault
 from .held import elsewhere, split
 from .program import Program
+
+_asking = threading.local()
 
 
 class OwnState(dict[str, Any]):
@@ -21,6 +26,26 @@ class OwnState(dict[str, Any]):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise refusal("the optimizer's state")
+
+
+@contextmanager
+def parts_are_known() -> Iterator[None]:
+    """For who knows that a state dict holds parts, and does not keep it."""
+    before = getattr(_asking, "knows", False)
+    _asking.knows = True
+    try:
+        yield
+    finally:
+        _asking.knows = before
+
+
+def require_whole(program: Program) -> bool:
+    """Refuses a state dict of parts; whether it is the single device's."""
+    if not is_divided(program):
+        return True
+    if getattr(_asking, "knows", False):
+        return False
+    raise refusal("a state dict")
 
 
 def is_divided(program: Program) -> bool:
