@@ -18,7 +18,8 @@ from ..errors import RuntimeFault
 from . import collectives
 from .buckets import Bucket, gradient_dtype, gradient_of
 from .calls import Saved, call_forgetting, call_saving, match
-from .exchange import exchange
+from .exchange import Part, exchange
+from .kinds import require_kind
 from .randomness import Masks
 from .worker import Worker
 
@@ -205,7 +206,12 @@ class Run:
             self._of_shards[shard] = target.clone() if before is None else before + target
 
     def update(self, shard: int, x: Tensor) -> None:
-        self.worker.shards.update(shard, x)
+        worker = self.worker
+        if ("update", shard) not in worker.compared:
+            held = worker.shards.held[shard]
+            require_kind(x, held.tensor, held.region, held.tensor.dtype, worker.role.file)
+            worker.compared.add(("update", shard))
+        worker.shards.update(shard, x)
 
     # Inside.
 
@@ -213,10 +219,21 @@ class Run:
         self, step: int, kind: str, xs: Sequence[Tensor], dtype: torch.dtype | None = None
     ) -> list[Tensor]:
         part = self.worker.part(step)
-        dtype = dtype or (xs[0].dtype if xs else self.worker.exchange_dtype(step))
+        self._compare(step, part, xs, dtype)
+        dtype = dtype or self.worker.exchange_dtype(step)
         self._begin(step, kind, part.bytes_sent(self.comm.rank, dtype.itemsize))
         with torch.no_grad():
             return exchange(self.comm, part, xs, dtype)
+
+    def _compare(self, step: int, part: Part, xs: Sequence[Tensor], dtype: torch.dtype | None) -> None:
+        """Before the first message of an exchange: all ranks must give what the others expect."""
+        worker = self.worker
+        if ("exchange", step) in worker.compared:
+            return
+        tensor = worker.program.tensors[worker.program.exchanges[step].tensor]
+        for x, region in zip(xs, part.sources, strict=True):
+            require_kind(x, tensor, region, dtype or worker.exchange_dtype(step), worker.role.file)
+        worker.compared.add(("exchange", step))
 
     def _sent(self, leaf: Tensor) -> int:
         """The bytes of its gradient in a message."""

@@ -61,6 +61,8 @@ class Worker:
         self.constants = program.constants(comm.rank)
         # Buffers of gradients, kept from step to step.
         self.kept: Kept = {}
+        # Exchanges and updates whose tensors were compared with the graph.
+        self.compared: set[tuple[str, int]] = set()
         self._parts: dict[int, Part] = {}
         comm.prepare(program.groups)
 
