@@ -6,6 +6,7 @@ use rules::{Interval, Reduction};
 use crate::cuts::{extents, gathered, lengths, locate, part_of, same_shape, scattered};
 use crate::fault::Fault;
 use crate::held::Held;
+use crate::region::unify_all;
 use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::sum;
@@ -68,11 +69,18 @@ pub(crate) fn add(cx: &mut Context<'_>, rank: &mut Rank<'_>, from: &[BufId], to:
 /// Parts of one tensor's value or gradient in the same region, as one.
 fn combined(cx: &mut Context<'_>, held: &[Held], reduction: Reduction) -> Result<Option<Held>, Fault> {
     let Some(first) = held.first().copied() else { return Ok(None) };
-    if let Some(other) = held.iter().find(|other| other.of != first.of || other.region != first.region) {
-        let (expected, found) = (cx.text(first), cx.text(*other));
-        return Err(Fault::new("SW0507", "different things are added")
-            .why(format!("expected {expected} everywhere, found {found}")));
+    // What may lie anywhere lies where the others do.
+    let mut region = first.region;
+    for other in held.iter().filter(|other| other.of != first.of || other.region != first.region) {
+        let joined = unify_all(cx.store.region(region), cx.store.region(other.region));
+        let Some(joined) = joined.filter(|_| other.of == first.of) else {
+            let (expected, found) = (cx.text(first), cx.text(*other));
+            return Err(Fault::new("SW0507", "different things are added")
+                .why(format!("expected {expected} everywhere, found {found}")));
+        };
+        region = cx.store.intervals.number(&joined);
     }
+    let first = Held { region, ..first };
     let shares: Vec<ShareId> = held.iter().map(|held| held.share).collect();
     let share = reduced(cx, first, &shares, reduction)?;
     Ok(Some(Held { share, ..first }))
