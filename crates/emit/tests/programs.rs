@@ -3,10 +3,11 @@
 mod common;
 
 use common::{Builder, graph, program, single, stable, text};
-use emit::emit;
+use emit::{emit, read};
 use graph::Graph;
 use program::{Arg, Cut, Exchange, GroupingId, Instr, Leaf, Piece, Program, RankId, Slice, StepId};
 use rules::{Interval, Reduction, Region};
+use serde_json::Value;
 
 const GPT: &str = include_str!("gpt.graph");
 
@@ -201,6 +202,23 @@ fn every_instruction() {
 fn emitting_twice_gives_the_same_bytes() {
     let graph = graph(MIXED);
     assert_eq!(emit(&graph, &mixed(&graph)), emit(&graph, &mixed(&graph)));
+}
+
+#[test]
+fn every_tensor_that_the_runtime_looks_up_is_in_the_tables() {
+    let graph = graph(MIXED);
+    let files = emit(&graph, &mixed(&graph));
+    assert!(read(&graph, &files).is_ok());
+    let at = files.iter().position(|file| file.name == "program.json").expect("it is emitted");
+    let tables: Value = serde_json::from_str(&files[at].text).expect("it is JSON");
+    let count = tables["tensors"].as_array().map_or(0, Vec::len);
+    assert!(count > 4);
+    for entry in 0..count {
+        let (mut fewer, mut without) = (files.clone(), tables.clone());
+        let left_out = without["tensors"].as_array_mut().map(|tensors| tensors.remove(entry));
+        fewer[at].text = without.to_string();
+        assert!(read(&graph, &fewer).is_err(), "{left_out:?}");
+    }
 }
 
 const LAYERS: &str = r#"

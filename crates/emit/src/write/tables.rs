@@ -57,7 +57,7 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
 }
 
 /// Whether what tables say of tensors, of random operators and of what needs a gradient is what the graph
-/// says, and no tensor that a rank holds or is given is left out.
+/// says, and no tensor that the runtime looks up is left out.
 pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
     let tables = Tables::new(graph, program);
     let value = |text: String| serde_json::from_str::<Value>(&text).ok();
@@ -75,17 +75,9 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
     let random: Vec<Value> = graph.op_ids().filter_map(|id| random(graph, id)).filter_map(value).collect();
     let mut roles = program.roles.iter().zip(list("roles"));
     random == list("random")
-        && held(program).all(|id| said.contains(&id))
+        && listed(graph, program).is_subset(&said)
         && roles.all(|(role, entry)| tables.agrees(role, entry))
         && program.exchanges.iter().all(|(step, exchange)| tables.moves_as(step.0, exchange, given))
-}
-
-/// The tensors that ranks hold or are given.
-fn held(program: &Program) -> impl Iterator<Item = TensorId> {
-    program.roles.iter().flat_map(|role| {
-        let shards = role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor);
-        role.body.inputs.iter().map(|input| input.tensor).chain(shards)
-    })
 }
 
 /// The table of every rank that has a role.
@@ -99,7 +91,7 @@ fn by_rank(program: &Program) -> Vec<Option<&Table>> {
     tables
 }
 
-/// The tensors that the tables mention.
+/// The tensors that the tables mention, all of which the runtime looks up.
 fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
     let mut found: BTreeSet<_> = graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
     for role in &program.roles {
