@@ -123,6 +123,14 @@ def differentiate(module: nn.Module, results: Sequence[Tensor]) -> None:
         results[0].backward()
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_results_carry_gradients_where_they_do_in_pytorch(case: Case) -> None:
+    it = prepared(case)
+    results = copy.deepcopy(it.module)(*it.module.inputs)
+    ours = [output is not None and output[2] for output in it.graph.outputs]
+    assert ours == [result.requires_grad for result in results]
+
+
 def split_up(case: Case, graph: Graph, splits: Splits) -> Plan:
     """Splits the operators of a case; a split by value finds partial sums there."""
     parts = 1

@@ -189,3 +189,17 @@ def test_template(target: str, operator: str, python: str, count: int, named: bo
     for a, b in zip(expected, got, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         assert torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+def test_operators_that_give_lists_are_those_whose_signatures_say_so() -> None:
+    """Those of PyTorch's newest version: an older one may lack some."""
+    text = (Path(__file__).parents[2] / "crates/emit/src/templates/lists.rs").read_text()
+    listed = set(re.findall(r'"([\w.]+)"', text))
+    found = set()
+    for schema in torch._C._jit_get_all_schemas():
+        name, overload = schema.name.removeprefix("aten::"), schema.overload_name or "default"
+        lists = [str(value.type) for value in schema.returns] == ["List[Tensor]"]
+        known = hasattr(getattr(torch.ops.aten, name, None), overload)
+        if schema.name.startswith("aten::") and lists and known and not name.startswith("_foreach"):
+            found.add(f"{name}.{overload}")
+    assert found <= listed

@@ -9,6 +9,7 @@
 //! A row is used only where reading its text back gives exactly the same operator; anything else is
 //! written as `torch.ops.aten.name.overload(...)`, which is always right.
 
+mod lists;
 mod matching;
 mod table;
 
@@ -181,23 +182,9 @@ fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
     Expr::Name("ops").attr("call").call(vec![Expr::Str(applied.target), Expr::List(applied.args), kwargs])
 }
 
-/// Operators whose result is a list also where it has one element.
+/// Whether an operator's result is a list also where it has one element. A test compares `LISTS` with
+/// PyTorch's own signatures.
 pub(crate) fn gives_list(target: &str) -> bool {
-    const LISTS: [&str; 13] = [
-        "split",
-        "split_with_sizes",
-        "split_copy",
-        "split_with_sizes_copy",
-        "unsafe_split",
-        "unsafe_chunk",
-        "chunk",
-        "tensor_split",
-        "unbind",
-        "unbind_copy",
-        "meshgrid",
-        "gradient",
-        "broadcast_tensors",
-    ];
-    let name = target.strip_prefix("aten.").and_then(|rest| rest.split('.').next());
-    name.is_some_and(|name| LISTS.contains(&name) || matches!(name, "hsplit" | "vsplit" | "dsplit"))
+    let name = target.strip_prefix("aten.");
+    name.is_some_and(|name| lists::LISTS.contains(&name))
 }

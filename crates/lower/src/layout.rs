@@ -148,8 +148,12 @@ impl Interner {
 
 /// A tensor whole on every rank.
 pub fn everywhere(analysis: &Analysis, tensor: TensorId, world: u32) -> Vec<(RankId, Region)> {
-    let region = Region::whole(&analysis.flat(tensor));
+    let region = whole(analysis, tensor);
     (0..world).map(|r| (RankId(r), region.clone())).collect()
+}
+
+pub fn whole(analysis: &Analysis, tensor: TensorId) -> Region {
+    Region::whole(&analysis.flat(tensor))
 }
 
 /// The local extents of a region, dim by dim and factor by factor.

@@ -11,7 +11,7 @@ use program::{Boundary, Inputs, Output, RankId};
 use rules::{Analysis, Region};
 
 use crate::gradients::is_wanted;
-use crate::layout::{Interner, Layout, LayoutId, Ports, PortsId, everywhere};
+use crate::layout::{Entry, Interner, Layout, LayoutId, Ports, PortsId, everywhere, whole};
 use crate::place::Placement;
 
 graph::id!(
@@ -72,6 +72,12 @@ pub struct Context<'a> {
     /// For each tensor the layout in which its gradient goes to its maker, if that is partial.
     pub wanted: &'a [Option<Layout>],
     pub order: &'a [OpId],
+}
+
+impl Context<'_> {
+    pub fn same_factors(&self, a: TensorId, b: TensorId) -> bool {
+        self.analysis.factors[a.index()] == self.analysis.factors[b.index()]
+    }
 }
 
 pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
@@ -156,10 +162,14 @@ fn read_of<'a>(
 }
 
 /// What each rank holds of a parameter, buffer or constant: what its operators read, as regions that
-/// do not overlap. What nobody reads is held by every rank.
+/// do not overlap. What nobody reads is held by every rank. A buffer whose new value has other factors is
+/// held whole: a region of the one is none of the other.
 fn held(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &Interner) -> Vec<(RankId, Region)> {
     let read = read_of(uses, tensor, interner);
-    let mut places: Vec<(RankId, Region)> = read.map(|(rank, region)| (rank, region.clone())).collect();
+    let all = whole(cx.analysis, tensor);
+    let other = new_value(cx, tensor).is_some_and(|value| !cx.same_factors(tensor, value));
+    let place = |(rank, region): (RankId, &Region)| (rank, if other { all.clone() } else { region.clone() });
+    let mut places: Vec<(RankId, Region)> = read.map(place).collect();
     if places.is_empty() {
         return everywhere(cx.analysis, tensor, cx.plan.devices);
     }
@@ -187,17 +197,20 @@ fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
             |t: &TensorId| matches!(&cx.graph.tensor(*t).source, Source::Buffer { name: n, .. } if n == name);
         let Some(buffer) = cx.graph.tensor_ids().find(is_buffer) else { continue };
         let held = interner.get(uses.written[buffer.index()]).clone();
-        let same_factors = cx.analysis.factors[buffer.index()] == cx.analysis.factors[value.index()];
-        let places: Vec<(RankId, Region)> = if same_factors {
-            held.entries.into_iter().map(|e| (e.rank, e.region)).collect()
-        } else {
-            everywhere(cx.analysis, *value, cx.plan.devices)
-        };
+        let same = cx.same_factors(buffer, *value);
+        let place = |e: Entry| (e.rank, if same { e.region } else { whole(cx.analysis, *value) });
+        let places: Vec<(RankId, Region)> = held.entries.into_iter().map(place).collect();
         let ports = interner.ports(Ports::whole(places));
         uses.of[value.index()].push(UseId::new(uses.all.len()));
         let readers = vec![Reader::Update(number)];
         uses.all.push(Use { tensor: *value, ports, carries_grad: false, readers, direct: false });
     }
+}
+
+/// What a buffer becomes, if the model updates it.
+fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
+    let Source::Buffer { name, .. } = &cx.graph.tensor(tensor).source else { return None };
+    cx.graph.updates.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
 fn is_direct(cx: &Context<'_>, uses: &Uses, index: usize, interner: &Interner) -> bool {

@@ -140,4 +140,41 @@ op %sum: single on 0
 """,
         2,
     ),
+    Mended(
+        "a buffer whose new value has other factors",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b3", normal(8))
+        self.x5 = nn.Parameter(normal(2, 4, 8))
+        self.qv3 = nn.Parameter(normal(2, 4, 8))
+        self.qv0 = nn.Parameter(normal(4, 4))
+
+    def forward(self):
+        b3 = self.b3
+        x5 = self.x5
+        qv3 = self.qv3
+        qv0 = self.qv0
+        v4 = qv0.detach().reshape(-1, 8).mean(0)
+        b3.copy_(v4)
+        v7 = (qv3 * x5).sum()
+        return {"loss": v7}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "replicate"
+devices 2
+op %detach: single on 0
+op %reshape: single on 0
+op %mean: single on 0
+op %mul: single on 0
+op %sum: single on 0
+""",
+        2,
+    ),
 ]

@@ -226,13 +226,16 @@ impl Projector<'_> {
 
     fn update(&mut self, id: UseId, number: usize) {
         let graph = self.global.cx.graph;
-        let name = &graph.updates[number].0;
+        let (name, value) = (&graph.updates[number].0, graph.updates[number].1);
         let ports = self.global.interner.get_ports(self.global.uses.get(id).ports);
         for port in ports.on(self.rank) {
             let region = &ports.entries[port].region;
+            // With other factors, both are whole.
+            let fits =
+                |s: &program::Shard| s.region == *region || !self.global.cx.same_factors(s.tensor, value);
             let is_it = |s: &program::Shard| {
                 matches!(&graph.tensor(s.tensor).source, Source::Buffer { name: n, .. } if n == name)
-                    && s.region == *region
+                    && fits(s)
             };
             if let Some(shard) = self.table.shards.iter().position(is_it) {
                 let from = self.fetch(id, port);
