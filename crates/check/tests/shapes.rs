@@ -254,7 +254,7 @@ ranks 0,1
 constant start 0 5
 shard w %w 0..5,: | 5..9,:
 input i %i :
-call 0 w, i -> x : x = sw.embedding_shard(w, i, start, -1)
+call 0 w, i -> x : x = sw.embedding_shard(w, i, start, -1, 9)
 all_reduce 1 g0 sum x -> x2
 call 2 x2, w -> s : y = aten.linear.default(x2, w) ; s = aten.sum.default(y)
 all_reduce 3 g0 sum s -> t
