@@ -17,7 +17,66 @@ class Known(NamedTuple):
     example: Mended
 
 
-KNOWN: list[Known] = []
+KNOWN: list[Known] = [
+    Known(
+        "gradient: other names",
+        "hinge_embedding_loss",
+        Mended(
+            "zeros for a parameter that has no gradient: only an operand without gradients reads it",
+            """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2, 2))
+        self.p2 = nn.Parameter(normal(2, 2))
+
+    def forward(self):
+        return {"loss": F.hinge_embedding_loss(self.p1, self.p2.sign(), reduction="sum")}
+
+
+def inputs():
+    return ()
+""",
+            """\
+shardwright-plan 1
+name "apart"
+devices 2
+op "*": single on 0
+op %hinge_embedding_loss: replicate 2
+""",
+            2,
+        ),
+    ),
+    Known(
+        "not differentiable with respect to argument 'target'",
+        "soft_margin_loss",
+        Mended(
+            "a constant that comes out of one operator with a parameter",
+            """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(1))
+
+    def forward(self):
+        ones, p = torch.meshgrid(torch.ones((2,), dtype=D), self.p0, indexing="xy")
+        return {"loss": F.soft_margin_loss(p, ones, reduction="sum")}
+
+
+def inputs():
+    return ()
+""",
+            """\
+shardwright-plan 1
+name "apart"
+devices 2
+op "*": single on 0
+op %soft_margin_loss: replicate 2
+""",
+            2,
+        ),
+    ),
+]
 
 
 def is_known(finding: Finding) -> str | None:

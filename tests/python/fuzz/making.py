@@ -45,7 +45,7 @@ def _program(rng: random.Random, seed: str, wanted: Operator) -> Program:
     coarse = (
         any(t.dtype == torch.float32 for t in pool.values.values() if isinstance(t, Tensor)) and pool.single
     )
-    return Program(
+    program = Program(
         seed=seed,
         leaves=tuple(pool.leaves),
         steps=tuple(pool.steps),
@@ -55,7 +55,9 @@ def _program(rng: random.Random, seed: str, wanted: Operator) -> Program:
         random=pool.random,
         outside=rng.random() < 0.3,
         operators=tuple(names),
-    ).pruned()
+    )
+    # Export drops what nothing reads, and with it the numbers that it would have drawn.
+    return program.without_dead() if program.random else program.pruned()
 
 
 def _more(pool: Pool, wanted: Operator | None) -> list[str]:

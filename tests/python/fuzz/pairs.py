@@ -336,8 +336,8 @@ def differences(ours: Result, theirs: Result, coarse: bool, outputs: str) -> lis
             if kind == "loss" and (a.shape != b.shape or a.dtype != b.dtype):
                 found.append(f"result {name}: {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}")
     for name in ours.gradients.keys() - theirs.gradients.keys():
-        # A loss that starts at some results gives the others zeros.
-        if outputs == "all" and not ours.gradients[name].any():
+        # A loss that starts at some results gives the others zeros; what made an input adds a zero.
+        if (outputs == "all" or name.startswith("input ")) and not ours.gradients[name].any():
             del ours.gradients[name]
     return found or equality.differences(ours, theirs, COARSE if coarse else FINE)
 

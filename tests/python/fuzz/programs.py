@@ -72,6 +72,16 @@ class Program:
         names = read | {leaf.text for leaf in self.leaves if leaf.kind == "tied" and leaf.name in read}
         return replace(self, leaves=tuple(leaf for leaf in self.leaves if leaf.name in names))
 
+    def without_dead(self) -> Program:
+        """Without steps whose results nothing reads."""
+        needed = {*self.losses, *self.results}
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if not step.targets or needed.intersection(step.targets):
+                needed.update(step.reads)
+                kept.append(step)
+        return replace(self, steps=tuple(reversed(kept))).pruned()
+
 
 def build(source: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The module and its inputs. Messages show its lines."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .pairs import Finding, Found, Refused, Subject, Unstable, Way, compare, prepare
-from .programs import HEADER, READ, Leaf, Program, Step
+from .programs import HEADER, READ, Leaf, Program
 
 SEEDS = 24
 """Random plans that are tried of a smaller program, whose operators have other names."""
@@ -93,7 +93,7 @@ def _fitting(text: str, subject: Subject) -> str:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    live = _without_dead(program)
+    live = program.without_dead()
     if len(live.steps) < len(program.steps):
         yield live
     for at in range(len(program.losses)):
@@ -108,16 +108,6 @@ def _smaller(program: Program) -> Iterator[Program]:
         yield from _without_step(program, at, values)
     yield from _simpler_leaves(program, values)
     yield from _smaller_sizes(program)
-
-
-def _without_dead(program: Program) -> Program:
-    needed = {*program.losses, *program.results}
-    kept: list[Step] = []
-    for step in reversed(program.steps):
-        if not step.targets or needed.intersection(step.targets):
-            needed.update(step.reads)
-            kept.append(step)
-    return replace(program, steps=tuple(reversed(kept))).pruned()
 
 
 def _without_step(program: Program, at: int, values: dict[str, Any]) -> Iterator[Program]:

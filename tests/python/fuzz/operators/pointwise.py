@@ -160,7 +160,7 @@ def integer_to_float(p: Pool) -> None:
 def exact_float32(p: Pool) -> None:
     """Small whole numbers in float32: exact in any order, beside float64."""
     a = p.float()
-    small = p.leaf(p.narrowed(tuple(a.t.shape)), "small", kind="input")
+    small = p.data(f"small({', '.join(map(str, p.narrowed(tuple(a.t.shape))))})")
     p.step(p.rng.choice(["{} * {}", "{} + {}", "{} - {}.sum()"]).format(a, small))
 
 
