@@ -234,11 +234,11 @@ impl<'g> Facts<'g> {
             self.depends[id.index()] = self.graph.tensor(id).wants_grad();
         }
         for id in self.graph.op_ids().filter(|id| self.canon[id.index()] == *id) {
-            let any = self.ops[id.index()].values().any(|(_, t)| self.depends[t.index()]);
             for (number, out) in self.ops[id.index()].outputs.iter().enumerate() {
-                let Some(out) = *out else { continue };
-                let float = self.graph.tensor(out).dtype.is_float();
-                self.depends[out.index()] = any && float && self.graph.op(id).gives_gradient(number);
+                let Some(out) = out.filter(|out| self.graph.tensor(*out).dtype.is_float()) else { continue };
+                let mut given = self.ops[id.index()].values().filter(|(_, t)| self.depends[t.index()]);
+                let op = self.graph.op(id);
+                self.depends[out.index()] = given.any(|(input, _)| op.gives_gradient(number, input));
             }
         }
         for (out, _) in self.graph.outputs.iter().zip(seeded).filter(|(_, seeded)| **seeded) {
@@ -249,10 +249,18 @@ impl<'g> Facts<'g> {
             if self.canon[id.index()] != id || !self.ends_reached(id) {
                 continue;
             }
-            for (_, input) in self.ops[id.index()].values() {
-                self.reached[input.index()] |= self.depends[input.index()];
+            let values: Vec<(usize, TensorId)> = self.ops[id.index()].values().collect();
+            for (position, input) in values {
+                self.reached[input.index()] |= self.depends[input.index()] && self.is_asked(id, position);
             }
         }
+    }
+
+    /// Whether a gradient that arrives at an operator goes on to this operand.
+    fn is_asked(&self, id: OpId, input: usize) -> bool {
+        let outputs = self.ops[id.index()].outputs.iter().enumerate();
+        let mut arrives = outputs.filter(|(_, out)| out.is_some_and(|out| self.reached[out.index()]));
+        arrives.any(|(output, _)| self.graph.op(id).gives_gradient(output, input))
     }
 
     fn ends_reached(&self, id: OpId) -> bool {
@@ -266,7 +274,7 @@ impl<'g> Facts<'g> {
             }
             let values: Vec<(usize, TensorId)> = self.ops[id.index()].values().collect();
             for (position, tensor) in values {
-                if self.depends[tensor.index()] {
+                if self.depends[tensor.index()] && self.is_asked(id, position) {
                     let number = self.add_use(tensor, Use::Operand { op: id, position });
                     self.ops[id.index()].uses[position] = Some(number);
                 }

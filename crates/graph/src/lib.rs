@@ -23,6 +23,7 @@
 //! update "bn.running_mean" %add
 //! ```
 
+mod gradients;
 pub mod text;
 
 use std::fmt;
@@ -203,15 +204,6 @@ pub struct Op {
     pub no_grad: bool,
 }
 
-/// Operators of which only the first result has a gradient.
-const FIRST_ONLY: [&str; 5] = [
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional",
-    "native_batch_norm",
-    "native_dropout",
-    "native_layer_norm",
-];
-
 impl Op {
     /// The tensors among the arguments, in order, lists flattened, repeats kept.
     pub fn inputs(&self) -> Vec<TensorId> {
@@ -220,13 +212,6 @@ impl Op {
             collect(arg, &mut found);
         }
         found
-    }
-
-    /// Whether a gradient can flow from an output to the operands. Not from those that autograd only keeps
-    /// or that say how to go on, such as a batch's statistics.
-    pub fn gives_gradient(&self, output: usize) -> bool {
-        let name = self.target.split('.').nth(1).unwrap_or_default();
-        !self.no_grad && self.target != "aten.detach.default" && (output == 0 || !FIRST_ONLY.contains(&name))
     }
 
     pub fn kwarg(&self, name: &str) -> Option<&Arg> {
@@ -318,10 +303,11 @@ impl Graph {
     pub fn needs_grad_of(&self, leaves: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut depends: Vec<bool> = self.tensors.iter().map(Tensor::wants_grad).collect();
         for op in &self.ops {
-            let any = op.inputs().iter().any(|t| depends[t.index()]);
-            for (number, out) in op.outputs.iter().enumerate().filter(|_| any) {
-                let Some(out) = out.filter(|_| op.gives_gradient(number)) else { continue };
-                depends[out.index()] = self.tensor(out).dtype.is_float();
+            let inputs = op.inputs();
+            for (number, out) in op.outputs.iter().enumerate() {
+                let Some(out) = out.filter(|out| self.tensor(*out).dtype.is_float()) else { continue };
+                let from = |(at, t): (usize, &TensorId)| depends[t.index()] && op.gives_gradient(number, at);
+                depends[out.index()] = inputs.iter().enumerate().any(from);
             }
         }
         let mut reached = vec![false; self.tensors.len()];
@@ -330,11 +316,9 @@ impl Graph {
             reached[out.index()] = depends[out.index()];
         }
         for op in self.ops.iter().rev() {
-            if op.no_grad || !op.outputs.iter().flatten().any(|t| reached[t.index()]) {
-                continue;
-            }
-            for input in op.inputs() {
-                reached[input.index()] |= depends[input.index()];
+            for (at, input) in op.inputs().into_iter().enumerate() {
+                let needs = depends[input.index()] && op.passes_on(|out| reached[out.index()], at);
+                reached[input.index()] |= needs;
             }
         }
         reached

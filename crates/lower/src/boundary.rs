@@ -34,13 +34,11 @@ pub(crate) fn arriving(
     let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
     leaving.filter_map(|(tensor, _)| *tensor).for_each(|t| arrives[t.index()] = needs_grad[t.index()]);
     for (op, rule) in graph.ops.iter().zip(&analysis.rules).rev() {
-        if op.no_grad || !op.outputs.iter().flatten().any(|t| arrives[t.index()]) {
-            continue;
-        }
         let read = |i: &usize| !rule.as_ref().is_some_and(|rule| rule.inputs[*i].absent);
         let inputs = op.inputs();
-        for tensor in (0..inputs.len()).filter(read).map(|i| inputs[i]) {
-            arrives[tensor.index()] |= needs_grad[tensor.index()];
+        for at in (0..inputs.len()).filter(read) {
+            let tensor = inputs[at].index();
+            arrives[tensor] |= needs_grad[tensor] && op.passes_on(|out| arrives[out.index()], at);
         }
     }
     arrives

@@ -86,7 +86,7 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, arrives: &[bool], op: 
     let it = graph.op(op);
     let inputs = it.inputs();
     let rule = analysis.rules[op.index()].as_ref();
-    let gives_grad = !it.no_grad && it.outputs.iter().flatten().any(|t| arrives[t.index()]);
+    let asked = |i: usize| it.passes_on(|out| arrives[out.index()], i);
     let outputs = it.outputs.iter().map(|t| t.map_or(vec![], |t| analysis.flat(t)));
     let unread = |i: usize| rule.is_some_and(|r| r.inputs[i].absent);
     let splits_value = plan.op(op).splits.iter().any(|s| s.on == On::Value);
@@ -97,7 +97,7 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, arrives: &[bool], op: 
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
         linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
         grads: (inputs.iter().enumerate())
-            .map(|(i, t)| gives_grad && !unread(i) && arrives[t.index()])
+            .map(|(i, t)| !unread(i) && arrives[t.index()] && asked(i))
             .collect(),
         plan: plan.op(op).clone(),
     }

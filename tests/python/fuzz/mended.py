@@ -177,4 +177,29 @@ op %sum: single on 0
 """,
         2,
     ),
+    Mended(
+        "a constant that comes out of one operator with a parameter",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(1))
+
+    def forward(self):
+        ones, p = torch.meshgrid(torch.ones((2,), dtype=D), self.p0, indexing="xy")
+        return {"loss": F.soft_margin_loss(p, ones, reduction="sum")}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "apart"
+devices 2
+op "*": single on 0
+op %soft_margin_loss: replicate 2
+""",
+        2,
+    ),
 ]

@@ -272,6 +272,8 @@ def _train(
     ]
     for name, grad in inputs.items():
         part = parts[int(name.split()[1])]
+        if model.inputs == "local" and part is None:
+            continue
         region = part.region if part else [(0, size) for size in grad.shape]
         held.append(
             Held(name, "input", part.factors if part else [[size] for size in grad.shape], region, grad, grad)
@@ -293,7 +295,7 @@ def _given(
     if model.inputs == "global":
         return equality.fresh(args)
     cuts = [
-        (x.new_zeros(0) if part is None else part.of(x).detach()).clone().requires_grad_(x.requires_grad)
+        (x if part is None else part.of(x)).detach().clone().requires_grad_(x.requires_grad)
         for x, part in zip(args, parts, strict=True)
     ]
     return tuple(cuts)

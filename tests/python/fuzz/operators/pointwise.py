@@ -174,7 +174,9 @@ def rounded_float32(p: Pool) -> None:
 
 @operator("pointwise")
 def float32_back(p: Pool) -> None:
-    a = p.any(lambda t: t.dtype == torch.float32)
+    if not p.single:
+        raise Unfit
+    a = p.step(f"{p.float()}.float()")
     p.step(p.rng.choice(["{}.double()", "{} * 0.5", "{} + {}"]).format(a, p.beside(tuple(a.t.shape))))
 
 
