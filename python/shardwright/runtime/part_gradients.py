@@ -44,9 +44,10 @@ class PartGradient(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeFault(
             "SW0800",
-            "this rank's part of a gradient cannot be saved",
-            why="it is not the single-device model's",
-            fix="save the training run with `sw.save(model, optimizer, path)`",
+            "this rank's part of a gradient is saved, or handed to another process",
+            why="the plan divides the parameter; under the model's name the part would be read as the whole",
+            fix="save the training run with `sw.save(model, optimizer, path)`;"
+            " `grad.as_subclass(torch.Tensor)` is the part as a plain tensor, for who knows what it is",
         )
 
 
