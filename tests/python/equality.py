@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.optimizer import optimizer
+from shardwright.runtime.part_gradients import plain
 
 STEPS = 3
 
@@ -117,7 +118,7 @@ def train(
         if step == 0:
             for at, shard in enumerate(model.shards.held):
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
-                gradients[at] = None if grad is None else grad.clone()
+                gradients[at] = None if grad is None else plain(grad).clone()
             inputs = {name: grad.clone() for name, grad in of_inputs(args).items()}
         adamw.step()
     held = [
