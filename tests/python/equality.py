@@ -121,7 +121,17 @@ def train(
                 gradients[at] = None if grad is None else plain(grad).clone()
             inputs = {name: grad.clone() for name, grad in of_inputs(args).items()}
         adamw.step()
-    held = [
+    held = held_by(model, gradients)
+    for name, grad in inputs.items():
+        # Every rank gets the whole gradient.
+        region, factors = [(0, size) for size in grad.shape], [[size] for size in grad.shape]
+        held.append(Held(name, "input", factors, region, grad, grad))
+    return losses, held
+
+
+def held_by(model: ParallelModule, gradients: Mapping[int, Tensor | None]) -> list[Held]:
+    """The shards of a rank as they are now, with gradients by their number."""
+    return [
         Held(
             shard.tensor.names[0],
             shard.tensor.kind,
@@ -132,11 +142,6 @@ def train(
         )
         for at, shard in enumerate(model.shards.held)
     ]
-    for name, grad in inputs.items():
-        # Every rank gets the whole gradient.
-        region, factors = [(0, size) for size in grad.shape], [[size] for size in grad.shape]
-        held.append(Held(name, "input", factors, region, grad, grad))
-    return losses, held
 
 
 def run(

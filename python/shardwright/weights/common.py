@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import ShardwrightError
 from ..runtime import Comm
-from ..runtime.agreement import BITS, number_of
+from ..runtime.agreement import number_of
 from ..runtime.program import Program, TensorInfo
 from ..runtime.regions import whole
 from ..runtime.shards import Parts, own_copy
@@ -61,7 +61,7 @@ def same_everywhere(comm: Comm, marks: Sequence[int]) -> bool:
     """Whether all ranks have the same marks. All ranks call this."""
     if comm.world == 1:
         return True
-    mine = number_of(repr(marks).encode()) % (1 << BITS)
+    mine = number_of(repr(marks).encode())
     # The sum alone could be right on one rank by chance, and all have to decide alike.
     squares = [mine, (mine % (1 << 20)) ** 2]
     return comm.tally(squares) == [comm.world * number for number in squares]

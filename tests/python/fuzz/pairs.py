@@ -259,17 +259,7 @@ def _train(
             inputs = {name: grad.clone() for name, grad in equality.of_inputs(args).items()}
         if sgd:
             sgd.step()
-    held = [
-        Held(
-            s.tensor.names[0],
-            s.tensor.kind,
-            s.tensor.factors,
-            s.region,
-            s.data.detach().clone(),
-            gradients[at],
-        )
-        for at, s in enumerate(model.shards.held)
-    ]
+    held = equality.held_by(model, gradients)
     for name, grad in inputs.items():
         part = parts[int(name.split()[1])]
         if model.inputs == "local" and part is None:
