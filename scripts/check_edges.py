@@ -20,12 +20,13 @@ ALLOWED = {
     "graph": "diag",
     "rules": "diag graph",
     "plan": "diag graph rules",
+    "layout": "diag graph rules plan",
     "program": "diag graph rules",
-    "lower": "diag graph rules plan program",
+    "lower": "diag graph rules plan layout program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
-    "compiler": "diag graph rules plan program lower check emit",
-    "py": "diag graph rules plan program lower check emit compiler",
+    "compiler": "diag graph rules plan layout program lower check emit",
+    "py": "diag graph rules plan layout program lower check emit compiler",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}
