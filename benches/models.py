@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from hf import BATCH, MODELS
 from tables import Table, size_of, time_of
-from usual import BATCH, MODELS
 
 from shardwright import Graph, Plan
 from shardwright._core import Compiled, compile

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from breakdown import Clock, instrumented
-from hf import Batch, llama
+from hf import Batch, sized_llama
 from measure import assert_close, interleaved, pin, ratio, stored
 from tables import Table, ratio_of, time_of
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ def measure_all(rank: int, pairs: int) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def model_and_batch() -> tuple[nn.Module, Batch]:
-    return llama(6, 384, 6, 1024, 8192, BATCH, LENGTH)
+    return sized_llama(6, 384, 6, 1024, 8192, BATCH, LENGTH)
 
 
 def compare(

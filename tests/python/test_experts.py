@@ -12,7 +12,6 @@ from torch import Tensor
 
 import equality
 import zoo
-import zoo_b
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
@@ -25,14 +24,14 @@ OPERATOR = "shardwright.expert_linear.default"
 
 @functools.cache
 def captured_mixtral() -> tuple[zoo.Model, Captured]:
-    model = zoo_b.mixtral()
+    model = zoo.mixtral()
     with zoo.widened():
         return model, capture(*model)
 
 
 @pytest.mark.parametrize("way", ["eager", "grouped_mm", "batched_mm"])
 def test_any_way_of_computing_experts_is_captured_alike(way: str) -> None:
-    module, args, kwargs = zoo_b.mixtral(way)
+    module, args, kwargs = zoo.mixtral(way)
     config: Any = module.config
     # `grouped_mm` has no float64.
     with zoo.widened() if way != "grouped_mm" else nullcontext():

@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import zoo
-import zoo_b
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
@@ -118,7 +117,7 @@ EXPERTS = {
 
 @pytest.mark.parametrize(("plan", "devices"), [("megatron", 2), ("coshard:4", 2), ("data:2 x megatron:2", 4)])
 def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int) -> None:
-    module, args, kwargs = zoo_b.mixtral(layers=1)
+    module, args, kwargs = zoo.mixtral(layers=1)
     with zoo.widened():
         graph = Graph(capture(module, args, kwargs).graph_text)
     compiled = compile(Plan.named(graph, plan, devices))
@@ -128,7 +127,7 @@ def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int
 
 
 def test_bytes_of_the_experts_do_not_grow_with_how_many_are_chosen() -> None:
-    module, args, kwargs = zoo_b.mixtral(layers=1)
+    module, args, kwargs = zoo.mixtral(layers=1)
     with zoo.widened():
         graph = Graph(capture(module, args, kwargs).graph_text)
     found = compile(Plan.named(graph, "megatron", 2)).bytes[0]

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import zoo
-import zoo_b
 from shardwright.capture import capture
 from shardwright.errors import CaptureError
 
 torch.set_num_threads(1)
 
-MODELS: dict[str, Any] = {"llama": zoo.llama, "t5": zoo_b.t5, "whisper": zoo_b.whisper}
+MODELS: dict[str, Any] = {"llama": zoo.llama, "t5": zoo.t5, "whisper": zoo.whisper}
 SAID = "the model is captured with `use_cache` off: there is no cache of keys and values"
 
 
