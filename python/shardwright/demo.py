@@ -107,7 +107,7 @@ def parallel(rank: int, plan: str, folder: str) -> tuple[list[float], list[str]]
         adamw.zero_grad()
         assert loss is not None
         losses.append(loss.item())
-    return losses, [f"{kind}" for _, kind, *_ in model.issued]
+    return losses, [kind for kind, _, _ in model.issued]
 
 
 def main(devices: int = 4, plan: str = "data:2 x megatron:2", folder: str | None = None) -> int:

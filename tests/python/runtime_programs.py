@@ -48,9 +48,9 @@ class Tables:
     def __init__(self, world: int, **others: Any):
         self.regions: list[Any] = []
         self.json: dict[str, Any] = {
-            "format": 1, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 2, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
-            "tensors": [], "roles": [], "ranks": [], "exchanges": {}, "random": [], **others,
+            "tensors": [], "roles": [], "ranks": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip
 
     def region(self, *intervals: tuple[int, int]) -> int:
@@ -123,16 +123,14 @@ class Tables:
             },
         })  # fmt: skip
 
-    def exchange(
-        self, step: int, tensor: int, sources: Any, targets: Any, pieces: Any, op: str = "sum"
-    ) -> None:
-        self.json["exchanges"][str(step)] = {
+    def exchange(self, tensor: int, sources: Any, targets: Any, pieces: Any, op: str = "sum") -> None:
+        self.json["exchanges"].append({
             "tensor": tensor,
             "op": op,
             "sources": [[rank, self.region(*region)] for rank, region in sources],
             "targets": [[rank, self.region(*region)] for rank, region in targets],
             "pieces": [[source, target, self.region(*region)] for source, target, region in pieces],
-        }
+        })  # fmt: skip
 
     def files(self, **sources: str) -> dict[str, str]:
         texts = {f"{name}.py": HEADER + text for name, text in sources.items()}
@@ -168,13 +166,13 @@ def error(p, y, t):
 
 def forward(run, p, rank, x, t):
     y = run.call(0, hidden, p, x, recompute=RECOMPUTE)
-    y_1 = run.all_reduce(1, y, 0)
-    loss = run.call(2, error, p, y_1, t)
+    y_1 = run.all_reduce(y, 0)
+    loss = run.call(1, error, p, y_1, t)
     return (loss,)
 
 
 def backward(run, p, rank, g_loss):
-    g_y = run.grad(2, g_loss)
+    g_y = run.grad(1, g_loss)
     run.grad(0, g_y)
 """
 
@@ -201,14 +199,14 @@ def error(p, x, t):
 
 def forward(run, p, rank, x, t):
     part = run.call(0, error, p, x, t, recompute=RECOMPUTE)
-    loss = run.all_reduce(1, part, 0)
+    loss = run.all_reduce(part, 0)
     return (loss,)
 
 
 def backward(run, p, rank, g_loss):
     run.grad(0, g_loss)
-    run.reduce_gradients(2, 0, [p.down.weight, p.down.bias])
-    run.reduce_gradients(3, 0, [p.up.weight, p.up.bias])
+    run.reduce_gradients(0, [p.down.weight, p.down.bias])
+    run.reduce_gradients(0, [p.up.weight, p.up.bias])
 """
 
 
@@ -241,13 +239,13 @@ def hidden(p, x):
 
 def forward(run, p, rank, x):
     h = run.call(0, hidden, p, x)
-    run.exchange(1, h)
-    loss = run.exchange(3)
+    run.exchange(0, h)
+    loss = run.exchange(1)
     return (loss,)
 
 
 def backward(run, p, rank):
-    g_h = run.exchange(4)
+    g_h = run.exchange(2)
     run.grad(0, g_h)
 """
 
@@ -258,15 +256,15 @@ def error(p, h, t):
 
 
 def forward(run, p, rank, t):
-    h = run.exchange(1)
-    loss = run.call(2, error, p, h, t)
-    run.exchange(3, loss)
+    h = run.exchange(0)
+    loss = run.call(0, error, p, h, t)
+    run.exchange(1, loss)
     return (loss,)
 
 
 def backward(run, p, rank, g_loss):
-    g_h = run.grad(2, g_loss)
-    run.exchange(4, g_h)
+    g_h = run.grad(0, g_loss)
+    run.exchange(2, g_h)
 """
 
 
@@ -279,9 +277,9 @@ def pipeline(size: int = 5) -> dict[str, str]:
     tables.rank([(2, [(0, 6), (0, 4)]), (3, [(0, 6)])], [[(0, size), (0, 4)]])
     tables.rank([(4, [(0, 3), (0, 6)]), (5, [(0, 3)])], [[(0, size), (0, 3)]])
     h = [(0, size), (0, 6)]
-    tables.exchange(1, 6, [(0, h)], [(1, h)], [(0, 0, h)])
-    tables.exchange(3, 9, [(1, [])], [(0, [])], [(0, 0, [])])
-    tables.exchange(4, 6, [(1, h)], [(0, h)], [(0, 0, h)])
+    tables.exchange(6, [(0, h)], [(1, h)], [(0, 0, h)])
+    tables.exchange(9, [(1, [])], [(0, [])], [(0, 0, [])])
+    tables.exchange(6, [(1, h)], [(0, h)], [(0, 0, h)])
     return tables.files(first=FIRST_STAGE, second=SECOND_STAGE)
 
 
@@ -301,19 +299,19 @@ def gather(p):
 
 def forward(run, p, rank, x, t):
     own = run.call(0, gather, p)
-    w = run.all_gather(1, own, 0, 1, [3, 1], [[6], [4]])
-    part = run.call(2, error, p, w, x, t)
-    loss = run.all_reduce(3, part, 0)
+    w = run.all_gather(own, 0, 1, [3, 1], [[6], [4]])
+    part = run.call(1, error, p, w, x, t)
+    loss = run.all_reduce(part, 0)
     return (loss,)
 
 
 def backward(run, p, rank, g_loss):
-    g_w = run.grad(2, g_loss)
-    g_own = run.reduce_scatter(4, g_w, 0, 1, [3, 1], [[6], [4]])
+    g_w = run.grad(1, g_loss)
+    g_own = run.reduce_scatter(g_w, 0, 1, [3, 1], [[6], [4]])
     run.grad(0, g_own)
-    run.exchange_gradients(5, [p.up.bias], [1])
-    run.reduce_gradients(6, 0, [p.down.weight, p.down.bias])
-    run.reduce_gradients(7, 0, [p.down.weight__1])
+    run.exchange_gradients(0, [p.up.bias], [1])
+    run.reduce_gradients(0, [p.down.weight, p.down.bias])
+    run.reduce_gradients(0, [p.down.weight__1])
 """
 
 
@@ -334,5 +332,5 @@ def zero(size: int = 5) -> dict[str, str]:
         tables.rank(shards, [[rows, (0, 4)], [rows, (0, 3)]], leaves)
     both = [(0, bias), (1, bias)]
     pieces = [(0, 0, bias), (1, 0, bias), (0, 1, bias), (1, 1, bias)]
-    tables.exchange(5, 3, both, both, pieces)
+    tables.exchange(3, both, both, pieces)
     return tables.files(all=ZERO.replace("COUNT", str(size * 3)))

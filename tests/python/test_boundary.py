@@ -414,9 +414,9 @@ def test_a_step_of_training_makes_only_the_loss_whole() -> None:
         model = on(comm)
         with torch.no_grad():
             model(*args)
-        asked = [kind for _, kind, _ in model.issued]
+        asked = [kind for kind, _, _ in model.issued]
         loss = model.train_step(args)
-        return gradients(model) | {"loss": loss}, asked, [kind for _, kind, _ in model.issued]
+        return gradients(model) | {"loss": loss}, asked, [kind for kind, _, _ in model.issued]
 
     for found, asked, stepped in run_local(2, rank):
         assert_same(found, expected)

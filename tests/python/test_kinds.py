@@ -47,7 +47,7 @@ def _buffer(model: ParallelModule) -> Any:
 
 
 def _exchanged(model: ParallelModule) -> Any:
-    forward = [step for step, kind, _ in model.issued if kind == "exchange"]
+    forward = [number for kind, number, _ in model.issued if kind == "exchange"]
     return model.program.tensors[model.program.exchanges[forward[0]].tensor]
 
 

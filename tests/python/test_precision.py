@@ -158,7 +158,7 @@ def test_gradients_are_reduced_in_their_own_dtype(reduce: torch.dtype, expected:
     for grad, issued in on_ranks(Scale(), (ROWS,), "data", 4, precision, body):
         assert grad.dtype == FP32
         assert grad.tolist() == [expected] * 4
-        sizes = [size for _, kind, size in issued if kind == "reduce_gradients"]
+        sizes = [size for kind, _, size in issued if kind == "reduce_gradients"]
         assert sizes == [4 * reduce.itemsize]
 
 

@@ -91,13 +91,13 @@ def test_equal_to_the_single_device(name: str, tmp_path: Path) -> None:
     for at, (bundle, made) in enumerate(compiled):
         assert_equal(assemble([found[at][0] for found in ranks]), expected, f"{name}, {bundle.plan}")
         for rank, found in enumerate(ranks):
-            issued = [(step, kind) for step, kind, _ in found[at][1]]
+            issued = [(kind, number) for kind, number, _ in found[at][1]]
             assert issued == _listed(bundle, rank), f"{name}, {bundle.plan}, rank {rank}"
-            assert Counter(kind for _, kind in issued) == _counted(made, rank)
+            assert Counter(kind for kind, _ in issued) == _counted(made, rank)
 
 
-def _listed(bundle: Bundle, rank: int) -> list[tuple[int, str]]:
-    """What the emitted code of a rank says that it communicates: step and kind, in order."""
+def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
+    """What the emitted code of a rank says that it communicates: kind, and grouping or table, in order."""
     role = load_program(bundle.files).role(rank)
     functions = {
         node.name: node
@@ -110,8 +110,9 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[int, str]]:
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
                 kind = ast.unparse(node.func).removeprefix("run.")
                 if kind not in ("call", "grad", "update"):
-                    found.append((int(ast.unparse(node.args[0])), kind))
-    return sorted(found)
+                    place = 0 if "exchange" in kind or kind == "reduce_gradients" else 1
+                    found.append((kind, int(ast.unparse(node.args[place]))))
+    return found
 
 
 def _counted(made: Compiled, rank: int) -> Counter[str]:

@@ -40,7 +40,7 @@ def test_the_bytes_of_a_step_are_those_that_are_issued(name: str, plan: Any) -> 
         losses = equality.scalars(model(*args))
         torch.stack(losses).sum().backward()
         issued: Counter[str] = Counter()
-        for _, kind, size in model.issued:
+        for kind, _, size in model.issued:
             issued[kind] += size
         held = sum(shard.data.nbytes for shard in model.shards.held)
         return issued, held, sum(p.nbytes for p in model.parameters() if p.requires_grad)

@@ -167,7 +167,7 @@ def test_micro_batches_of_several_shapes_are_reduced_once_each() -> None:
 
     def parallel(model: ParallelModule) -> tuple[Tensor, dict[str, Tensor], int]:
         loss = model.train_step(batches)
-        reduced = [step for step, kind, _ in model.issued if kind == "reduce_gradients"]
+        reduced = [kind for kind, _, _ in model.issued if kind == "reduce_gradients"]
         held = {s.tensor.names[0]: s.data.grad for s in model.shards.held if s.tensor.kind == "param"}
         return loss, held, len(reduced)
 

@@ -59,7 +59,7 @@ fn after_update(cx: &mut Context<'_>, rank: &Rank<'_>, call: &Call) {
 }
 
 pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
-    let Some((index, call)) = cx.codes[rank.role].call(grad.step.0) else { return };
+    let Some((index, call)) = cx.codes[rank.role].call(grad.call) else { return };
     let mut sums = std::mem::take(&mut cx.sums);
     sums.clear(rank.bufs.len());
     let done = match follow(cx, rank, (index, call, grad), &mut sums) {

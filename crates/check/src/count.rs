@@ -2,38 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use program::{Instr, LeafId, RankId, StepId};
+use program::{Collective, ExchangeId, Instr, LeafId, RankId};
 use rules::Interval;
 
 use crate::state::{Context, LeafState, Rank};
 
-/// The phase and name under which a communication is counted.
-fn what(rank: &Rank<'_>, instr: &Instr) -> Option<(&'static str, &'static str)> {
-    let phase = if rank.next < rank.body.forward.len() { "forward" } else { "backward" };
-    let kind = match instr {
-        Instr::AllReduce { .. } => "all_reduce",
-        Instr::AllGather { .. } => "all_gather",
-        Instr::ReduceScatter { .. } => "reduce_scatter",
-        Instr::AllToAll { .. } => "all_to_all",
-        Instr::Exchange { .. } => "exchange",
-        Instr::ReduceGradients { .. } => "reduce_gradients",
-        Instr::ExchangeGradients { .. } => "exchange_gradients",
-        _ => return None,
-    };
-    Some((phase, kind))
-}
-
 /// Counts a communication that these ranks are at.
-pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize], step: StepId) {
-    let sent = sent(cx, step);
+pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize]) {
+    let at = |rank: &Rank<'_>| cx.codes[rank.role].instrs[rank.next];
+    let sent = at(&ranks[members[0]]).exchange().map(|id| sent(cx, id)).unwrap_or_default();
+    let mut found = vec![];
     for &member in members {
         let rank = &ranks[member];
-        let instr = cx.codes[rank.role].instrs[rank.next];
+        let instr = at(rank);
         let given = match instr {
-            Instr::AllReduce { from, .. }
-            | Instr::AllGather { from, .. }
-            | Instr::ReduceScatter { from, .. }
-            | Instr::AllToAll { from, .. } => {
+            Instr::Collective(Collective { from, .. }) => {
                 rank.held(*from).map_or(0, |held| bytes(cx, held.of.tensor, cx.store.region(held.region)))
             }
             Instr::ReduceGradients { leaves, .. } => {
@@ -43,16 +26,18 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize],
             }
             _ => sent.get(&rank.id).copied().unwrap_or(0),
         };
-        if let Some(what) = what(rank, instr) {
-            cx.tally.bytes(rank.id, what, given);
-        }
+        let phase = if rank.next < rank.body.forward.len() { "forward" } else { "backward" };
+        found.push((rank.id, (phase, instr.kind().name()), given));
+    }
+    for (rank, what, given) in found {
+        cx.tally.bytes(rank, what, given);
     }
 }
 
 /// What each rank sends to others in an exchange.
-fn sent(cx: &Context<'_>, step: StepId) -> BTreeMap<RankId, i64> {
+fn sent(cx: &Context<'_>, id: ExchangeId) -> BTreeMap<RankId, i64> {
     let mut sent = BTreeMap::new();
-    let Some(table) = cx.program.exchanges.get(&step) else { return sent };
+    let table = &cx.program.exchanges[id.index()];
     for piece in &table.pieces {
         let ends = (table.sources.get(piece.from), table.targets.get(piece.to));
         match ends {

@@ -1,6 +1,6 @@
 //! Exact transfers, region by region.
 
-use program::{Exchange, LeafId, Piece, RankId, StepId};
+use program::{Exchange, ExchangeId, LeafId, Piece, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
@@ -28,13 +28,10 @@ impl Own {
     }
 }
 
-/// The table of a step, if it is one that can be followed.
-pub(crate) fn table<'a>(cx: &Context<'a>, step: StepId) -> Result<&'a Exchange, Fault> {
-    let program = cx.program;
-    let Some(exchange) = program.exchanges.get(&step) else {
-        return Err(Fault::new("SW0502", format!("the exchange of step {} has no table", step.0)));
-    };
-    let bad = |what: &str| Err(Fault::new("SW0502", format!("the exchange of step {} {what}", step.0)));
+/// A table, if it is one that can be followed.
+pub(crate) fn table<'a>(cx: &Context<'a>, id: ExchangeId) -> Result<&'a Exchange, Fault> {
+    let exchange = &cx.program.exchanges[id.index()];
+    let bad = |what: &str| Err(Fault::new("SW0502", format!("the table {} of an exchange {what}", id.0)));
     if exchange.tensor.index() >= cx.facts.graph.tensors.len() {
         return bad("is of a tensor that does not exist");
     }
@@ -134,10 +131,10 @@ fn tiling(cx: &Context<'_>, region: u32, pieces: &[&Piece]) -> (bool, bool) {
 pub(crate) fn buffers(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    step: StepId,
+    id: ExchangeId,
     members: &[(usize, &[program::BufId], &[program::BufId])],
 ) -> Result<(), Fault> {
-    let exchange = table(cx, step)?;
+    let exchange = table(cx, id)?;
     let mut shares = vec![EMPTY; exchange.sources.len()];
     let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
     let mut grad = None;
@@ -198,10 +195,10 @@ fn source_fits(
 pub(crate) fn gradients(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    step: StepId,
+    id: ExchangeId,
     members: &[(usize, &[LeafId], &[usize])],
 ) -> Result<(), Fault> {
-    let exchange = table(cx, step)?;
+    let exchange = table(cx, id)?;
     let mut shares = vec![EMPTY; exchange.sources.len()];
     let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
     for (member, leaves, shards) in members {

@@ -13,7 +13,7 @@
 //! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside |
 //! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
 //! | `SW0505` | operators read complete values, or partial ones in which they are linear by their rule |
-//! | `SW0506` | communications are listed in one rising order; in each step all ranks do the same, and whoever is waited for comes |
+//! | `SW0506` | the members of a group meet its communications in one order and do the same in each; whoever is waited for comes, however ranks are timed |
 //! | `SW0507` | slices, cuts and exchanges fit what they are applied to: extents, sizes, the order of a group |
 //! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
 //! | `SW0509` | backward mirrors forward; each call is given the gradients of its results |

@@ -1,11 +1,12 @@
-//! Follows all ranks together, in the one order of steps.
+//! Follows all ranks together.
 //!
-//! A rank runs up to its next communication and waits there. The communication with the smallest
-//! number among those that wait is next; whoever must take part in it must wait for it.
+//! A rank runs up to its next communication and waits there, until everybody whom it needs waits there, too.
+//! So a program that comes to its end here does so however its ranks are timed, and one that does not names
+//! who waits for whom.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use program::{BufId, Cut, GroupingId, Instr, RankId, StepId};
+use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId};
 
 use crate::calls;
 use crate::count;
@@ -18,48 +19,54 @@ use crate::state::{Context, Rank, place};
 
 /// Runs the program to its end, or to a fault after which nothing can be said.
 pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
-    let places = Places::of(cx, ranks);
-    let mut waiting: BTreeMap<StepId, Vec<usize>> = BTreeMap::new();
-    let all: Vec<usize> = (0..ranks.len()).collect();
-    advance(cx, ranks, &all, &mut waiting);
-    while let Some((step, members)) = waiting.pop_first() {
+    let mut meetings = Meetings::of(cx, ranks);
+    for member in 0..ranks.len() {
+        if !advance(cx, ranks, member, &mut meetings) {
+            return false;
+        }
+    }
+    while let Some((meeting, members)) = meetings.next() {
         if cx.faults.is_full() {
             return false;
         }
-        if let Err(fault) = communicate(cx, ranks, &places, step, &members) {
-            // Who waits for somebody who does not come, waits for ever.
-            let stuck = fault.code == "SW0506";
+        if let Err(fault) = communicate(cx, ranks, &mut meetings, meeting, &members) {
             let first = ranks[members[0]].id;
             let whose = fault.rank.unwrap_or(first);
-            let place = place(&ranks[places.index[&whose]], None);
+            let place = place(&ranks[meetings.index[&whose]], None);
+            // Where ranks do different things, nothing after it means anything.
+            let lost = fault.code == "SW0506";
             cx.faults.push(fault.at(first, Some(place)));
-            if stuck {
+            if lost {
                 return false;
             }
         }
-        members.iter().for_each(|&member| ranks[member].next += 1);
-        advance(cx, ranks, &members, &mut waiting);
-    }
-    true
-}
-
-fn advance(
-    cx: &mut Context<'_>,
-    ranks: &mut [Rank<'_>],
-    members: &[usize],
-    waiting: &mut BTreeMap<StepId, Vec<usize>>,
-) {
-    for &member in members {
-        let rank = &mut ranks[member];
-        while let Some(instr) = cx.codes[rank.role].instrs.get(rank.next).copied() {
-            if let Some(step) = instr.step() {
-                waiting.entry(step).or_default().push(member);
-                break;
+        for &member in &members {
+            ranks[member].next += 1;
+            if !advance(cx, ranks, member, &mut meetings) {
+                return false;
             }
-            local(cx, rank, rank.next, instr);
-            rank.next += 1;
         }
     }
+    meetings.nobody_waits(cx, ranks)
+}
+
+/// Follows a rank up to its next communication. `false` if it is one that the rank is no part of.
+fn advance(cx: &mut Context<'_>, ranks: &mut [Rank<'_>], member: usize, meetings: &mut Meetings) -> bool {
+    let rank = &mut ranks[member];
+    while let Some(instr) = cx.codes[rank.role].instrs.get(rank.next).copied() {
+        if instr.kind().communicates() {
+            let Some(meeting) = meetings.of_instr(member, instr) else {
+                let what = format!("a rank takes part in {}, and is in none of its groups", named(instr));
+                cx.refuse(rank, Fault::new("SW0506", what));
+                return false;
+            };
+            meetings.wait(meeting, member);
+            break;
+        }
+        local(cx, rank, rank.next, instr);
+        rank.next += 1;
+    }
+    true
 }
 
 /// Follows an instruction that concerns this rank only.
@@ -74,236 +81,233 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
     }
 }
 
-/// Where each rank is: in the list of ranks, and in the groups of each grouping.
-struct Places {
-    index: BTreeMap<RankId, usize>,
-    groups: Vec<Vec<Option<(usize, usize)>>>,
+/// What ranks wait for together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Meeting {
+    /// One group of a grouping.
+    Group(GroupingId, usize),
+    Exchange(ExchangeId),
 }
 
-impl Places {
+/// Who waits where, and for whom.
+struct Meetings {
+    /// Where each rank is in the list of ranks.
+    index: BTreeMap<RankId, usize>,
+    /// For each grouping and rank: its group, and its place there.
+    groups: Vec<Vec<Option<(usize, usize)>>>,
+    /// For each grouping and group: its members, in its order.
+    members: Vec<Vec<Vec<usize>>>,
+    /// Those who take part in each exchange.
+    involved: Vec<Vec<usize>>,
+    waiting: BTreeMap<Meeting, Vec<usize>>,
+    /// Those for which everybody waits.
+    ready: BTreeSet<Meeting>,
+    /// How often each group of a grouping has met.
+    rounds: BTreeMap<GroupingId, Vec<usize>>,
+}
+
+impl Meetings {
     fn of(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
         let index: BTreeMap<RankId, usize> = ranks.iter().enumerate().map(|(i, rank)| (rank.id, i)).collect();
-        let groups = cx.program.groupings.iter().map(|grouping| {
+        let numbers = |list: &Vec<RankId>| list.iter().map(|rank| index[rank]).collect::<Vec<usize>>();
+        let groupings = &cx.program.groupings;
+        let members: Vec<Vec<Vec<usize>>> =
+            groupings.iter().map(|grouping| grouping.iter().map(numbers).collect()).collect();
+        let places = members.iter().map(|groups| {
             let mut places = vec![None; ranks.len()];
-            for (group, members) in grouping.iter().enumerate() {
-                for (position, rank) in members.iter().enumerate() {
-                    places[index[rank]] = Some((group, position));
-                }
+            for (group, members) in groups.iter().enumerate() {
+                members.iter().enumerate().for_each(|(at, &member)| places[member] = Some((group, at)));
             }
             places
         });
-        let groups = groups.collect();
-        Self { index, groups }
+        let involved = cx.program.exchanges.iter().map(|exchange| {
+            let ends = exchange.sources.iter().chain(&exchange.targets);
+            let all: BTreeSet<usize> = ends.filter_map(|(rank, _)| index.get(rank).copied()).collect();
+            all.into_iter().collect()
+        });
+        let (groups, involved) = (places.collect(), involved.collect());
+        let (waiting, ready, rounds) = Default::default();
+        Self { index, groups, members, involved, waiting, ready, rounds }
+    }
+
+    fn of_instr(&self, member: usize, instr: &Instr) -> Option<Meeting> {
+        if let Some(grouping) = instr.group() {
+            let (group, _) = self.groups[grouping.index()][member]?;
+            return Some(Meeting::Group(grouping, group));
+        }
+        let exchange = instr.exchange()?;
+        self.everybody(Meeting::Exchange(exchange)).contains(&member).then_some(Meeting::Exchange(exchange))
+    }
+
+    fn everybody(&self, meeting: Meeting) -> &[usize] {
+        match meeting {
+            Meeting::Group(grouping, group) => &self.members[grouping.index()][group],
+            Meeting::Exchange(exchange) => &self.involved[exchange.index()],
+        }
+    }
+
+    fn wait(&mut self, meeting: Meeting, member: usize) {
+        let there = self.waiting.entry(meeting).or_default();
+        there.push(member);
+        let count = there.len();
+        if count == self.everybody(meeting).len() {
+            self.ready.insert(meeting);
+        }
+    }
+
+    /// A meeting for which everybody is there, and all of them in their order.
+    fn next(&mut self) -> Option<(Meeting, Vec<usize>)> {
+        let meeting = self.ready.pop_first()?;
+        self.waiting.remove(&meeting);
+        Some((meeting, self.everybody(meeting).to_vec()))
+    }
+
+    /// Whether this is the first group of its grouping that meets so often: groups of one grouping do the same
+    /// thing together, which counts as one.
+    fn is_first(&mut self, meeting: Meeting) -> bool {
+        let Meeting::Group(grouping, group) = meeting else { return true };
+        let count = self.members[grouping.index()].len();
+        let rounds = self.rounds.entry(grouping).or_insert_with(|| vec![0; count]);
+        let most = rounds.iter().copied().max().unwrap_or(0);
+        rounds[group] += 1;
+        rounds[group] > most
+    }
+
+    /// Nobody is left waiting at the end, or it is said who waits for whom.
+    fn nobody_waits(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
+        let Some((meeting, there)) = self.waiting.first_key_value() else { return true };
+        let everybody = self.everybody(*meeting);
+        let missing = everybody.iter().find(|member| !there.contains(member)).expect("somebody is missing");
+        let first = &ranks[there[0]];
+        let (waits_at, missing) = (named(cx.codes[first.role].instrs[first.next]), &ranks[*missing]);
+        let found = match cx.codes[missing.role].instrs.get(missing.next) {
+            Some(instr) => format!("found it waiting in {}", named(instr)),
+            None => "found it at its end".into(),
+        };
+        let fault =
+            Fault::new("SW0506", format!("the ranks of {waits_at} wait for rank {} for ever", missing.id.0))
+                .why(format!("expected rank {} to take part, {found}", missing.id.0));
+        cx.refuse(first, fault);
+        false
     }
 }
 
 fn communicate(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    places: &Places,
-    step: StepId,
+    meetings: &mut Meetings,
+    meeting: Meeting,
     members: &[usize],
 ) -> Result<(), Fault> {
     let instrs: Vec<&Instr> =
         members.iter().map(|&m| cx.codes[ranks[m].role].instrs[ranks[m].next]).collect();
     let first = instrs[0];
-    cx.tally.communication(kind(first));
-    for (instr, &member) in instrs.iter().zip(members) {
-        if kind(instr) != kind(first) || group_of(instr) != group_of(first) {
-            let (expected, found) = (named(first), named(instr));
-            return Err(Fault::new("SW0506", format!("ranks do different things in step {}", step.0)).why(
-                format!(
-                    "rank {} does {expected}, rank {} does {found}",
-                    ranks[members[0]].id.0, ranks[member].id.0
-                ),
-            ));
-        }
+    if let Some(at) = instrs.iter().position(|instr| instr.kind() != first.kind()) {
+        let (a, b) = (ranks[members[0]].id.0, ranks[members[at]].id.0);
+        let why = format!("rank {a} does {}, rank {b} does {}", named(first), named(instrs[at]));
+        return Err(
+            Fault::new("SW0506", "ranks that communicate with each other do different things").why(why)
+        );
     }
-    count::count(cx, ranks, members, step);
-    match group_of(first) {
-        Some(grouping) => in_groups(cx, ranks, places, (step, grouping), (members, &instrs)),
-        None => exchanged(cx, ranks, step, (members, &instrs)),
+    if meetings.is_first(meeting) {
+        cx.tally.communication(words(first.kind()));
+    }
+    count::count(cx, ranks, members);
+    match meeting {
+        Meeting::Group(..) => in_group(cx, ranks, members, &instrs),
+        Meeting::Exchange(id) => exchanged(cx, ranks, id, (members, &instrs)),
     }
 }
 
-fn kind(instr: &Instr) -> &'static str {
-    match instr {
-        Instr::AllReduce { .. } => "all-reduce",
-        Instr::AllGather { .. } => "all-gather",
-        Instr::ReduceScatter { .. } => "reduce-scatter",
-        Instr::AllToAll { .. } => "all-to-all",
-        Instr::Exchange { .. } => "exchange",
-        Instr::ReduceGradients { .. } => "reduction of gradients",
-        Instr::ExchangeGradients { .. } => "exchange of gradients",
-        _ => "local code",
-    }
-}
-
-fn group_of(instr: &Instr) -> Option<GroupingId> {
-    match instr {
-        Instr::AllReduce { group, .. }
-        | Instr::AllGather { group, .. }
-        | Instr::ReduceScatter { group, .. }
-        | Instr::AllToAll { group, .. }
-        | Instr::ReduceGradients { group, .. } => Some(*group),
-        _ => None,
+fn words(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AllReduce => "all-reduce",
+        Kind::AllGather => "all-gather",
+        Kind::ReduceScatter => "reduce-scatter",
+        Kind::AllToAll => "all-to-all",
+        Kind::Exchange => "exchange",
+        Kind::ReduceGradients => "reduction of gradients",
+        Kind::ExchangeGradients => "exchange of gradients",
+        Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update => "local code",
     }
 }
 
 fn named(instr: &Instr) -> String {
-    match group_of(instr) {
-        Some(group) => format!("an {} in grouping {}", kind(instr), group.0),
-        None => format!("an {}", kind(instr)),
+    let kind = words(instr.kind());
+    let article = if kind.starts_with(['a', 'e']) { "an" } else { "a" };
+    match (instr.group(), instr.exchange()) {
+        (Some(group), _) => format!("{article} {kind} in grouping {}", group.0),
+        (_, Some(exchange)) => format!("{article} {kind} by table {}", exchange.0),
+        _ => kind.into(),
     }
 }
 
-fn in_groups(
-    cx: &mut Context<'_>,
-    ranks: &mut [Rank<'_>],
-    places: &Places,
-    (step, grouping): (StepId, GroupingId),
-    (members, instrs): (&[usize], &[&Instr]),
-) -> Result<(), Fault> {
-    let groups = &cx.program.groupings[grouping.index()];
-    let mut present: Vec<Vec<(usize, usize)>> = vec![vec![]; groups.len()];
-    for (at, &member) in members.iter().enumerate() {
-        let Some((group, position)) = places.groups[grouping.index()][member] else {
-            return Err(Fault::new(
-                "SW0506",
-                format!("a rank takes part in step {} that is in none of its groups", step.0),
-            )
-            .at(ranks[member].id, None));
-        };
-        present[group].push((position, at));
-    }
-    let mut fault = None;
-    for (group, mut there) in groups.iter().zip(present) {
-        if there.is_empty() {
-            continue;
-        }
-        there.sort_unstable();
-        if there.len() != group.len() {
-            let came = |rank: &RankId| members.contains(&places.index[rank]);
-            let missing = group.iter().find(|rank| !came(rank)).expect("one is missing");
-            return Err(absent(ranks, places, step, *missing));
-        }
-        let own: Vec<usize> = there.iter().map(|(_, at)| members[*at]).collect();
-        let own_instrs: Vec<&Instr> = there.iter().map(|(_, at)| instrs[*at]).collect();
-        if let Err(found) = in_group(cx, ranks, &own, &own_instrs) {
-            let at = place(&ranks[own[0]], None);
-            fault = fault.or(Some(found.at(ranks[own[0]].id, Some(at))));
-        }
-    }
-    fault.map_or(Ok(()), Err)
-}
-
-fn absent(ranks: &[Rank<'_>], places: &Places, step: StepId, missing: RankId) -> Fault {
-    let rank = &ranks[places.index[&missing]];
-    let instrs = rank.body.forward.iter().chain(&rank.body.backward);
-    let next = { instrs }.skip(rank.next).find_map(Instr::step);
-    let found =
-        next.map_or_else(|| "found it at its end".into(), |next| format!("found it at step {}", next.0));
-    Fault::new("SW0506", format!("the ranks of step {} wait for rank {} for ever", step.0, missing.0))
-        .why(format!("expected rank {} to take part, {found}", missing.0))
-}
-
-fn in_group(
+fn in_group<'i>(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
     members: &[usize],
-    instrs: &[&Instr],
+    instrs: &[&'i Instr],
 ) -> Result<(), Fault> {
     if let Instr::ReduceGradients { .. } = instrs[0] {
         return finish::reduce_gradients(cx, ranks, members, instrs);
     }
-    let ends: Vec<(BufId, BufId)> = instrs.iter().filter_map(|instr| ends(instr)).collect();
-    let from: Vec<BufId> = ends.iter().map(|(from, _)| *from).collect();
+    let own = |instr: &&'i Instr| match instr {
+        Instr::Collective(collective) => Some(collective),
+        _ => None,
+    };
+    let all: Vec<&Collective> = instrs.iter().filter_map(own).collect();
+    let from: Vec<BufId> = all.iter().map(|c| c.from).collect();
     let Some(group) = Group::of(ranks, members, &from) else { return Ok(()) };
-    let made = collective(cx, ranks, &group, instrs)?;
-    for ((&member, (_, to)), held) in members.iter().zip(ends).zip(made) {
-        ranks[member].bufs[to.index()] = Some(held);
+    let made = collective(cx, ranks, &group, &all)?;
+    for ((&member, to), held) in members.iter().zip(&all).zip(made) {
+        ranks[member].bufs[to.to.index()] = Some(held);
     }
     Ok(())
-}
-
-fn ends(instr: &Instr) -> Option<(BufId, BufId)> {
-    match instr {
-        Instr::AllReduce { from, to, .. }
-        | Instr::AllGather { from, to, .. }
-        | Instr::ReduceScatter { from, to, .. }
-        | Instr::AllToAll { from, to, .. } => Some((*from, *to)),
-        _ => None,
-    }
 }
 
 fn collective(
     cx: &mut Context<'_>,
     ranks: &[Rank<'_>],
     group: &Group<'_>,
-    instrs: &[&Instr],
+    all: &[&Collective],
 ) -> Result<Vec<Held>, Fault> {
-    if let Instr::AllReduce { reduction, .. } = instrs[0] {
-        let other =
-            |instr: &&Instr| !matches!(instr, Instr::AllReduce { reduction: own, .. } if own == reduction);
-        if instrs.iter().any(other) {
-            return Err(Fault::new("SW0506", "the ranks of one all-reduce name different reductions"));
+    let cuts = || all.iter().filter_map(|c| c.how.cuts().first().copied()).collect::<Vec<_>>();
+    match &all[0].how {
+        How::AllReduce(reduction) => {
+            if all.iter().any(|c| c.how != all[0].how) {
+                return Err(Fault::new("SW0506", "the ranks of one all-reduce name different reductions"));
+            }
+            moves::all_reduce(cx, group, *reduction)
         }
-        return moves::all_reduce(cx, group, *reduction);
-    }
-    let cuts: Vec<&Cut> = instrs.iter().filter_map(|instr| one_cut(instr)).collect();
-    match instrs[0] {
-        Instr::AllGather { .. } => moves::all_gather(cx, ranks, group, &cuts),
-        Instr::ReduceScatter { .. } => moves::reduce_scatter(cx, ranks, group, &cuts),
-        _ => {
-            let both: Vec<(&Cut, &Cut)> = instrs.iter().filter_map(|instr| two_cuts(instr)).collect();
-            moves::all_to_all(cx, ranks, group, &both)
+        How::AllGather(_) => moves::all_gather(cx, ranks, group, &cuts()),
+        How::ReduceScatter(_) => moves::reduce_scatter(cx, ranks, group, &cuts()),
+        How::AllToAll { .. } => {
+            let both = all.iter().filter_map(|c| match &c.how {
+                How::AllToAll { send, receive } => Some((send, receive)),
+                _ => None,
+            });
+            moves::all_to_all(cx, ranks, group, &both.collect::<Vec<_>>())
         }
-    }
-}
-
-fn one_cut<'i>(instr: &&'i Instr) -> Option<&'i Cut> {
-    match instr {
-        Instr::AllGather { cut, .. } | Instr::ReduceScatter { cut, .. } => Some(cut),
-        _ => None,
-    }
-}
-
-fn two_cuts<'i>(instr: &&'i Instr) -> Option<(&'i Cut, &'i Cut)> {
-    match instr {
-        Instr::AllToAll { send, receive, .. } => Some((send, receive)),
-        _ => None,
     }
 }
 
 fn exchanged(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    step: StepId,
+    id: ExchangeId,
     (members, instrs): (&[usize], &[&Instr]),
 ) -> Result<(), Fault> {
-    let table = exchange::table(cx, step)?;
-    let involved = table.sources.iter().chain(&table.targets).map(|(rank, _)| *rank);
-    let mut come: Vec<RankId> = members.iter().map(|&member| ranks[member].id).collect();
-    come.sort_unstable();
-    let missing = { involved }.find(|rank| come.binary_search(rank).is_err());
-    if let Some(missing) = missing {
-        return Err(Fault::new(
-            "SW0506",
-            format!("the ranks of step {} wait for rank {} for ever", step.0, missing.0),
-        )
-        .why(format!("expected rank {} to list the exchange, of which it is a part", missing.0)));
-    }
     let pairs = members.iter().copied().zip(instrs);
     if let Instr::Exchange { .. } = instrs[0] {
         let all = pairs.filter_map(|(member, instr)| match instr {
             Instr::Exchange { from, to, .. } => Some((member, &from[..], &to[..])),
             _ => None,
         });
-        return exchange::buffers(cx, ranks, step, &all.collect::<Vec<_>>());
+        return exchange::buffers(cx, ranks, id, &all.collect::<Vec<_>>());
     }
     let all = pairs.filter_map(|(member, instr)| match instr {
         Instr::ExchangeGradients { leaves, shards, .. } => Some((member, &leaves[..], &shards[..])),
         _ => None,
     });
-    exchange::gradients(cx, ranks, step, &all.collect::<Vec<_>>())
+    exchange::gradients(cx, ranks, id, &all.collect::<Vec<_>>())
 }

@@ -1,7 +1,7 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
 use graph::TensorId;
-use program::{Arg, Body, BufId, Call, Instr, LocalOp, Program, RankId, Role, Table};
+use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Program, RankId, Role, Table};
 
 use crate::args::integer;
 use crate::facts::Facts;
@@ -22,7 +22,7 @@ pub(crate) struct Code<'a> {
     pub(crate) first_op: Vec<usize>,
     /// For each operator, the buffers that it reads.
     pub(crate) reads: Vec<Vec<BufId>>,
-    /// Where the call of each step is.
+    /// Where each call is.
     pub(crate) calls: Map<u32, usize>,
     pub(crate) leaf_of: Map<BufId, usize>,
     /// The number of this role's first operator among all roles'.
@@ -38,15 +38,15 @@ impl<'a> Code<'a> {
             first_op.push(reads.len());
             if let Instr::Call(call) = instr {
                 reads.extend(call.ops.iter().map(LocalOp::inputs));
-                calls.insert(call.step.0, index);
+                calls.insert(call.id.0, index);
             }
         }
         let leaf_of = body.leaves.iter().enumerate().map(|(index, leaf)| (leaf.buf, index)).collect();
         Self { role, instrs, first_op, reads, calls, leaf_of, base }
     }
 
-    pub(crate) fn call(&self, step: u32) -> Option<(usize, &'a Call)> {
-        let index = *self.calls.get(&step)?;
+    pub(crate) fn call(&self, id: CallId) -> Option<(usize, &'a Call)> {
+        let index = *self.calls.get(&id.0)?;
         match self.instrs[index] {
             Instr::Call(call) => Some((index, call)),
             _ => None,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source};
-use program::{Arg, Body, BufId, Call, Inputs, Instr, LeafId, Output, Program, RankId, Role, StepId, Table};
+use program::{Arg, Body, BufId, Call, CallId, Inputs, Instr, Output, Program, RankId, Role, Table};
 use rules::Analysis;
 
 use crate::fault::{Fault, Faults, Place};
@@ -110,7 +110,7 @@ impl Roles<'_> {
             return;
         }
         self.reads(body);
-        self.steps(body);
+        self.calls(body);
         self.mirrored(body);
     }
 
@@ -189,8 +189,7 @@ impl Roles<'_> {
         bufs.extend(body.gradients.iter().map(|gradient| gradient.buf));
         let mut holes = vec![];
         for instr in body.forward.iter().chain(&body.backward) {
-            let (reads, writes) = traffic(instr);
-            bufs.extend(reads.into_iter().chain(writes));
+            bufs.extend(instr.reads().into_iter().chain(instr.writes()));
             if let Instr::Call(call) = instr {
                 bufs.extend(
                     call.ops
@@ -198,7 +197,8 @@ impl Roles<'_> {
                         .flat_map(|op| op.inputs().into_iter().chain(op.outputs.iter().flatten().copied())),
                 );
             }
-            args(instr, &mut |arg| collect_holes(arg, &mut holes));
+            let hole = |arg: &Arg| if let Arg::Hole(hole) = arg { Some(*hole) } else { None };
+            holes.extend(instr.args().into_iter().filter_map(|(arg, _)| hole(arg)));
             self.indices(instr)?;
         }
         if bufs.iter().any(|buf| buf.index() >= body.bufs.len()) {
@@ -214,30 +214,16 @@ impl Roles<'_> {
     }
 
     fn indices(&self, instr: &Instr) -> Result<(), String> {
-        let leaf = |leaf: &LeafId| leaf.index() < self.role.body.leaves.len();
+        let leaves = self.role.body.leaves.len();
         let shards = self.role.tables.iter().map(|table| table.shards.len()).min().unwrap_or(0);
-        let group = match instr {
-            Instr::AllReduce { group, .. }
-            | Instr::AllGather { group, .. }
-            | Instr::ReduceScatter { group, .. }
-            | Instr::AllToAll { group, .. }
-            | Instr::ReduceGradients { group, .. } => group.index(),
-            _ => 0,
-        };
-        let fine = match instr {
-            Instr::ReduceGradients { leaves, .. } => leaves.iter().all(leaf),
-            Instr::ExchangeGradients { leaves, shards: own, .. } => {
-                leaves.iter().all(leaf) && own.iter().all(|shard| *shard < shards)
-            }
-            Instr::Update { shard, .. } => *shard < shards,
-            _ => true,
-        };
-        let grouped = !matches!(instr, Instr::Exchange { .. } | Instr::ExchangeGradients { .. })
-            && instr.step().is_some();
-        if !fine || (grouped && group >= self.program.groupings.len()) {
-            return Err("an instruction names a leaf, shard or grouping that does not exist".into());
+        let fine = instr.leaves().iter().all(|leaf| leaf.index() < leaves)
+            && instr.shards().iter().all(|shard| *shard < shards)
+            && instr.group().is_none_or(|group| group.index() < self.program.groupings.len())
+            && instr.exchange().is_none_or(|exchange| exchange.index() < self.program.exchanges.len());
+        if fine {
+            return Ok(());
         }
-        Ok(())
+        Err("an instruction names a leaf, shard, grouping or table that does not exist".into())
     }
 
     fn reads(&mut self, body: &Body) {
@@ -264,14 +250,13 @@ impl Roles<'_> {
     }
 
     fn instr(&mut self, known: &mut Known, instr: &Instr, place: Place) {
-        let (reads, writes) = traffic(instr);
-        for buf in reads {
+        for buf in instr.reads() {
             self.read(known, buf, Some(place));
         }
         if let Instr::Call(call) = instr {
             return self.call(known, call, place);
         }
-        for buf in writes {
+        for buf in instr.writes() {
             self.write(known, buf, Some(place));
         }
     }
@@ -319,96 +304,42 @@ impl Roles<'_> {
         }
     }
 
-    /// Steps of communications rise, forward then backward; so do those of calls.
-    fn steps(&mut self, body: &Body) {
-        let (mut last, mut last_call): (Option<StepId>, Option<StepId>) = (None, None);
+    /// Calls are numbered in their order.
+    fn calls(&mut self, body: &Body) {
+        let mut next = 0;
         for (at, instr) in body.forward.iter().chain(&body.backward).enumerate() {
-            let (step, last) = match instr {
-                Instr::Call(call) => (Some(call.step), &mut last_call),
-                other => (other.step(), &mut last),
-            };
-            let Some(step) = step else { continue };
-            if let Some(before) = last.filter(|before| *before >= step) {
+            let Instr::Call(call) = instr else { continue };
+            if call.id.0 != next {
                 let backward = at >= body.forward.len();
                 let index = if backward { at - body.forward.len() } else { at };
                 let place = Place { role: self.index, backward, index, op: None };
-                let what = format!("step {} is listed after step {}", step.0, before.0);
-                self.faults.push(Fault::new("SW0506", what).at(self.role.ranks[0], Some(place)));
+                let what = format!("call {} stands where call {next} is expected", call.id.0);
+                self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], Some(place)));
+                return;
             }
-            *last = Some(step);
+            next += 1;
         }
     }
 
     /// Backward mirrors forward: each call at most once, the last one first.
     fn mirrored(&mut self, body: &Body) {
-        let calls: BTreeSet<StepId> = { body.forward.iter() }
-            .filter_map(|instr| if let Instr::Call(call) = instr { Some(call.step) } else { None })
+        let calls: BTreeSet<CallId> = { body.forward.iter() }
+            .filter_map(|instr| if let Instr::Call(call) = instr { Some(call.id) } else { None })
             .collect();
         let mut last = None;
         for (index, instr) in body.forward.iter().chain(&body.backward).enumerate() {
             let Instr::Grad(grad) = instr else { continue };
-            let what = if !calls.contains(&grad.step) || index < body.forward.len() {
-                format!("the backward of step {} has no call before it", grad.step.0)
-            } else if last.is_some_and(|last| last <= grad.step) {
-                format!("the backward of step {} does not follow in reverse order", grad.step.0)
+            let what = if !calls.contains(&grad.call) || index < body.forward.len() {
+                format!("the backward of call {} has no call before it", grad.call.0)
+            } else if last.is_some_and(|last| last <= grad.call) {
+                format!("the backward of call {} does not follow in reverse order", grad.call.0)
             } else {
-                last = Some(grad.step);
+                last = Some(grad.call);
                 continue;
             };
             let index = index.saturating_sub(body.forward.len());
             let place = Place { role: self.index, backward: true, index, op: None };
             self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
         }
-    }
-}
-
-/// What an instruction reads and writes.
-fn traffic(instr: &Instr) -> (Vec<BufId>, Vec<BufId>) {
-    match instr {
-        Instr::Call(call) => (call.inputs.clone(), call.outputs.clone()),
-        Instr::Grad(grad) => {
-            (grad.from.iter().flatten().copied().collect(), grad.to.iter().flatten().copied().collect())
-        }
-        Instr::Slice(slice) => (vec![slice.from], vec![slice.to]),
-        Instr::Add { from, to } => (from.clone(), vec![*to]),
-        Instr::AllReduce { from, to, .. }
-        | Instr::AllGather { from, to, .. }
-        | Instr::ReduceScatter { from, to, .. }
-        | Instr::AllToAll { from, to, .. } => (vec![*from], vec![*to]),
-        Instr::Exchange { from, to, .. } => (from.clone(), to.clone()),
-        Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => (vec![], vec![]),
-        Instr::Update { from, .. } => (vec![*from], vec![]),
-    }
-}
-
-fn args(instr: &Instr, visit: &mut dyn FnMut(&Arg)) {
-    let extents = |list: &Vec<Vec<Arg>>, visit: &mut dyn FnMut(&Arg)| list.iter().flatten().for_each(visit);
-    match instr {
-        Instr::Call(call) => {
-            for op in &call.ops {
-                op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg)).for_each(&mut *visit);
-            }
-        }
-        Instr::Slice(slice) => {
-            extents(&slice.extents, visit);
-            for (lo, hi) in &slice.region {
-                visit(lo);
-                visit(hi);
-            }
-        }
-        Instr::AllGather { cut, .. } | Instr::ReduceScatter { cut, .. } => extents(&cut.extents, visit),
-        Instr::AllToAll { send, receive, .. } => {
-            extents(&send.extents, visit);
-            extents(&receive.extents, visit);
-        }
-        _ => {}
-    }
-}
-
-fn collect_holes(arg: &Arg, holes: &mut Vec<u32>) {
-    match arg {
-        Arg::Hole(hole) => holes.push(*hole),
-        Arg::List(items) => items.iter().for_each(|item| collect_holes(item, holes)),
-        _ => {}
     }
 }

@@ -44,7 +44,7 @@ fn the_gradient_of_an_input_is_whole_on_every_rank() {
 
 #[test]
 fn the_gradient_of_a_rank_s_own_part_needs_no_communication() {
-    let gathered = "all_gather 2 g0 dxp -> dx : [4, 8] 0 [2, 2]\n";
+    let gathered = "all_gather g0 dxp -> dx : [4, 8] 0 [2, 2]\n";
     let local = INNER_DATA.replace(gathered, "").replace("gradient dx", "gradient dxp");
     check(INNER, &format!("inputs local\n{local}"), &[("reduction of gradients", 1)]);
 }

@@ -30,19 +30,19 @@ shard w %w :,0..4 | :,4..8
 shard v %v :
 input x %x :,0..4 | :,4..8
 call 0 x, w, v -> s : y = aten.linear.default(x, w) ; z = aten.mul.Tensor(y, v) ; s = aten.sum.default(z)
-all_reduce 1 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 0 ds ->
-reduce_gradients 2 g0 v
+reduce_gradients g0 v
 ";
 
 #[test]
 fn linear_operators_take_partial_operands() {
     proof(&graph(SUM), PARTIAL);
     // The gradient of v is a product with the partial y: it must be summed.
-    breaks(SUM, PARTIAL, "reduce_gradients 2 g0 v\n", "", "SW0511");
-    breaks(SUM, PARTIAL, "reduce_gradients 2 g0 v\n", "reduce_gradients 2 g0 w\n", "SW0508");
+    breaks(SUM, PARTIAL, "reduce_gradients g0 v\n", "", "SW0511");
+    breaks(SUM, PARTIAL, "reduce_gradients g0 v\n", "reduce_gradients g0 w\n", "SW0508");
     breaks(SUM, PARTIAL, ":,0..4 | :,4..8\ncall", ":,0..4 | :,0..4\ncall", "SW0504");
 }
 
@@ -66,11 +66,11 @@ constant n 5 3 5 3
 shard p %p 0..5 | 5..8 | 0..5 | 5..8
 input x %x 0..2,0..5 | 0..2,5..8 | 2..4,0..5 | 2..4,5..8
 call 0 x, p -> s : e = aten.expand.default(p, [2, n]) ; r = aten.relu.default(e) ; i = aten.arange.start_step(lo, hi, 1, dtype=i64) ; a = aten.add.Tensor(x, r) ; b = aten.mul.Tensor(a, i) ; s = aten.sum.default(b)
-all_reduce 1 g1 sum s -> t
+all_reduce g1 sum s -> t
 output t
 seed ds
 grad 0 ds ->
-reduce_gradients 2 g0 p
+reduce_gradients g0 p
 ";
 
 #[test]
@@ -78,7 +78,7 @@ fn what_is_the_same_everywhere_lies_where_it_is_used() {
     proof(&graph(POSITIONS), SPREAD);
     breaks(POSITIONS, SPREAD, "constant lo 0 5 0 5", "constant lo 0 4 0 4", "SW0504");
     breaks(POSITIONS, SPREAD, "[2, n]", "[3, n]", "SW0504");
-    breaks(POSITIONS, SPREAD, "reduce_gradients 2 g0 p\n", "", "SW0511");
+    breaks(POSITIONS, SPREAD, "reduce_gradients g0 p\n", "", "SW0511");
     breaks(POSITIONS, SPREAD, "group 0,2 1,3", "group 0,1 2,3", "SW0508");
 }
 
@@ -92,14 +92,14 @@ const MIXED: &str = "group 0,1
 ranks 0
 shard p %p :
 call 0 p -> e : e = aten.expand.default(p, [3, 8])
-all_gather 1 g0 e -> w : [4, 8] 0 [3, 1]
+all_gather g0 e -> w : [4, 8] 0 [3, 1]
 call 2 w -> s : s = aten.sum.default(w)
 output s
 ranks 1
 shard p %p :
 call 0 p -> e : e = aten.expand.default(p, [4, 8])
 slice e -> f : [4, 8] 3..4, 0..8
-all_gather 1 g0 f -> w : [4, 8] 0 [3, 1]
+all_gather g0 f -> w : [4, 8] 0 [3, 1]
 call 2 w -> s : s = aten.sum.default(w)
 output s
 ";
@@ -128,7 +128,7 @@ ranks 0,1
 shard w %w :,0..2,:,: | :,2..4,:,:
 input x %x :,:
 call 0 x, w -> s : f = aten.linear.default(x, w) ; g = aten.reshape.default(f, [2, 3, 2, 2]) ; q, k, v = aten.unbind.int(g, 1) ; a = aten.mul.Tensor(q, k) ; b = aten.mul.Tensor(a, v) ; s = aten.sum.default(b)
-all_reduce 1 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 0 ds ->
@@ -147,7 +147,7 @@ constant hi 2 4
 shard w %w :,0..2,:,: | :,2..4,:,:
 input x %x :,:
 call 0 x, w -> f : f = aten.linear.default(x, w)
-all_gather 1 g0 f -> h : [2, [3, 4, 2]] 2 [2, 2]
+all_gather g0 f -> h : [2, [3, 4, 2]] 2 [2, 2]
 call 2 h -> s : g = aten.reshape.default(h, [2, 3, 4, 2]) ; q, k, v = aten.unbind.int(g, 1) ; a = aten.mul.Tensor(q, k) ; b = aten.mul.Tensor(a, v) ; s = aten.sum.default(b)
 output s
 seed ds
@@ -181,11 +181,11 @@ input x %x 0..2,: | 2..4,:
 random 1 0..2,: | 2..4,:
 random 2 0..2,: | 2..4,:
 recompute 0 x, w -> s : y = aten.mul.Tensor(x, w) ; d = sw.dropout(y, 0.5, 1, 0) ; e = sw.dropout(y, 0.5, 2, 0) ; z = aten.add.Tensor(d, e) ; s = aten.sum.default(z)
-all_reduce 1 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 0 ds ->
-reduce_gradients 2 g0 w
+reduce_gradients g0 w
 ";
 
 #[test]
@@ -197,8 +197,8 @@ fn random_operators_draw_for_their_own_region() {
     breaks(DROPOUT, DROPPED, "e = sw.dropout(y, 0.5, 2, 0)", "e = sw.dropout(y, 0.5, 1, 0)", "SW0504");
     let overlapping = DROPPED
         .replace("0..2,: | 2..4,:", "0..2,: | 0..4,:")
-        .replace("all_reduce 1 g0 sum s -> t\noutput t", "output s");
-    let found = faults(&graph(DROPOUT), &overlapping.replace("reduce_gradients 2 g0 w\n", ""));
+        .replace("all_reduce g0 sum s -> t\noutput t", "output s");
+    let found = faults(&graph(DROPOUT), &overlapping.replace("reduce_gradients g0 w\n", ""));
     assert!(found.iter().any(|fault| fault.what.contains("overlap")), "{found:?}");
 }
 
@@ -217,9 +217,9 @@ ranks 0,1
 shard m %m :
 input x %x 0..2,: | 2..4,:
 call 0 x -> c : c = sw.mean(x, [0], False, 4, None) nograd
-all_reduce 1 g0 sum c -> d
+all_reduce g0 sum c -> d
 call 2 x, m, d -> y, n : o = aten.mul.Tensor(m, 0.9) nograd ; n = aten.add.Tensor(o, d) nograd ; y = aten.sub.Tensor(x, m)
-all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]
+all_gather g0 y -> z : [4, 8] 0 [2, 2]
 update m n
 output z
 ";
@@ -235,8 +235,8 @@ fn buffers_get_their_new_value_once() {
     breaks(
         NORM,
         TRACKED,
-        "all_gather 3 g0 y -> z : [4, 8] 0 [2, 2]",
-        "all_gather 3 g0 y -> z : [4, 8] 0 [2, 1]",
+        "all_gather g0 y -> z : [4, 8] 0 [2, 2]",
+        "all_gather g0 y -> z : [4, 8] 0 [2, 1]",
         "SW0507",
     );
 }
@@ -255,20 +255,20 @@ constant start 0 5
 shard w %w 0..5,: | 5..9,:
 input i %i :
 call 0 w, i -> x : x = sw.embedding_shard(w, i, start, -1, 9)
-all_reduce 1 g0 sum x -> x2
+all_reduce g0 sum x -> x2
 call 2 x2, w -> s : y = aten.linear.default(x2, w) ; s = aten.sum.default(y)
-all_reduce 3 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 2 ds -> dx
-all_reduce 4 g0 sum dx -> dx2
+all_reduce g0 sum dx -> dx2
 grad 0 dx2 ->
 ";
 
 #[test]
 fn tied_and_uneven() {
     proof(&graph(TIED), VOCABULARY);
-    breaks(TIED, VOCABULARY, "all_reduce 4 g0 sum dx -> dx2\ngrad 0 dx2", "grad 0 dx", "SW0511");
+    breaks(TIED, VOCABULARY, "all_reduce g0 sum dx -> dx2\ngrad 0 dx2", "grad 0 dx", "SW0511");
     breaks(TIED, VOCABULARY, "constant start 0 5", "constant start 0 4", "SW0504");
     breaks(TIED, VOCABULARY, "grad 0 dx2 ->\n", "", "SW0511");
     // Two leaves of one shard add up.
@@ -346,13 +346,13 @@ constant rows 2 2
 shard w %w :,0..5 | :,5..8
 input x %x :,0..5 | :,5..8
 call 0 x, w -> y : y = aten.mul.Tensor(x, w)
-all_to_all 1 g0 y -> z : [4, wide] 0 [2, 2] : [rows, 8] 1 [5, 3]
+all_to_all g0 y -> z : [4, wide] 0 [2, 2] : [rows, 8] 1 [5, 3]
 call 2 z -> s : p = aten.softmax.int(z, 1) ; s = aten.sum.default(p)
-all_reduce 3 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 2 ds -> dz
-all_to_all 4 g0 dz -> dy : [rows, 8] 1 [5, 3] : [4, wide] 0 [2, 2]
+all_to_all g0 dz -> dy : [rows, 8] 1 [5, 3] : [4, wide] 0 [2, 2]
 grad 0 dy ->
 ";
 

@@ -48,7 +48,7 @@ fn deep(layers: usize, ranks: usize) -> (String, String) {
     let (all, names) = (all.join(","), names.join(", "));
     let program = format!(
         "group {all}\nranks {all}\n{leaves}input x0 %x0 {}\ncall 0 x0, {names} -> s : {}\n\
-         all_reduce 1 g0 sum s -> t\noutput t\nseed ds\ngrad 0 ds ->\nreduce_gradients 2 g0 {names}\n",
+         all_reduce g0 sum s -> t\noutput t\nseed ds\ngrad 0 ds ->\nreduce_gradients g0 {names}\n",
         rows.join(" | "),
         ops.join(" ; ")
     );

@@ -90,32 +90,23 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
 fn counts(body: &Body) -> BTreeMap<(&'static str, &'static str), usize> {
     let mut counts = BTreeMap::new();
     for (phase, instrs) in [("forward", &body.forward), ("backward", &body.backward)] {
-        for kind in instrs.iter().filter_map(kind) {
-            *counts.entry((phase, kind)).or_insert(0) += 1;
+        for instr in communicating(instrs) {
+            *counts.entry((phase, instr.kind().name())).or_insert(0) += 1;
         }
     }
     counts
 }
 
-/// The name of an instruction that communicates.
-fn kind(instr: &Instr) -> Option<&'static str> {
-    Some(match instr {
-        Instr::AllReduce { .. } => "all_reduce",
-        Instr::AllGather { .. } => "all_gather",
-        Instr::ReduceScatter { .. } => "reduce_scatter",
-        Instr::AllToAll { .. } => "all_to_all",
-        Instr::Exchange { .. } => "exchange",
-        Instr::ReduceGradients { .. } => "reduce_gradients",
-        Instr::ExchangeGradients { .. } => "exchange_gradients",
-        _ => return None,
-    })
+/// What communicates.
+fn communicating(instrs: &[Instr]) -> impl Iterator<Item = &Instr> {
+    instrs.iter().filter(|instr| instr.kind().communicates())
 }
 
 fn communications(graph: &Graph, body: &Body) -> Vec<Communication> {
     let mut all = vec![];
     for (phase, instrs) in [("forward", &body.forward), ("backward", &body.backward)] {
-        for instr in instrs {
-            let Some(kind) = kind(instr) else { continue };
+        for instr in communicating(instrs) {
+            let kind = instr.kind().name();
             let tensor = moved(instr).map(|buf| body.buf(buf).tensor);
             let name = tensor.map_or(String::new(), |t| graph.tensor(t).name.clone());
             let maker = tensor.and_then(|t| graph.producer(t)).map(|(op, _)| graph.op(op).module.clone());
@@ -126,14 +117,7 @@ fn communications(graph: &Graph, body: &Body) -> Vec<Communication> {
 }
 
 fn moved(instr: &Instr) -> Option<BufId> {
-    match instr {
-        Instr::AllReduce { from, .. }
-        | Instr::AllGather { from, .. }
-        | Instr::ReduceScatter { from, .. }
-        | Instr::AllToAll { from, .. } => Some(*from),
-        Instr::Exchange { from, to, .. } => from.first().or(to.first()).copied(),
-        _ => None,
-    }
+    instr.reads().into_iter().chain(instr.writes()).next()
 }
 
 /// Bytes of the shards whose tensors come from such sources.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use graph::{OpId, TensorId};
-use program::{Arg, Body, BufId, Call, Instr, LocalOp, Program};
+use program::{Arg, Body, BufId, Call, Collective, Instr, LocalOp, Program};
 
 /// The program as [`crate::read`] would number it, without the hints that text does not hold: names
 /// of bufs and holes, operators, and tensors of bufs that calls and their backward make.
@@ -80,10 +80,7 @@ impl Order<'_> {
                 self.define(to);
                 self.told = true;
             }
-            Instr::AllReduce { from, to, .. }
-            | Instr::AllGather { from, to, .. }
-            | Instr::ReduceScatter { from, to, .. }
-            | Instr::AllToAll { from, to, .. } => self.copy(from, to),
+            Instr::Collective(Collective { from, to, .. }) => self.copy(from, to),
             Instr::Exchange { from, to, .. } => {
                 from.iter_mut().for_each(|buf| self.define(buf));
                 to.iter_mut().for_each(|buf| self.define(buf));

@@ -142,7 +142,7 @@ fn refusal(file: usize, from: &str, to: &str) -> String {
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 1", "\"format\": 2"),
+        ("\"format\": 2", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 2"),

@@ -5,7 +5,10 @@ mod common;
 use common::{Builder, graph, program, single, stable, text};
 use emit::{emit, read};
 use graph::Graph;
-use program::{Arg, Cut, Exchange, GroupingId, Instr, Leaf, Piece, Program, RankId, Slice, StepId};
+use program::{
+    Arg, CallId, Collective, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Piece, Program, RankId,
+    Slice,
+};
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
 
@@ -43,9 +46,8 @@ fn megatron(graph: &Graph) -> Program {
     let first = b.call(0..3, &["linear_1"], |_| {});
     let partial = b.of("linear_1");
     let sum = b.buf(b.id("linear_1"));
-    let step = b.step();
-    let (group, reduction) = (GroupingId(0), Reduction::Sum);
-    b.body.forward.push(Instr::AllReduce { step, group, reduction, from: partial, to: sum });
+    let (group, how) = (GroupingId(0), How::AllReduce(Reduction::Sum));
+    b.body.forward.push(Instr::Collective(Collective { how, group, from: partial, to: sum }));
     let second = b.call(3..4, &["mean"], |_| {});
     b.outputs();
     let seed = b.gradient("mean");
@@ -110,8 +112,9 @@ fn mixed(graph: &Graph) -> Program {
         op.args.push(Arg::Int(-1));
     });
     let (group, embedding) = (GroupingId(0), b.id("embedding"));
-    let (from, to, step) = (b.of("embedding"), b.buf(embedding), b.step());
-    b.body.forward.push(Instr::AllReduce { step, group, reduction: Reduction::Max, from, to });
+    let collective = |how, from, to| Instr::Collective(Collective { how, group, from, to });
+    let (from, to) = (b.of("embedding"), b.buf(embedding));
+    b.body.forward.push(collective(How::AllReduce(Reduction::Max), from, to));
     let (from, to) = (to, b.buf(embedding));
     let extents = vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Hole(1)]];
     let part = vec![(Arg::Int(0), Arg::Int(4)), (Arg::Hole(0), Arg::Int(3)), (Arg::Int(-1), Arg::Int(4))];
@@ -121,17 +124,16 @@ fn mixed(graph: &Graph) -> Program {
         factor,
         sizes: sizes.to_vec(),
     };
-    let (from, to, step) = (to, b.buf(embedding), b.step());
-    b.body.forward.push(Instr::AllGather { step, group, from, to, cut: cut(1, &[2, 1]) });
-    let (from, to, step) = (to, b.buf(embedding), b.step());
-    b.body.forward.push(Instr::ReduceScatter { step, group, from, to, cut: cut(0, &[2, 2]) });
-    let (from, to, step) = (to, b.buf(embedding), b.step());
+    let (from, to) = (to, b.buf(embedding));
+    b.body.forward.push(collective(How::AllGather(cut(1, &[2, 1])), from, to));
+    let (from, to) = (to, b.buf(embedding));
+    b.body.forward.push(collective(How::ReduceScatter(cut(0, &[2, 2])), from, to));
+    let (from, to) = (to, b.buf(embedding));
     let (send, receive) = (cut(1, &[1, 2]), cut(2, &[2, 2]));
-    b.body.forward.push(Instr::AllToAll { step, group, from, to, send, receive });
-    let (from, to, step) = (to, b.buf(embedding), b.step());
+    b.body.forward.push(collective(How::AllToAll { send, receive }, from, to));
+    let (from, to) = (to, b.buf(embedding));
     let other = b.extra("embedding", embedding, false);
-    b.body.forward.push(Instr::Exchange { step, from: vec![from], to: vec![to, other] });
-    let exchanged = step;
+    b.body.forward.push(Instr::Exchange { exchange: ExchangeId(0), from: vec![from], to: vec![to, other] });
     let last = b.call(1..10, &["sum", "cat", "add"], |op| {
         if op.target == "aten.dropout.default" {
             op.target = "sw.dropout".to_owned();
@@ -147,26 +149,21 @@ fn mixed(graph: &Graph) -> Program {
     b.body.seeds.extend([seed, seed_2]);
     let (g, g_2, g_3) = (b.gradient("embedding"), b.gradient("embedding"), b.gradient("embedding"));
     b.body.backward.push(Instr::Grad(program::Grad {
-        step: last,
+        call: last,
         from: vec![Some(seed), None],
         to: vec![Some(g)],
     }));
-    let step = b.step();
-    b.body.backward.push(Instr::Exchange { step, from: vec![], to: vec![g_2] });
-    let exchanged_2 = step;
+    b.body.backward.push(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
     b.body.backward.push(Instr::Add { from: vec![g, g_2, g], to: g_3 });
-    let step = b.step();
-    b.body.backward.push(Instr::Exchange { step, from: vec![g_3], to: vec![] });
+    b.body.backward.push(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
     b.body.backward.push(Instr::Grad(program::Grad {
-        step: StepId(0),
+        call: CallId(0),
         from: vec![Some(g_3)],
         to: vec![None],
     }));
-    let step = b.step();
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
-    b.body.backward.push(Instr::ReduceGradients { step, group, leaves: leaves.clone() });
-    let step = b.step();
-    b.body.backward.push(Instr::ExchangeGradients { step, leaves, shards: vec![0, 1] });
+    b.body.backward.push(Instr::ReduceGradients { group, leaves: leaves.clone() });
+    b.body.backward.push(Instr::ExchangeGradients { exchange: ExchangeId(1), leaves, shards: vec![0, 1] });
     let _ = e;
     let mut program = program(graph, 3);
     program.groupings = vec![vec![vec![RankId(0), RankId(2)]]];
@@ -178,8 +175,7 @@ fn mixed(graph: &Graph) -> Program {
         targets: vec![(RankId(2), region(&[(1, 4), (0, 3), (0, 4)]))],
         pieces: vec![Piece { from: 0, to: 0, region: region(&[(1, 2), (0, 3), (0, 4)]) }],
     };
-    program.exchanges.insert(exchanged, exchange(Reduction::Sum));
-    program.exchanges.insert(exchanged_2, exchange(Reduction::Any));
+    program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
     for (rank, table) in role.tables.iter_mut().enumerate() {

@@ -87,7 +87,7 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
         boundary: boundary.clone(),
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
-        exchanges: schedule.exchanges.iter().cloned().collect(),
+        exchanges: schedule.exchanges.clone(),
         roles: roles.finish(),
     };
     Ok(Lowered { graph, analysis, origin, program })

@@ -1,6 +1,6 @@
 //! Ranks that run the same code share it; the integers in which they differ become holes.
 
-use program::{Arg, Body, Instr, RankId, Role, Table};
+use program::{Arg, Body, RankId, Role, Table};
 
 /// Ranks whose code is the same but for integers, and each rank's integers in the code's order.
 #[derive(Default)]
@@ -71,35 +71,6 @@ fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
 /// Every argument of a body that may hold an integer, with a word for what it is.
 fn visit(body: &mut Body, see: &mut impl FnMut(&mut Arg, &str)) {
     for instr in body.forward.iter_mut().chain(&mut body.backward) {
-        match instr {
-            Instr::Call(call) => {
-                for op in &mut call.ops {
-                    let word = if op.target.starts_with("sw.") { "start" } else { "size" };
-                    op.args.iter_mut().for_each(|a| visit_arg(a, word, see));
-                    op.kwargs.iter_mut().for_each(|(_, a)| visit_arg(a, word, see));
-                }
-            }
-            Instr::Slice(slice) => {
-                slice.extents.iter_mut().flatten().for_each(|a| see(a, "size"));
-                for (lo, hi) in &mut slice.region {
-                    see(lo, "lo");
-                    see(hi, "hi");
-                }
-            }
-            Instr::AllGather { cut, .. } | Instr::ReduceScatter { cut, .. } => {
-                cut.extents.iter_mut().flatten().for_each(|a| see(a, "size"));
-            }
-            Instr::AllToAll { send, receive, .. } => {
-                send.extents.iter_mut().chain(&mut receive.extents).flatten().for_each(|a| see(a, "size"));
-            }
-            _ => {}
-        }
-    }
-}
-
-fn visit_arg(arg: &mut Arg, word: &str, see: &mut impl FnMut(&mut Arg, &str)) {
-    match arg {
-        Arg::List(items) => items.iter_mut().for_each(|a| visit_arg(a, word, see)),
-        arg => see(arg, word),
+        instr.args_mut().into_iter().for_each(|(arg, word)| see(arg, word));
     }
 }

@@ -1,43 +1,45 @@
-//! The one global order: what all ranks do, forward and backward, and the number of each step.
+//! The one global order: what all ranks do, forward and backward.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::{IndexMap, IndexSet};
-use program::{Exchange, Grouping, GroupingId, Piece, StepId};
+use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece};
 use rules::Reduction;
 
 use crate::exchange;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::moves::{self, Get, Method, Move};
-use crate::segments::{BUCKET, Segment, Segments};
+use crate::segments::{BUCKET, Segments};
 use crate::uses::{Context, Reader, UseId, Uses};
 
 pub enum Event {
-    /// The operators of a segment; each rank may need several calls, numbered from `step` on.
-    Call { step: StepId, segment: usize },
+    /// The operators of a segment; each rank may need several calls.
+    Call { segment: usize },
     /// What a use needs is moved to its ports.
-    Move { step: StepId, id: UseId, way: Way },
+    Move { id: UseId, way: Way },
     /// Buffers get their new values.
     Update { id: UseId, number: usize },
     /// The backward of a segment.
     Grad { segment: usize },
     /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
     /// complete where it is.
-    MoveGrad { step: StepId, id: UseId, way: Way },
+    MoveGrad { id: UseId, way: Way },
     /// What all uses of an input gave back in one layout is moved to the caller's.
-    GiveBack { step: StepId, id: UseId, way: Way },
+    GiveBack { id: UseId, way: Way },
     /// Gradients of parameters, one bucket.
-    Reduce { step: StepId, group: GroupingId, uses: Vec<UseId> },
+    Reduce { group: GroupingId, uses: Vec<UseId> },
     /// The gradient of one parameter, region by region.
-    ReduceExactly { step: StepId, id: UseId, plan: Rc<Move> },
+    ReduceExactly { id: UseId, exchange: ExchangeId, plan: Rc<Move> },
 }
 
 /// A move, and the layouts between which it goes.
 #[derive(Clone)]
 pub struct Way {
     pub plan: Rc<Move>,
+    /// Its table, if it goes region by region.
+    pub exchange: Option<ExchangeId>,
     pub from: LayoutId,
     pub to: LayoutId,
 }
@@ -47,10 +49,9 @@ pub struct Schedule {
     pub forward: Vec<Event>,
     pub backward: Vec<Event>,
     pub groupings: IndexSet<Grouping>,
-    pub exchanges: Vec<(StepId, Exchange)>,
+    pub exchanges: Vec<Exchange>,
     /// For each use of a parameter, buffer or constant: the leaves through which it is read.
     pub leaves: HashMap<UseId, Rc<Leaves>>,
-    next: usize,
     known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_layouts: HashMap<PortsId, (LayoutId, LayoutId)>,
@@ -73,8 +74,7 @@ pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &m
         for &id in &segment.before {
             it.forward_move(cx, uses, id, interner);
         }
-        let step = it.steps(calls(cx, segment));
-        it.forward.push(Event::Call { step, segment: index });
+        it.forward.push(Event::Call { segment: index });
     }
     for &id in &segments.after {
         it.forward_move(cx, uses, id, interner);
@@ -90,18 +90,7 @@ pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &m
     it
 }
 
-/// The most calls that a rank can need for a segment.
-fn calls(cx: &Context<'_>, segment: &Segment) -> usize {
-    let in_turn = segment.ops.iter().any(|op| cx.placements[op.index()].in_turn);
-    if in_turn { segment.ops.iter().map(|op| cx.placements[op.index()].subs.len()).sum() } else { 1 }
-}
-
 impl Schedule {
-    fn steps(&mut self, count: usize) -> StepId {
-        self.next += count;
-        StepId::new(self.next - count)
-    }
-
     fn forward_move(&mut self, cx: &Context<'_>, uses: &Uses, id: UseId, interner: &mut Interner) {
         let it = uses.get(id);
         match cx.graph.tensor(it.tensor).source {
@@ -112,10 +101,8 @@ impl Schedule {
                 }
                 let from = uses.written[it.tensor.index()];
                 let to = self.layouts(it.ports, interner.get(from).reduction, interner).0;
-                let plan = self.plan(cx, from, to, interner);
-                let step = self.steps(1);
-                self.exchange(it.tensor, step, &plan, interner.get(to));
-                self.forward.push(Event::Move { step, id, way: Way { plan, from, to } });
+                let way = self.way(cx, it.tensor, (from, to), interner);
+                self.forward.push(Event::Move { id, way });
             }
             _ => {
                 let known = self.known_leaves.entry(it.ports);
@@ -146,8 +133,21 @@ impl Schedule {
         Rc::clone(self.known.entry((from, to)).or_insert_with(make))
     }
 
-    fn exchange(&mut self, tensor: TensorId, step: StepId, plan: &Move, target: &Layout) {
-        let Method::Exchange(pieces) = &plan.method else { return };
+    fn way(
+        &mut self,
+        cx: &Context<'_>,
+        tensor: TensorId,
+        (from, to): (LayoutId, LayoutId),
+        interner: &Interner,
+    ) -> Way {
+        let plan = self.plan(cx, from, to, interner);
+        let exchange = self.exchange(tensor, &plan, interner.get(to));
+        Way { plan, exchange, from, to }
+    }
+
+    /// Lists the table of a move that goes region by region.
+    fn exchange(&mut self, tensor: TensorId, plan: &Move, target: &Layout) -> Option<ExchangeId> {
+        let Method::Exchange(pieces) = &plan.method else { return None };
         let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
         let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
         let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece {
@@ -162,7 +162,8 @@ impl Schedule {
             targets: pieces.targets.iter().map(wanted).collect(),
             pieces: pieces.pieces.iter().map(piece).collect(),
         };
-        self.exchanges.push((step, exchange));
+        self.exchanges.push(exchange);
+        Some(ExchangeId::new(self.exchanges.len() - 1))
     }
 
     fn backward(&mut self, cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) {
@@ -181,13 +182,11 @@ impl Schedule {
                 self.backward_move(cx, uses, id, interner, &mut buckets);
             }
             for (group, uses) in buckets.full() {
-                let step = self.steps(1);
-                self.backward.push(Event::Reduce { step, group, uses });
+                self.backward.push(Event::Reduce { group, uses });
             }
         }
         for (group, uses) in buckets.rest() {
-            let step = self.steps(1);
-            self.backward.push(Event::Reduce { step, group, uses });
+            self.backward.push(Event::Reduce { group, uses });
         }
     }
 
@@ -221,9 +220,8 @@ impl Schedule {
                     // Everything is summed into the shards by the exchange, what is local too.
                     let target = interner.get(held);
                     let plan = exactly(&leaves.layout, target, cx.plan.devices);
-                    let step = self.steps(1);
-                    self.exchange(it.tensor, step, &plan, target);
-                    self.backward.push(Event::ReduceExactly { step, id, plan: Rc::new(plan) });
+                    let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
+                    self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan) });
                 }
             };
         }
@@ -233,24 +231,11 @@ impl Schedule {
         }
         let from = self.layouts(it.ports, Reduction::Sum, interner).1;
         let to = if made { held } else { self.completed(from, interner) };
-        let way = self.move_gradient(cx, it.tensor, (from, to), interner);
-        self.backward.push(Event::MoveGrad { step: way.0, id, way: way.1 });
+        let way = self.way(cx, it.tensor, (from, to), interner);
+        self.backward.push(Event::MoveGrad { id, way });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
-    }
-
-    fn move_gradient(
-        &mut self,
-        cx: &Context<'_>,
-        tensor: TensorId,
-        (from, to): (LayoutId, LayoutId),
-        interner: &Interner,
-    ) -> (StepId, Way) {
-        let plan = self.plan(cx, from, to, interner);
-        let step = self.steps(1);
-        self.exchange(tensor, step, &plan, interner.get(to));
-        (step, Way { plan, from, to })
     }
 
     fn completed(&mut self, layout: LayoutId, interner: &mut Interner) -> LayoutId {
@@ -287,8 +272,8 @@ impl Schedule {
             layouts.insert(self.completed(gradient, interner));
         }
         for from in layouts {
-            let (step, way) = self.move_gradient(cx, tensor, (from, held), interner);
-            self.backward.push(Event::GiveBack { step, id, way });
+            let way = self.way(cx, tensor, (from, held), interner);
+            self.backward.push(Event::GiveBack { id, way });
         }
     }
 }

@@ -28,16 +28,10 @@ fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Prog
 fn words(instrs: &[Instr]) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
     for instr in instrs {
-        let word = match instr {
-            Instr::AllReduce { .. } => "all-reduce",
-            Instr::AllGather { .. } => "all-gather",
-            Instr::ReduceScatter { .. } => "reduce-scatter",
-            Instr::AllToAll { .. } => "all-to-all",
-            Instr::Exchange { .. } => "exchange",
-            Instr::ReduceGradients { .. } => "bucket",
-            Instr::ExchangeGradients { .. } => "exchange-gradients",
-            _ => continue,
-        };
+        if !instr.kind().communicates() {
+            continue;
+        }
+        let word = instr.kind().name();
         match runs.last_mut() {
             Some((last, count)) if *last == word => *count += 1,
             _ => runs.push((word, 1)),
@@ -68,9 +62,9 @@ fn mlp() {
         &[("replicate", 2), ("data", 4), ("megatron", 2), ("data:2 x megatron:2", 4), ("coshard:2", 1)],
         "
 replicate on 2:  | 
-data on 4: 1 all-reduce | 1 bucket
-megatron on 2: 2 all-reduce | 1 all-reduce
-data:2 x megatron:2 on 4: 3 all-reduce | 1 all-reduce, 2 bucket
+data on 4: 1 all_reduce | 1 reduce_gradients
+megatron on 2: 2 all_reduce | 1 all_reduce
+data:2 x megatron:2 on 4: 3 all_reduce | 1 all_reduce, 2 reduce_gradients
 coshard:2 on 1:  | ",
     );
 }
@@ -83,9 +77,9 @@ fn gpt() {
         "gpt",
         &[("data", 4), ("megatron", 4), ("data:2 x megatron:2", 4)],
         "
-data on 4: 2 all-reduce | 1 all-reduce, 1 bucket
-megatron on 4: 8 all-reduce | 5 all-reduce
-data:2 x megatron:2 on 4: 10 all-reduce | 6 all-reduce, 2 bucket",
+data on 4: 2 all_reduce | 1 all_reduce, 1 reduce_gradients
+megatron on 4: 8 all_reduce | 5 all_reduce
+data:2 x megatron:2 on 4: 10 all_reduce | 6 all_reduce, 2 reduce_gradients",
     );
 }
 
@@ -96,8 +90,8 @@ fn resnet() {
         "resnet",
         &[("data", 2), ("megatron", 2)],
         "
-data on 2: 26 all-reduce | 18 all-reduce, 1 bucket
-megatron on 2: 6 all-reduce | 2 all-reduce",
+data on 2: 26 all_reduce | 18 all_reduce, 1 reduce_gradients
+megatron on 2: 6 all_reduce | 2 all_reduce",
     );
 }
 
@@ -124,17 +118,17 @@ fn gradients_of_inputs() {
         Inputs::Global,
         &plans,
         "
-data on 4: 1 all-reduce | 1 all-gather, 1 bucket
-megatron on 2: 2 all-reduce | 2 all-reduce
-data:2 x megatron:2 on 4: 3 all-reduce | 2 all-reduce, 1 all-gather, 2 bucket",
+data on 4: 1 all_reduce | 1 all_gather, 1 reduce_gradients
+megatron on 2: 2 all_reduce | 2 all_reduce
+data:2 x megatron:2 on 4: 3 all_reduce | 2 all_reduce, 1 all_gather, 2 reduce_gradients",
     );
     check_with(
         &graph,
         Inputs::Local,
         &plans,
         "
-data on 4: 1 all-reduce | 1 bucket
-megatron on 2: 2 all-reduce | 2 all-reduce
-data:2 x megatron:2 on 4: 3 all-reduce | 2 all-reduce, 2 bucket",
+data on 4: 1 all_reduce | 1 reduce_gradients
+megatron on 2: 2 all_reduce | 2 all_reduce
+data:2 x megatron:2 on 4: 3 all_reduce | 2 all_reduce, 2 reduce_gradients",
     );
 }

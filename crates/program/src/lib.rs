@@ -6,16 +6,20 @@
 //!
 //! A program knows nothing of how it was made: no plans, no search, no PyTorch.
 //!
+//! [`Instr`] is what a rank does; whoever only wants to know what an instruction reads, writes, or where it
+//! communicates asks it, and does not have to know all of them.
+//!
 //! Invariants, all verified by the `check` crate:
 //! - a buffer is written once and before it is read;
-//! - steps are numbered in one global order, and every rank that takes part in a step lists it once,
-//!   in that order, forward then backward;
+//! - all members of a group meet its communications in the same order, and nobody waits for ever;
 //! - `Grad` instructions mirror `Call` instructions, in reverse order.
 
-use std::collections::BTreeMap;
+mod instr;
 
-use graph::{Dtype, OpId, TensorId};
+use graph::{OpId, TensorId};
 use rules::{Reduction, Region};
+
+pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Slice};
 
 graph::id!(
     /// A device's process.
@@ -34,8 +38,12 @@ graph::id!(
     LeafId
 );
 graph::id!(
-    /// A place in the one global order of everything that communicates, and the number of a call.
-    StepId
+    /// A call of a role's code, which its backward names.
+    CallId
+);
+graph::id!(
+    /// The table of an exchange: an index into [`Program::exchanges`].
+    ExchangeId
 );
 
 /// A partition of some of the ranks; each group lists its ranks in the order of their pieces.
@@ -53,7 +61,7 @@ pub struct Program {
     /// The factors of every tensor of the graph: tensor, dim, factor (outer to inner).
     pub factors: Vec<Vec<Vec<i64>>>,
     pub groupings: Vec<Grouping>,
-    pub exchanges: BTreeMap<StepId, Exchange>,
+    pub exchanges: Vec<Exchange>,
     pub roles: Vec<Role>,
 }
 
@@ -169,163 +177,6 @@ pub struct Leaf {
     pub buf: BufId,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Arg {
-    None,
-    Bool(bool),
-    Int(i64),
-    /// An integer that differs among the ranks of the role: an index into [`Body::holes`].
-    Hole(u32),
-    Float(f64),
-    Str(String),
-    Dtype(Dtype),
-    Buf(BufId),
-    List(Vec<Arg>),
-}
-
-/// One sub-operator: `outputs = target(args, kwargs)`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LocalOp {
-    /// The operator it is a part of. A hint for printing (its line and module); the checker finds
-    /// the operator from target, arguments and inputs.
-    pub op: OpId,
-    pub target: String,
-    pub args: Vec<Arg>,
-    pub kwargs: Vec<(String, Arg)>,
-    pub outputs: Vec<Option<BufId>>,
-    pub no_grad: bool,
-}
-
-impl LocalOp {
-    pub fn inputs(&self) -> Vec<BufId> {
-        let mut found = vec![];
-        for arg in self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg)) {
-            arg.bufs(&mut found);
-        }
-        found
-    }
-}
-
-impl Arg {
-    pub fn bufs(&self, found: &mut Vec<BufId>) {
-        match self {
-            Arg::Buf(buf) => found.push(*buf),
-            Arg::List(items) => items.iter().for_each(|item| item.bufs(found)),
-            _ => {}
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Instr {
-    /// Local, differentiable code between communications.
-    Call(Call),
-    /// The backward of the call with the same step.
-    Grad(Grad),
-    /// `to = from[box]`, on this rank.
-    Slice(Slice),
-    /// `to = sum of from`, on this rank. Gradients of several uses, brought to one layout.
-    Add {
-        from: Vec<BufId>,
-        to: BufId,
-    },
-    AllReduce {
-        step: StepId,
-        group: GroupingId,
-        reduction: Reduction,
-        from: BufId,
-        to: BufId,
-    },
-    AllGather {
-        step: StepId,
-        group: GroupingId,
-        from: BufId,
-        to: BufId,
-        cut: Cut,
-    },
-    ReduceScatter {
-        step: StepId,
-        group: GroupingId,
-        from: BufId,
-        to: BufId,
-        cut: Cut,
-    },
-    /// `from` is cut along `send`, the pieces received are joined along `receive`.
-    AllToAll {
-        step: StepId,
-        group: GroupingId,
-        from: BufId,
-        to: BufId,
-        send: Cut,
-        receive: Cut,
-    },
-    /// Exact region-by-region transfer, by [`Program::exchanges`]. Also without any other rank.
-    Exchange {
-        step: StepId,
-        from: Vec<BufId>,
-        to: Vec<BufId>,
-    },
-    /// All-reduce (sum) the gradients of these leaves, in one bucket.
-    ReduceGradients {
-        step: StepId,
-        group: GroupingId,
-        leaves: Vec<LeafId>,
-    },
-    /// Exchange gradients of leaves into gradients of shards; sources and targets in the
-    /// [`Exchange`] are this rank's `leaves` and `shards` (indices into [`Table::shards`]).
-    ExchangeGradients {
-        step: StepId,
-        leaves: Vec<LeafId>,
-        shards: Vec<usize>,
-    },
-    /// A buffer of the model gets its new value, at the end of forward.
-    Update {
-        shard: usize,
-        from: BufId,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Call {
-    pub step: StepId,
-    /// Leaves and inputs included: whatever `ops` read and do not write.
-    pub inputs: Vec<BufId>,
-    pub outputs: Vec<BufId>,
-    pub ops: Vec<LocalOp>,
-    /// Forget what is inside after forward and compute it again for backward.
-    pub recompute: bool,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Grad {
-    pub step: StepId,
-    /// For each output of the call that needs a gradient: the gradient, if any arises.
-    pub from: Vec<Option<BufId>>,
-    /// For each input of the call that needs a gradient and is no leaf: its gradient, if anybody
-    /// reads it. Gradients of leaves accumulate in the leaves.
-    pub to: Vec<Option<BufId>>,
-}
-
-/// Factor extents, dim by dim, of the local tensor that is sliced, and an interval per factor.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
-    pub from: BufId,
-    pub to: BufId,
-    pub extents: Vec<Vec<Arg>>,
-    pub region: Vec<(Arg, Arg)>,
-}
-
-/// Where a local tensor is cut or joined: one factor of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
-    /// Factor extents, dim by dim, of the tensor that is whole along the cut.
-    pub extents: Vec<Vec<Arg>>,
-    /// The position of the factor, counted over all dims.
-    pub factor: usize,
-    /// The pieces' lengths, in the order of the group.
-    pub sizes: Vec<i64>,
-}
-
 /// An exact transfer between ranks, region by region.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
@@ -392,21 +243,5 @@ fn parse<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
 impl Body {
     pub fn buf(&self, id: BufId) -> &Buf {
         &self.bufs[id.index()]
-    }
-}
-
-impl Instr {
-    /// The place in the global order, for instructions that communicate.
-    pub fn step(&self) -> Option<StepId> {
-        match self {
-            Instr::AllReduce { step, .. }
-            | Instr::AllGather { step, .. }
-            | Instr::ReduceScatter { step, .. }
-            | Instr::AllToAll { step, .. }
-            | Instr::Exchange { step, .. }
-            | Instr::ReduceGradients { step, .. }
-            | Instr::ExchangeGradients { step, .. } => Some(*step),
-            _ => None,
-        }
     }
 }

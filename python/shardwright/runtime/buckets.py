@@ -15,7 +15,8 @@ Kept = dict[tuple[int, torch.dtype], Tensor]
 class Bucket:
     """Gradients of one dtype, sent in this or another. Until `wait` they are on the way.
 
-    `kept` holds the buffers of earlier steps; fresh memory of this size costs more than the copy.
+    `kept` holds the buffers of earlier steps, by the number of the reduction in its step; fresh memory of
+    this size costs more than the copy.
     """
 
     def __init__(
@@ -23,14 +24,14 @@ class Bucket:
         comm: Comm,
         leaves: Sequence[Tensor],
         ranks: Ranks,
-        step: int,
+        number: int,
         kept: Kept,
         dtype: torch.dtype | None = None,
     ):
         self._leaves = leaves
         self._ids = {id(leaf) for leaf in leaves}
         self._dtype = gradient_dtype(leaves[0])
-        self._flat = _flattened(leaves, (step, dtype or self._dtype), kept)
+        self._flat = _flattened(leaves, (number, dtype or self._dtype), kept)
         self._work = comm.all_reduce(self._flat, ranks, "sum") if self._flat.numel() else None
 
     def has(self, leaf: Tensor) -> bool:

@@ -21,7 +21,7 @@ from ..errors import RuntimeFault
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 1
+FORMAT = 2
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
@@ -109,7 +109,7 @@ class Role:
     outputs: list[Output | None]
     # The inputs whose gradients `backward` returns.
     gradients: list[int]
-    # By the call's step; a call that is not here needs what autograd says.
+    # By the call's number; a call that is not here needs what autograd says.
     grads: dict[int, Needs]
 
 
@@ -168,7 +168,7 @@ class Program:
     tensors: dict[int, TensorInfo]
     roles: list[Role]
     ranks: list[RankTable]
-    exchanges: dict[int, Exchange]
+    exchanges: list[Exchange]
     random: list[Draw]
     files: Mapping[str, str]
     folder: Path | None = None
@@ -335,7 +335,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         tensors={tensor.id: tensor for tensor in tensors},
         roles=[_role(entry) for entry in tables["roles"]],
         ranks=[_rank(entry, regions) for entry in tables["ranks"]],
-        exchanges={int(step): _exchange(entry, regions) for step, entry in tables["exchanges"].items()},
+        exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
         files=texts,
         folder=folder,
@@ -356,8 +356,8 @@ def _role(entry: dict[str, Any]) -> Role:
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         gradients=entry.get("gradients", []),
         grads={
-            int(step): Needs(needs["arguments"], needs["results"])
-            for step, needs in entry.get("grads", {}).items()
+            int(number): Needs(needs["arguments"], needs["results"])
+            for number, needs in entry.get("grads", {}).items()
         },
     )
 

@@ -25,7 +25,7 @@ from .worker import Worker
 
 Sizes = Sequence[int] | None
 Factors = Sequence[Sequence[int]] | None
-Issued = tuple[int, str, int]
+Issued = tuple[str, int, int]
 
 _current: ContextVar[Run] = ContextVar("shardwright_run")
 
@@ -45,15 +45,15 @@ class Run:
         """Runs of one `step` follow each other without a change of parameters."""
         self.worker, self.comm = worker, worker.comm
         self.masks = masks
-        # What was really communicated: step, kind, and the bytes that this rank gave.
+        # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
         self.leaves = worker.shards.leaves(step)
         self._saving = saving
         self._saved: dict[int, Saved] = {}
-        self._last = -1
         self._state = "new"
         self._reducing = True
         self._buckets: list[Bucket] = []
+        self._reductions = 0
         self._of_shards: dict[int, Tensor] = {}
 
     # What the module calls.
@@ -94,21 +94,21 @@ class Run:
 
     # What emitted code calls.
 
-    def call(self, step: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+    def call(self, number: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
         with self._executing():
             if not self._saving:
                 return function(*args)
             keep = call_forgetting if recompute else call_saving
-            needs = self.worker.role.grads.get(step)
-            results, self._saved[step] = keep(function, args, self.leaves.index, needs)
+            needs = self.worker.role.grads.get(number)
+            results, self._saved[number] = keep(function, args, self.leaves.index, needs)
             return results
 
-    def grad(self, step: int, *grads: Tensor | None) -> Any:
-        saved = self._saved.pop(step)
+    def grad(self, number: int, *grads: Tensor | None) -> Any:
+        saved = self._saved.pop(number)
         with self._executing():
             if saved.again is not None and any(grad is not None for grad in grads):
                 function, args = saved.again
-                needs = self.worker.role.grads.get(step)
+                needs = self.worker.role.grads.get(number)
                 _, saved = call_saving(function, args, self.leaves.index, needs)
             if saved.again is None:
                 edges, given = match(saved, grads)
@@ -117,43 +117,40 @@ class Run:
         found = tuple(slot.take() for slot in saved.slots)
         return found[0] if len(found) == 1 else found
 
-    def all_reduce(self, step: int, x: Tensor, group: int, op: str = "sum") -> Tensor:
-        ranks = self._begin(step, "all_reduce", x.nbytes, group)
+    def all_reduce(self, x: Tensor, group: int, op: str = "sum") -> Tensor:
+        ranks = self._in_group("all_reduce", group, x.nbytes)
         with torch.no_grad():
             y = collectives.all_reduce(self.comm, x, ranks, op)
         return self._marked(y, x.requires_grad)
 
     def all_gather(
         self,
-        step: int,
         x: Tensor,
         group: int,
         dim: int,
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        ranks = self._begin(step, "all_gather", x.nbytes, group)
+        ranks = self._in_group("all_gather", group, x.nbytes)
         with torch.no_grad():
             y = collectives.all_gather(self.comm, x, ranks, dim, sizes, factors)
         return self._marked(y, x.requires_grad)
 
     def reduce_scatter(
         self,
-        step: int,
         x: Tensor,
         group: int,
         dim: int,
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        ranks = self._begin(step, "reduce_scatter", x.nbytes, group)
+        ranks = self._in_group("reduce_scatter", group, x.nbytes)
         with torch.no_grad():
             y = collectives.reduce_scatter(self.comm, x, ranks, dim, sizes, factors)
         return self._marked(y, x.requires_grad)
 
     def all_to_all(
         self,
-        step: int,
         x: Tensor,
         group: int,
         send: int,
@@ -163,7 +160,7 @@ class Run:
         send_factors: Factors = None,
         receive_factors: Factors = None,
     ) -> Tensor:
-        ranks = self._begin(step, "all_to_all", x.nbytes, group)
+        ranks = self._in_group("all_to_all", group, x.nbytes)
         with torch.no_grad():
             y = collectives.all_to_all(
                 self.comm,
@@ -174,32 +171,33 @@ class Run:
             )
         return self._marked(y, x.requires_grad)
 
-    def exchange(self, step: int, *xs: Tensor) -> Any:
-        table = self.worker.program.exchanges[step]
-        targets = self._exchange(step, "exchange", xs)
+    def exchange(self, number: int, *xs: Tensor) -> Any:
+        table = self.worker.program.exchanges[number]
+        targets = self._exchange("exchange", number, xs)
         needed = any(x.requires_grad for x in xs) if xs else table.grad
         marked = tuple(self._marked(target, needed) for target in targets)
         return marked[0] if len(marked) == 1 else marked
 
-    def reduce_gradients(self, step: int, group: int, leaves: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, group: int, leaves: Sequence[Tensor]) -> None:
         if not self._reducing:
             return
-        ranks = self._begin(step, "reduce_gradients", sum(map(self._sent, leaves)), group)
+        ranks = self._in_group("reduce_gradients", group, sum(map(self._sent, leaves)))
+        self._reductions += 1
         if any(bucket.has(leaf) for bucket in self._buckets for leaf in leaves):
             self._settle()
         dtypes = list(dict.fromkeys(map(gradient_dtype, leaves)))
         for dtype in dtypes if len(ranks) > 1 else []:
             own = [leaf for leaf in leaves if gradient_dtype(leaf) == dtype]
             sent = self.worker.reduce
-            self._buckets.append(Bucket(self.comm, own, ranks, step, self.worker.kept, sent))
+            self._buckets.append(Bucket(self.comm, own, ranks, self._reductions, self.worker.kept, sent))
 
-    def exchange_gradients(self, step: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
+    def exchange_gradients(self, number: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
         if not self._reducing:
             return
         self._settle()
         reduce = self.worker.reduce
         grads = [gradient_of(leaf).to(reduce or gradient_dtype(leaf)) for leaf in leaves]
-        targets = self._exchange(step, "exchange_gradients", grads, reduce)
+        targets = self._exchange("exchange_gradients", number, grads, reduce)
         for shard, target in zip(shards, targets, strict=True):
             before = self._of_shards.get(shard)
             # A target may be a view of a message; a shard's gradient is its own.
@@ -216,42 +214,33 @@ class Run:
     # Inside.
 
     def _exchange(
-        self, step: int, kind: str, xs: Sequence[Tensor], dtype: torch.dtype | None = None
+        self, kind: str, number: int, xs: Sequence[Tensor], dtype: torch.dtype | None = None
     ) -> list[Tensor]:
-        part = self.worker.part(step)
-        self._compare(step, part, xs, dtype)
-        dtype = dtype or self.worker.exchange_dtype(step)
-        self._begin(step, kind, part.bytes_sent(self.comm.rank, dtype.itemsize))
+        part = self.worker.part(number)
+        self._compare(number, part, xs, dtype)
+        dtype = dtype or self.worker.exchange_dtype(number)
+        self.issued.append((kind, number, part.bytes_sent(self.comm.rank, dtype.itemsize)))
         with torch.no_grad():
             return exchange(self.comm, part, xs, dtype)
 
-    def _compare(self, step: int, part: Part, xs: Sequence[Tensor], dtype: torch.dtype | None) -> None:
+    def _compare(self, number: int, part: Part, xs: Sequence[Tensor], dtype: torch.dtype | None) -> None:
         """Before the first message of an exchange: all ranks must give what the others expect."""
         worker = self.worker
-        if ("exchange", step) in worker.compared:
+        if ("exchange", number) in worker.compared:
             return
-        tensor = worker.program.tensors[worker.program.exchanges[step].tensor]
+        tensor = worker.program.tensors[worker.program.exchanges[number].tensor]
         for x, region in zip(xs, part.sources, strict=True):
-            require_kind(x, tensor, region, dtype or worker.exchange_dtype(step), worker.role.file)
-        worker.compared.add(("exchange", step))
+            require_kind(x, tensor, region, dtype or worker.exchange_dtype(number), worker.role.file)
+        worker.compared.add(("exchange", number))
 
     def _sent(self, leaf: Tensor) -> int:
         """The bytes of its gradient in a message."""
         dtype = self.worker.reduce or gradient_dtype(leaf)
         return leaf.numel() * dtype.itemsize
 
-    def _begin(self, step: int, kind: str, size: int, group: int | None = None) -> tuple[int, ...]:
-        """Every rank issues its communications in the one order of their steps."""
-        if step <= self._last:
-            raise RuntimeFault(
-                "SW0707",
-                f"communication {step} ({kind}) comes after {self._last}",
-                why="ranks that communicate in different orders wait for each other for ever",
-                fix="if the program was edited, keep its steps in order",
-            )
-        self._last = step
-        self.issued.append((step, kind, size))
-        return () if group is None else self.worker.program.group_of(group, self.comm.rank)
+    def _in_group(self, kind: str, group: int, size: int) -> tuple[int, ...]:
+        self.issued.append((kind, group, size))
+        return self.worker.program.group_of(group, self.comm.rank)
 
     def _marked(self, y: Tensor, needs_grad: bool) -> Tensor:
         differentiable = y.is_floating_point() or y.is_complex()

@@ -91,13 +91,13 @@ class Worker:
             return single_device_masks(self.program, self.comm.rank, self.generator)
         return keyed_masks(self.table.random, self.seed, step, micro_batch)
 
-    def part(self, step: int) -> Part:
-        if step not in self._parts:
-            table = self.program.exchanges[step]
-            self._parts[step] = part_of(table, self.program.tensors[table.tensor], self.comm.rank)
-        return self._parts[step]
+    def part(self, number: int) -> Part:
+        if number not in self._parts:
+            table = self.program.exchanges[number]
+            self._parts[number] = part_of(table, self.program.tensors[table.tensor], self.comm.rank)
+        return self._parts[number]
 
-    def exchange_dtype(self, step: int) -> torch.dtype:
+    def exchange_dtype(self, number: int) -> torch.dtype:
         """Of the values that a rank without any receives."""
-        tensor = self.program.tensors[self.program.exchanges[step].tensor]
+        tensor = self.program.tensors[self.program.exchanges[number].tensor]
         return tensor.read_as or tensor.dtype

@@ -10,10 +10,10 @@
 //! input x %x 0..2,:
 //! random 3 0..2,:                 the region of operator 3's slot 0
 //! call 0 x, w -> y : h = aten.relu.default(x) ; y = aten.mul.Tensor(h, 2)
-//! all_reduce 1 g0 sum y -> z
-//! all_gather 1 g0 y -> z : [2, 8] 0 [1, 1]                 extents, factor, sizes
-//! reduce_scatter 1 g0 y -> z : [2, 8] 0 [1, 1]
-//! all_to_all 1 g0 y -> z : [2, 8] 0 [1, 1] : [1, 16] 1 [8, 8]
+//! all_reduce g0 sum y -> z
+//! all_gather g0 y -> z : [2, 8] 0 [1, 1]                 extents, factor, sizes
+//! reduce_scatter g0 y -> z : [2, 8] 0 [1, 1]
+//! all_to_all g0 y -> z : [2, 8] 0 [1, 1] : [1, 16] 1 [8, 8]
 //! exchange 1 a, b -> c
 //! slice y -> z : [2, 8] 0..1, 0..8
 //! add a, b -> c
@@ -24,7 +24,7 @@
 //! gradient dx %x                  the gradient of an input that is given to the caller
 //! seed dy
 //! grad 0 dy -> dx, _              backward begins with the first of seed, grad
-//! reduce_gradients 5 g0 w, b
+//! reduce_gradients g0 w, b
 //! exchange_gradients 5 w -> w
 //! table 1 %y sum                  an exchange: sources, targets, pieces by these three lines
 //! from 0 0..2,:
@@ -64,6 +64,8 @@ pub fn proof(graph: &Graph, text: &str) -> check::Proof {
 
 pub fn program(graph: &Graph, analysis: &Analysis, text: &str) -> Program {
     let mut reader = Reader::new(graph, analysis);
+    let tables = text.lines().filter_map(|line| line.trim().strip_prefix("table "));
+    reader.tables = tables.map(|rest| rest.split(' ').next().unwrap().into()).collect();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         reader.line(line);
     }
@@ -78,7 +80,9 @@ struct Reader<'a> {
     leaves: BTreeMap<String, LeafId>,
     shards: BTreeMap<String, usize>,
     backward: bool,
-    table: Option<StepId>,
+    /// The numbers in the text of this role's calls, and of all tables.
+    calls: Vec<String>,
+    tables: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -91,11 +95,11 @@ impl<'a> Reader<'a> {
             boundary: Boundary::default(),
             factors: analysis.factors.clone(),
             groupings: vec![],
-            exchanges: BTreeMap::new(),
+            exchanges: vec![],
             roles: vec![],
         };
-        let (names, leaves, shards) = Default::default();
-        Self { graph, analysis, program, names, leaves, shards, backward: false, table: None }
+        let (names, leaves, shards, calls, tables) = Default::default();
+        Self { graph, analysis, program, names, leaves, shards, backward: false, calls, tables }
     }
 
     fn finish(mut self) -> Program {
@@ -188,6 +192,7 @@ impl<'a> Reader<'a> {
     }
 
     fn new_role(&mut self, rest: &str) {
+        self.calls.clear();
         let ranks: Vec<RankId> = rest.split(',').map(|rank| RankId(rank.parse().unwrap())).collect();
         let tables = vec![Table::default(); ranks.len()];
         self.program.roles.push(Role { ranks, tables, body: Body::default() });
@@ -289,16 +294,13 @@ impl<'a> Reader<'a> {
 
     fn exchange_table(&mut self, rest: &str) {
         let words: Vec<&str> = rest.split(' ').collect();
-        let (step, tensor) = (StepId(words[0].parse().unwrap()), self.tensor(words[1]));
-        let reduction = reduction(words[2]);
+        let (tensor, reduction) = (self.tensor(words[1]), reduction(words[2]));
         let exchange = Exchange { tensor, reduction, sources: vec![], targets: vec![], pieces: vec![] };
-        self.program.exchanges.insert(step, exchange);
-        self.table = Some(step);
+        self.program.exchanges.push(exchange);
     }
 
     fn exchange_row(&mut self, word: &str, rest: &str) {
-        let step = self.table.unwrap();
-        let tensor = self.program.exchanges[&step].tensor;
+        let tensor = self.program.exchanges.last().unwrap().tensor;
         let (numbers, region) = match word {
             "piece" => {
                 let mut words = rest.splitn(3, ' ');
@@ -311,7 +313,7 @@ impl<'a> Reader<'a> {
             }
         };
         let region = self.region(tensor, region);
-        let exchange = self.program.exchanges.get_mut(&step).unwrap();
+        let exchange = self.program.exchanges.last_mut().unwrap();
         match word {
             "from" => exchange.sources.push((RankId::new(numbers[0]), region)),
             "to" => exchange.targets.push((RankId::new(numbers[0]), region)),
@@ -330,8 +332,8 @@ impl<'a> Reader<'a> {
             left = others.trim();
             first.to_string()
         };
-        let has_step = !matches!(word, "slice" | "add" | "update");
-        let step = StepId(if has_step { next().parse().unwrap() } else { 0 });
+        let numbered = matches!(word, "call" | "recompute" | "grad" | "exchange" | "exchange_gradients");
+        let number = if numbered { next() } else { String::new() };
         let grouped = matches!(
             word,
             "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "reduce_gradients"
@@ -342,11 +344,14 @@ impl<'a> Reader<'a> {
             "call" | "recompute" => {
                 let (inputs, outputs) = (self.bufs(left), self.bufs(right));
                 let ops = sections[0].split(';').map(|op| self.op(op.trim())).collect();
-                Instr::Call(Call { step, inputs, outputs, ops, recompute: word == "recompute" })
+                self.calls.push(number);
+                let id = CallId::new(self.calls.len() - 1);
+                Instr::Call(Call { id, inputs, outputs, ops, recompute: word == "recompute" })
             }
             "grad" => {
                 self.backward = true;
-                Instr::Grad(Grad { step, from: self.optional(left), to: self.optional(right) })
+                let call = CallId::new(at(&self.calls, &number));
+                Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right) })
             }
             "add" => Instr::Add { from: self.bufs(left), to: self.buf(right) },
             "slice" => self.slice(left, right, sections[0]),
@@ -354,36 +359,23 @@ impl<'a> Reader<'a> {
                 let (shard, from) = left.split_once(' ').unwrap();
                 Instr::Update { shard: self.shards[shard], from: self.buf(from) }
             }
-            "all_reduce" => {
+            "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
                 let (from, to) = (self.buf(left), self.buf(right));
-                Instr::AllReduce { step, group, reduction: by.unwrap(), from, to }
+                let how = match word {
+                    "all_reduce" => How::AllReduce(by.unwrap()),
+                    "all_gather" => How::AllGather(self.cut(sections[0])),
+                    "reduce_scatter" => How::ReduceScatter(self.cut(sections[0])),
+                    _ => How::AllToAll { send: self.cut(sections[0]), receive: self.cut(sections[1]) },
+                };
+                Instr::Collective(Collective { how, group, from, to })
             }
-            "all_gather" => Instr::AllGather {
-                step,
-                group,
-                from: self.buf(left),
-                to: self.buf(right),
-                cut: self.cut(sections[0]),
-            },
-            "reduce_scatter" => Instr::ReduceScatter {
-                step,
-                group,
-                from: self.buf(left),
-                to: self.buf(right),
-                cut: self.cut(sections[0]),
-            },
-            "all_to_all" => Instr::AllToAll {
-                step,
-                group,
-                from: self.buf(left),
-                to: self.buf(right),
-                send: self.cut(sections[0]),
-                receive: self.cut(sections[1]),
-            },
-            "exchange" => Instr::Exchange { step, from: self.bufs(left), to: self.bufs(right) },
+            "exchange" => {
+                let exchange = ExchangeId::new(at(&self.tables, &number));
+                Instr::Exchange { exchange, from: self.bufs(left), to: self.bufs(right) }
+            }
             "reduce_gradients" => {
                 let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();
-                Instr::ReduceGradients { step, group, leaves }
+                Instr::ReduceGradients { group, leaves }
             }
             "exchange_gradients" => {
                 let names = |text: &'_ str| -> Vec<String> {
@@ -391,7 +383,8 @@ impl<'a> Reader<'a> {
                 };
                 let leaves = names(left).iter().map(|name| self.leaves[name]).collect();
                 let shards = names(right).iter().map(|name| self.shards[name]).collect();
-                Instr::ExchangeGradients { step, leaves, shards }
+                let exchange = ExchangeId::new(at(&self.tables, &number));
+                Instr::ExchangeGradients { exchange, leaves, shards }
             }
             other => panic!("unknown {other}"),
         };
@@ -484,4 +477,8 @@ impl<'a> Reader<'a> {
 
 fn reduction(name: &str) -> Reduction {
     Reduction::MARKS.iter().find(|row| row.2 == name).expect("a reduction").0
+}
+
+fn at(names: &[String], name: &str) -> usize {
+    names.iter().position(|known| known == name).unwrap_or(names.len())
 }

@@ -28,7 +28,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         functions: HashMap::new(),
         hints: Hints::new(graph, &program.boundary, role.operators.clone()),
         budget: MOST_OPS,
-        exchanged: program.exchanges.iter().map(|(step, exchange)| (*step, exchange.tensor)).collect(),
+        exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
         in_backward: false,
     };
     for (index, function) in functions.into_iter().enumerate() {

@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Arg, BufId, Call, Cut, Grad, GroupingId, Instr, LeafId, Slice, StepId};
+use program::{
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, LeafId, Slice,
+};
+use rules::Reduction;
 
 use super::code::{Code, Value, plain};
 use super::reader::{Reader, Scope};
@@ -67,42 +70,37 @@ impl<'a> Methods<'a, '_> {
             return Err(self.misuse(format!("`run.{name}` has no argument `{key}`")));
         }
         let mut args = Args { args: call.args.iter(), kwargs: &call.kwargs };
-        if name == "update" {
-            let (shard, from) = (self.index(args.args.next())?, self.next_buf(&mut args)?);
-            self.end(targets, 0, unpack, &args)?;
-            return Ok(Instr::Update { shard, from });
-        }
-        let step = StepId(self.id(args.args.next())?);
         match name {
-            "call" => self.call(step, targets, unpack, &mut args),
-            "grad" => self.grad(step, targets, unpack, &mut args),
-            "exchange" => self.exchange(step, targets, unpack, &mut args),
+            "call" => self.call(targets, unpack, &mut args),
+            "grad" => self.grad(targets, unpack, &mut args),
+            "exchange" => self.exchange(targets, unpack, &mut args),
             "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
-                self.collective(name, step, targets, unpack, &mut args)
+                self.collective(name, targets, unpack, &mut args)
             }
             "reduce_gradients" => {
                 let group = self.group(&mut args)?;
                 let leaves = self.leaves(args.args.next())?;
                 self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::ReduceGradients { step, group, leaves })
+                Ok(Instr::ReduceGradients { group, leaves })
             }
             "exchange_gradients" => {
+                let exchange = ExchangeId(self.id(args.args.next())?);
                 let leaves = self.leaves(args.args.next())?;
                 let shards = self.list(args.args.next(), |item| self.index(Some(item)))?;
                 self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::ExchangeGradients { step, leaves, shards })
+                Ok(Instr::ExchangeGradients { exchange, leaves, shards })
+            }
+            "update" => {
+                let (shard, from) = (self.index(args.args.next())?, self.next_buf(&mut args)?);
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Update { shard, from })
             }
             _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
         }
     }
 
-    fn call(
-        &mut self,
-        step: StepId,
-        targets: &[&'a str],
-        unpack: bool,
-        args: &mut Args<'_, 'a>,
-    ) -> Result<Instr> {
+    fn call(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let id = CallId(self.id(args.args.next())?);
         let Some(Expr::Name(name)) = args.args.next() else {
             return Err(self.misuse("`run.call` runs something other than a function"));
         };
@@ -130,7 +128,7 @@ impl<'a> Methods<'a, '_> {
         let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
         self.bind(targets, unpack, &outputs)?;
-        Ok(Instr::Call(Call { step, inputs, outputs, ops, recompute }))
+        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute }))
     }
 
     fn values(&mut self, args: &mut Args<'_, 'a>) -> Result<Vec<Value>> {
@@ -161,14 +159,9 @@ impl<'a> Methods<'a, '_> {
         Ok(())
     }
 
-    /// The gradients of what the call with this step returned and took.
-    fn grad(
-        &mut self,
-        step: StepId,
-        targets: &[&'a str],
-        unpack: bool,
-        args: &mut Args<'_, 'a>,
-    ) -> Result<Instr> {
+    /// The gradients of what a call returned and took.
+    fn grad(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let call = CallId(self.id(args.args.next())?);
         let mut from = vec![];
         for arg in args.args.by_ref() {
             from.push(if *arg == Expr::None { None } else { Some(self.buf(arg)?) });
@@ -176,21 +169,16 @@ impl<'a> Methods<'a, '_> {
         if unpack != (targets.len() > 1) {
             return Err(self.misuse("the gradients are assigned in another number"));
         }
-        let tensors = self.reader.grad_tensors(step, targets.len());
+        let tensors = self.reader.grad_tensors(call, targets.len());
         let mut to = vec![];
         for (name, tensor) in targets.iter().zip(tensors) {
             to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
         }
-        Ok(Instr::Grad(Grad { step, from, to }))
+        Ok(Instr::Grad(Grad { call, from, to }))
     }
 
-    fn exchange(
-        &mut self,
-        step: StepId,
-        targets: &[&'a str],
-        unpack: bool,
-        args: &mut Args<'_, 'a>,
-    ) -> Result<Instr> {
+    fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let exchange = ExchangeId(self.id(args.args.next())?);
         let mut from = vec![];
         for arg in args.args.by_ref() {
             from.push(self.buf(arg)?);
@@ -198,54 +186,42 @@ impl<'a> Methods<'a, '_> {
         if unpack != (targets.len() > 1) {
             return Err(self.misuse("the results are assigned in another number"));
         }
-        let tensor = self.reader.exchanged.get(&step).copied().unwrap_or(TensorId(u32::MAX));
+        let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(TensorId(u32::MAX));
         let grad = self.reader.in_backward;
         let to = targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect::<Result<_>>()?;
-        Ok(Instr::Exchange { step, from, to })
+        Ok(Instr::Exchange { exchange, from, to })
     }
 
     fn collective(
         &mut self,
         name: &str,
-        step: StepId,
         targets: &[&'a str],
         unpack: bool,
         args: &mut Args<'_, 'a>,
     ) -> Result<Instr> {
         let from = self.next_buf(args)?;
         let group = self.group(args)?;
-        let mut instr = |to| match name {
-            "all_gather" => Ok(Instr::AllGather { step, group, from, to, cut: self.cut(args, group, "")? }),
-            "reduce_scatter" => {
-                Ok(Instr::ReduceScatter { step, group, from, to, cut: self.cut(args, group, "")? })
-            }
+        let how = match name {
+            "all_gather" => How::AllGather(self.cut(args, group, "")?),
+            "reduce_scatter" => How::ReduceScatter(self.cut(args, group, "")?),
             "all_to_all" => {
                 let send = self.cut(args, group, "send_")?;
-                Ok(Instr::AllToAll {
-                    step,
-                    group,
-                    from,
-                    to,
-                    send,
-                    receive: self.cut(args, group, "receive_")?,
-                })
+                How::AllToAll { send, receive: self.cut(args, group, "receive_")? }
             }
-            _ => {
-                let word = match args.named("op") {
-                    None => Some("sum"),
-                    Some(Expr::Str(word)) => Some(word.as_ref()),
-                    Some(_) => None,
-                };
-                let reduction = word.and_then(reduction);
-                let reduction = reduction.ok_or_else(|| self.misuse("`op` is no reduction"))?;
-                Ok(Instr::AllReduce { step, group, reduction, from, to })
-            }
+            _ => How::AllReduce(self.reduction(args.named("op"))?),
         };
-        let to = BufId::new(self.reader.body.bufs.len());
-        let instr = instr(to)?;
         self.end(targets, 1, unpack, args)?;
-        self.like(targets[0], from)?;
-        Ok(instr)
+        let to = self.like(targets[0], from)?;
+        Ok(Instr::Collective(Collective { how, group, from, to }))
+    }
+
+    fn reduction(&self, op: Option<&Expr<'a>>) -> Result<Reduction> {
+        let found = match op {
+            None => Some(Reduction::Sum),
+            Some(Expr::Str(word)) => reduction(word),
+            Some(_) => None,
+        };
+        found.ok_or_else(|| self.misuse("`op` is no reduction"))
     }
 
     fn cut(&self, args: &mut Args<'_, 'a>, group: GroupingId, prefix: &str) -> Result<Cut> {

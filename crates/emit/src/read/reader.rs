@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Arg, Body, Buf, BufId, Instr, StepId};
+use program::{Arg, Body, Buf, BufId, CallId, Instr};
 
 use crate::hints::{Hints, UNKNOWN};
 use crate::python::{Expr, Function, print};
@@ -20,7 +20,8 @@ pub(super) struct Reader<'a> {
     pub(super) hints: Hints<'a>,
     /// What is still allowed, so that functions that call each other cannot grow without end.
     pub(super) budget: usize,
-    pub(super) exchanged: HashMap<StepId, TensorId>,
+    /// The tensor of each exchange.
+    pub(super) exchanged: Vec<TensorId>,
     pub(super) in_backward: bool,
 }
 
@@ -111,9 +112,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The tensors whose gradients the backward of a call gives, where that can be told.
-    pub(super) fn grad_tensors(&self, step: StepId, count: usize) -> Vec<TensorId> {
+    pub(super) fn grad_tensors(&self, id: CallId, count: usize) -> Vec<TensorId> {
         let call = self.body.forward.iter().find_map(|instr| match instr {
-            Instr::Call(call) if call.step == step => Some(call),
+            Instr::Call(call) if call.id == id => Some(call),
             _ => None,
         });
         let inputs = call.map_or(&[][..], |call| &call.inputs);

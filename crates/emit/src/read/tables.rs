@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
-use program::{Boundary, Exchange, Inputs, Output, Piece, Program, RankId, Shard, StepId, Table};
+use program::{Boundary, Exchange, Inputs, Output, Piece, Program, RankId, Shard, Table};
 use rules::{Interval, Reduction, Region};
 
 use super::json::{Node, Place, int, string};
@@ -50,7 +50,7 @@ pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
         boundary: boundary(&top)?,
         factors: reader.factors(graph, &top)?,
         groupings: top.get("groups")?.list(|g| g.list(|group| group.list(|r| rank(r, world))))?,
-        exchanges: reader.exchanges(&top.get("exchanges")?, world)?,
+        exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
         roles: vec![],
     };
     let mut tables: Vec<Option<Table>> = top.get("ranks")?.list(|node| reader.table(node).map(Some))?;
@@ -144,11 +144,6 @@ impl Reader {
             Ok(())
         })?;
         Ok(all)
-    }
-
-    fn exchanges(&self, node: &Node<'_>, world: u32) -> Result<BTreeMap<StepId, Exchange>> {
-        let entries = node.entries(|step, node| Ok((StepId(step), self.exchange(node, world)?)))?;
-        Ok(entries.into_iter().collect())
     }
 
     fn exchange(&self, node: &Node<'_>, world: u32) -> Result<Exchange> {

@@ -1,6 +1,6 @@
 //! Instructions as methods of `run`.
 
-use program::{Arg, BufId, Cut, Grad, GroupingId, Instr, LeafId, Slice, StepId};
+use program::{Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Slice};
 use rules::Reduction;
 
 use super::functions::{number, statement};
@@ -35,39 +35,24 @@ impl<'n> Words<'n> {
             Instr::Grad(grad) => self.grad(grad),
             Instr::Slice(slice) => self.slice(slice),
             Instr::Add { from, to } => self.add(from, *to),
-            Instr::AllReduce { step, group, reduction, from, to } => {
-                let args = vec![step_of(*step), self.buf(*from), group_id(*group)];
-                let other =
-                    (*reduction != Reduction::Sum).then(|| ("op", Expr::Str(reduction.name().into())));
-                statement(
-                    vec![self.name(*to)],
-                    false,
-                    method("all_reduce", args, other.into_iter().collect()),
-                )
-            }
-            Instr::AllGather { step, group, from, to, cut } => {
-                self.cut_call("all_gather", *step, *group, *from, *to, cut)
-            }
-            Instr::ReduceScatter { step, group, from, to, cut } => {
-                self.cut_call("reduce_scatter", *step, *group, *from, *to, cut)
-            }
-            Instr::AllToAll { step, group, from, to, send, receive } => {
-                self.all_to_all(*step, *group, (*from, *to), send, receive)
-            }
-            Instr::Exchange { step, from, to } => {
-                let args = std::iter::once(step_of(*step)).chain(from.iter().map(|buf| self.buf(*buf)));
+            Instr::Collective(collective) => self.collective(instr.kind().name(), collective),
+            Instr::Exchange { exchange, from, to } => {
+                let args = std::iter::once(id(exchange.0)).chain(from.iter().map(|buf| self.buf(*buf)));
                 let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
                 statement(targets, to.len() > 1, method("exchange", args.collect(), vec![]))
             }
-            Instr::ReduceGradients { step, group, leaves } => {
+            Instr::ReduceGradients { group, leaves } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
-                let args = vec![step_of(*step), group_id(*group), Expr::Rows(leaves)];
-                statement(vec![], false, method("reduce_gradients", args, vec![]))
+                statement(
+                    vec![],
+                    false,
+                    method("reduce_gradients", vec![id(group.0), Expr::Rows(leaves)], vec![]),
+                )
             }
-            Instr::ExchangeGradients { step, leaves, shards } => {
+            Instr::ExchangeGradients { exchange, leaves, shards } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
                 let shards = shards.iter().map(|shard| index(*shard)).collect();
-                let args = vec![step_of(*step), Expr::Rows(leaves), Expr::Rows(shards)];
+                let args = vec![id(exchange.0), Expr::Rows(leaves), Expr::Rows(shards)];
                 statement(vec![], false, method("exchange_gradients", args, vec![]))
             }
             Instr::Update { shard, from } => {
@@ -78,7 +63,7 @@ impl<'n> Words<'n> {
 
     fn grad(&self, grad: &'n Grad) -> Stmt<'n> {
         let from = grad.from.iter().map(|buf| buf.map_or(Expr::None, |buf| self.buf(buf)));
-        let args = std::iter::once(step_of(grad.step)).chain(from).collect();
+        let args = std::iter::once(call_id(grad.call)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
         statement(targets, unpack, method("grad", args, vec![]))
@@ -103,38 +88,27 @@ impl<'n> Words<'n> {
         Expr::Rows(extents.iter().map(dim).collect())
     }
 
-    fn cut_call(
-        &self,
-        name: &'static str,
-        step: StepId,
-        group: GroupingId,
-        from: BufId,
-        to: BufId,
-        cut: &'n Cut,
-    ) -> Stmt<'n> {
-        let args = vec![step_of(step), self.buf(from), group_id(group), index(cut.factor)];
-        let mut kwargs = vec![];
-        kwargs.extend(self.sizes(group, cut).map(|sizes| ("sizes", sizes)));
-        kwargs.push(("factors", self.extents(&cut.extents)));
-        statement(vec![self.name(to)], false, method(name, args, kwargs))
-    }
-
-    fn all_to_all(
-        &self,
-        step: StepId,
-        group: GroupingId,
-        (from, to): (BufId, BufId),
-        send: &'n Cut,
-        receive: &'n Cut,
-    ) -> Stmt<'n> {
-        let args =
-            vec![step_of(step), self.buf(from), group_id(group), index(send.factor), index(receive.factor)];
-        let mut kwargs = vec![];
-        kwargs.extend(self.sizes(group, send).map(|sizes| ("send_sizes", sizes)));
-        kwargs.extend(self.sizes(group, receive).map(|sizes| ("receive_sizes", sizes)));
-        kwargs.push(("send_factors", self.extents(&send.extents)));
-        kwargs.push(("receive_factors", self.extents(&receive.extents)));
-        statement(vec![self.name(to)], false, method("all_to_all", args, kwargs))
+    fn collective(&self, name: &'static str, it: &'n Collective) -> Stmt<'n> {
+        let mut args = vec![self.buf(it.from), id(it.group.0)];
+        args.extend(it.how.cuts().into_iter().map(|cut| index(cut.factor)));
+        let kwargs = match &it.how {
+            How::AllReduce(Reduction::Sum) => vec![],
+            How::AllReduce(reduction) => vec![("op", Expr::Str(reduction.name().into()))],
+            How::AllGather(cut) | How::ReduceScatter(cut) => {
+                let sizes = self.sizes(it.group, cut).map(|sizes| ("sizes", sizes));
+                sizes.into_iter().chain([("factors", self.extents(&cut.extents))]).collect()
+            }
+            How::AllToAll { send, receive } => {
+                let sent = self.sizes(it.group, send).map(|sizes| ("send_sizes", sizes));
+                let received = self.sizes(it.group, receive).map(|sizes| ("receive_sizes", sizes));
+                let factors = [
+                    ("send_factors", self.extents(&send.extents)),
+                    ("receive_factors", self.extents(&receive.extents)),
+                ];
+                sent.into_iter().chain(received).chain(factors).collect()
+            }
+        };
+        statement(vec![self.name(it.to)], false, method(name, args, kwargs))
     }
 
     /// The sizes of the pieces, unless they are what anybody would expect.
@@ -157,12 +131,12 @@ pub(crate) fn method<'a>(name: &'a str, args: Vec<Expr<'a>>, kwargs: Vec<(&'a st
     Expr::Name("run").attr(name).call_with(args, kwargs)
 }
 
-pub(crate) fn step_of(step: StepId) -> Expr<'static> {
-    Expr::Int(i64::from(step.0))
+pub(crate) fn call_id(call: CallId) -> Expr<'static> {
+    id(call.0)
 }
 
-fn group_id(group: GroupingId) -> Expr<'static> {
-    Expr::Int(i64::from(group.0))
+fn id(number: u32) -> Expr<'static> {
+    Expr::Int(i64::from(number))
 }
 
 fn index(index: usize) -> Expr<'static> {

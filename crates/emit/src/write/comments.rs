@@ -1,7 +1,7 @@
 //! What the code says of itself: where it comes from, and what is moved.
 
 use graph::{Graph, Source, TensorId};
-use program::{Body, BufId, Cut, GroupingId, Instr, Program, Role};
+use program::{Body, BufId, Collective, Cut, GroupingId, How, Instr, Program, Role};
 use rules::Reduction;
 
 use super::modules::Modules;
@@ -36,19 +36,7 @@ pub(crate) struct Comments<'a> {
 impl Comments<'_> {
     pub(crate) fn of(&self, instr: &Instr) -> Option<String> {
         let (buf, what) = match instr {
-            Instr::AllReduce { group, reduction, from, .. } => {
-                (*from, format!("{} of {}", partial(*reduction), self.count(*group, "partial result")))
-            }
-            Instr::AllGather { group, from, cut, .. } => {
-                (*from, format!("{} joined along {}", self.count(*group, "piece"), dim(cut)))
-            }
-            Instr::ReduceScatter { group, from, cut, .. } => {
-                let count = self.count(*group, "partial result");
-                (*from, format!("sum of {count}, cut along {}", dim(cut)))
-            }
-            Instr::AllToAll { from, send, receive, .. } => {
-                (*from, format!("cut along {}, joined along {}", dim(send), dim(receive)))
-            }
+            Instr::Collective(Collective { how, group, from, .. }) => (*from, self.how(how, *group)),
             Instr::Exchange { from, to, .. } => {
                 (*from.first().or(to.first())?, "moved region by region".to_owned())
             }
@@ -57,6 +45,21 @@ impl Comments<'_> {
             _ => return None,
         };
         Some(format!("{}: {what}", self.place(buf)?))
+    }
+
+    fn how(&self, how: &How, group: GroupingId) -> String {
+        match how {
+            How::AllReduce(reduction) => {
+                format!("{} of {}", partial(*reduction), self.count(group, "partial result"))
+            }
+            How::AllGather(cut) => format!("{} joined along {}", self.count(group, "piece"), dim(cut)),
+            How::ReduceScatter(cut) => {
+                format!("sum of {}, cut along {}", self.count(group, "partial result"), dim(cut))
+            }
+            How::AllToAll { send, receive } => {
+                format!("cut along {}, joined along {}", dim(send), dim(receive))
+            }
+        }
     }
 
     fn count(&self, group: GroupingId, what: &str) -> String {

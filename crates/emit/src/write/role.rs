@@ -3,7 +3,7 @@
 use graph::Graph;
 use program::{Body, BufId, Call, Instr, Program, Role};
 
-use super::calls::{Words, method, step_of};
+use super::calls::{Words, call_id, method};
 use super::comments::{Comments, group_of, is_gradient};
 use super::functions::{CallText, Names, Printer, statement};
 use super::modules::Modules;
@@ -98,7 +98,7 @@ fn call_of<T>(instr: &Instr, uses: &mut impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
-    let mut args = vec![step_of(call.step)];
+    let mut args = vec![call_id(call.id)];
     args.extend(file.printer.arguments(text, &|buf| file.words.buf(buf)));
     let recompute = call.recompute.then_some(("recompute", Expr::Bool(true)));
     let targets: Vec<_> = call.outputs.iter().map(|buf| file.words.name(*buf)).collect();
@@ -150,28 +150,12 @@ fn wanted(body: &Body, buf: BufId) -> String {
 
 fn forward_bufs(body: &Body) -> Vec<BufId> {
     let mut bufs: Vec<BufId> = body.inputs.iter().map(|input| input.buf).collect();
-    body.forward.iter().for_each(|instr| written(instr, &mut bufs));
+    bufs.extend(body.forward.iter().flat_map(Instr::writes));
     bufs
 }
 
 fn backward_bufs(body: &Body) -> Vec<BufId> {
     let mut bufs = body.seeds.clone();
-    body.backward.iter().for_each(|instr| written(instr, &mut bufs));
+    bufs.extend(body.backward.iter().flat_map(Instr::writes));
     bufs
-}
-
-/// The bufs that an instruction writes, in the order of its text.
-fn written(instr: &Instr, bufs: &mut Vec<BufId>) {
-    match instr {
-        Instr::Call(call) => bufs.extend(&call.outputs),
-        Instr::Grad(grad) => bufs.extend(grad.to.iter().flatten()),
-        Instr::Slice(slice) => bufs.push(slice.to),
-        Instr::Add { to, .. }
-        | Instr::AllReduce { to, .. }
-        | Instr::AllGather { to, .. }
-        | Instr::ReduceScatter { to, .. }
-        | Instr::AllToAll { to, .. } => bufs.push(*to),
-        Instr::Exchange { to, .. } => bufs.extend(to),
-        Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Update { .. } => {}
-    }
 }

@@ -12,7 +12,7 @@ use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
@@ -20,7 +20,7 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let mut tables = Tables::new(graph, program);
     let ranks: Vec<String> =
         (by_rank(program).into_iter()).map(|table| tables.table(table.unwrap_or(&nothing))).collect();
-    let exchanges = program.exchanges.iter().map(|(step, e)| tables.exchange(step.0, e)).collect::<Vec<_>>();
+    let exchanges: Vec<String> = program.exchanges.iter().map(|e| tables.exchange(e)).collect();
     let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
     let listed = listed(graph, program);
     let tensors: Vec<String> = listed.iter().filter_map(|id| tables.tensor(*id)).collect();
@@ -50,7 +50,7 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     list(&mut out, "random", &random, '[');
     list(&mut out, "roles", &roles, '[');
     list(&mut out, "ranks", &ranks, '[');
-    list(&mut out, "exchanges", &exchanges, '{');
+    list(&mut out, "exchanges", &exchanges, '[');
     out.truncate(out.len() - 2);
     out.push_str("\n}\n");
     out
@@ -77,7 +77,7 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
     random == list("random")
         && listed(graph, program).is_subset(&said)
         && roles.all(|(role, entry)| tables.agrees(role, entry))
-        && program.exchanges.iter().all(|(step, exchange)| tables.moves_as(step.0, exchange, given))
+        && program.exchanges.iter().enumerate().all(|(at, exchange)| tables.moves_as(at, exchange, given))
 }
 
 /// The table of every rank that has a role.
@@ -101,7 +101,7 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
         found.extend(body.outputs.iter().flatten().map(|buf| body.buf(*buf).tensor));
         found.extend(role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor));
     }
-    found.extend(program.exchanges.values().map(|exchange| exchange.tensor));
+    found.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
     found
 }
 
@@ -145,7 +145,7 @@ impl<'a> Tables<'a> {
         )
     }
 
-    fn exchange(&mut self, step: u32, exchange: &'a Exchange) -> String {
+    fn exchange(&mut self, exchange: &'a Exchange) -> String {
         let mut ends = |ends: &'a [(RankId, Region)]| {
             joined(ends, |(rank, region)| format!("[{}, {}]", rank.0, self.region(region)))
         };
@@ -153,7 +153,7 @@ impl<'a> Tables<'a> {
         let pieces =
             joined(&exchange.pieces, |p| format!("[{}, {}, {}]", p.from, p.to, self.region(&p.region)));
         format!(
-            "\"{step}\": {{\"tensor\": {}, \"op\": \"{}\", \"grad\": {}, \"sources\": [{sources}], \
+            "{{\"tensor\": {}, \"op\": \"{}\", \"grad\": {}, \"sources\": [{sources}], \
              \"targets\": [{targets}], \"pieces\": [{pieces}]}}",
             exchange.tensor.0,
             exchange.reduction.name(),
@@ -173,8 +173,8 @@ impl<'a> Tables<'a> {
     }
 
     /// Whether the tables say of an exchange's tensor whether it needs a gradient.
-    fn moves_as(&self, step: u32, exchange: &Exchange, given: &Value) -> bool {
-        let said = given.get("exchanges").and_then(|all| all.get(step.to_string())?.get("grad"));
+    fn moves_as(&self, at: usize, exchange: &Exchange, given: &Value) -> bool {
+        let said = given.get("exchanges").and_then(|all| all.get(at)?.get("grad"));
         said.and_then(Value::as_bool) == self.needs_grad.get(exchange.tensor.index()).copied()
     }
 
@@ -215,20 +215,20 @@ impl<'a> Tables<'a> {
     /// Which arguments and results of each call need a gradient, where that agrees with backward.
     fn grads(&self, body: &Body) -> String {
         let calls: HashMap<_, _> = (body.forward.iter())
-            .filter_map(|instr| if let Instr::Call(call) = instr { Some((call.step, call)) } else { None })
+            .filter_map(|instr| if let Instr::Call(call) = instr { Some((call.id, call)) } else { None })
             .collect();
         let leaves: HashSet<BufId> = body.leaves.iter().map(|leaf| leaf.buf).collect();
         let needs =
             |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
         let entries = body.backward.iter().filter_map(|instr| {
             let Instr::Grad(grad) = instr else { return None };
-            let call = calls.get(&grad.step)?;
+            let call = calls.get(&grad.call)?;
             let tensors = call.inputs.iter().filter(|buf| !leaves.contains(buf));
             let (arguments, results) = (positions(tensors, needs), positions(call.outputs.iter(), needs));
             let agree = arguments.len() == grad.to.len() && results.len() == grad.from.len();
             let list = |positions: &[usize]| joined(positions, usize::to_string);
-            let (step, arguments, results) = (grad.step.0, list(&arguments), list(&results));
-            agree.then(|| format!("\"{step}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}"))
+            let (id, arguments, results) = (grad.call.0, list(&arguments), list(&results));
+            agree.then(|| format!("\"{id}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}"))
         });
         entries.collect::<Vec<_>>().join(", ")
     }

@@ -1,13 +1,13 @@
 //! Graphs and programs for the tests.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Boundary, Buf, BufId, Call, Grad, InputPart, Inputs, Instr, Leaf, LocalOp, Output, Program,
-    RankId, Role, Shard, StepId, Table,
+    Arg, Body, Boundary, Buf, BufId, Call, CallId, Grad, InputPart, Inputs, Instr, Leaf, LocalOp, Output,
+    Program, RankId, Role, Shard, Table,
 };
 use rules::Region;
 
@@ -30,7 +30,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
         },
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
         groupings: vec![],
-        exchanges: BTreeMap::new(),
+        exchanges: vec![],
         roles: vec![],
     }
 }
@@ -49,13 +49,13 @@ pub(crate) struct Builder<'g> {
     pub(crate) graph: &'g Graph,
     pub(crate) body: Body,
     pub(crate) bufs: HashMap<TensorId, BufId>,
-    step: u32,
+    calls: usize,
 }
 
 impl<'g> Builder<'g> {
     /// All inputs and all leaves of the graph.
     pub(crate) fn new(graph: &'g Graph) -> Self {
-        let mut found = Self { graph, body: Body::default(), bufs: HashMap::new(), step: 0 };
+        let mut found = Self { graph, body: Body::default(), bufs: HashMap::new(), calls: 0 };
         for id in graph.tensor_ids() {
             match &graph.tensor(id).source {
                 Source::Op { .. } => {}
@@ -78,11 +78,6 @@ impl<'g> Builder<'g> {
 
     pub(crate) fn of(&self, name: &str) -> BufId {
         self.bufs[&self.id(name)]
-    }
-
-    pub(crate) fn step(&mut self) -> StepId {
-        self.step += 1;
-        StepId(self.step - 1)
     }
 
     /// A new buf of a tensor, which is its current one from now on.
@@ -108,9 +103,10 @@ impl<'g> Builder<'g> {
         ops: impl Iterator<Item = u32>,
         outputs: &[&str],
         change: impl Fn(&mut LocalOp),
-    ) -> StepId {
-        let step = self.step();
-        let mut call = Call { step, inputs: vec![], outputs: vec![], ops: vec![], recompute: false };
+    ) -> CallId {
+        let id = CallId::new(self.calls);
+        self.calls += 1;
+        let mut call = Call { id, inputs: vec![], outputs: vec![], ops: vec![], recompute: false };
         let first = self.body.bufs.len();
         for op in ops {
             let mut local = self.op(OpId(op));
@@ -124,7 +120,7 @@ impl<'g> Builder<'g> {
         }
         call.outputs = outputs.iter().map(|name| self.of(name)).collect();
         self.body.forward.push(Instr::Call(call));
-        step
+        id
     }
 
     fn op(&mut self, id: OpId) -> LocalOp {
@@ -152,9 +148,9 @@ impl<'g> Builder<'g> {
         self.body.outputs = self.graph.outputs.iter().map(|t| t.map(|t| self.bufs[&t])).collect();
     }
 
-    pub(crate) fn grad(&mut self, step: StepId, from: &[BufId], to: &[BufId]) {
+    pub(crate) fn grad(&mut self, call: CallId, from: &[BufId], to: &[BufId]) {
         let some = |bufs: &[BufId]| bufs.iter().copied().map(Some).collect();
-        self.body.backward.push(Instr::Grad(Grad { step, from: some(from), to: some(to) }));
+        self.body.backward.push(Instr::Grad(Grad { call, from: some(from), to: some(to) }));
     }
 
     /// A role for these ranks, each of which holds everything whole.

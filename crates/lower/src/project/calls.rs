@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, Grad, Instr, LocalOp, StepId};
+use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 
@@ -19,12 +19,11 @@ struct Item {
 }
 
 impl Projector<'_> {
-    pub(super) fn call(&mut self, step: StepId, segment: usize) {
+    pub(super) fn call(&mut self, segment: usize) {
         let items = self.items(segment);
         let mut made = vec![];
-        for (piece, group) in self.pieces(segment, &items).into_iter().enumerate() {
-            let step = StepId::new(step.index() + piece);
-            made.push(self.piece(step, segment, &group));
+        for group in self.pieces(segment, &items) {
+            made.push(self.piece(segment, &group));
         }
         self.made.insert(segment, made);
     }
@@ -94,7 +93,9 @@ impl Projector<'_> {
         cx.graph.op(item.op).outputs.iter().zip(outputs).map(written).collect()
     }
 
-    fn piece(&mut self, step: StepId, segment: usize, items: &[Item]) -> Made {
+    fn piece(&mut self, segment: usize, items: &[Item]) -> Made {
+        let id = CallId::new(self.calls);
+        self.calls += 1;
         let mut inside: HashMap<BufId, ()> = HashMap::new();
         let mut inputs: Vec<(BufId, Owner)> = vec![];
         let mut outputs: Vec<(TensorId, usize)> = vec![];
@@ -128,14 +129,14 @@ impl Projector<'_> {
         let in_turn = |i: &Item| self.global.cx.placements[i.op.index()].on(self.rank).len() > 1;
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let call = Call {
-            step,
+            id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
             recompute: learns && items.iter().any(in_turn),
         };
         self.push(Instr::Call(call));
-        Made { step, outputs, inputs }
+        Made { id, outputs, inputs }
     }
 
     /// A call's input; where one buffer would give gradients to two owners, the second gets a name of
@@ -232,7 +233,7 @@ impl Projector<'_> {
                     to.push(None);
                 }
             }
-            self.push(Instr::Grad(Grad { step: made.step, from, to }));
+            self.push(Instr::Grad(Grad { call: made.id, from, to }));
         }
     }
 }

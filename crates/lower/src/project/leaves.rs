@@ -1,7 +1,7 @@
 //! What a rank holds between steps, and the leaves through which its code reads it.
 
 use graph::Source;
-use program::{BufId, GroupingId, Instr, Leaf, LeafId, Shard, StepId};
+use program::{BufId, ExchangeId, GroupingId, Instr, Leaf, LeafId, Shard};
 
 use super::Projector;
 use crate::moves::{Method, Move};
@@ -70,15 +70,15 @@ impl Projector<'_> {
         found
     }
 
-    pub(super) fn reduce(&mut self, step: StepId, group: GroupingId, uses: &[UseId]) {
+    pub(super) fn reduce(&mut self, group: GroupingId, uses: &[UseId]) {
         let leaves: Vec<LeafId> =
             uses.iter().flat_map(|&id| self.leaves_here(id)).map(|(_, leaf)| leaf).collect();
         if !leaves.is_empty() {
-            self.push(Instr::ReduceGradients { step, group, leaves });
+            self.push(Instr::ReduceGradients { group, leaves });
         }
     }
 
-    pub(super) fn reduce_exactly(&mut self, step: StepId, id: UseId, plan: &Move) {
+    pub(super) fn reduce_exactly(&mut self, id: UseId, exchange: ExchangeId, plan: &Move) {
         let Method::Exchange(pieces) = &plan.method else { unreachable!("exact reductions are exchanges") };
         let here = self.leaves_here(id);
         let leaves: Vec<LeafId> = (pieces.sources.iter())
@@ -91,7 +91,7 @@ impl Projector<'_> {
         let unused = here.iter().map(|(_, leaf)| *leaf).filter(|l| !leaves.contains(l));
         let leaves: Vec<LeafId> = leaves.iter().copied().chain(unused).collect();
         if !leaves.is_empty() || !shards.is_empty() {
-            self.push(Instr::ExchangeGradients { step, leaves, shards });
+            self.push(Instr::ExchangeGradients { exchange, leaves, shards });
         }
     }
 }

@@ -7,7 +7,7 @@ mod transfers;
 use std::collections::HashMap;
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, InputPart, Inputs, Instr, RankId, StepId, Table};
+use program::{Body, Buf, BufId, CallId, InputPart, Inputs, Instr, RankId, Table};
 use rules::Region;
 
 use crate::layout::{Entry, Interner, LayoutId};
@@ -38,7 +38,7 @@ enum Owner {
 
 /// A call that was made, for its backward.
 struct Made {
-    step: StepId,
+    id: CallId,
     /// Whose gradients go in, and whose come out.
     outputs: Vec<(TensorId, usize)>,
     inputs: Vec<(BufId, Owner)>,
@@ -57,6 +57,7 @@ pub struct Projector<'a> {
     /// What is given of inputs, and slices of it.
     inputs: HashMap<(TensorId, Region), BufId>,
     made: HashMap<usize, Vec<Made>>,
+    calls: usize,
     backward: bool,
 }
 
@@ -72,6 +73,7 @@ pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
         leaves: HashMap::new(),
         inputs: HashMap::new(),
         made: HashMap::new(),
+        calls: 0,
         backward: false,
     };
     it.hold();
@@ -91,14 +93,14 @@ pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
 impl Projector<'_> {
     fn event(&mut self, event: &Event) {
         match event {
-            Event::Call { step, segment } => self.call(*step, *segment),
-            Event::Move { step, id, way } => self.transfer(*step, *id, way),
+            Event::Call { segment } => self.call(*segment),
+            Event::Move { id, way } => self.transfer(*id, way),
             Event::Update { id, number } => self.update(*id, *number),
             Event::Grad { segment } => self.grad(*segment),
-            Event::MoveGrad { step, id, way } => self.transfer_gradient(*step, *id, way),
-            Event::GiveBack { step, id, way } => self.give_back(*step, *id, way),
-            Event::Reduce { step, group, uses } => self.reduce(*step, *group, uses),
-            Event::ReduceExactly { step, id, plan } => self.reduce_exactly(*step, *id, plan),
+            Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
+            Event::GiveBack { id, way } => self.give_back(*id, way),
+            Event::Reduce { group, uses } => self.reduce(*group, uses),
+            Event::ReduceExactly { id, exchange, plan } => self.reduce_exactly(*id, *exchange, plan),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Moves on one rank: local sums and slices around one communication.
 
-use program::{Arg, BufId, Cut, Instr, Slice, StepId};
+use program::{Arg, BufId, Collective, Cut, How, Instr, Slice};
 use rules::Region;
 
 use super::{Owner, Projector};
 use crate::layout::{Entry, Layout, extents};
-use crate::moves::{Collective, Get, Member, Method, Move};
+use crate::moves::{self, Get, Member, Method};
 use crate::schedule::Way;
 use crate::uses::UseId;
 
@@ -13,14 +13,14 @@ use crate::uses::UseId;
 type Arrived = Vec<(usize, BufId)>;
 
 impl Projector<'_> {
-    pub(super) fn transfer(&mut self, step: StepId, id: UseId, way: &Way) {
+    pub(super) fn transfer(&mut self, id: UseId, way: &Way) {
         let global = self.global;
         let it = global.uses.get(id);
         let ports = global.interner.get_ports(it.ports);
         let (from, need) = (global.interner.get(way.from), global.interner.get(way.to));
         let sources: Vec<(usize, BufId)> =
             from.on(self.rank).filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
-        for (entry, buf) in self.run(step, id, &way.plan, &sources, need) {
+        for (entry, buf) in self.run(id, way, &sources, need) {
             let entry = &need.entries[entry];
             for port in ports.on(self.rank) {
                 let p = &ports.entries[port];
@@ -31,7 +31,7 @@ impl Projector<'_> {
         }
     }
 
-    pub(super) fn transfer_gradient(&mut self, step: StepId, id: UseId, way: &Way) {
+    pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) {
         let global = self.global;
         let it = global.uses.get(id);
         let ports = global.interner.get_ports(it.ports);
@@ -48,7 +48,7 @@ impl Projector<'_> {
             }
         }
         let complete = global.interner.get(way.to);
-        for (entry, buf) in self.run(step, id, &way.plan, &sources, complete) {
+        for (entry, buf) in self.run(id, way, &sources, complete) {
             if global.cx.given_back[it.tensor.index()] {
                 self.gradients.entry(Owner::Input(it.tensor, way.to, entry)).or_default().push(buf);
                 continue;
@@ -60,7 +60,7 @@ impl Projector<'_> {
         }
     }
 
-    pub(super) fn give_back(&mut self, step: StepId, id: UseId, way: &Way) {
+    pub(super) fn give_back(&mut self, id: UseId, way: &Way) {
         let global = self.global;
         let tensor = global.uses.get(id).tensor;
         let mut sources = vec![];
@@ -69,19 +69,13 @@ impl Projector<'_> {
                 sources.push((entry, buf));
             }
         }
-        for (entry, buf) in self.run(step, id, &way.plan, &sources, global.interner.get(way.to)) {
+        for (entry, buf) in self.run(id, way, &sources, global.interner.get(way.to)) {
             self.gradients.entry(Owner::Written(tensor, entry)).or_default().push(buf);
         }
     }
 
-    fn run(
-        &mut self,
-        step: StepId,
-        id: UseId,
-        plan: &Move,
-        sources: &[(usize, BufId)],
-        to: &Layout,
-    ) -> Arrived {
+    fn run(&mut self, id: UseId, way: &Way, sources: &[(usize, BufId)], to: &Layout) -> Arrived {
+        let plan = &way.plan;
         let middle = self.sums(id, plan, sources);
         let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
         let targets: Vec<usize> = to.on(self.rank).collect();
@@ -95,7 +89,8 @@ impl Projector<'_> {
                 let from: Vec<BufId> = pieces.sources.iter().filter_map(|&s| mid(s)).collect();
                 results = received.iter().map(|_| self.move_buf(id)).collect();
                 if !from.is_empty() || !results.is_empty() {
-                    self.push(Instr::Exchange { step, from, to: results.clone() });
+                    let exchange = way.exchange.expect("an exchange has a table");
+                    self.push(Instr::Exchange { exchange, from, to: results.clone() });
                 }
             }
             Method::AllReduce(c)
@@ -105,8 +100,8 @@ impl Projector<'_> {
                 if let Some(member) = c.members.get(&self.rank) {
                     let from = mid(member.middle).expect("a member has its source");
                     let result = self.move_buf(id);
-                    let instr = self.collective(step, id, plan, c, member, (from, result));
-                    self.push(instr);
+                    let how = self.how(id, way, member);
+                    self.push(Instr::Collective(Collective { how, group: c.group, from, to: result }));
                     results = received.iter().map(|_| result).collect();
                     result_region = Some(member.result.clone());
                     if received.is_empty() {
@@ -141,7 +136,7 @@ impl Projector<'_> {
     }
 
     /// The middle entries on this rank.
-    fn sums(&mut self, id: UseId, plan: &Move, sources: &[(usize, BufId)]) -> Vec<(usize, BufId)> {
+    fn sums(&mut self, id: UseId, plan: &moves::Move, sources: &[(usize, BufId)]) -> Vec<(usize, BufId)> {
         let rank = self.rank;
         let start = plan.middle.partition_point(|m| m.entry.rank < rank);
         let mut found = vec![];
@@ -189,42 +184,21 @@ impl Projector<'_> {
         extents(factors, region).into_iter().map(|dim| dim.into_iter().map(Arg::Int).collect()).collect()
     }
 
-    fn collective(
-        &self,
-        step: StepId,
-        id: UseId,
-        plan: &Move,
-        c: &Collective,
-        member: &Member,
-        (from, to): (BufId, BufId),
-    ) -> Instr {
-        let group = c.group;
-        let source = &plan.middle[member.middle].entry.region;
+    fn how(&self, id: UseId, way: &Way, member: &Member) -> How {
+        let source = &way.plan.middle[member.middle].entry.region;
         let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut {
             extents: self.extents(id, whole),
             factor,
             sizes: sizes.to_vec(),
         };
-        match &plan.method {
-            Method::AllGather(_, along) => Instr::AllGather {
-                step,
-                group,
-                from,
-                to,
-                cut: cut(&member.result, along.factor, &member.sizes),
-            },
-            Method::ReduceScatter(_, along) => {
-                Instr::ReduceScatter { step, group, from, to, cut: cut(source, along.factor, &member.sizes) }
-            }
-            Method::AllToAll(_, sent, joined) => Instr::AllToAll {
-                step,
-                group,
-                from,
-                to,
+        match &way.plan.method {
+            Method::AllGather(_, along) => How::AllGather(cut(&member.result, along.factor, &member.sizes)),
+            Method::ReduceScatter(_, along) => How::ReduceScatter(cut(source, along.factor, &member.sizes)),
+            Method::AllToAll(_, sent, joined) => How::AllToAll {
                 send: cut(source, sent.factor, &member.sizes),
                 receive: cut(&member.result, joined.factor, &member.other_sizes),
             },
-            _ => Instr::AllReduce { step, group, reduction: plan.reduction, from, to },
+            _ => How::AllReduce(way.plan.reduction),
         }
     }
 }

@@ -1,0 +1,355 @@
+//! What a rank does, one instruction after the other, and what can be asked of any of them.
+
+use graph::{Dtype, OpId};
+use rules::Reduction;
+
+use crate::{BufId, CallId, ExchangeId, GroupingId, LeafId};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Instr {
+    /// Local, differentiable code between communications.
+    Call(Call),
+    /// The backward of a call.
+    Grad(Grad),
+    /// `to = from[box]`, on this rank.
+    Slice(Slice),
+    /// `to = sum of from`, on this rank. Gradients of several uses, brought to one layout.
+    Add { from: Vec<BufId>, to: BufId },
+    /// A communication among the ranks of each group of a grouping.
+    Collective(Collective),
+    /// Exact region-by-region transfer, by [`crate::Program::exchanges`]. Also without any other rank.
+    Exchange { exchange: ExchangeId, from: Vec<BufId>, to: Vec<BufId> },
+    /// All-reduce (sum) the gradients of these leaves, in one bucket.
+    ReduceGradients { group: GroupingId, leaves: Vec<LeafId> },
+    /// Exchange gradients of leaves into gradients of shards; sources and targets in the
+    /// [`crate::Exchange`] are this rank's `leaves` and `shards` (indices into [`crate::Table::shards`]).
+    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize> },
+    /// A buffer of the model gets its new value, at the end of forward.
+    Update { shard: usize, from: BufId },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub id: CallId,
+    /// Leaves and inputs included: whatever `ops` read and do not write.
+    pub inputs: Vec<BufId>,
+    pub outputs: Vec<BufId>,
+    pub ops: Vec<LocalOp>,
+    /// Forget what is inside after forward and compute it again for backward.
+    pub recompute: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grad {
+    pub call: CallId,
+    /// For each output of the call that needs a gradient: the gradient, if any arises.
+    pub from: Vec<Option<BufId>>,
+    /// For each input of the call that needs a gradient and is no leaf: its gradient, if anybody
+    /// reads it. Gradients of leaves accumulate in the leaves.
+    pub to: Vec<Option<BufId>>,
+}
+
+/// Factor extents, dim by dim, of the local tensor that is sliced, and an interval per factor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    pub from: BufId,
+    pub to: BufId,
+    pub extents: Vec<Vec<Arg>>,
+    pub region: Vec<(Arg, Arg)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    pub how: How,
+    pub group: GroupingId,
+    pub from: BufId,
+    pub to: BufId,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum How {
+    AllReduce(Reduction),
+    AllGather(Cut),
+    ReduceScatter(Cut),
+    /// What is there is cut along `send`, the pieces received are joined along `receive`.
+    AllToAll {
+        send: Cut,
+        receive: Cut,
+    },
+}
+
+/// Where a local tensor is cut or joined: one factor of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// Factor extents, dim by dim, of the tensor that is whole along the cut.
+    pub extents: Vec<Vec<Arg>>,
+    /// The position of the factor, counted over all dims.
+    pub factor: usize,
+    /// The pieces' lengths, in the order of the group.
+    pub sizes: Vec<i64>,
+}
+
+/// One sub-operator: `outputs = target(args, kwargs)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalOp {
+    /// The operator it is a part of. A hint for printing (its line and module); the checker finds
+    /// the operator from target, arguments and inputs.
+    pub op: OpId,
+    pub target: String,
+    pub args: Vec<Arg>,
+    pub kwargs: Vec<(String, Arg)>,
+    pub outputs: Vec<Option<BufId>>,
+    pub no_grad: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer that differs among the ranks of the role: an index into [`crate::Body::holes`].
+    Hole(u32),
+    Float(f64),
+    Str(String),
+    Dtype(Dtype),
+    Buf(BufId),
+    List(Vec<Arg>),
+}
+
+/// The kinds of instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Call,
+    Grad,
+    Slice,
+    Add,
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Exchange,
+    ReduceGradients,
+    ExchangeGradients,
+    Update,
+}
+
+impl Kind {
+    /// As in emitted code.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Call => "call",
+            Kind::Grad => "grad",
+            Kind::Slice => "slice",
+            Kind::Add => "add",
+            Kind::AllReduce => "all_reduce",
+            Kind::AllGather => "all_gather",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::AllToAll => "all_to_all",
+            Kind::Exchange => "exchange",
+            Kind::ReduceGradients => "reduce_gradients",
+            Kind::ExchangeGradients => "exchange_gradients",
+            Kind::Update => "update",
+        }
+    }
+
+    /// Whether other ranks take part in it.
+    pub fn communicates(self) -> bool {
+        match self {
+            Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update => false,
+            Kind::AllReduce
+            | Kind::AllGather
+            | Kind::ReduceScatter
+            | Kind::AllToAll
+            | Kind::Exchange
+            | Kind::ReduceGradients
+            | Kind::ExchangeGradients => true,
+        }
+    }
+}
+
+impl Instr {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Instr::Call(_) => Kind::Call,
+            Instr::Grad(_) => Kind::Grad,
+            Instr::Slice(_) => Kind::Slice,
+            Instr::Add { .. } => Kind::Add,
+            Instr::Collective(collective) => match collective.how {
+                How::AllReduce(_) => Kind::AllReduce,
+                How::AllGather(_) => Kind::AllGather,
+                How::ReduceScatter(_) => Kind::ReduceScatter,
+                How::AllToAll { .. } => Kind::AllToAll,
+            },
+            Instr::Exchange { .. } => Kind::Exchange,
+            Instr::ReduceGradients { .. } => Kind::ReduceGradients,
+            Instr::ExchangeGradients { .. } => Kind::ExchangeGradients,
+            Instr::Update { .. } => Kind::Update,
+        }
+    }
+
+    /// Whose groups communicate.
+    pub fn group(&self) -> Option<GroupingId> {
+        match self {
+            Instr::Collective(Collective { group, .. }) | Instr::ReduceGradients { group, .. } => {
+                Some(*group)
+            }
+            _ => None,
+        }
+    }
+
+    /// The table by which it communicates.
+    pub fn exchange(&self) -> Option<ExchangeId> {
+        match self {
+            Instr::Exchange { exchange, .. } | Instr::ExchangeGradients { exchange, .. } => Some(*exchange),
+            _ => None,
+        }
+    }
+
+    /// The leaves whose gradients it moves.
+    pub fn leaves(&self) -> &[LeafId] {
+        match self {
+            Instr::ReduceGradients { leaves, .. } | Instr::ExchangeGradients { leaves, .. } => leaves,
+            _ => &[],
+        }
+    }
+
+    /// The shards that it gives something to: indices into [`crate::Table::shards`].
+    pub fn shards(&self) -> &[usize] {
+        match self {
+            Instr::ExchangeGradients { shards, .. } => shards,
+            Instr::Update { shard, .. } => std::slice::from_ref(shard),
+            _ => &[],
+        }
+    }
+
+    /// The buffers that it reads. What is inside of a call is not seen from outside.
+    pub fn reads(&self) -> Vec<BufId> {
+        match self {
+            Instr::Call(call) => call.inputs.clone(),
+            Instr::Grad(grad) => grad.from.iter().flatten().copied().collect(),
+            Instr::Slice(Slice { from, .. })
+            | Instr::Collective(Collective { from, .. })
+            | Instr::Update { from, .. } => vec![*from],
+            Instr::Add { from, .. } | Instr::Exchange { from, .. } => from.clone(),
+            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => vec![],
+        }
+    }
+
+    /// The buffers that it writes, in the order of its results.
+    pub fn writes(&self) -> Vec<BufId> {
+        match self {
+            Instr::Call(call) => call.outputs.clone(),
+            Instr::Grad(grad) => grad.to.iter().flatten().copied().collect(),
+            Instr::Slice(Slice { to, .. })
+            | Instr::Collective(Collective { to, .. })
+            | Instr::Add { to, .. } => vec![*to],
+            Instr::Exchange { to, .. } => to.clone(),
+            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Update { .. } => vec![],
+        }
+    }
+
+    /// Every argument in which ranks of one role may differ, and a word for what it is.
+    pub fn args(&self) -> Vec<(&Arg, &'static str)> {
+        match self {
+            Instr::Call(call) => call.ops.iter().flat_map(LocalOp::items).collect(),
+            Instr::Slice(slice) => {
+                let ends = slice.region.iter().flat_map(|(lo, hi)| [(lo, "lo"), (hi, "hi")]);
+                slice.extents.iter().flatten().map(|size| (size, "size")).chain(ends).collect()
+            }
+            Instr::Collective(collective) => {
+                let extents = collective.how.cuts().into_iter().flat_map(|cut| &cut.extents);
+                extents.flatten().map(|size| (size, "size")).collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    pub fn args_mut(&mut self) -> Vec<(&mut Arg, &'static str)> {
+        match self {
+            Instr::Call(call) => call.ops.iter_mut().flat_map(LocalOp::items_mut).collect(),
+            Instr::Slice(slice) => {
+                let ends = slice.region.iter_mut().flat_map(|(lo, hi)| [(lo, "lo"), (hi, "hi")]);
+                slice.extents.iter_mut().flatten().map(|size| (size, "size")).chain(ends).collect()
+            }
+            Instr::Collective(collective) => {
+                let extents = collective.how.cuts_mut().into_iter().flat_map(|cut| &mut cut.extents);
+                extents.flatten().map(|size| (size, "size")).collect()
+            }
+            _ => vec![],
+        }
+    }
+}
+
+impl How {
+    /// Where it cuts, and where it joins.
+    pub fn cuts(&self) -> Vec<&Cut> {
+        match self {
+            How::AllReduce(_) => vec![],
+            How::AllGather(cut) | How::ReduceScatter(cut) => vec![cut],
+            How::AllToAll { send, receive } => vec![send, receive],
+        }
+    }
+
+    fn cuts_mut(&mut self) -> Vec<&mut Cut> {
+        match self {
+            How::AllReduce(_) => vec![],
+            How::AllGather(cut) | How::ReduceScatter(cut) => vec![cut],
+            How::AllToAll { send, receive } => vec![send, receive],
+        }
+    }
+}
+
+impl LocalOp {
+    pub fn inputs(&self) -> Vec<BufId> {
+        let mut found = vec![];
+        for arg in self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg)) {
+            arg.bufs(&mut found);
+        }
+        found
+    }
+
+    fn items(&self) -> Vec<(&Arg, &'static str)> {
+        let mut found = vec![];
+        let all = self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg));
+        all.for_each(|arg| arg.items(&mut found));
+        found.into_iter().map(|arg| (arg, self.word())).collect()
+    }
+
+    fn items_mut(&mut self) -> Vec<(&mut Arg, &'static str)> {
+        let word = self.word();
+        let mut found = vec![];
+        let all = self.args.iter_mut().chain(self.kwargs.iter_mut().map(|(_, arg)| arg));
+        all.for_each(|arg| arg.items_mut(&mut found));
+        found.into_iter().map(|arg| (arg, word)).collect()
+    }
+
+    /// What its numbers are, most of the time.
+    fn word(&self) -> &'static str {
+        if self.target.starts_with("sw.") { "start" } else { "size" }
+    }
+}
+
+impl Arg {
+    pub fn bufs(&self, found: &mut Vec<BufId>) {
+        match self {
+            Arg::Buf(buf) => found.push(*buf),
+            Arg::List(items) => items.iter().for_each(|item| item.bufs(found)),
+            _ => {}
+        }
+    }
+
+    /// What it is made of: itself, or the items of its lists.
+    fn items<'a>(&'a self, found: &mut Vec<&'a Arg>) {
+        match self {
+            Arg::List(items) => items.iter().for_each(|item| item.items(found)),
+            arg => found.push(arg),
+        }
+    }
+
+    fn items_mut<'a>(&'a mut self, found: &mut Vec<&'a mut Arg>) {
+        match self {
+            Arg::List(items) => items.iter_mut().for_each(|item| item.items_mut(found)),
+            arg => found.push(arg),
+        }
+    }
+}
