@@ -106,7 +106,8 @@ impl Pieces {
         Pieces::starting((0..self.count).flat_map(inside).chain([self.size]).collect())
     }
 
-    fn is_even(&self) -> bool {
+    /// Whether all pieces are of one size.
+    pub fn is_even(&self) -> bool {
         self.is_balanced() && self.size % i64::from(self.count) == 0
     }
 

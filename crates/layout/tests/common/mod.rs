@@ -1,6 +1,8 @@
 //! Random spreads.
 #![allow(dead_code)]
 
+pub mod simulate;
+
 use layout::{Arrangement, Axis, Cut, Pieces, Spread};
 use plan::random::Random;
 use rules::Reduction;
@@ -11,7 +13,13 @@ pub fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 
 /// Sizes of one to three factors.
 pub fn sizes(random: &mut Random) -> Vec<i64> {
-    (0..1 + random.below(3)).map(|_| pick(random, &[1, 2, 3, 4, 5, 6, 7, 8, 12, 13])).collect()
+    let largest: &[i64] = match random.below(3) {
+        0 => &[8, 12, 13, 24],
+        1 => &[2, 3, 4, 5, 6, 7, 8],
+        _ => &[1, 2, 3, 4, 5],
+    };
+    let count = if largest[0] == 8 { 1 } else { 2 + random.below(2) };
+    (0..count).map(|_| pick(random, largest)).collect()
 }
 
 /// A random row of axes, some with holes between them, of at most `most` devices.
