@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from .capture.memory import Aliases, identity, seen_in
 from .capture.remembered import tensors_in
 from .compiling import Bundle
+from .contents import has_attributes, walk
 from .handover import from_rank_0
 from .runtime import Comm, load_program
 from .runtime.shards import without_value
@@ -21,10 +22,11 @@ from .starting import Starter
 
 def skeleton_of(module: nn.Module) -> nn.Module:
     """A copy of the module whose parameters and buffers have no values; what lies in their memory still
-    lies there."""
+    lies there, and objects without tensors are the module's own."""
     held = [*module.parameters(), *module.buffers()]
     empty = {identity(tensor): without_value(tensor) for tensor in held}
     memo = {id(tensor): empty[identity(tensor)] for tensor in held}
+    memo |= {id(shared): shared for part in module.modules() for shared in _shared(part)}
     aliases = Aliases(module)
     for part in module.modules():
         for tensor in tensors_in(list(vars(part).values())):
@@ -32,6 +34,16 @@ def skeleton_of(module: nn.Module) -> nn.Module:
             if base is not None and id(tensor) not in memo:
                 memo[id(tensor)] = seen_in(base, tensor, empty[identity(base)])
     return copy.deepcopy(module, memo)
+
+
+def _shared(part: nn.Module) -> list[Any]:
+    """Objects such as a config, which the caller may have under other names and go on changing."""
+    found = [(value, [inner for _, inner in walk(value, set())]) for value in vars(part).values()]
+    return [
+        value
+        for value, inside in found
+        if has_attributes(value) and not any(isinstance(inner, (Tensor, nn.Module)) for inner in inside)
+    ]
 
 
 def compiler_of(comm: Comm, starter: Starter) -> Compile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,7 @@ class Starter:
             if self._first is None:
                 self._first = self._compile(phases, module, args, kwargs, None, self._options)
                 self._keep(phases, self._key, self._first)
+        _warn_of_what_is_not_compared(self._first)
         how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
         self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder)))
         return _bundle(self._first)
@@ -82,6 +84,7 @@ class Starter:
                 plan = Plan.parse(Graph(self._first.model_text), self._first.plan_text)
                 entry = self._compile(phases, module, args, kwargs, plan, options)
                 self._keep(phases, key, entry)
+        _warn_of_what_is_not_compared(entry)
         how = "from the cache" if kept else "compiled"
         mode = "training" if module.training else "evaluation"
         self._progress.say(
@@ -185,6 +188,16 @@ class Starter:
         if self._cache is not None and self._key is not None and self._cache.path(self._key).is_dir():
             return f"in {self._cache.path(self._key) / 'program'}"
         return "in memory (`save_to` writes it to a folder)"
+
+
+def _warn_of_what_is_not_compared(entry: Entry) -> None:
+    """Also where nobody reads a summary."""
+    said = entry.captured.not_compared
+    if said is not None:
+        advice = "compare a smaller copy of it, of fewer layers, or on a machine with more memory"
+        warnings.warn(
+            f"{said}. What torch.export may have lost of the model is not known: {advice}", stacklevel=4
+        )
 
 
 def units_of(devices: int | None, world: int) -> tuple[int, int]:

@@ -208,6 +208,102 @@ def test_dropout_may_change_its_rate() -> None:
     assert before != after
 
 
+class Settings:
+    def __init__(self) -> None:
+        self.scale, self.steps, self.inner = 1.0, 0, {"powers": [1, 2]}
+
+    @property
+    def doubled(self) -> float:
+        return 2 * self.scale
+
+
+class Configured(nn.Module):
+    def __init__(self, config: Settings) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.net, self.config, self.history = Net(), config, [0.0]
+        self.shift = {"by": torch.ones(8, dtype=torch.float64)}
+
+    def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]:
+        loss = self.net(x + self.shift["by"], target)["loss"]
+        return {"loss": sum(loss**power for power in self.config.inner["powers"]) * self.config.doubled}
+
+
+def _of_the_model(model: Any, step: int) -> None:
+    model.config.scale = 0.5 if step % 2 else 1.0
+
+
+def _in_a_list(model: Any, step: int) -> None:
+    if step == 2:
+        model.config.inner["powers"].append(3)
+
+
+def _in_a_dict(model: Any, step: int) -> None:
+    model.config.inner["powers"] = [1] if step > 1 else [1, 2]
+
+
+def _under_the_callers_name(model: Any, step: int) -> None:
+    CALLERS.scale = 1.0 + step
+
+
+CALLERS = Settings()
+
+
+@pytest.mark.parametrize(
+    "change", [_of_the_model, _in_a_list, _in_a_dict, _under_the_callers_name], ids=lambda c: c.__name__
+)
+def test_a_change_inside_of_an_attribute_has_the_effect_that_it_has_on_one_device(change: Any) -> None:
+    callers = change is _under_the_callers_name
+
+    def net() -> nn.Module:
+        CALLERS.scale = 1.0
+        return Configured(CALLERS if callers else Settings())
+
+    expected, unchanged = train(net(), change), train(net())
+    assert str(expected) != str(unchanged)
+    assert_equal_training(on_ranks(lambda model, _: train(model, change), "megatron", net), expected)
+
+
+def _note_down(model: Any, step: int) -> None:
+    model.config.steps = step
+    model.config.name = f"step {step}"
+    model.history.append(float(step))
+
+
+def test_what_the_forward_does_not_name_makes_no_program() -> None:
+    def body(model: Any, _: nn.Module) -> list[str]:
+        train(model, _note_down)
+        return list(model.programs)
+
+    assert len(on_ranks(body, net=lambda: Configured(Settings()))) == 1
+
+
+def test_a_copy_has_what_was_changed_inside_of_the_model() -> None:
+    def body(model: Any, _: nn.Module) -> list[float]:
+        first = model(*BATCHES[0])["loss"].item()
+        model.config.scale = 3.0
+        copied = copy.deepcopy(model)
+        model.config.scale = 1.0
+        return [copied(*BATCHES[0])["loss"].item() / first, model(*BATCHES[0])["loss"].item() / first]
+
+    assert on_ranks(body, net=lambda: Configured(Settings())) == pytest.approx([3.0, 1.0])
+
+
+REPLACED: dict[str, Callable[[Any], object]] = {
+    "config.inner": lambda m: setattr(m.config, "inner", Settings()),
+    "shift['by']": lambda m: m.shift["by"].mul_(2),
+}
+
+
+@pytest.mark.parametrize("place", REPLACED)
+def test_what_no_program_can_be_made_for_is_refused_at_the_next_call(place: str) -> None:
+    def body(model: Any, _: nn.Module) -> None:
+        REPLACED[place](model)
+        model(*BATCHES[0])
+
+    assert f"`{place}` was changed after" in refused("SW0811", body, net=lambda: Configured(Settings()))
+
+
 REFUSED_CHANGES: dict[str, tuple[str, Body]] = {
     "a parameter": ("SW0803", lambda m, _: setattr(m.head, "weight", nn.Parameter(torch.zeros(8, 8)))),
     "a module": ("SW0803", lambda m, _: setattr(m, "head", nn.Linear(8, 8))),

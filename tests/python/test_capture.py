@@ -76,7 +76,7 @@ def test_meta_gives_the_same_text(name: str) -> None:
     with torch.device("meta"):
         module, args = models.MODELS[name]()
     captured = capture(module, args)
-    assert not captured.verified
+    assert captured.verified, "with random values"
     assert captured.graph_text == (GOLDEN / f"{name}.graph").read_text()
 
 
@@ -454,13 +454,6 @@ def test_a_lost_region_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("shardwright.capture.text.is_no_grad", lambda node: False)
     assert "the gradient of parameter `linear.weight` differs by" in refused(run)
-
-
-def test_verify_needs_values() -> None:
-    with torch.device("meta"):
-        module, args = models.mlp()
-    with pytest.raises(CaptureError, match="SW0113"):
-        capture(module, args, verify=True)
 
 
 def test_errors_are_one_tree_and_pickle() -> None:

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shardwright.capture import capture
+import shardwright as sw
+from shardwright.capture import capture, stand_ins
 from shardwright.cli import main
 from shardwright.errors import CaptureError
 
@@ -88,17 +89,94 @@ def test_a_line_that_only_runs_while_the_model_is_traced_is_named() -> None:
     assert "runs only while the model is traced" in str(caught.value.why)
 
 
-def test_what_cannot_be_compared_is_said() -> None:
-    with torch.device("meta"):
-        module = Model(SAME["dropout"])
-    captured = capture(module, (X.to("meta"),))
-    assert not captured.verified
-    assert captured.notes == [
-        "graph and module were not compared: the parameter `linear.weight` has no value"
-    ]
+# ---- without values --------------------------------------------------------------------------
 
 
-def test_commands_say_what_was_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def on_meta(run: Callable[..., Any]) -> tuple[nn.Module, Tensor]:
+    return Model(run).to("meta"), X.to("meta")
+
+
+class Tokens(nn.Module):
+    """What it is given is read as places and as labels, and its buffer as a divisor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(2, 4), nn.BatchNorm1d(4)
+        self.register_buffer("every", torch.tensor(2))
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        found = self.norm(self.table(tokens % self.every))
+        return F.cross_entropy(found @ self.table.weight.t(), labels)
+
+
+def test_without_values_graph_and_module_are_compared_with_random_ones() -> None:
+    for name in SAME:
+        module, x = on_meta(SAME[name])
+        before = dict(module.named_parameters())
+        assert capture(module, (x,)).verified
+        assert all(module.get_parameter(name) is before[name] for name in before)
+    tokens = torch.zeros(6, dtype=torch.long, device="meta")
+    assert capture(Tokens().to("meta"), (tokens, tokens)).verified
+    assert capture(sw.deferred(Tokens), (tokens, tokens)).verified
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_difference_is_found_without_values_too(name: str) -> None:
+    module, x = on_meta(OTHER[name])
+    with pytest.raises(CaptureError, match="SW0114"):
+        capture(module, (x,))
+
+
+def test_a_model_with_weights_from_files_is_compared_when_it_is_parallelized() -> None:
+    module = sw.deferred(lambda: Model(lambda m, x: m.linear(x).sum() * (2 if exporting() else 1)))
+    with pytest.raises(CaptureError, match="SW0114"):
+        sw.parallelize(module, (X,), cache=False, weights={"linear.weight": X[0, :1].expand(4, 4)})
+
+
+def test_a_program_for_another_call_is_compared_too() -> None:
+    """It is compiled of a model without values: each rank has parts."""
+    run = lambda m, x: m.linear(x).sum() * (2 if exporting() and len(x) == 1 else 1)  # noqa: E731
+    model = sw.parallelize(Model(run), (X,), cache=False)
+    model(X)
+    with pytest.raises(CaptureError, match="SW0114"):
+        model(X[:1])
+
+
+LARGE = {
+    "_MOST_BYTES": (0, "random ones are not made for 0.0 GiB, more than 0.0 GiB"),
+    "_MOST_OPERATIONS": ({"cpu": 20}, "a forward with random ones takes long"),
+}
+
+
+@pytest.mark.parametrize("limit", LARGE)
+def test_what_is_too_large_to_compare_is_said_loudly(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, why = LARGE[limit]
+    monkeypatch.setattr(stand_ins, limit, most)
+    module, x = on_meta(SAME["dropout"])
+    captured = capture(module, (x,))
+    said = f"graph and module were not compared: the parameter `linear.weight` has no value, and {why}"
+    assert not captured.verified and captured.notes == [said]
+    with pytest.raises(CaptureError, match="SW0113"):
+        capture(module, (x,), verify=True)
+    with pytest.warns(UserWarning, match="graph and module were not compared"):
+        sw.parallelize(sw.deferred(lambda: Model(SAME["dropout"])), (X,), cache=False)
+
+
+def test_random_values_with_which_a_model_fails_compare_nothing() -> None:
+    def run(m: Model, x: Tensor) -> Tensor:
+        if not exporting() and bool((x < 2).any()):
+            raise ValueError("too small")
+        return m.linear(x)
+
+    module, x = on_meta(run)
+    [said] = capture(module, (x,)).notes
+    assert said.endswith("with random ones the model fails (ValueError: too small)")
+
+
+def test_commands_say_what_was_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_ins, "_MOST_BYTES", 0)
     file = tmp_path / "model.py"
     file.write_text(
         "import torch\n"

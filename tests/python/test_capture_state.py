@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from equality import assert_equal, reference, run
-from shardwright.capture import capture
+from shardwright.capture import capture, stand_ins
 from shardwright.compiling import compile_model
 from shardwright.errors import CaptureError
 
@@ -105,11 +105,16 @@ KEEPING: dict[str, tuple[Forward, str, Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("name", KEEPING)
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_what_a_forward_keeps_in_python_is_refused(name: str, device: str) -> None:
+@pytest.mark.parametrize("values", ["its own", "random", "none"])
+def test_what_a_forward_keeps_in_python_is_refused(
+    name: str, values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forward, attribute, make = KEEPING[name]
+    device = "cpu" if values == "its own" else "meta"
+    if values == "none":
+        monkeypatch.setattr(stand_ins, "_MOST_BYTES", 0)
     model = Model(forward, lambda m: setattr(m, attribute, make())).to(device)
-    marker = "hidden is read" if (name, device) == ("hidden", "meta") else name
+    marker = "hidden is read" if (name, values) == ("hidden", "none") else name
     said = refused(model, "SW0137", marker, X.to(device))
     assert f"in `{attribute}" in said and "register_buffer" in said
     kept = getattr(model, attribute)
@@ -124,7 +129,11 @@ def table(m: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_table_that_the_first_forward_makes_and_a_value_that_nobody_reads_are_fine(device: str) -> None:
+@pytest.mark.parametrize("most", [0, 2**30])
+def test_a_table_that_the_first_forward_makes_and_a_value_that_nobody_reads_are_fine(
+    device: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_ins, "_MOST_BYTES", most)
     model = Model(table, lambda m: setattr(m, "table", None)).to(device)
     capture(model, (X.to(device),))
 
@@ -355,7 +364,7 @@ def test_a_class_as_result_is_named() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("error", ["shapes", "attribute"])
+@pytest.mark.parametrize("error", ["shapes", "attribute", "silent"])
 def test_a_model_that_fails_by_itself_is_told_so(device: str, error: str) -> None:
     def shapes(m: Any, x: Tensor) -> Tensor:
         return x @ m.w @ m.w  # shapes
@@ -363,6 +372,9 @@ def test_a_model_that_fails_by_itself_is_told_so(device: str, error: str) -> Non
     def attribute(m: Any, x: Tensor) -> Any:
         return m.nothing(x)  # attribute
 
-    model = Model(shapes if error == "shapes" else attribute).to(device)
+    def silent(m: Any, x: Tensor) -> Any:
+        raise ValueError  # silent
+
+    model = Model({"shapes": shapes, "attribute": attribute}.get(error, silent)).to(device)
     said = refused(model, "SW0115", error, X.to(device))
     assert "torch.export" not in said

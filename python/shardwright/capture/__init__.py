@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import BoundArguments
 from typing import Any
@@ -19,6 +20,7 @@ from .memory import Aliases, refuse_shared
 from .names import Names
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
+from .stand_ins import standing_in
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import KEEPS, results_of, trace, updated_of
@@ -93,6 +95,11 @@ class Captured:
             "device": self.device,
         }
 
+    @property
+    def not_compared(self) -> str | None:
+        """What is said of graph and module if they were not."""
+        return next((note for note in self.notes if note.startswith(_NOT_COMPARED)), None)
+
     def with_dtypes(self, plain: dict[str, Any]) -> Captured:
         precision = plain["precision"]
         return replace(
@@ -120,7 +127,8 @@ def capture(
 
     The text is the same for real and meta tensors, and says which inputs require a gradient. ``verify``
     compares the graph with the module
-    on the example inputs, gradients too; by default where parameters and inputs have values.
+    on the example inputs, gradients too; where there are no values with random ones, by default if that is a
+    matter of seconds.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
     The module is as before afterwards.
@@ -143,16 +151,16 @@ def still_computes(
     captured: Captured,
     text: str,
 ) -> bool:
-    """Whether a module does, on these inputs, what was captured of it at another time. Also where a value is
+    """Whether a module does, on these inputs, what was captured of it at another time. Also where values are
     missing, and nothing can be compared."""
     if captured.precision:
         args, kwargs = captured.precision.cast((args, kwargs or {}))
     bound = captured.in_spec.bind(args, kwargs or {})
-    if missing_value(module, bound) is not None:
-        return True
-    with without_cache(module, bound.arguments):
-        call = Call(module, bound, Casting(module, captured.precision))
-        return computes_the_same(call, text, captured.constants)
+    with (
+        without_cache(module, bound.arguments),
+        _with_values(module, bound, captured.precision, captured.device) as call,
+    ):
+        return isinstance(call, str) or computes_the_same(call, text, captured.constants)
 
 
 def _capture(
@@ -180,14 +188,17 @@ def _capture(
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
-    missing = missing_value(module, bound)
-    if verify or (verify is None and missing is None):
-        verify_capture(Call(module, bound, casting), text, constants)
-        captured.verified = True
-    else:
-        if program.graph_module.meta[KEEPS]:
-            refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
-        captured.notes.append(_not_compared(missing))
+    compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
+    with compared as run:
+        if isinstance(run, Call):
+            verify_capture(run, text, constants)
+            captured.verified = True
+            return captured
+    if verify:
+        raise _cannot_compare(run)
+    if program.graph_module.meta[KEEPS]:
+        refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
+    captured.notes.append(f"{_NOT_COMPARED}: {run}")
     return captured
 
 
@@ -203,9 +214,29 @@ def _refuse_what_does_not_run(module: nn.Module, bound: BoundArguments, casting:
         raise fails(error) from error
 
 
-def _not_compared(missing: str | None) -> str:
-    why = f"{missing} has no value" if missing else "it was not asked for"
-    return f"graph and module were not compared: {why}"
+_NOT_COMPARED = "graph and module were not compared"
+_NOT_ASKED = "it was not asked for"
+
+
+@contextmanager
+def _with_values(
+    module: nn.Module, bound: BoundArguments, precision: Precision | None, device: str | None
+) -> Iterator[Call | str]:
+    """A call that can be run, or why there is none."""
+    if missing_value(module, bound) is None:
+        yield Call(module, bound, Casting(module, precision))
+        return
+    with standing_in(module, bound, precision, device) as call:
+        yield call
+
+
+def _cannot_compare(why: str) -> CaptureError:
+    return CaptureError(
+        "SW0113",
+        "graph and module cannot be compared",
+        why=why,
+        fix="leave out `verify=True`, or capture a module with values",
+    )
 
 
 def _result_tree(program: Any) -> Any:

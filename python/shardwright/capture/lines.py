@@ -91,6 +91,12 @@ def place_of_error(error: BaseException) -> str | None:
     return with_source(place)
 
 
+def said_by(error: BaseException) -> str:
+    """Its class, and the first line of its text if it has one."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def short_path(file: str) -> str:
     """A path from the outermost package that holds the file; never an absolute path."""
     if _NOTEBOOK.search(file):

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import sys
 import types
-from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from ..contents import CONTAINERS, OWN, PLAIN, has_attributes, walk
 from ..errors import CaptureError
 from . import lines
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, deque)
-_NOT_THE_MODELS = sys.stdlib_module_names - {"__main__"} | {"torch", "numpy"}
-_OWN = frozenset(vars(nn.Module()))
-# Deeper than this nobody keeps the state of a forward.
-_DEEPEST = 6
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ def kept_by(module: nn.Module) -> Kept:
     seen: set[int] = set()
     for prefix, part in module.named_modules():
         for name in list(vars(part)):
-            if name not in _OWN:
+            if name not in OWN:
                 path = f"{prefix}.{name}" if prefix else name
                 found[Place(path, part, name)] = _values(vars(part)[name], seen)
     return found
@@ -64,10 +57,10 @@ def changes(before: Kept, after: Kept) -> list[tuple[Place, str]]:
 
 def containers(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every container in a value, with a copy of what it has now."""
-    for _, inner in _walk(value, set()):
-        if isinstance(inner, _CONTAINERS):
+    for _, inner in walk(value, set()):
+        if isinstance(inner, CONTAINERS):
             yield inner, inner.copy()
-        elif _has_attributes(inner):
+        elif has_attributes(inner):
             yield vars(inner), dict(vars(inner))
 
 
@@ -123,47 +116,16 @@ def _now(place: Place) -> Any:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    return [inner for _, inner in _walk(value, set()) if isinstance(inner, Tensor)]
+    return [inner for _, inner in walk(value, set()) if isinstance(inner, Tensor)]
 
 
 def _values(value: Any, seen: set[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for path, inner in _walk(value, seen):
-        if isinstance(inner, _PLAIN):
+    for path, inner in walk(value, seen):
+        if isinstance(inner, PLAIN):
             found[path] = (type(inner), inner if inner == inner else "nan")
         elif isinstance(inner, Tensor):
             found[path] = ("a tensor", inner._version)
-        elif isinstance(inner, (*_CONTAINERS, tuple)):
+        elif isinstance(inner, (*CONTAINERS, tuple)):
             found[path] = (type(inner), len(inner))
     return found
-
-
-def _walk(value: Any, seen: set[int], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """A value and all that is in it, each with how to get there; nothing that was seen before."""
-    yield path, value
-    if depth == _DEEPEST or isinstance(value, _PLAIN) or id(value) in seen:
-        return
-    seen.add(id(value))
-    for step, inner in _inside(value):
-        yield from _walk(inner, seen, path + step, depth + 1)
-
-
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", inner) for key, inner in list(value.items()))
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{at}]", inner) for at, inner in enumerate(list(value)))
-    elif isinstance(value, (set, frozenset)):
-        yield from ((f"{{{inner!r}}}", inner) for inner in list(value) if isinstance(inner, _PLAIN))
-    elif _has_attributes(value):
-        yield from ((f".{name}", inner) for name, inner in list(vars(value).items()))
-
-
-def _has_attributes(value: Any) -> bool:
-    """An object of the model's own: no module, class, function, tensor or part of PyTorch."""
-    if isinstance(value, (nn.Module, Tensor, type, types.ModuleType, *_CONTAINERS, tuple, Mapping)):
-        return False
-    if isinstance(value, (types.SimpleNamespace, Namespace)):
-        return True
-    home = type(value).__module__.partition(".")[0]
-    return hasattr(value, "__dict__") and not callable(value) and home not in _NOT_THE_MODELS

@@ -103,6 +103,20 @@ def borrowed(
             refill(container, before)
 
 
+def following(module: nn.Module, table: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """For `borrowed`: what other tensors are, by what they are if they lie in a parameter or buffer."""
+    aliases = Aliases(module)
+
+    def attribute(tensor: Tensor) -> Tensor:
+        base = aliases.base(tensor)
+        if base is None or identity(base) == identity(tensor) or isinstance(tensor, nn.Parameter):
+            return table(tensor)
+        now = table(base)
+        return tensor if now is base else seen_in(base, tensor, now)
+
+    return attribute
+
+
 def _containers(module: nn.Module) -> Iterator[tuple[Any, Any]]:
     """Its tables, hooks and whatever containers it keeps, which may change while the attribute stays."""
     for value in list(vars(module).values()):

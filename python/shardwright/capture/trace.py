@@ -153,7 +153,7 @@ def _refusal(error: Exception) -> CaptureError:
         "SW0101",
         "the model cannot be captured",
         place=place,
-        why=f"{type(error).__name__}: {first}",
+        why=lines.said_by(error),
         fix="check that the model runs on these inputs; if it does, write this line with tensor"
         " operators that torch.export can trace",
     )

@@ -18,11 +18,11 @@ from .chance import Draw, Recording, Replaying
 from .compare import Results, first_difference, with_gradients
 from .evaluate import Evaluator, Given, Watch
 from .guard import plain_checkpoint
-from .lines import place_of_error
+from .lines import place_of_error, said_by
 from .locate import where_they_part
-from .memory import Aliases, identity, seen_in
+from .memory import identity
 from .remembered import Kept, changes, changing_line, kept_by, kept_error
-from .swap import borrowed, same_randomness
+from .swap import borrowed, following, same_randomness
 
 _SEED = 1234
 
@@ -63,19 +63,15 @@ def missing_value(module: nn.Module, bound: inspect.BoundArguments) -> str | Non
     named += [(f"the parameter `{name}`", tensor) for name, tensor in module.named_parameters()]
     named += [(f"the buffer `{name}`", tensor) for name, tensor in module.named_buffers()]
     named += [("an argument", tensor) for tensor in _tensors((bound.args, bound.kwargs))]
-    return next((name for name, t in named if t.is_meta or isinstance(t, FakeTensor)), None)
+    return next((name for name, tensor in named if has_no_value(tensor)), None)
+
+
+def has_no_value(tensor: Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def verify_capture(call: Call, text: str, constants: dict[str, Tensor]) -> None:
     """Raises where module and graph differ."""
-    missing = missing_value(call.module, call.bound)
-    if missing is not None:
-        raise CaptureError(
-            "SW0113",
-            "graph and module cannot be compared",
-            why=f"{missing} is on meta and has no value",
-            fix="leave out `verify=True`, or capture a module with values",
-        )
     with same_randomness(), torch.enable_grad():
         expected = _expected(call)
         found = _run_graph(call, text, constants, expected)
@@ -125,11 +121,11 @@ def _refuse_memory(call: Call, found: Run, expected: Sequence[Run]) -> None:
     )
 
 
-def forward(call: Call) -> None:
+def forward(call: Call) -> Any:
     args, kwargs = call.arguments()
     torch.manual_seed(_SEED)
     with run_borrowed(call), plain_checkpoint():
-        call.module(*args, **kwargs)
+        return call.module(*args, **kwargs)
 
 
 def computes_the_same(call: Call, text: str, constants: dict[str, Tensor]) -> bool:
@@ -166,7 +162,7 @@ def fails(error: Exception) -> CaptureError:
         "SW0115",
         "the model fails on the example inputs",
         place=place_of_error(error),
-        why=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
+        why=said_by(error),
         fix="make the model run, forward and backward, on these inputs without Shardwright",
     )
 
@@ -174,7 +170,6 @@ def fails(error: Exception) -> CaptureError:
 def run_borrowed(call: Call) -> Any:
     """A context in which the module has copies of what a forward may change."""
     clones: dict[Hashable, Tensor] = {}
-    aliases = Aliases(call.module)
 
     def table(tensor: Tensor) -> Tensor:
         key = identity(tensor)
@@ -183,14 +178,7 @@ def run_borrowed(call: Call) -> Any:
             clones[key] = _read(tensor, call.casting) if is_param else tensor.detach().clone()
         return clones[key]
 
-    def attribute(tensor: Tensor) -> Tensor:
-        base = aliases.base(tensor)
-        if base is None or identity(base) == identity(tensor) or isinstance(tensor, nn.Parameter):
-            return table(tensor)
-        now = table(base)
-        return tensor if now is base else seen_in(base, tensor, now)
-
-    return borrowed(call.module, table, attribute)
+    return borrowed(call.module, table, following(call.module, table))
 
 
 def _run_module(call: Call, count: int = 2) -> list[Run]:

@@ -243,7 +243,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise RuntimeFault(
             "SW0741",
             f"the checkpoint cannot be written to {path}",
-            why=why or str(error).strip().splitlines()[0],
+            why=why or str(error).strip().partition("\n")[0] or type(error).__name__,
             fix="name a folder on a disk that can be written and has room; what was there is as it was",
         ) from error
 

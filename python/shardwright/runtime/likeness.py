@@ -6,15 +6,18 @@ plain values; all else is refused when it is set. What is no attribute of the mo
 
 from __future__ import annotations
 
+import copy
 import inspect
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault
+from .contained import Contained
+from .contained import refusal as refused_inside
+from .named import named_in
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
 _NOTHING = object()
@@ -30,6 +33,7 @@ class Likeness:
         self.all_shapes: dict[int, torch.Size] = {}
         # By path and name what was set, and what was there before.
         self._changes: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._contained = Contained(skeleton)
 
     def at(self, path: str) -> nn.Module | None:
         return None if self.skeleton is None else self.skeleton.get_submodule(path)
@@ -40,8 +44,12 @@ class Likeness:
             id(parameter): shape for parameter, shape in parameters.items() if parameter.shape != shape
         }
 
-    def take_over(self, other: Likeness) -> None:
-        self._changes = dict(other._changes)
+    def copied(self) -> Likeness:
+        """Another model that has been changed as this one. What its parameters are is not known yet."""
+        found = Likeness(None, self._fixed)
+        found.skeleton, found._contained = copy.deepcopy((self.skeleton, self._contained))
+        found._changes = dict(self._changes)
+        return found
 
     def reads(self, path: str, name: str) -> bool:
         """Whether the model may read an attribute of this name there."""
@@ -51,14 +59,14 @@ class Likeness:
         if name in vars(module) or inspect.getattr_static(type(module), name, _NOTHING) is not _NOTHING:
             return True
         held = (module._parameters, module._buffers, module._modules)
-        return any(name in table for table in held) or name in _named_in(module)
+        return any(name in table for table in held) or name in named_in(module)
 
     def set(self, path: str, name: str, value: Any) -> None:
         module = self.at(path)
         assert module is not None
         said = f"{path}.{name}" if path else name
         if self._fixed:
-            raise refusal(said, "the program was given without a way to make another one")
+            raise refusal(said, _NO_OTHER)
         if any(name in table for table in (module._parameters, module._buffers, module._modules)):
             raise refusal(said, "the parallel model holds parts of its parameters, buffers and modules")
         if not _is_plain(value):
@@ -73,10 +81,20 @@ class Likeness:
     @property
     def key(self) -> tuple[str, ...]:
         """By this a program is chosen, and the ranks compare it."""
-        return tuple(
+        found = [
             f"{path}.{name} = {value!r}".lstrip(".")
             for (path, name), (value, _) in sorted(self._changes.items())
-        )
+        ]
+        return *found, *self._contained.changes()
+
+    def refuse_changes(self) -> None:
+        """Of what lies inside of attributes, for which no program can be made."""
+        self._contained.refuse()
+        for change in self._contained.changes() if self._fixed else ():
+            raise refused_inside(change.partition(" ")[0], _NO_OTHER)
+
+
+_NO_OTHER = "the program was given without a way to make another one"
 
 
 def refusal(name: str, why: str) -> RuntimeFault:
@@ -91,31 +109,3 @@ def refusal(name: str, why: str) -> RuntimeFault:
 
 def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, _PLAIN)
-
-
-def _named_in(module: nn.Module) -> set[str]:
-    """All names and texts in the code of the module's own classes, and of functions that it closes over."""
-    own = [kind for kind in type(module).__mro__ if kind not in nn.Module.__mro__]
-    found: set[str] = set()
-    for kind in own:
-        for value in vars(kind).values():
-            function = getattr(value, "fget", None) or getattr(value, "__func__", value)
-            for code in _codes(function):
-                found |= {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
-    return found
-
-
-def _codes(function: Any, depth: int = 0) -> Iterator[types.CodeType]:
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, types.CodeType) or depth > 3:
-        return
-    pending = [code]
-    while pending:
-        found = pending.pop()
-        yield found
-        pending += [inner for inner in found.co_consts if isinstance(inner, types.CodeType)]
-    for cell in function.__closure__ or ():
-        try:
-            yield from _codes(cell.cell_contents, depth + 1)
-        except ValueError:  # not filled yet
-            continue

@@ -421,9 +421,14 @@ class ParallelModule(nn.Module):
         self, kind: str, given: Callable[[], Sequence[given_inputs.Arguments]], scale: float | None = None
     ) -> list[given_inputs.Call]:
         captured = self.variants.first.captured
+
+        def make() -> list[given_inputs.Call]:
+            self._likeness.refuse_changes()
+            return [given_inputs.call_of(captured, *arguments) for arguments in given()]
+
         return self._agreement.meet(
             kind,
-            lambda: [given_inputs.call_of(captured, *arguments) for arguments in given()],
+            make,
             names=lambda call: captured.tensor_names(call.structure),
             training=self.training,
             settings=(*self.variants.settings(), *self._other_modes),

@@ -8,7 +8,6 @@ gradients and new values brought back.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,10 +107,10 @@ class Variants:
         training: bool,
         skeleton: nn.Module | None = None,
         compile: Compile | None = None,
+        likeness: Likeness | None = None,
     ):
         self.first = first
-        self.skeleton = skeleton
-        self.likeness = Likeness(skeleton, fixed=compile is None)
+        self.likeness = Likeness(skeleton, fixed=compile is None) if likeness is None else likeness
         self._compile = compile
         self._more = asks_for_more(first.worker.program)
         self._mode = self._first_mode = self._modes(training)
@@ -119,11 +118,15 @@ class Variants:
         self._known: dict[tuple[Mode, tuple[str, ...], Hashable, bool], list[Variant]] = {}
         self.forget()
 
+    @property
+    def skeleton(self) -> nn.Module | None:
+        return self.likeness.skeleton
+
     def copied(self, first: Variant) -> Variants:
         """The same for other shards. What was compiled besides is found in the cache."""
-        found = Variants(first, self.first_training, copy.deepcopy(self.skeleton), self._compile)
+        likeness = self.likeness.copied()
+        found = Variants(first, self.first_training, compile=self._compile, likeness=likeness)
         found._mode, found._first_mode = self._mode, self._first_mode
-        found.likeness.take_over(self.likeness)
         found.forget()
         return found
 
