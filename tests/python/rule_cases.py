@@ -8,7 +8,7 @@ computed by another operator (a sum over a leading dim of three), so that they m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,8 +34,6 @@ class Case:
     others: frozenset[str] = frozenset()
     """Further operators of the function, which stay whole."""
     random: bool = False
-    xfail: dict[str, str] = field(default_factory=dict)
-    """Splits that are known to fail, and why; `*` is all of them."""
 
 
 CASES: list[Case] = []
@@ -556,8 +554,12 @@ case("grid_sample", "grid_sampler", lambda x, g: F.grid_sample(x, g, align_corne
 case("dropout", "native_dropout", lambda x: F.dropout(x, 0.4), normal(4, 5, 7), random=True,
     dims="a=4 b=5 c=7")
 case("dropout-transposed", "native_dropout", lambda x: F.dropout(x.transpose(0, 1), 0.4), normal(5, 7),
-    others="transpose.int", random=True, dims="a=7 b=5",
-    xfail={"*": "the layout of the operand, in which the mask is drawn, is not in the graph"})
+    others="transpose.int", random=True, dims="a=7 b=5")
+case("dropout-moved", "native_dropout", lambda x: F.dropout(x.permute(2, 0, 1).contiguous(), 0.4),
+    normal(4, 5, 7), others="permute", random=True, dims="a=7 b=4 c=5")
+case("random-likes", "rand_like randn_like",
+    lambda x: [torch.rand_like(x.t()) * x.t(), torch.randn_like(x.t()) * x.t()],
+    normal(5, 7), others="t mul.Tensor", random=True, dims="")
 case("native_dropout", "native_dropout", lambda x: torch.native_dropout(x, 0.4, True), normal(5, 7),
     random=True, dims="a=5 b=7")
 

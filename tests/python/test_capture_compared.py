@@ -44,6 +44,11 @@ SAME: dict[str, Callable[..., Any]] = {
     "two of one line": lambda m, x: (F.dropout(m.linear(x), 0.5) * F.dropout(x, 0.5)).sum(),
     "dropout of channels": lambda m, x: F.dropout1d(m.linear(x), 0.5).sum(),
     "dropout of attention": lambda m, x: attention(m.linear(x), 0.5).sum(),
+    "dropout where it was moved": lambda m, x: F.dropout(m.linear(x).transpose(0, 1).contiguous(), 0.5).sum(),
+    "dropout where it lies otherwise": lambda m, x: F.dropout(
+        m.linear(x).permute(2, 0, 1), 0.5, inplace=True
+    ),
+    "numbers where it lies otherwise": lambda m, x: torch.randn_like(m.linear(x).transpose(0, 1)).sum() * x,
     "a tensor of random numbers": lambda m, x: (m.linear(x) * torch.rand(4) + torch.randn_like(x)).sum(),
     "what nothing reads": lambda m, x: (
         torch.rand(4),

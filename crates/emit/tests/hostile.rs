@@ -27,6 +27,7 @@ fn saying(word: &str) -> Graph {
         module: format!("{word}.{word}"),
         line: word.to_owned(),
         no_grad: false,
+        order: vec![],
     };
     Graph {
         model: word.to_owned(),

@@ -168,6 +168,7 @@ fn op(args: Vec<Arg>, kwargs: Vec<Arg>) -> Op {
         module: "h.0".into(),
         line: String::new(),
         no_grad: false,
+        order: Vec::new(),
     }
 }
 

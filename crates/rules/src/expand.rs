@@ -117,6 +117,7 @@ impl<'g> Builder<'g> {
             module: self.origin.module.clone(),
             line: self.origin.line.clone(),
             no_grad,
+            order: vec![],
         }
     }
 

@@ -26,6 +26,15 @@ _KEYED = {
     "aten.randn_like.default",
     "aten.scaled_dot_product_attention.default",
 }
+# What these draw lies as what they are given does.
+_AS_IT_LIES = {
+    "aten.dropout.default",
+    "aten.native_dropout.default",
+    "aten.rand_like.default",
+    "aten.randn_like.default",
+}
+# In the meta of a node.
+ORDER = "shardwright_order"
 # One mask, however it is drawn: in place, out of place, or with what it masks.
 _MASKS = {"bernoulli_", "bernoulli", "native_dropout", "dropout"}
 # Of these nothing is random where the probability leaves no choice.
@@ -43,6 +52,19 @@ def refuse_chance(program: ExportedProgram) -> None:
                 why="ranks would draw different ones for copies of one tensor",
                 fix="use `torch.rand`, `torch.randn` or dropout, or give the numbers as an input",
             )
+
+
+def note_order(program: ExportedProgram) -> None:
+    """The dims of what is drawn, outermost first, where PyTorch does not fill it in the order of its dims.
+    Called while tensors lie as in the model."""
+    for node in program.graph.nodes:
+        if draws(node.target, node.args, node.kwargs) and str(node.target) in _AS_IT_LIES:
+            given: Any = node.args[0]
+            drawn = torch.empty_like(given.meta["val"])
+            dims = [dim for dim in range(drawn.dim()) if drawn.shape[dim] > 1]
+            order = sorted(dims, key=lambda dim: -drawn.stride()[dim])
+            if order != dims:
+                node.meta[ORDER] = [dim for dim in range(drawn.dim()) if dim not in dims] + order
 
 
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -74,7 +96,11 @@ class Draw:
 
 
 class Recording(TorchDispatchMode):
-    """Notes every draw of a module's run."""
+    """Notes every draw of a module's run.
+
+    Here, and where they are replayed, numbers are drawn in the order of the dims: how a tensor lies in memory
+    is not in the graph.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,6 +112,7 @@ class Recording(TorchDispatchMode):
             place = lines.short(lines.trace_of_caller(sys._getframe(1)))
             state = _state(_device(args, kwargs))
             self.draws.append(Draw(_kind(func), _shape(args), place, state))
+            return _drawn(func, args, kwargs)
         return func(*args, **kwargs)
 
 
@@ -112,7 +139,17 @@ class Replaying(TorchDispatchMode):
                 self.unknown.append(f"`{func}` at {key[2] or 'an unknown line'}")
             else:
                 _restore(_device(args, kwargs), self._left.pop(at).state)
+            return _drawn(func, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _drawn(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """In the order of the dims."""
+    given = args[0] if args else None
+    if not isinstance(given, Tensor) or given.is_contiguous():
+        return func(*args, **kwargs)
+    result = func(given.contiguous(), *args[1:], **kwargs)
+    return given.copy_(result) if _name(func).endswith("_") else result
 
 
 def _kind(target: Any) -> str:

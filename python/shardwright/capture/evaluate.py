@@ -130,7 +130,7 @@ def _operator(line: str) -> Operator:
         kwargs=tuple((str(keyword.arg), keyword.value) for keyword in tree.keywords),
         texts=tuple(texts),
         place=place,
-        no_grad=where.endswith(" nograd"),
+        no_grad=" nograd" in where,
     )
 
 

@@ -18,6 +18,7 @@ from ..errors import CaptureError
 from . import lines
 from .assigned import assigned_names
 from .casts import Casting
+from .chance import ORDER
 from .memory import Aliases
 from .names import Names
 from .simplify import is_getitem, is_no_grad
@@ -196,6 +197,8 @@ class _Printer:
         outputs = ", ".join(self.results(node))
         path, place = self.path(node), lines.short(node.stack_trace)
         region = " nograd" if is_no_grad(node) else ""
+        if ORDER in node.meta:
+            region += f" order {node.meta[ORDER]}"
         return f"op {outputs} = {target}({arguments}) in {_quoted(path)} at {_quoted(place)}{region}"
 
     def results(self, node: fx.Node) -> list[str]:

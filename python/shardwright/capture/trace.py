@@ -21,7 +21,7 @@ from ..errors import CaptureError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .casts import Casting, cast_parameters
-from .chance import refuse_chance
+from .chance import note_order, refuse_chance
 from .experts import fuse_experts
 from .guard import guarded
 from .instances import write_out_statistics
@@ -72,6 +72,7 @@ def trace(
     cast_parameters(functional, module, casting)
     read_casts(functional)
     settle_meaning(functional)
+    note_order(functional)
     simplify(functional)
     fuse_experts(functional)
     simplify_masks(functional)

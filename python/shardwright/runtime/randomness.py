@@ -31,7 +31,9 @@ class Numbers(NamedTuple):
     dtype: torch.dtype = torch.bool
 
     def fill(self, shape: Sequence[int], device: torch.device, generator: torch.Generator) -> Tensor:
-        empty = torch.empty(list(shape), dtype=self.dtype, device=device)
+        return self.into(torch.empty(list(shape), dtype=self.dtype, device=device), generator)
+
+    def into(self, empty: Tensor, generator: torch.Generator) -> Tensor:
         if self.kind == "uniform":
             return empty.uniform_(generator=generator)
         if self.kind == "normal":
@@ -89,7 +91,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
 
 
 def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
-    """The whole mask, drawn as `F.dropout` does: in the order of the tensor's memory; or all numbers."""
+    """The whole mask, or all numbers, drawn as PyTorch does into a tensor that lies as in the model."""
     if draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
         raise RuntimeFault(
             "SW0711",
@@ -98,17 +100,18 @@ def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
             fix='use randomness="keyed"',
         )
     info = program.tensors[draw.tensor]
-    if draw.kind in ("uniform", "normal", "bernoulli"):
-        numbers = Numbers(draw.kind, draw.p, info.dtype)
-        return numbers.fill(info.shape, torch.device("cpu"), generator)
     shape = list(info.shape)
     if draw.keys is not None:
         shape[-1] = draw.keys
     order = draw.order or list(range(len(shape)))
-    drawn = torch.empty([shape[dim] for dim in order], dtype=torch.bool)
-    if drawn.numel() and draw.p < 1:
-        drawn.bernoulli_(1 - draw.p, generator=generator)
-    return drawn.permute([order.index(dim) for dim in range(len(shape))])
+    if draw.kind in ("uniform", "normal", "bernoulli"):
+        numbers = Numbers(draw.kind, draw.p, info.dtype)
+    else:
+        numbers = Numbers("keep", 1 - draw.p)
+    lies = torch.empty([shape[dim] for dim in order], dtype=numbers.dtype)
+    drawn = lies.permute([order.index(dim) for dim in range(len(shape))])
+    # A dropout of everything draws nothing, and reads no mask.
+    return drawn if numbers.kind == "keep" and draw.p == 1 else numbers.into(drawn, generator)
 
 
 def _part(program: Program, draw: Draw, full: Tensor, region: Region) -> Tensor:

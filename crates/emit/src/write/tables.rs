@@ -306,7 +306,9 @@ fn random(graph: &Graph, id: OpId) -> Option<String> {
     let Drawn { tensor, p, kind } = drawn(graph, id)?;
     let kind = kind.map(|kind| format!(", \"kind\": \"{kind}\"{}", keys(graph, id, kind)));
     let kind = kind.unwrap_or_default();
-    Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}}}", id.0, tensor.0, float(p)))
+    let order = &graph.op(id).order;
+    let order = if order.is_empty() { String::new() } else { format!(", \"order\": {order:?}") };
+    Some(format!("{{\"op\": {}, \"tensor\": {}, \"p\": {}{kind}{order}}}", id.0, tensor.0, float(p)))
 }
 
 /// The mask of attention has the shape of its probabilities: keys where the output has values.

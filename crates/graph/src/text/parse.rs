@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use diag::{Error, Result};
 
@@ -156,6 +156,8 @@ impl<'a> Parser<'a> {
         let module = clause(line, "in")?;
         let place = clause(line, "at")?;
         let no_grad = line.eat_word("nograd");
+        let dims = outputs.iter().flatten().next().map_or(0, |(_, _, shape)| shape.len());
+        let order = if line.eat_word("order") { order(line, dims)? } else { vec![] };
         let op = OpId::new(self.graph.ops.len());
         let mut ids = Vec::with_capacity(outputs.len());
         for (output, tensor) in outputs.into_iter().enumerate() {
@@ -165,7 +167,7 @@ impl<'a> Parser<'a> {
             }
         }
         let target = target.to_owned();
-        let op = Op { target, args, kwargs, outputs: ids, module, line: place, no_grad };
+        let op = Op { target, args, kwargs, outputs: ids, module, line: place, no_grad, order };
         self.graph.ops.push(op);
         Ok(())
     }
@@ -337,6 +339,27 @@ fn clause(line: &mut Line<'_>, word: &str) -> Result<String> {
         return Err(line.expected(&format!("`{word} \"...\"`")));
     }
     line.string()
+}
+
+/// Each of so many dims once.
+fn order(line: &mut Line<'_>, dims: usize) -> Result<Vec<usize>> {
+    let start = *line;
+    let mut found = Vec::new();
+    expect(line, "[")?;
+    while !line.eat("]") {
+        if !found.is_empty() {
+            comma(line, "]")?;
+        }
+        match number(line)? {
+            Arg::Int(dim) => found.push(usize::try_from(dim).unwrap_or(dims)),
+            _ => return Err(start.expected("a dim")),
+        }
+    }
+    let every: BTreeSet<usize> = found.iter().copied().collect();
+    if found.len() == dims && every.into_iter().eq(0..dims) {
+        return Ok(found);
+    }
+    Err(start.refuse("SW0201", format!("`order` does not list each of {dims} dims once")))
 }
 
 fn expect(line: &mut Line<'_>, mark: &str) -> Result<()> {

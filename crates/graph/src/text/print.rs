@@ -96,7 +96,11 @@ fn write_op(out: &mut String, graph: &Graph, op: &Op) -> fmt::Result {
         write_arg(out, graph, arg)
     })?;
     write!(out, ") in {} at {}", Quoted(&op.module), Quoted(&op.line))?;
-    out.push_str(if op.no_grad { " nograd\n" } else { "\n" });
+    out.push_str(if op.no_grad { " nograd" } else { "" });
+    if !op.order.is_empty() {
+        write!(out, " order {:?}", op.order)?;
+    }
+    out.push('\n');
     Ok(())
 }
 
