@@ -630,6 +630,23 @@ def test_parts_are_not_saved_under_the_models_names(what: str) -> None:
     assert "full_state_dict()" in text and "sw.save" in text
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_part_of_a_gradient_is_one_and_may_be_saved_as_a_plain_tensor(copied: Any) -> None:
+    def body(model: Any, _: nn.Module) -> None:
+        model.train_step(BATCHES[0])
+        grad = model.blocks[0].up.weight.grad
+        found = copied(grad)
+        assert torch.equal(found, grad) and (found.data_ptr() == grad.data_ptr()) == (copied is copy.copy)
+        with pytest.raises(sw.RuntimeFault, match="SW0762"):
+            found.norm()
+        file = io.BytesIO()
+        torch.save(found.as_subclass(Tensor), file)
+        file.seek(0)
+        assert torch.equal(torch.load(file), grad)
+
+    on_ranks(body)
+
+
 def test_a_model_that_is_whole_on_every_rank_has_the_plain_state_dict() -> None:
     def body(model: Any, module: nn.Module) -> None:
         train(model)

@@ -37,7 +37,7 @@ def _die(rank: int) -> None:
 
 def _sleep(rank: int, folder: str) -> None:
     Path(folder, str(os.getpid())).touch()
-    time.sleep(100)
+    time.sleep(1000)
 
 
 def _double(rank: int, x: torch.Tensor) -> torch.Tensor:
@@ -85,10 +85,13 @@ def test_a_killed_rank_ends_the_others() -> None:
 
 @pytest.mark.slow
 def test_a_time_limit_leaves_no_process_behind(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeFault, match="SW0714"):
-        launch(_sleep, 2, (str(tmp_path),), timeout=30)
-    started = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(started) == 2
+    started: list[int] = []
+    for timeout in (20, 200):  # on a busy machine they take long to start
+        if len(started) < 2:
+            with pytest.raises(RuntimeFault, match="SW0714"):
+                launch(_sleep, 2, (str(tmp_path),), timeout=timeout)
+            started = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(started) >= 2
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
 
 

@@ -4,11 +4,11 @@
 //! shardwright-plan 1
 //! name "mine"
 //! devices 4
-//! use "data:2 x megatron:2"                          start from a named set
-//! op "transformer.h.*.mlp.c_fc": split n 4           operators by path, with globs
+//! use "data:2 x megatron:2"                          # start from a named set
+//! op "transformer.h.*.mlp.c_fc": split n 4           # operators by path, with globs
 //! op "transformer.h.*" aten.gelu.*: split c 4 on 0..4
-//! op "h.*" aten.add.Tensor[1]: split b 4             the second of them at each path
-//! op %linear_3: split b 2, replicate 2 on 3 1 0 2    one operator by the name of its output
+//! op "h.*" aten.add.Tensor[1]: split b 4             # the second of them at each path
+//! op %linear_3: split b 2, replicate 2 on 3 1 0 2    # one operator by the name of its output
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
 //! ```

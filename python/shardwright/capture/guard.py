@@ -65,6 +65,12 @@ def guarded(device: str | None = None) -> Iterator[None]:
         raise refused[0]
 
 
+def _refuse(refused: list[CaptureError], error: CaptureError) -> NoReturn:
+    """Noted too: the model's code may swallow it."""
+    refused.append(error)
+    raise error
+
+
 def _watch_functions(refused: list[CaptureError]) -> Callable[[type, str], Any]:
     """Every ``apply``, also one that a model bound long before, asks its class for this name."""
 
@@ -73,8 +79,7 @@ def _watch_functions(refused: list[CaptureError]) -> Callable[[type, str], Any]:
             module = str(type.__getattribute__(kind, "__module__"))
             if not module.startswith(_HARMLESS):
                 trace = lines.trace_of_caller(sys._getframe(1))
-                refused.append(_function_error(kind.__name__, trace))
-                raise refused[-1]
+                _refuse(refused, _function_error(kind.__name__, trace))
         return type.__getattribute__(kind, name)
 
     return watch
@@ -111,8 +116,7 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
             why="the graph would hold that backward as plain operators, cut from the outer gradient",
             fix="move the call out of the module, or write the derivative with operators",
         )
-        refused.append(error)
-        raise error
+        _refuse(refused, error)
 
     return refuse
 
@@ -134,8 +138,7 @@ def _data(refused: list[CaptureError]) -> property:
                 why="the graph would go on with the old data",
                 fix="compute a new tensor, or keep the value in a buffer and change that with `copy_`",
             )
-            refused.append(error)
-            raise error
+            _refuse(refused, error)
         plain.__set__(tensor, value)
 
     return property(read, write)
@@ -148,8 +151,7 @@ def _no_seeds(refused: list[CaptureError]) -> Iterator[None]:
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if lines.is_the_models(sys._getframe(1)):
-                refused.append(_seed_error(lines.trace_of_caller(sys._getframe(1))))
-                raise refused[-1]
+                _refuse(refused, _seed_error(lines.trace_of_caller(sys._getframe(1))))
             return original(*args, **kwargs)
 
         return call
@@ -246,8 +248,7 @@ class _Autocasts:
             why="what autocast casts depends on the device, and capture sees what it does on the CPU",
             fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
         )
-        self._refused.append(error)
-        raise error
+        _refuse(self._refused, error)
 
 
 def _with_notes(

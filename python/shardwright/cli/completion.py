@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .parser import Commands
@@ -70,39 +70,60 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
 
 
 def _bash(found: list[Level]) -> str:
+    def known(words: Iterable[str]) -> str:
+        return f"known={shlex.quote(' '.join(words))}"
+
     lines = ["_shardwright() {", *_follow(found, "${COMP_WORDS[@]:1:COMP_CWORD-1}")]
-    lines.append('  case "$at ${COMP_WORDS[COMP_CWORD-1]}" in')
-    for level, option in _with_values(found):
-        lines.append(f"    {_patterns(level, option)}) known={shlex.quote(' '.join(option.values))};;")
-    for level in found:
-        plain = [option for option in level.options if option.takes and not option.values]
-        lines += [f"    {_patterns(level, option)}) known=;;" for option in plain]
-    lines.append('    *) case "$at" in')
-    for level in found:
-        words = [name for name, _ in level.commands] + list(level.values)
-        words += [flag for option in level.options for flag in option.flags]
-        lines.append(f"      {shlex.quote('/'.join(level.path))}) known={shlex.quote(' '.join(words))};;")
+    lines += _cases(
+        found,
+        "${COMP_WORDS[COMP_CWORD-1]}",
+        values=lambda option: known(option.values),
+        files="known=",
+        words=lambda offered: known(word for word, _ in offered),
+    )
     lines += ["    esac;;", "  esac"]
     lines += ['  COMPREPLY=($(compgen -W "$known" -- "${COMP_WORDS[COMP_CWORD]}"))', "}"]
     return "\n".join([*lines, "complete -o default -F _shardwright shardwright", ""])
 
 
 def _zsh(found: list[Level]) -> str:
+    def described(offered: Iterable[tuple[str, str]]) -> str:
+        return f"offered=({' '.join(shlex.quote(_described(*pair)) for pair in offered)})"
+
     lines = ["#compdef shardwright", "_shardwright() {", *_follow(found, "${(@)words[2,CURRENT-1]}")]
-    lines += ["  local -a offered", '  case "$at ${words[CURRENT-1]}" in']
-    for level, option in _with_values(found):
-        lines.append(f"    {_patterns(level, option)}) compadd -- {shlex.join(option.values)}; _files;;")
-    for level in found:
-        plain = [option for option in level.options if option.takes and not option.values]
-        lines += [f"    {_patterns(level, option)}) _files;;" for option in plain]
-    lines.append('    *) case "$at" in')
-    for level in found:
-        offered = [*level.commands, *((value, "") for value in level.values)]
-        offered += [(flag, option.help) for option in level.options for flag in option.flags]
-        words = " ".join(shlex.quote(_described(*pair)) for pair in offered)
-        lines.append(f"      {shlex.quote('/'.join(level.path))}) offered=({words});;")
+    lines.append("  local -a offered")
+    lines += _cases(
+        found,
+        "${words[CURRENT-1]}",
+        values=lambda option: f"compadd -- {shlex.join(option.values)}; _files",
+        files="_files",
+        words=described,
+    )
     lines += ["      esac", "      _describe shardwright offered || _files;;", "  esac", "}"]
     return "\n".join([*lines, "compdef _shardwright shardwright", ""])
+
+
+def _cases(
+    found: list[Level],
+    word_before: str,
+    *,
+    values: Callable[[Option], str],
+    files: str,
+    words: Callable[[list[tuple[str, str]]], str],
+) -> Iterator[str]:
+    """What is offered: after an option with values, after one that takes something else, and elsewhere the
+    words that may come, with what they are. The two last cases are left open."""
+    yield f'  case "$at {word_before}" in'
+    for level in found:
+        for option in level.options:
+            if option.takes:
+                offered = values(option) if option.values else files
+                yield f"    {_patterns(level, option)}) {offered};;"
+    yield '    *) case "$at" in'
+    for level in found:
+        may_come = [*level.commands, *((value, "") for value in level.values)]
+        may_come += [(flag, option.help) for option in level.options for flag in option.flags]
+        yield f"      {shlex.quote('/'.join(level.path))}) {words(may_come)};;"
 
 
 def _fish(found: list[Level]) -> str:
@@ -135,13 +156,6 @@ def _follow(found: list[Level], words: str) -> list[str]:
             said = at if len(level.path) > 1 else f"/{at}"
             lines.append(f"      {shlex.quote(said)}) at={shlex.quote(at)};;")
     return [*lines, "    esac", "  done"]
-
-
-def _with_values(found: list[Level]) -> Iterator[tuple[Level, Option]]:
-    for level in found:
-        for option in level.options:
-            if option.values:
-                yield level, option
 
 
 def _patterns(level: Level, option: Option) -> str:

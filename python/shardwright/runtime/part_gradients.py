@@ -41,6 +41,14 @@ class PartGradient(Tensor):
             return results
         return pytree.tree_map_only(Tensor, lambda result: _still_a_part(result, args), results)
 
+    def __copy__(self) -> Tensor:
+        return guarded(plain(self).detach())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            memo[id(self)] = guarded(plain(self).detach().clone())
+        return memo[id(self)]  # type: ignore[no-any-return]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeFault(
             "SW0800",
