@@ -1,14 +1,15 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
-use graph::OpId;
+use graph::{OpId, TensorId};
 use program::{BufId, Call, Grad};
 use rules::{Interval, Kind, Reduction};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
+use crate::fluid::agree;
 use crate::held::{Held, Part, Scene, Sums};
 use crate::local::clause_shares;
-use crate::region::{unify, unify_all};
+use crate::region::unify_all;
 use crate::share::{
     EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Term, WHOLE, reached_outputs, sizes,
 };
@@ -102,7 +103,8 @@ fn follow(
     for (buf, from) in outputs.iter().zip(&grad.from) {
         let Some(from) = from else { continue };
         let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*from)) else { return Ok(false) };
-        let region = unify_all(cx.store.region(value.region), cx.store.region(given.region));
+        let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
+        let region = agree(cx.facts, value.of.tensor, own, theirs);
         let wanted = Held { of: Quantity { grad: true, ..value.of }, ..value };
         if given.of != wanted.of || region.is_none() {
             let (wanted, given) = (cx.text(wanted), cx.text(given));
@@ -233,7 +235,7 @@ impl Step<'_> {
     }
 }
 
-/// Intervals that could lie anywhere lie where the gradient is.
+/// Intervals that could lie anywhere lie where the gradient is, and fluid dims are divided as it is.
 fn resolve(
     cx: &Context<'_>,
     op: OpId,
@@ -241,14 +243,28 @@ fn resolve(
     region: ListId,
     at: &mut [Interval],
 ) -> Result<(), Fault> {
-    let carried = &cx.facts.analysis.op(op).outputs[output];
-    for (carried, i) in carried.iter().zip(cx.store.region(region)) {
+    let (facts, had) = (cx.facts, at.to_vec());
+    let carried = &facts.analysis.op(op).outputs[output];
+    let Some(tensor) = facts.op(op).outputs[output] else { return Ok(()) };
+    let region = cx.store.region(region);
+    let value = facts.analysis.region(tensor, carried, at);
+    let joined = agree(facts, tensor, &value.0, region);
+    let other = || Fault::new("SW0509", "an operator's gradient is that of another part");
+    for (carried, i) in carried.iter().zip(&joined.ok_or_else(other)?) {
         if let Some(l) = *carried {
-            at[l] = unify(at[l], *i)
-                .ok_or_else(|| Fault::new("SW0509", "an operator's gradient is that of another part"))?;
+            at[l] = *i;
         }
     }
-    Ok(())
+    if had == at || same_shapes(facts, op, &had, at) { Ok(()) } else { Err(other()) }
+}
+
+/// Whether two parts have operands of the same shapes.
+fn same_shapes(facts: &Facts<'_>, op: OpId, a: &[Interval], b: &[Interval]) -> bool {
+    let shape = |tensor: TensorId, carried: &Vec<Option<usize>>, at: &[Interval]| {
+        facts.analysis.region(tensor, carried, at).shape(&facts.analysis.factors[tensor.index()])
+    };
+    let same = |(t, carried): (&TensorId, _)| shape(*t, carried, a) == shape(*t, carried, b);
+    facts.op(op).inputs.iter().zip(&facts.analysis.op(op).inputs).all(same)
 }
 
 /// The gradient of a maximum over a part is not a part of the gradient of the maximum.

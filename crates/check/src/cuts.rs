@@ -81,6 +81,15 @@ pub(crate) fn piece(cut: &Cut, position: usize) -> Option<Interval> {
     Some(Interval { lo, hi: lo + size })
 }
 
+/// The extents of one piece of what has these extents.
+pub(crate) fn of_piece(extents: &[Vec<i64>], cut: &Cut, position: usize) -> Vec<Vec<i64>> {
+    let mut own = extents.to_vec();
+    if let (Some((dim, inner)), Some(size)) = (find(extents, cut.factor), cut.sizes.get(position)) {
+        own[dim][inner] = *size;
+    }
+    own
+}
+
 /// Whether the pieces are all of the factor that is cut.
 pub(crate) fn adds_up(cut: &Cut, given: &[Vec<i64>], pieces: usize) -> bool {
     let whole = find(given, cut.factor).map(|(dim, inner)| given[dim][inner]);

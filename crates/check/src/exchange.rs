@@ -4,6 +4,7 @@ use program::{Exchange, ExchangeId, LeafId, Piece, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
+use crate::fluid::agree;
 use crate::held::Held;
 use crate::intern::Map;
 use crate::moves::fits_reduction;
@@ -178,10 +179,13 @@ fn source_fits(
     held: Held,
     grad: Option<bool>,
 ) -> Result<(), Fault> {
-    let region = &exchange.sources[source].1;
-    let same = held.of.tensor == cx.facts.class(exchange.tensor)
-        && unify_all(&region.0, cx.store.region(held.region)).is_some()
-        && grad.is_none_or(|grad| grad == held.of.grad);
+    let (region, own) = (&exchange.sources[source].1, cx.store.region(held.region));
+    let tensor = cx.facts.class(exchange.tensor);
+    let there = || match held.of.grad {
+        true => unify_all(own, &region.0),
+        false => agree(cx.facts, tensor, own, &region.0),
+    };
+    let same = held.of.tensor == tensor && there().is_some() && grad.is_none_or(|grad| grad == held.of.grad);
     if same {
         return Ok(());
     }

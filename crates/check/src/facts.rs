@@ -9,6 +9,8 @@ use graph::{Graph, OpId, TensorId};
 use rules::local::unchanged;
 use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
 
+use crate::uniform;
+
 /// A way in which a gradient reaches a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -53,6 +55,8 @@ pub(crate) struct Facts<'g> {
     class_needs: Vec<bool>,
     depends: Vec<bool>,
     reached: Vec<bool>,
+    /// For each tensor and factor, whether the value is the same all along it.
+    uniform: Vec<Vec<bool>>,
     pub(crate) uses: Vec<Use>,
     uses_of: Vec<Vec<u32>>,
 }
@@ -89,10 +93,12 @@ impl<'g> Facts<'g> {
             class_needs: vec![false; tensors],
             depends: vec![false; tensors],
             reached: vec![false; tensors],
+            uniform: vec![],
             uses: vec![],
             uses_of: vec![vec![]; tensors],
         };
         facts.number();
+        facts.uniform = uniform::factors(graph, analysis, |op| facts.op(op).random);
         facts.flow(seeded);
         facts.list_uses(seeded);
         facts
@@ -131,6 +137,11 @@ impl<'g> Facts<'g> {
     /// Whether a gradient arises for it.
     pub(crate) fn reached(&self, tensor: TensorId) -> bool {
         self.reached[tensor.index()]
+    }
+
+    /// Whether the value is the same all along these factors, over all dims.
+    pub(crate) fn is_uniform(&self, tensor: TensorId, mut factors: std::ops::Range<usize>) -> bool {
+        factors.all(|factor| self.uniform[tensor.index()][factor])
     }
 
     pub(crate) fn uses_of(&self, tensor: TensorId) -> &[u32] {

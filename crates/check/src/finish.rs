@@ -5,6 +5,7 @@ use program::{BufId, Instr, LeafId};
 use rules::Interval;
 
 use crate::fault::Fault;
+use crate::fluid::agree;
 use crate::held::Held;
 use crate::outgoing;
 use crate::region::region_text;
@@ -84,7 +85,8 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
         factors(t).iter().flatten().zip(region).all(|(&size, i)| *i == Interval::whole(size))
     };
     let region = cx.store.region(held.region);
-    let same = factors(tensor) == factors(value) && *region == *shard.region.0;
+    let same = factors(tensor) == factors(value)
+        && agree(cx.facts, value, region, &shard.region.0).is_some_and(|there| there == *shard.region.0);
     let all = whole(tensor, &shard.region.0) && whole(value, region);
     if held.of == (Quantity { tensor: value, grad: false }) && held.share == WHOLE && (same || all) {
         return Ok(());

@@ -5,40 +5,109 @@ use rules::Interval;
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::held::Scene;
-use crate::region::{is_any, unify};
+use crate::fluid;
+use crate::held::{Held, Scene};
+use crate::region::{any, is_any, unify};
 use crate::share::Store;
 
-/// The interval of each loop that an operand carries, and which operand each input is.
-pub(crate) fn infer(
-    store: &Store,
-    scene: &Scene<'_>,
-    op: OpId,
-) -> Result<(Vec<Option<Interval>>, Vec<usize>), Fault> {
+/// What the operands of a local operator tell of its part.
+pub(crate) struct Inferred {
+    /// The interval of each loop that an operand carries.
+    pub(crate) at: Vec<Option<Interval>>,
+    /// Which operand each input is.
+    pub(crate) positions: Vec<usize>,
+    fluid: Vec<Fluid>,
+}
+
+/// A fluid dim of an operand: its loops, and what the operand has of them.
+struct Fluid {
+    loops: Vec<usize>,
+    found: Vec<Interval>,
+}
+
+pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Inferred, Fault> {
     let dims = scene.facts.analysis.op(op);
-    let mut at: Vec<Option<Interval>> = vec![None; dims.loops.len()];
     let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;
-    for (held, &position) in scene.inputs.iter().zip(&positions) {
-        for (carried, found) in dims.inputs[position].iter().zip(store.region(held.region)) {
-            let Some(l) = *carried else { continue };
-            let joined = at[l].map_or(Some(*found), |known| unify(known, *found));
-            let Some(joined) = joined else {
-                let known = at[l].map(text).unwrap_or_default();
-                return Err(Fault::new(
-                    "SW0504",
-                    format!("the operands of a local operator disagree along `{}`", dims.loops[l].name),
-                )
-                .why(format!(
-                    "expected {known} of %{} as of the operands before it, found {}",
-                    scene.facts.graph.tensor(held.of.tensor).name,
-                    text(*found)
-                ))
-                .operator(scene.facts.graph.describe(op)));
-            };
-            at[l] = Some(joined);
+    let mut inferred = Inferred { at: vec![None; dims.loops.len()], positions, fluid: vec![] };
+    for (held, &position) in scene.inputs.iter().zip(&inferred.positions) {
+        let (carried, region) = (&dims.inputs[position], store.region(held.region));
+        for (factors, fluid) in fluid::dims(scene.facts, held.of.tensor) {
+            let (carried, region) = (&carried[factors.clone()], &region[factors]);
+            match carried.iter().copied().collect::<Option<Vec<usize>>>() {
+                Some(loops) if fluid => inferred.fluid.push(Fluid { loops, found: region.to_vec() }),
+                _ => join(scene, op, held, (carried, region), &mut inferred.at)?,
+            }
         }
     }
-    Ok((at, positions))
+    Ok(inferred)
+}
+
+fn join(
+    scene: &Scene<'_>,
+    op: OpId,
+    held: &Held,
+    (carried, region): (&[Option<usize>], &[Interval]),
+    at: &mut [Option<Interval>],
+) -> Result<(), Fault> {
+    for (carried, found) in carried.iter().zip(region) {
+        let Some(l) = *carried else { continue };
+        let joined = at[l].map_or(Some(*found), |known| unify(known, *found));
+        let Some(joined) = joined else {
+            let known = at[l].map(text).unwrap_or_default();
+            let name = &scene.facts.analysis.op(op).loops[l].name;
+            return Err(Fault::new(
+                "SW0504",
+                format!("the operands of a local operator disagree along `{name}`"),
+            )
+            .why(format!(
+                "expected {known} of %{} as of the operands before it, found {}",
+                scene.facts.graph.tensor(held.of.tensor).name,
+                text(*found)
+            ))
+            .operator(scene.facts.graph.describe(op)));
+        };
+        at[l] = Some(joined);
+    }
+    Ok(())
+}
+
+/// How often fluid dims are divided in another way, to find one that fits.
+const DIVISIONS: usize = 32;
+
+impl Inferred {
+    /// The intervals of loops that may be meant: several where fluid dims may be divided in several ways,
+    /// that of the operands first.
+    pub(crate) fn candidates(&self, facts: &Facts<'_>, op: OpId) -> Vec<Vec<Option<Interval>>> {
+        let mut all = vec![self.at.clone()];
+        for fluid in &self.fluid {
+            let more = all.iter().flat_map(|at| fluid.placed(facts, op, at));
+            all = more.take(DIVISIONS).collect();
+        }
+        all
+    }
+}
+
+impl Fluid {
+    fn placed(&self, facts: &Facts<'_>, op: OpId, at: &[Option<Interval>]) -> Vec<Vec<Option<Interval>>> {
+        let loops = &facts.analysis.op(op).loops;
+        let open = |l: usize| at[l].is_none();
+        if !self.loops.iter().any(|&l| open(l)) {
+            return vec![at.to_vec()];
+        }
+        let sizes: Vec<_> = self.loops.iter().map(|&l| (loops[l].size, at[l].map(Interval::len))).collect();
+        let own: Vec<i64> = self.found.iter().map(|i| i.len()).collect();
+        let mut ways = fluid::divisions(own.iter().product(), &sizes);
+        ways.sort_by_key(|way| *way != own);
+        let with = |way: Vec<i64>| {
+            let mut at = at.to_vec();
+            for (found, (&l, len)) in self.found.iter().zip(self.loops.iter().zip(way)) {
+                let same = found.len() == len;
+                at[l] = at[l].or(Some(if same { *found } else { any(len, loops[l].size) }));
+            }
+            at
+        };
+        ways.into_iter().map(with).collect()
+    }
 }
 
 fn text(i: Interval) -> String {

@@ -27,8 +27,8 @@
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
 //!
-//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds; [`infer`] and [`solve`]
-//! find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
+//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`fluid`] where it does not
+//! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together. Modules import only
@@ -42,6 +42,7 @@ mod exchange;
 mod facts;
 mod fault;
 mod finish;
+mod fluid;
 mod held;
 mod infer;
 mod intern;
@@ -57,6 +58,7 @@ mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod uniform;
 
 pub use fault::{Fault, Place};
 pub use proof::{Bytes, Proof};

@@ -13,6 +13,7 @@ use rules::{Analysis, Interval, Kind, Reduction, Region, View, families};
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
 use crate::fault::Fault;
+use crate::fluid::agree;
 use crate::held::{Held, Part, Scene};
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
@@ -84,14 +85,33 @@ impl Finder {
     }
 
     fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Part, Refusal> {
-        let (at, positions) = infer(store, scene, op).map_err(|fault| (0, fault))?;
-        let at = solve(scene, op, &at, &mut |at| {
+        let inferred = infer(store, scene, op).map_err(|fault| (0, fault))?;
+        let mut closest: Option<Refusal> = None;
+        for at in inferred.candidates(scene.facts, op) {
+            match self.attempt_at(store, scene, op, (&at, &inferred.positions)) {
+                Ok(found) => return Ok(found),
+                Err(refusal) if closest.as_ref().is_some_and(|best| best.0 >= refusal.0) => {}
+                Err(refusal) => closest = Some(refusal),
+            }
+        }
+        let none = || (0, nothing_reads(scene));
+        Err(closest.unwrap_or_else(none))
+    }
+
+    fn attempt_at(
+        &mut self,
+        store: &mut Store,
+        scene: &Scene<'_>,
+        op: OpId,
+        (at, positions): (&[Option<Interval>], &[usize]),
+    ) -> Result<Part, Refusal> {
+        let at = solve(scene, op, at, &mut |at| {
             let number = self.expect(scene, op, at, true);
             expected_ints(&self.expected[number])
         });
         let at = drawn_at(scene, op, at);
         let ways = divisible(scene, op, &at)
-            .and_then(|()| ways(scene, op, &partial(store, scene, op, &positions)?))
+            .and_then(|()| ways(scene, op, &partial(store, scene, op, positions)?))
             .map_err(|fault| (1, fault))?;
         let mut mismatch = None;
         for way in ways.into_iter().flatten() {
@@ -188,15 +208,10 @@ impl Finder {
                     .why(format!("expected operand {position} to be %{name}, found %{found}"))
                     .operator(facts.graph.describe(op)));
             }
-            let factors = &facts.flat[expected.index()];
             let region = store.region(held.region);
-            let fits =
-                factors.iter().zip(&dims.inputs[*position]).zip(region).all(|((&size, carried), i)| {
-                    let wanted = carried.map_or(Interval::whole(size), |l| at[l]);
-                    unify(wanted, *i).is_some()
-                });
+            let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
+            let fits = agree(facts, expected, &wanted.0, region).is_some();
             if !fits {
-                let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
                 let factors = &facts.analysis.factors[expected.index()];
                 let (wanted, found) = (region_text(factors, &wanted.0), region_text(factors, region));
                 return Err(Fault::new(
@@ -259,9 +274,8 @@ impl Finder {
         }
         let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
-        // A sum over equal terms is the same for every part of that many: its place may stay open.
-        let placed = has_once(facts, op) || facts.reduction(op) != Reduction::Sum;
-        if placed && intervals.iter().any(|i| is_any(*i)) {
+        // A reduction of equal terms is the same for every part of that many: its place may stay open.
+        if has_once(facts, op) && intervals.iter().any(|i| is_any(*i)) {
             return Err(unclear(scene, op));
         }
         let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();

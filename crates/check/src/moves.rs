@@ -3,8 +3,9 @@
 use program::{BufId, Cut, Slice};
 use rules::{Interval, Reduction};
 
-use crate::cuts::{extents, gathered, lengths, locate, part_of, same_shape, scattered};
+use crate::cuts::{extents, gathered, lengths, locate, of_piece, part_of, same_shape, scattered};
 use crate::fault::Fault;
+use crate::fluid::{agree, divided_as};
 use crate::held::Held;
 use crate::region::unify_all;
 use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
@@ -33,8 +34,9 @@ pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
 fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Option<Vec<Interval>> {
     let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
     let flat: Vec<i64> = factors.iter().flatten().copied().collect();
-    let mut region = cx.store.region(held.region).to_vec();
-    let (known, given) = (lengths(factors, &region), extents(rank, &slice.extents)?);
+    let given = extents(rank, &slice.extents)?;
+    let mut region = divided(cx, held, held.region, &given);
+    let known = lengths(factors, &region);
     let sizes: Vec<i64> = given.iter().flatten().copied().collect();
     if !same_shape(&known, &given) || sizes.len() != slice.region.len() {
         return None;
@@ -50,6 +52,12 @@ fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Optio
         }
     }
     Some(region)
+}
+
+/// A region, of a value with its fluid dims divided as the program says.
+fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> Vec<Interval> {
+    let region = cx.store.region(region);
+    if held.of.grad { region.to_vec() } else { divided_as(cx.facts, held.of.tensor, region, extents) }
 }
 
 /// A share, or all of it if it is.
@@ -72,7 +80,9 @@ fn combined(cx: &mut Context<'_>, held: &[Held], reduction: Reduction) -> Result
     // What may lie anywhere lies where the others do.
     let mut region = first.region;
     for other in held.iter().filter(|other| other.of != first.of || other.region != first.region) {
-        let joined = unify_all(cx.store.region(region), cx.store.region(other.region));
+        let (one, two) = (cx.store.region(region), cx.store.region(other.region));
+        let joined =
+            if first.of.grad { unify_all(one, two) } else { agree(cx.facts, first.of.tensor, one, two) };
         let Some(joined) = joined.filter(|_| other.of == first.of) else {
             let (expected, found) = (cx.text(first), cx.text(*other));
             return Err(Fault::new("SW0507", "different things are added")
@@ -184,7 +194,13 @@ fn joined(
 ) -> Result<(u32, Vec<u32>), Fault> {
     let of = group.held[0].of;
     let factors = &cx.facts.analysis.factors[of.tensor.index()];
-    let lists: Vec<&[Interval]> = pieces.iter().map(|region| cx.store.region(*region)).collect();
+    let given = extents(rank, &cut.extents).unwrap_or_default();
+    let piece = |(position, region): (usize, &u32)| {
+        let given = of_piece(&given, cut, position);
+        divided(cx, group.held[position], *region, &given)
+    };
+    let lists: Vec<Vec<Interval>> = pieces.iter().enumerate().map(piece).collect();
+    let lists: Vec<&[Interval]> = lists.iter().map(|list| &list[..]).collect();
     let whole = if group.like() { gathered(rank, cut, factors, &lists) } else { None };
     match whole {
         Some(joined) => {
@@ -246,8 +262,8 @@ fn piece(
     (position, pieces): (usize, usize),
 ) -> Result<u32, Fault> {
     let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
-    let region = cx.store.region(held.region);
-    match scattered(rank, cut, factors, region, (position, pieces)) {
+    let region = divided(cx, held, held.region, &extents(rank, &cut.extents).unwrap_or_default());
+    match scattered(rank, cut, factors, &region, (position, pieces)) {
         Some(region) => Ok(cx.store.intervals.number(&region)),
         None => Err(Fault::new("SW0507", "a tensor is cut in pieces that do not fit it").why(format!(
             "expected {pieces} pieces of {}, found {:?}",

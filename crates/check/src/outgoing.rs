@@ -5,6 +5,7 @@ use program::{Inputs, Output};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
+use crate::fluid::agree;
 use crate::held::Held;
 use crate::region::region_text;
 use crate::share::{ListId, Quantity, WHOLE};
@@ -30,7 +31,8 @@ fn output_fits(
 ) -> Result<(), Fault> {
     let whole = cx.program.boundary.outputs[number] == Output::Whole;
     let expected = if whole { &Region::whole(&cx.facts.flat[tensor.index()]) } else { region };
-    let said = region == expected && cx.store.region(held.region) == &expected.0[..];
+    let there = agree(cx.facts, tensor, cx.store.region(held.region), &expected.0);
+    let said = region == expected && there.is_some_and(|there| there == *expected.0);
     if held.of == (Quantity { tensor, grad: false }) && said && held.share == WHOLE {
         return Ok(());
     }

@@ -1,54 +1,106 @@
 //! Loops that no operand carries, such as those of a new tensor: from the arguments of what is
 //! executed. Each argument is linear in where a part begins and in how long it is.
 
+use std::ops::Range;
+
 use graph::OpId;
 use rules::{Interval, Kind};
 
 use crate::args::found_ints;
+use crate::fluid::divisions;
 use crate::held::Scene;
-use crate::region::any;
+use crate::region::{any, is_any};
 
 /// The integers that the rule gives for a part, in the order of its arguments.
 type Ints<'f> = &'f mut dyn FnMut(&[Interval]) -> Vec<i64>;
 
-/// Fills in the loops that no operand carries, from the arguments that depend on them.
+/// Fills in the loops that no operand carries, and where along a loop a part is whose operands are the same
+/// all along it, from the arguments that depend on them.
 pub(crate) fn solve(scene: &Scene<'_>, op: OpId, at: &[Option<Interval>], ints: Ints<'_>) -> Vec<Interval> {
     let loops = &scene.facts.analysis.op(op).loops;
     let mut known: Vec<Interval> =
         at.iter().zip(loops).map(|(i, l)| i.unwrap_or(Interval::whole(l.size))).collect();
-    for l in 0..at.len() {
-        if at[l].is_none() && loops[l].kind == Kind::Map && loops[l].size > 1 && !scene.facts.op(op).random {
-            known[l] = solve_loop(scene, op, &known, l, ints).unwrap_or(known[l]);
+    let mut next = 0;
+    while next < at.len() && !scene.facts.op(op).random {
+        let dim = next..next + loops[next..].iter().take_while(|l| l.dim == loops[next].dim).count();
+        next = dim.end;
+        match at[dim.start] {
+            None if loops[dim.start].kind == Kind::Map => {
+                if let Some(found) = solve_dim(scene, op, &known, dim.clone(), ints) {
+                    known[dim].copy_from_slice(&found);
+                }
+            }
+            Some(open) if is_any(open) && is_contiguous(scene, op, dim.start) => {
+                known[dim.start] = place(scene, op, &known, dim.start, ints).unwrap_or(open);
+            }
+            _ => {}
         }
     }
     known
 }
 
-fn solve_loop(scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize, ints: Ints<'_>) -> Option<Interval> {
-    let dims = scene.facts.analysis.op(op);
-    let rule = scene.facts.analysis.rules[op.index()].as_ref()?;
-    let size = dims.loops[l].size;
+fn is_contiguous(scene: &Scene<'_>, op: OpId, l: usize) -> bool {
+    let rule = scene.facts.analysis.rules[op.index()].as_ref();
+    rule.is_some_and(|rule| rule.dim(scene.facts.analysis.op(op).loops[l].dim).contiguous)
+}
+
+/// Where along a loop a part of a known length begins: each argument is linear in that.
+fn place(scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize, ints: Ints<'_>) -> Option<Interval> {
+    let mut with = |lo: i64| {
+        let mut at = at.to_vec();
+        at[l] = Interval { lo, hi: lo + at[l].len() };
+        ints(&at)
+    };
+    let (first, second) = (with(0), with(1));
+    let found = found_ints(scene.local, &scene.table.constants);
+    let tell =
+        |j: usize| (second.get(j)? != first.get(j)?).then(|| (found[j] - first[j]) / (second[j] - first[j]));
+    let last = scene.facts.analysis.op(op).loops[l].size - at[l].len();
+    let lo = (0..found.len()).find_map(tell).filter(|lo| (0..=last).contains(lo))?;
+    Some(Interval { lo, hi: lo + at[l].len() })
+}
+
+/// The intervals of a dim's loops. A contiguous dim is divided over its outermost loop only. Of another, the
+/// arguments tell how many elements there are, and it does not matter over which loops they are divided:
+/// what comes out is the same all along the dim.
+fn solve_dim(
+    scene: &Scene<'_>,
+    op: OpId,
+    at: &[Interval],
+    dim: Range<usize>,
+    ints: Ints<'_>,
+) -> Option<Vec<Interval>> {
+    let sizes: Vec<i64> = scene.facts.analysis.op(op).loops[dim.clone()].iter().map(|l| l.size).collect();
+    let (&size, inner) = sizes.split_first().filter(|(size, _)| **size > 0)?;
     let mut with = |lo: i64, hi: i64| {
         let mut at = at.to_vec();
-        at[l] = Interval { lo, hi };
+        at[dim.start] = Interval { lo, hi };
         ints(&at)
     };
     let (full, less) = (with(0, size), with(0, size - 1));
     let found = found_ints(scene.local, &scene.table.constants);
-    let contiguous = rule.dim(dims.loops[l].dim).contiguous;
+    let contiguous = is_contiguous(scene, op, dim.start);
     let moved = if contiguous { with(1, size) } else { less.clone() };
     if full.len() != found.len() || less.len() != found.len() || moved.len() != found.len() {
         return None;
     }
-    // Each argument is linear in where the part begins and in its length.
-    let row = |j: usize| (moved[j] - less[j], full[j] - less[j], found[j] - full[j]);
+    // Each argument is linear in where the part begins and in its length: in steps of the outermost loop if
+    // the dim is contiguous, else in elements.
+    let step = if contiguous { 1 } else { inner.iter().product() };
+    let row = |j: usize| (moved[j] - less[j], full[j] - less[j], (found[j] - full[j]) * step);
     let rows: Vec<(i64, i64, i64)> = (0..found.len()).map(row).filter(|r| r.0 != 0 || r.1 != 0).collect();
-    let (lo, delta) = solve_rows(&rows)?;
-    let len = size + delta;
-    if !(0..=size).contains(&len) || lo < 0 || lo + len > size {
+    let (lo, change) = solve_rows(&rows)?;
+    let len = size * step + change;
+    if !(0..=size * step).contains(&len) || lo < 0 || (contiguous && lo + len > size) {
         return None;
     }
-    Some(if contiguous { Interval { lo, hi: lo + len } } else { any(len, size) })
+    if contiguous {
+        let inner = inner.iter().map(|&size| Interval::whole(size));
+        return Some(std::iter::once(Interval { lo, hi: lo + len }).chain(inner).collect());
+    }
+    let open: Vec<(i64, Option<i64>)> = sizes.iter().map(|&size| (size, None)).collect();
+    let lens = divisions(len, &open).into_iter().next()?;
+    Some(lens.into_iter().zip(sizes).map(|(len, size)| any(len, size)).collect())
 }
 
 /// Where a part begins and by how much it is shorter than all, from rows of

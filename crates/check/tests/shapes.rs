@@ -112,6 +112,83 @@ fn what_is_the_same_everywhere_is_joined_where_there_is_room() {
     breaks(REPEATED, MIXED, "aten.expand.default(p, [3, 8])", "aten.expand.default(p, [2, 8])", "SW0507");
 }
 
+const LARGEST: &str = "param %p f64[2,6] \"p\"
+op %f f64[2,6] = aten.full.default([2, 6], 0.5, dtype=f64) in \"\" at \"m.py:1\"
+op %m f64[2,1] = aten.amax.default(%f, [1], True) in \"\" at \"m.py:2\"
+op %a f64[2,6] = aten.mul.Tensor(%p, %m) in \"\" at \"m.py:3\"
+op %s f64[] = aten.sum.default(%a) in \"\" at \"m.py:4\"
+output %s
+";
+
+const OF_PARTS: &str = "group 0,1
+ranks 0,1
+constant n 4 2
+shard p %p :,:
+call 0 -> m : f = aten.full.default([2, n], 0.5, dtype=f64) ; m = aten.amax.default(f, [1], True)
+all_reduce 1 g0 max m -> t
+call 2 p, t -> s : a = aten.mul.Tensor(p, t) ; s = aten.sum.default(a)
+output s
+";
+
+#[test]
+fn the_largest_of_what_is_the_same_everywhere_is_that_of_parts_wherever_they_are() {
+    proof(&graph(LARGEST), OF_PARTS);
+    breaks(LARGEST, OF_PARTS, "all_reduce 1 g0 max m -> t", "all_reduce 1 g0 sum m -> t", "SW0508");
+    breaks(LARGEST, OF_PARTS, "constant n 4 2", "constant n 4 1", "SW0512");
+}
+
+const FLUID: &str = "param %p f64[2,5] \"p\"
+op %v f64[10] = aten.view.default(%p, [10]) in \"\" at \"m.py:1\"
+op %f f64[10] = aten.full.default([10], 0.5, dtype=f64) in \"\" at \"m.py:2\"
+op %e f64[10] = aten.exp.default(%f) in \"\" at \"m.py:3\"
+op %a f64[10] = aten.mul.Tensor(%e, %v) in \"\" at \"m.py:4\"
+op %s f64[] = aten.sum.default(%a) in \"\" at \"m.py:5\"
+output %s
+";
+
+const DIVIDED: &str = "group 0,1,2,3
+ranks 0,1,2,3
+constant n 3 2 3 2
+shard p %p 0..1,0..3 | 0..1,3..5 | 1..2,0..3 | 1..2,3..5
+call 0 p -> s : v = aten.reshape.default(p, [n]) ; f = aten.full.default([n], 0.5, dtype=f64) ; e = aten.exp.default(f) ; a = aten.mul.Tensor(e, v) ; s = aten.sum.default(a)
+all_reduce 1 g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+";
+
+#[test]
+fn a_dim_that_is_the_same_everywhere_is_divided_over_any_of_its_factors() {
+    proof(&graph(FLUID), DIVIDED);
+    let longer = "f = aten.full.default([4], 0.5, dtype=f64)";
+    breaks(FLUID, DIVIDED, "f = aten.full.default([n], 0.5, dtype=f64)", longer, "SW0504");
+    // What is divided over all factors of the parameter is not the same everywhere.
+    breaks(FLUID, DIVIDED, "0..1,0..3 | 0..1,3..5", "0..1,0..3 | 0..1,0..2", "SW0508");
+}
+
+const ROWS: &str = "input %i i64[4] 0
+op %w f64[6,3] = aten.full.default([6, 3], 0.5, dtype=f64) in \"\" at \"m.py:1\"
+op %e f64[4,3] = aten.embedding.default(%w, %i) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:3\"
+output %s
+";
+
+const PLACED: &str = "group 0,1
+ranks 0,1
+constant lo 0 4
+constant n 4 2
+input i %i :
+call 0 i -> s : w = aten.full.default([n, 3], 0.5, dtype=f64) ; e = sw.embedding_shard(w, i, lo, -1, 6) ; s = aten.sum.default(e)
+all_reduce 1 g0 sum s -> t
+output t
+";
+
+#[test]
+fn where_a_part_of_what_is_the_same_everywhere_lies_is_told_by_its_arguments() {
+    proof(&graph(ROWS), PLACED);
+    breaks(ROWS, PLACED, "constant lo 0 4", "constant lo 0 3", "SW0508");
+}
+
 const HEADS: &str = "input %x f64[2,4] 0
 param %w f64[24,4] \"w\"
 op %f f64[2,24] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"
