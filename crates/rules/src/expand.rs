@@ -83,8 +83,17 @@ impl<'g> Builder<'g> {
 
     /// Appends the operator that writes output `index` of the original one.
     pub fn result(&mut self, index: usize, target: &str, args: Vec<Arg>, labels: &str) {
+        self.finish(index, target, args, labels, self.origin.no_grad);
+    }
+
+    /// The same in a region where gradients are off.
+    pub fn result_no_grad(&mut self, index: usize, target: &str, args: Vec<Arg>, labels: &str) {
+        self.finish(index, target, args, labels, true);
+    }
+
+    fn finish(&mut self, index: usize, target: &str, args: Vec<Arg>, labels: &str, no_grad: bool) {
         let Some(tensor) = self.origin.outputs[index] else { return };
-        let op = self.bare(target, args, vec![], self.origin.no_grad);
+        let op = self.bare(target, args, vec![], no_grad);
         self.append(op, vec![tensor], labels);
     }
 

@@ -174,10 +174,10 @@ y.7 = aten.mul.Tensor(y.5, y.6) : 1 b 1, 1 b 1 -> 1 b 1
 y.8 = aten.view.default(b) : b -> 1 b 1
 y = aten.addcmul.default(y.8, y.1, y.7) : 1 b 1, a b c, 1 b 1 -> a b c
 y.10 = aten.view.default(y.0) nograd : 1 b 1 -> b
-m1 = aten.lerp.Scalar(m, y.10) : b, b -> b
+m1 = aten.lerp.Scalar(m, y.10) nograd : b, b -> b
 y.12 = aten.view.default(y.3) nograd : 1 b 1 -> b
 y.13 = aten.mul.Tensor(y.12) nograd : b -> b
-v1 = aten.lerp.Scalar(v, y.13) : b, b -> b
+v1 = aten.lerp.Scalar(v, y.13) nograd : b, b -> b
 "
     );
     assert_eq!(

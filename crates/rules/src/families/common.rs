@@ -236,9 +236,10 @@ pub(super) fn is_split(rule: &Rule, part: &Part, name: &str) -> bool {
     rule.find(name).is_some_and(|dim| part.size[dim.index()] < rule.dim(dim).size)
 }
 
-/// Where this part begins along a dim that is marked `~`.
+/// Where this part begins along a dim that is marked `~`; one that may not be split begins at its begin.
 pub(super) fn start(rule: &Rule, part: &Part, name: &str) -> i64 {
-    rule.find(name).map_or(0, |dim| part.start[dim.index()].expect("a part of a `~` dim is an interval"))
+    let dim = rule.find(name).filter(|dim| rule.dim(*dim).contiguous);
+    dim.map_or(0, |dim| part.start[dim.index()].expect("a part of a `~` dim is an interval"))
 }
 
 /// How many elements this part has along a dim; 1 for a dim that the rule does not name.

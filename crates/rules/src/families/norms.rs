@@ -281,7 +281,8 @@ impl<'a, 'g> Steps<'a, 'g> {
             let channel = &self.names[1];
             let labels = format!("{channel}, {channel} -> {channel}");
             let args = [pair(old, new), vec![Arg::Float(norm.momentum)]].concat();
-            self.to.result(index, "aten.lerp.Scalar", args, &labels);
+            // A view of a batch's statistic requires a gradient for PyTorch, wherever it was made.
+            self.to.result_no_grad(index, "aten.lerp.Scalar", args, &labels);
         }
     }
 
