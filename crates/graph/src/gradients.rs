@@ -1,7 +1,8 @@
 //! Between which results and operands of an operator a gradient flows.
 //!
 //! PyTorch gives none to some floats: to what has an operand's shape only, to what autograd keeps beside a
-//! result, and of operators that treat their operands one by one, to all but a result's own operand.
+//! result, to labels that are only compared, and of operators that treat their operands one by one, to all
+//! but a result's own operand.
 
 use crate::{Op, TensorId};
 
@@ -14,6 +15,7 @@ impl Op {
             _ if self.no_grad || SHAPED.contains(&name) => false,
             _ if FIRST_ONLY.contains(&name) => output == 0,
             _ if ONE_BY_ONE.contains(&name) => output == input,
+            _ if LABELLED.iter().any(|(other, label)| *other == name && *label == input) => false,
             _ if self.target == "aten.to.other" || LIKE_ANOTHER.contains(&name) => input == 0,
             _ => true,
         }
@@ -55,6 +57,9 @@ const FIRST_ONLY: [&str; 8] = [
 ];
 
 const ONE_BY_ONE: [&str; 2] = ["meshgrid", "broadcast_tensors"];
+
+/// Losses that only ask which label an operand is, and its position.
+const LABELLED: [(&str, usize); 2] = [("hinge_embedding_loss", 1), ("cosine_embedding_loss", 2)];
 
 /// Take the shape or the dtype of their second operand.
 const LIKE_ANOTHER: [&str; 4] = ["type_as", "expand_as", "view_as", "reshape_as"];
