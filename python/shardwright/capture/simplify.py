@@ -6,6 +6,7 @@ Releases of PyTorch differ in these nodes; without them ordinary models have one
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -22,10 +23,15 @@ _ALIASES = (_ATEN.alias.default,)
 # Whether a view is possible depends on the layout, which differs between devices and shards.
 _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _READ_LAYOUT = (_ATEN.view.dtype,)
+# A part that is written into what is around it, which keeps a gradient of its own.
+_AROUND = ("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
 
 
-def simplify(program: ExportedProgram) -> None:
-    """Drops assertions, copies, broadcasts and indexing that change nothing, and what nobody reads."""
+def simplify(program: ExportedProgram, trained: Container[str]) -> None:
+    """Drops assertions, copies, broadcasts and indexing that change nothing, and what nobody reads.
+
+    ``trained`` are the parameters and the placeholders that get a gradient.
+    """
     graph = program.graph
     for node in graph.nodes:
         if str(node.target).startswith(_ASSERTIONS):
@@ -33,7 +39,7 @@ def simplify(program: ExportedProgram) -> None:
         elif node.target is _ATEN.broadcast_tensors.default:
             _unbroadcast(program, node)
         elif node.target is _ATEN.copy.default:
-            _uncopy(program, node)
+            _uncopy(program, node, trained)
         elif node.target is _ATEN.index.Tensor:
             _unindex(program, node)
     if not any(node.target in _READ_LAYOUT for node in graph.nodes):
@@ -70,8 +76,21 @@ def _forget_layout(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _RESHAPES:
             node.target = _ATEN.reshape.default
-        elif node.target in _COPIES + _ALIASES and not is_no_grad(node):
+        elif node.target in _COPIES + _ALIASES and not is_no_grad(node) and not _is_copy_of_held(node):
             replace(program, node, node.args[0])
+
+
+def _is_copy_of_held(node: fx.Node) -> bool:
+    """A result that is a copy of a parameter is not the parameter."""
+    return node.target is _ATEN.clone.default and _is_held(node.args[0]) and _leaves(node)
+
+
+def _is_held(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "placeholder"
+
+
+def _leaves(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _unbroadcast(program: ExportedProgram, node: fx.Node) -> None:
@@ -83,8 +102,9 @@ def _unbroadcast(program: ExportedProgram, node: fx.Node) -> None:
         replace(program, user, tensors[user.args[1]])
 
 
-def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
-    """The functional ``copy_`` has no derivative: it is a cast and an expansion of its source."""
+def _uncopy(program: ExportedProgram, node: fx.Node, trained: Container[str]) -> None:
+    """The functional ``copy_`` has no derivative: it is a cast and an expansion of its source. What it
+    overwrites gets a gradient all the same, of zeros."""
     source: Any = node.args[1]
     value, wanted = source.meta["val"], node.meta["val"]
     if value.dtype != wanted.dtype:
@@ -93,7 +113,32 @@ def _uncopy(program: ExportedProgram, node: fx.Node) -> None:
     if value.shape != wanted.shape:
         arguments = (source, list(wanted.shape))
         source = insert(node, _ATEN.expand.default, arguments, {}, value.expand(wanted.shape))
+    if _gets_zeros(program, node, trained):
+        always = insert(
+            node, _ATEN.full.default, ([], True), {"dtype": torch.bool}, wanted.new_ones(()).bool()
+        )
+        source = insert(node, _ATEN.where.self, (always, source, node.args[0]), {}, wanted)
+    if _is_held(source) and _leaves(node):
+        source = insert(node, _ATEN.clone.default, (source,), {}, wanted)
     replace(program, node, source)
+
+
+def _gets_zeros(program: ExportedProgram, copy: fx.Node, trained: Container[str]) -> bool:
+    """Whether what is overwritten leads back to something trained, which what is around it does not reach."""
+    if is_no_grad(copy) or all(str(user.target).startswith(_AROUND) for user in copy.users):
+        return False
+    names = {**program.graph_signature.inputs_to_parameters}
+    waiting, seen = [copy.args[0]], set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node in seen or not isinstance(node, fx.Node):
+            continue
+        seen.add(node)
+        if node.op == "placeholder" and names.get(node.name, node.name) in trained:
+            return True
+        if not is_no_grad(node) and node.target is not _ATEN.detach.default:
+            waiting += node.all_input_nodes
+    return False
 
 
 def _unindex(program: ExportedProgram, node: fx.Node) -> None:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
+from .averages import averages_in_tensors
 from .casts import Casting, cast_parameters
 from .chance import note_order, refuse_chance
 from .experts import fuse_experts
@@ -73,7 +74,7 @@ def trace(
     read_casts(functional)
     settle_meaning(functional)
     note_order(functional)
-    simplify(functional)
+    simplify(functional, _trained(functional, module))
     fuse_experts(functional)
     simplify_masks(functional)
     sweep(functional.graph)
@@ -81,6 +82,23 @@ def trace(
     functional.graph_module.meta[NOTE] = found
     functional.graph_module.meta[KEEPS] = program.graph_module.meta[KEEPS]
     return functional
+
+
+def _trained(program: ExportedProgram, module: nn.Module) -> set[str]:
+    """The parameters that are trained, and the inputs of which the caller wants the gradient."""
+    parameters = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    inputs = set(program.graph_signature.user_inputs)
+    wanted = (
+        node.name
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in inputs and _wants_gradient(node)
+    )
+    return {*parameters, *wanted}
+
+
+def _wants_gradient(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _export(
@@ -97,6 +115,7 @@ def _export(
             guarded(device),
             capturable_experts(module),
             masks_as_they_run(),
+            averages_in_tensors(module),
             borrowed(module, fake.once, attribute),
             registered,
         ):
@@ -186,6 +205,11 @@ def data_dependent(place: str | None) -> CaptureError:
 def _inline_regions(program: ExportedProgram) -> None:
     """Puts the nodes of every region into the graph, marked: decomposing would lose the regions."""
     module = program.graph_module
+    # Export cuts regions out of the graph, and a node that nothing reads may be forgotten among the readers
+    # of another.
+    for node in module.graph.nodes:
+        for read in node.all_input_nodes:
+            read.users.setdefault(node)
     for name, inner in _inline_all(module):
         program.graph_signature.replace_all_uses(name, inner.name)
     for node in module.graph.nodes:
