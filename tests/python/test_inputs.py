@@ -542,3 +542,41 @@ def test_a_digest_notices_order_and_place_in_small_and_large_tensors() -> None:
         assert len({digest([y]) for y in [x, *others]}) == 5
     assert digest([x[:3], x[3:]]) != digest([x[3:], x[:3]])
     assert digest([torch.ones(3, dtype=torch.bool), torch.zeros(0), torch.tensor(2.5)]) > 0
+
+
+class WithUnread(nn.Module):
+    """Reads the first input; what becomes of the second is nowhere asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+    def forward(self, rows: Tensor, unread: Tensor) -> dict[str, Tensor]:
+        return {"loss": (rows * self.weight).sum(), "unread": unread.sin()}
+
+
+@pytest.mark.parametrize(
+    "unread", [[2, 2, 2, 2], [2, 1, 1, 1]], ids=["a common tensor", "a part of the batch"]
+)
+def test_an_input_that_no_output_needs_may_be_as_long_as_one_rank_s_part(unread: list[int]) -> None:
+    rows, lengths = torch.randn(5, 4).double(), [2, 1, 1, 1]
+
+    def loop(model: ParallelModule) -> float:
+        at = model.comm.rank
+        begin = sum(lengths[:at])
+        own = rows[begin : begin + lengths[at]]
+        return float(model(own, torch.ones(unread[at], 3))["loss"])
+
+    found = on_ranks(4, WithUnread(), (rows, torch.ones(5, 3)), loop, inputs="local")
+    assert found == [pytest.approx(rows.sum().item(), rel=1e-12)] * 4
+
+
+def test_an_input_that_no_output_needs_is_a_part_on_all_ranks_or_on_none() -> None:
+    def loop(model: ParallelModule) -> float:
+        own = 2 if model.comm.rank == 0 else 1
+        return float(model(torch.ones(own, 4).double(), torch.ones(2 + model.comm.rank, 3))["loss"])
+
+    for error in on_ranks(
+        4, WithUnread(), (torch.ones(5, 4).double(), torch.ones(5, 3)), loop, inputs="local"
+    ):
+        assert error.code == "SW0786" and "a tensor is 2, 3, 4 and 5 long" in str(error)

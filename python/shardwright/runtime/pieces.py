@@ -30,6 +30,8 @@ class Split:
     tensor: int
     dim: int
     pattern: Pattern
+    likely: bool = True
+    """Whether the first program says so; else the input is one that it does not read."""
 
 
 class Pieces:
@@ -85,51 +87,61 @@ class Pieces:
     def resized(self, call: Call, names: Sequence[str], size: int) -> Call:
         """A call like this one with a batch of another size."""
         shapes = [list(shape) for shape in call.shapes]
-        for split in self.splits(call, names):
-            if self.batch and split.dim == 0 and split.pattern == self.batch[1]:
+        splits = self.splits(call, names)
+        lengths = {split.pattern: call.shapes[split.tensor][split.dim] for split in splits if split.likely}
+        for split in splits:
+            own = call.shapes[split.tensor][split.dim]
+            along = own == lengths.setdefault(split.pattern, own)
+            if self.batch and split.dim == 0 and split.pattern == self.batch[1] and along:
                 shapes[split.tensor][0] = size
         return replace(call, shapes=[tuple(shape) for shape in shapes])
 
     def splits(self, call: Call, names: Sequence[str]) -> list[Split]:
-        """The dims of a call that are in pieces; an input that the first program has not goes with
-        the batch if it is as long."""
-        batch = self.batch
-        found, length = [], None
+        """The dims of a call that are in pieces. An input that the first program does not read may go with
+        the batch: all ranks' lengths tell."""
+        batch, found = self.batch, []
         for at, tensor in enumerate(call.tensors):
-            patterns = self._patterns.get(_at(names, at))
-            for dim, pattern in enumerate(patterns or []):
+            name = _at(names, at)
+            for dim, pattern in enumerate(self._patterns.get(name, [])):
                 if pattern is not None and dim < tensor.dim():
                     found.append(Split(at, dim, pattern))
-                    length = tensor.shape[0] if dim == 0 and length is None else length
-        for at, tensor in enumerate(call.tensors):
-            new = _at(names, at) not in self._patterns and tensor.dim()
-            if batch and new and (length is None or tensor.shape[0] == length):
-                found.append(Split(at, 0, batch[1]))
-                length = tensor.shape[0]
+            if batch and name not in self._patterns and tensor.dim():
+                found.append(Split(at, 0, batch[1], likely=False))
         return found
 
     def sizes(self, call: Call, splits: Sequence[Split]) -> list[int]:
-        """This rank's sizes, one for each pattern."""
+        """This rank's sizes: one for each pattern, and those of inputs that may go with the batch."""
         found: dict[Pattern, int] = {}
         for split in splits:
             size = call.shapes[split.tensor][split.dim]
-            if found.setdefault(split.pattern, size) != size:
+            if split.likely and found.setdefault(split.pattern, size) != size:
                 raise RuntimeFault(
                     "SW0786",
                     f"the tensors of a batch are {found[split.pattern]} and {size} long",
                     why="their dims are split together, so their parts are of one length",
                     fix="give this rank's part of every tensor: `sw.sampler` says which",
                 )
-        return list(found.values())
+        return [*found.values(), *(call.shapes[s.tensor][s.dim] for s in splits if not s.likely)]
 
     def together(self, call: Call, splits: Sequence[Split], sizes: Sequence[Sequence[int]]) -> Call:
         """The call with the whole tensors' shapes; `sizes` are those of all ranks."""
-        patterns = list(dict.fromkeys(split.pattern for split in splits))
+        sure = [split for split in splits if split.likely]
+        patterns = list(dict.fromkeys(split.pattern for split in sure))
         rows = {p: tuple(row[at] for row in sizes) for at, p in enumerate(patterns)}
+        found = [(split, rows[split.pattern]) for split in sure]
+        for at, split in enumerate((s for s in splits if not s.likely), len(patterns)):
+            own = tuple(row[at] for row in sizes)
+            if own == rows.setdefault(split.pattern, own):
+                found.append((split, own))
+            elif len(set(own)) > 1:
+                raise _everywhere(
+                    f"a tensor is {_sizes(own)} long, and the batch {_sizes(rows[split.pattern])}",
+                    "on all ranks it is as long as their part of the batch, or it is the same",
+                )
         shapes = [list(shape) for shape in call.shapes]
-        for split in splits:
-            shapes[split.tensor][split.dim] = self._total(split.pattern, rows[split.pattern])
-        lengths = tuple((split.tensor, split.dim, rows[split.pattern]) for split in splits)
+        for split, own in found:
+            shapes[split.tensor][split.dim] = self._total(split.pattern, own)
+        lengths = tuple((split.tensor, split.dim, own) for split, own in found)
         return replace(call, shapes=[tuple(shape) for shape in shapes], lengths=lengths)
 
     def _total(self, pattern: Pattern, sizes: Sequence[int]) -> int:
