@@ -23,7 +23,7 @@ PROGRAMS = [
     "several uses", "module",
     "constant", "no rule",
 ]  # fmt: skip
-WAYS = ["outputs all", "inputs local", *(f"{n} devices" for n in (1, 2, 3, 4))]
+WAYS = ["outputs all", "inputs local", "product of named plans", *(f"{n} devices" for n in (1, 2, 3, 4))]
 
 
 def wanted() -> list[str]:
@@ -87,6 +87,7 @@ def of_pair(plan: Plan, way: Way, compiled: Compiled) -> Counter[str]:
         seen.update({f"communication {kind.split()[1]}": count for kind, count in counts.items()})
     seen["plan random" if way.plan.startswith("random") else "plan named"] += 1
     seen[f"way {way.devices} devices"] += 1
+    seen["way product of named plans"] += " x " in way.plan
     seen["way outputs all"] += way.outputs == "all"
     seen["way inputs local"] += way.inputs == "local"
     return seen

@@ -17,60 +17,7 @@ class Known(NamedTuple):
     example: Mended
 
 
-KNOWN: list[Known] = [
-    Known(
-        "gradient: other names",
-        "hinge_embedding_loss",
-        Mended(
-            "zeros for a parameter that has no gradient: only an operand without gradients reads it",
-            """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.p1 = nn.Parameter(normal(2, 2))
-        self.p2 = nn.Parameter(normal(2, 2))
-
-    def forward(self):
-        return {"loss": F.hinge_embedding_loss(self.p1, self.p2.sign(), reduction="sum")}
-
-
-def inputs():
-    return ()
-""",
-            """\
-shardwright-plan 1
-name "apart"
-devices 2
-op "*": single on 0
-op %hinge_embedding_loss: replicate 2
-""",
-            2,
-        ),
-    ),
-    Known(
-        "gradient: other names",
-        r"copy_\(",
-        Mended(
-            "no gradient instead of zeros for what a copy overwrites whole",
-            """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.p0 = nn.Parameter(normal(2, 2))
-        self.p1 = nn.Parameter(normal(2, 2))
-
-    def forward(self):
-        return {"loss": self.p0.clone().copy_(self.p1).pow(2).mean()}
-
-
-def inputs():
-    return ()
-""",
-            "replicate",
-            2,
-        ),
-    ),
-]
+KNOWN: list[Known] = []
 
 
 def is_known(finding: Finding) -> str | None:

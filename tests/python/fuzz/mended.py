@@ -202,4 +202,249 @@ op %soft_margin_loss: replicate 2
 """,
         2,
     ),
+    Mended(
+        "a constant that is divided over two factors of a dim",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 5))
+
+    def forward(self):
+        p0 = self.p0
+        v2 = p0.reshape(-1)
+        v3 = torch.full((10,), 0.0, dtype=D)
+        v4 = v3 - v2
+        v5 = v4.pow(2).mean()
+        return {"loss": v5}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:4"
+devices 1
+op %reshape: single on 0
+op %full: split a.0 2, split a.1 2 on 0 0 0 0
+op %sub: single on 0
+op %pow: single on 0
+op %mean: single on 0
+""",
+        1,
+    ),
+    Mended(
+        "a batch norm that is used twice, the first time over a split batch",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2, 2, 1))
+        self.m2 = noisy(nn.BatchNorm1d(2, eps=0.1))
+
+    def forward(self):
+        p1 = self.p1
+        m2 = self.m2
+        v1 = m2(m2(p1) * 2)
+        v3 = v1.pow(2).mean()
+        return {"loss": v3}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:679899"
+devices 2
+op %add: single on 0
+op %native_batch_norm_legit_functional_0: split b 2, split a 2 on 0 0 1 0
+op %mul: single on 0
+op %add_1: single on 0
+op %native_batch_norm_legit_functional_1_0: single on 0
+op %pow: single on 0
+op %mean: single on 0
+""",
+        2,
+    ),
+    Mended(
+        "a range without elements",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 0, 1))
+
+    def forward(self):
+        p0 = self.p0
+        v0 = torch.arange(0, dtype=D).sin().reshape(2, 0, 1)
+        v2 = F.mse_loss(v0, p0, reduction='sum')
+        v6 = v2 * 1.0
+        return {"loss": v6}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:414186"
+devices 1
+op %arange: single on 0
+op %sin: single on 0
+op %reshape: single on 0
+op %mse_loss: single on 0
+op %mul: single on 0
+""",
+        1,
+    ),
+    Mended(
+        "the largest of a constant that is split",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(4, 6))
+
+    def forward(self):
+        return {"loss": (torch.full((4, 6), 0.5, dtype=D).log_softmax(1) * self.p0).sum()}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "apart"
+devices 2
+op %full: split b 2
+op %log_softmax: split b 2
+op %mul: split b 2
+op %sum: split b 2
+""",
+        2,
+    ),
+    Mended(
+        "a parameter that only labels are made of",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2, 2))
+        self.p2 = nn.Parameter(normal(2, 2))
+
+    def forward(self):
+        return {"loss": F.hinge_embedding_loss(self.p1, self.p2.sign(), reduction="sum")}
+
+
+def inputs():
+    return ()
+""",
+        "replicate",
+        2,
+    ),
+    Mended(
+        "zeros for what a copy overwrites whole",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 2))
+        self.p1 = nn.Parameter(normal(2, 2))
+
+    def forward(self):
+        return {"loss": self.p0.clone().copy_(self.p1).pow(2).mean()}
+
+
+def inputs():
+    return ()
+""",
+        "replicate",
+        2,
+    ),
+    Mended(
+        "zeros for what a part that is all of it is written into",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x1 = nn.Parameter(normal(2, 2))
+        self.p2 = nn.Parameter(normal(1, 1))
+
+    def forward(self):
+        x = self.x1.clone()
+        x[0:2] = self.p2
+        return {"loss": x.mean()}
+
+
+def inputs():
+    return ()
+""",
+        "replicate",
+        2,
+    ),
+    Mended(
+        "a batch norm that averages all batches alike",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, momentum=None).double()
+
+    def forward(self, x):
+        return {"loss": self.norm(x).sin().sum()}
+
+
+def inputs():
+    return (normal(4, 3).requires_grad_(),)
+""",
+        "data",
+        2,
+    ),
+    Mended(
+        "a result that is a copy of a parameter",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 2))
+        self.register_buffer("b1", normal(2, 2))
+
+    def forward(self):
+        changed = self.b1.clone()
+        changed.copy_(self.p0)
+        return {"loss": self.p0.sin().sum(), "copy": self.p0.clone(), "changed": changed}
+
+
+def inputs():
+    return ()
+""",
+        "replicate",
+        2,
+        "all",
+    ),
+    Mended(
+        "an operator that nothing reads, before a part without gradients",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(3, 2))
+        self.p1 = nn.Parameter(normal(2, 2))
+
+    def forward(self, x):
+        h = F.gelu(self.p0)
+        unread = self.p0 + h @ self.p1
+        with torch.no_grad():
+            quiet = x.mean()
+        return {"loss": h.pow(2).mean()}
+
+
+def inputs():
+    return (normal(2),)
+""",
+        "replicate",
+        2,
+    ),
 ]

@@ -129,7 +129,9 @@ class Pool:
         if kind == "constant":
             return self.step(self.constant(shape, values))
         if kind == "tied":
-            others = [x for x in self.leaves if x.kind == "param" and self.values[x.name].shape == shape]
+            others = [
+                x for x in self.leaves if x.kind == "param" and x.grad and self.values[x.name].shape == shape
+            ]
             if others and values == "normal":
                 return self._add("p", "tied", self.rng.choice(others).name, True)
             kind = "param"

@@ -24,6 +24,11 @@ NAMED = [
     ("data:2 x megatron:2", 4),
     ("coshard:2", 1),
     ("data", 4),
+    ("megatron", 3),
+    ("coshard:3", 1),
+    ("data:2 x coshard:2", 2),
+    ("megatron:2 x coshard:2", 2),
+    ("megatron:2 x replicate:2", 4),
 ]
 
 
