@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CaptureError
 from ..nearby import did_you_mean
+from . import verify
 from .parser import Commands
 from .style import paint
 
@@ -27,9 +28,23 @@ def add(commands: Commands) -> None:
     show.add_argument(
         "model", nargs="?", help="where the examples are from; without it, the small GPT of the demo"
     )
-    show.add_argument("--batch", type=int, default=8, help="of a model from hf:")
-    show.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    _add_sizes(show)
     show.set_defaults(run=run_show)
+    check = actions.add_parser("verify", help="compare rules with whole operators on real tensors")
+    check.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME|MODEL",
+        help="operators, such as linear, and whose calls of them; without any, all of the demo's small GPT",
+    )
+    _add_sizes(check)
+    check.add_argument("--json", action="store_true", help="print what is known as JSON")
+    check.set_defaults(run=verify.run)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
+    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
 
 
 # The grammar is in the doc of `crates/rules/src/algebra.rs`.
@@ -49,8 +64,8 @@ def run_list(_: argparse.Namespace) -> None:
 
 
 def run_show(arguments: argparse.Namespace) -> None:
-    targets = _targets(arguments.name)
-    graph = _graph(arguments)
+    targets = targets_of(arguments.name)
+    graph = graph_of_examples(arguments)
     for target, (family, rewritten) in targets.items():
         print(paint(target, "bold", sys.stdout) + f": of the family {family}")
         if rewritten:
@@ -66,7 +81,7 @@ def run_show(arguments: argparse.Namespace) -> None:
             print(f"  {graph.model} does not call it; name a MODEL that does, to see its rule")
 
 
-def _targets(name: str) -> dict[str, tuple[str, bool]]:
+def targets_of(name: str) -> dict[str, tuple[str, bool]]:
     """The operators of this name, with or without what surrounds it: family, and whether rewritten."""
     from .._core import operators_table
 
@@ -93,7 +108,7 @@ def _short(target: str) -> tuple[str, str]:
     return name, name.rpartition(".")[0] or name
 
 
-def _graph(arguments: argparse.Namespace) -> Graph:
+def graph_of_examples(arguments: argparse.Namespace) -> Graph:
     if arguments.model is not None:
         from .model import graph_of
 

@@ -1,0 +1,328 @@
+"""Rules on real tensors: the split operator equals the whole one, values and gradients.
+
+Each operator of a graph becomes a graph of its own, whose operands are inputs in float64. It is compiled with
+the operator split, which also proves it, and its ranks run as threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._core import Draft, Graph, Operator, Plan, compile
+from .capture.evaluate import Evaluator, Given
+from .capture.lines import said_by
+from .capture.swap import same_randomness
+from .capture.text import DTYPES
+from .errors import ShardwrightError
+from .runtime import ParallelModule, load_program, run_local
+
+Splits = tuple[tuple[str, int], ...]
+
+_SEED = 11
+# In another order than the ranks, and with a repeat.
+_DEVICES = {2: [1, 0], 3: [1, 2, 0], 4: [1, 2, 0, 1]}
+_PARTS = (2, 3)
+# Relative to the largest element.
+_TOLERANCE = 1e-9
+# Elements of operands and results: more of them say no more of a rule.
+_MOST = 2**22
+# Between which operands are; in one of these nearly every operator has finite values.
+_RANGES = ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0))
+_TYPED = re.compile(r"%(\w+) (\w+)\[([\d,]*)\]")
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_FLOATS = re.compile(r"\b(f16|bf16|f32)\b")
+_NAMED = {word: dtype for dtype, word in DTYPES.items()}
+
+
+@dataclass
+class Tried:
+    splits: Splits
+    partial: tuple[int, ...] = ()
+    """The operands that were partial sums."""
+    difference: float = 0.0
+    """Of what differs most, relative to its largest element."""
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        found = " x ".join(f"{dim}:{parts}" for dim, parts in self.splits)
+        return f"{found} of {','.join(map(str, self.partial))}" if self.partial else found
+
+
+@dataclass
+class Verified:
+    operator: Operator
+    tried: list[Tried] = field(default_factory=list)
+    skipped: str | None = None
+    """Why nothing was tried."""
+
+    @property
+    def problem(self) -> str | None:
+        found = (f"split {tried}: {tried.problem}" for tried in self.tried if tried.problem)
+        return next(found, None)
+
+
+def verify_rules(graph: Graph, wanted: Callable[[str], bool] = lambda target: True) -> Iterator[Verified]:
+    """Every operator that has a rule, once for each rule and each shapes that it has in the graph."""
+    calls = {typed[1]: line for line in _lines_of("op", graph) if (typed := _TYPED.search(line))}
+    known = {
+        name: (dtype, [int(size) for size in shape.split(",") if size])
+        for name, dtype, shape in _TYPED.findall(_STRINGS.sub("", graph.text))
+    }
+    buffers = {name for name, _, _ in _TYPED.findall("".join(_lines_of("buffer", graph)))}
+    seen: set[str] = set()
+    for operator in graph.operators:
+        key = f"{operator.target} {operator.rule} {operator.shapes}"
+        line = calls.get(operator.name)
+        if line is not None and operator.rule is not None and wanted(operator.target) and key not in seen:
+            seen.add(key)
+            yield _verified(operator, _Alone.of(line, known, buffers))
+
+
+def _lines_of(kind: str, graph: Graph) -> list[str]:
+    return [line for line in graph.text.splitlines() if line.startswith(f"{kind} ")]
+
+
+def _verified(operator: Operator, alone: _Alone) -> Verified:
+    found = Verified(operator)
+    if alone.elements > _MOST:
+        found.skipped = f"it has {alone.elements:,} elements; verify it in a smaller model"
+        return found
+    graph = Graph(alone.text([]))
+    try:
+        _whole(graph, alone.operands([]))
+    except Exception as error:  # an operator that takes other numbers, such as places in a range
+        found.skipped = f"it does not run on random operands ({said_by(error)})"
+        return found
+    dims = _split(graph).dims
+    found.tried = [_try(alone, (), splits) for splits in _choices(dims)]
+    for group in re.findall(r"; linear ([\d ]+)", operator.rule or ""):
+        made = tuple(int(at) for at in group.split())
+        if alone.may_be_made(made):
+            found.tried += [_try(alone, made, (("value", parts),)) for parts in _PARTS]
+    if not found.tried:
+        found.skipped = "nothing of it is split"
+    return found
+
+
+def _split(graph: Graph) -> Operator:
+    """By itself an operator has the dims that its rule names; in a model each may be several."""
+    return next(operator for operator in graph.operators if operator.path == _OPERATOR)
+
+
+def _choices(dims: Mapping[str, int]) -> Iterator[Splits]:
+    """Each dim in two and three parts, and two dims at once."""
+    for dim, size in dims.items():
+        yield from (((dim, parts),) for parts in _PARTS if parts <= size)
+    large = [dim for dim, size in dims.items() if size > 1]
+    if len(large) > 1:
+        yield (large[-1], 2), (large[0], 2)
+
+
+def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
+    graph = Graph(alone.text(made))
+    operands, expected = _whole(graph, alone.operands(made))
+    try:
+        pairs = zip(_in_parts(graph, splits, operands), expected, strict=True)
+        differences = [_difference(*pair) for pair in pairs]
+    except ShardwrightError as error:
+        return Tried(splits, made, problem=f"{error.code}: {error.what}")
+    worst = max(differences, default=0.0)
+    return Tried(
+        splits, made, worst, None if worst <= _TOLERANCE else f"it differs by {worst:.1e} from the whole"
+    )
+
+
+def _whole(graph: Graph, operands: Sequence[_Operand]) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs for which the operator has finite values, and what it gives for them."""
+    for at, limits in enumerate(_RANGES):
+        values = _values(operands, limits)
+        with same_randomness():
+            torch.manual_seed(_SEED)
+            inputs = [_given(value) for value in values]
+            given = Given(inputs, _no_parameter, {}, {}, torch.device("cpu"))
+            outputs = [output for output in Evaluator(graph.text).run(given).outputs if output is not None]
+        found = _with_gradients(outputs, inputs)
+        if at == len(_RANGES) - 1 or all(bool(tensor.isfinite().all()) for tensor in found):
+            break
+    return values, found
+
+
+def _in_parts(graph: Graph, splits: Splits, values: Sequence[Tensor]) -> list[Tensor]:
+    plan = _plan(graph, splits)
+    compiled = compile(plan, "all")
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=plan.devices)
+
+    def rank(rank: int, comm: Any) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(_SEED)
+        model = ParallelModule(program, comm, {}, randomness="single-device", generator=generator)
+        inputs = [_given(value) for value in values]
+        outputs = model(*inputs)
+        return _with_gradients(list(outputs) if isinstance(outputs, tuple) else [outputs], inputs)
+
+    return run_local(plan.devices, rank)[0]
+
+
+def _plan(graph: Graph, splits: Splits) -> Plan:
+    """The operator in parts, and all else whole on every device; what makes partial sums in as many parts."""
+    parts = prod(count for _, count in splits)
+    devices = _DEVICES[parts]
+    world = max(devices) + 1
+    draft = Draft(graph, "split", world)
+    for operator in graph.operators:
+        if operator.path == _OPERATOR:
+            draft.single(operator)
+            for algo, count in splits:
+                draft.trans(operator, algo, count)
+            draft.place(operator, devices)
+        elif operator.path == _MAKES:
+            draft.trans(operator, next(iter(operator.dims)), parts)
+            draft.place(operator, devices)
+        else:
+            draft.trans(operator, "replicate", world)
+            draft.place(operator, list(range(world)))
+    return draft.finish()
+
+
+# Module paths of the small graphs.
+_OPERATOR, _MAKES, _WEIGHS = "operator", "makes", "weighs"
+
+
+class _Operand(NamedTuple):
+    dtype: str
+    shape: list[int]
+    grad: bool
+
+
+@dataclass
+class _Alone:
+    """An operator as a graph of its own."""
+
+    call: str
+    results: list[tuple[str, str, list[int]]]
+    inputs: list[tuple[str, str, list[int]]]
+    """Each operand once: name, dtype, shape."""
+    positions: list[str]
+    """The names of all operands."""
+    trained: frozenset[str]
+    """Of those that have gradients."""
+
+    @staticmethod
+    def of(line: str, known: Mapping[str, tuple[str, list[int]]], buffers: Container[str]) -> _Alone:
+        call = _FLOATS.sub("f64", line.rpartition(' at "')[0].rpartition(' in "')[0])
+        results, _, arguments = call.partition(" = ")
+        positions = re.findall(r"%(\w+)", _STRINGS.sub("", arguments))
+        inputs = [
+            (name, _FLOATS.sub("f64", known[name][0]), known[name][1]) for name in dict.fromkeys(positions)
+        ]
+        found = [(name, dtype, known[name][1]) for name, dtype, _ in _TYPED.findall(results)]
+        trained = frozenset(name for name, dtype, _ in inputs if dtype == "f64" and name not in buffers)
+        return _Alone(call, found, inputs, positions, trained)
+
+    @property
+    def elements(self) -> int:
+        return sum(prod(shape) for _, _, shape in (*self.inputs, *self.results))
+
+    def may_be_made(self, made: Sequence[int]) -> bool:
+        """An operand that is read twice has no sum of its own."""
+        names = [self.positions[at] for at in made]
+        return all(self.positions.count(name) == 1 for name in names)
+
+    def operands(self, made: Sequence[int]) -> list[_Operand]:
+        """What the graph is given: operands, or what makes them, and the weights of results."""
+        sums = {self.positions[at] for at in made}
+        given = [
+            _Operand(dtype, [3, *shape] if name in sums else shape, name in self.trained)
+            for name, dtype, shape in self.inputs
+        ]
+        return given + [_Operand(dtype, shape, False) for _, dtype, shape in self._weighed()]
+
+    def text(self, made: Sequence[int]) -> str:
+        """The loss gives each element of each result a weight of its own, which is an input."""
+        sums = {self.positions[at] for at in made}
+        lines, ops = [], []
+        for at, (name, dtype, shape) in enumerate(self.inputs):
+            grad = " grad" if name in self.trained else ""
+            if name in sums:
+                lines.append(f"input {_typed(f'parts_of_{name}', dtype, [3, *shape])} {at}{grad}")
+                call = f"aten.sum.dim_IntList(%parts_of_{name}, [0])"
+                ops.append(_op(_typed(name, dtype, shape), call, _MAKES))
+            else:
+                lines.append(f"input {_typed(name, dtype, shape)} {at}{grad}")
+        ops.append(f'{self.call} in "{_OPERATOR}" at ""')
+        total = None
+        for at, (name, dtype, shape) in enumerate(self._weighed()):
+            lines.append(f"input {_typed(f'weight_{at}', dtype, shape)} {len(self.inputs) + at}")
+            product = f"aten.mul.Tensor(%{name}, %weight_{at})"
+            ops.append(_op(_typed(f"weighed_{at}", dtype, shape), product, _WEIGHS))
+            ops.append(_op(_typed(f"loss_{at}", dtype, []), f"aten.sum.default(%weighed_{at})", _WEIGHS))
+            if total is not None:
+                both = f"aten.add.Tensor(%{total}, %loss_{at})"
+                ops.append(_op(_typed(f"total_{at}", dtype, []), both, _WEIGHS))
+            total = f"loss_{at}" if total is None else f"total_{at}"
+        outputs = [*([total] if total else []), *(name for name, _, _ in self.results)]
+        head = ["shardwright-graph 1", 'model "Operator"']
+        return "\n".join([*head, *lines, *ops, *(f"output %{name}" for name in outputs), ""])
+
+    def _weighed(self) -> list[tuple[str, str, list[int]]]:
+        return [result for result in self.results if result[1] == "f64"]
+
+
+def _op(typed: str, call: str, path: str) -> str:
+    return f'op {typed} = {call} in "{path}" at ""'
+
+
+def _typed(name: str, dtype: str, shape: Sequence[int]) -> str:
+    return f"%{name} {dtype}[{','.join(map(str, shape))}]"
+
+
+def _values(operands: Sequence[_Operand], limits: tuple[float, float]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(_SEED)
+    low, high = limits
+    found = []
+    for operand in operands:
+        dtype = _NAMED[operand.dtype]
+        drawn = torch.rand(operand.shape, dtype=torch.float64, generator=generator)
+        if dtype.is_floating_point:
+            found.append((low + (high - low) * drawn).requires_grad_(operand.grad))
+        elif dtype.is_complex:
+            found.append((low + (high - low) * drawn).to(dtype))
+        else:
+            # Tokens, labels, places and masks: most operators take these.
+            found.append((drawn < 0.5).to(dtype))
+    return found
+
+
+def _given(value: Tensor) -> Tensor:
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _with_gradients(outputs: list[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    found = [output.detach() for output in outputs]
+    if outputs and outputs[0].requires_grad:
+        outputs[0].backward()
+        found += [i.grad if i.grad is not None else torch.zeros_like(i) for i in inputs if i.requires_grad]
+    return found
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return float("inf")
+    if not theirs.numel():
+        return 0.0
+    wide = torch.complex128 if theirs.is_complex() else torch.float64
+    ours, theirs = ours.to(wide), theirs.to(wide)
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    error = torch.where(same, 0.0, (ours - theirs).abs().nan_to_num(nan=torch.inf))
+    size = theirs.abs().nan_to_num(nan=0.0, posinf=0.0)
+    return float(error.max()) / max(float(size.max()), 1.0)
+
+
+def _no_parameter(name: str) -> Tensor:
+    raise KeyError(name)
