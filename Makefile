@@ -82,8 +82,9 @@ bench: build ## times and sizes
 
 build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
 
-edges: ## the crates depend on each other in one direction only
+edges: ## crates and modules depend on each other in one direction only
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_edges.py
+	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_circles.py
 
 rust-tests:
 	$(CARGO_TEST)

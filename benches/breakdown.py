@@ -15,7 +15,7 @@ from unittest import mock
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-from shardwright.runtime import buckets, run
+from shardwright.runtime.execution import buckets, run
 
 LOCAL, COMMUNICATION, WAITING, FLATTENING = (
     "local calls",

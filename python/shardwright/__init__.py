@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .lengths import pad_to
     from .precision import Precision
     from .runtime import ParallelModule, clip_grad_norm_
-    from .runtime.launch import launch
-    from .runtime.optimizer import optimizer
+    from .runtime.communication.launch import launch
+    from .runtime.optimizers.optimizer import optimizer
     from .sampling import sampler
     from .weights import deferred
     from .weights.writing import save_safetensors
@@ -73,8 +73,8 @@ _HOMES = {
         "lengths": "pad_to",
         "precision": "Precision",
         "runtime": "ParallelModule clip_grad_norm_",
-        "runtime.launch": "launch",
-        "runtime.optimizer": "optimizer",
+        "runtime.communication.launch": "launch",
+        "runtime.optimizers.optimizer": "optimizer",
         "sampling": "sampler",
         "weights": "deferred",
         "weights.writing": "save_safetensors",

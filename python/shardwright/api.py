@@ -23,15 +23,16 @@ from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
-from .runtime.hooks import carry_hooks
-from .runtime.inputs import arguments_of, plain
-from .runtime.local import LocalWorld
-from .runtime.randomness import MODES
-from .runtime.step_guard import guard_originals
-from .runtime.together import each
+from .runtime.agreement.together import each
+from .runtime.communication.local import LocalWorld
+from .runtime.execution.inputs import arguments_of, plain
+from .runtime.execution.randomness import MODES
+from .runtime.optimizers.step_guard import guard_originals
+from .runtime.shards.hooks import carry_hooks
 from .same_model import require_one_model
 from .starting import Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
+from .weights.writing import save_pretrained
 
 
 def parallelize(
@@ -113,6 +114,7 @@ def parallelize(
         skeleton=skeleton_of(module),
         compile=compiler_of(comm, starter),
         example=example,
+        save_pretrained=save_pretrained,
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))

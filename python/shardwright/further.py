@@ -15,8 +15,8 @@ from .compiling import Bundle
 from .contents import has_attributes, walk
 from .handover import from_rank_0
 from .runtime import Comm, load_program
-from .runtime.shards import without_value
-from .runtime.variants import Compile, Made
+from .runtime.execution.variants import Compile, Made
+from .runtime.shards.shards import without_value
 from .starting import Starter
 
 

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from .errors import RuntimeFault
 from .runtime import Comm
-from .runtime.agreement import number_of
-from .runtime.verdicts import listed
+from .runtime.agreement.agreement import number_of
+from .runtime.communication.verdicts import listed
 from .weights import same_everywhere
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, Sampler
 
 from .errors import RuntimeFault
 from .runtime.module import ParallelModule
-from .runtime.regions import Interval
+from .runtime.programs.regions import Interval
 
 
 class PartSampler(Sampler[list[int]]):

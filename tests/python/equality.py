@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
-from shardwright.runtime.optimizer import optimizer
-from shardwright.runtime.part_gradients import plain
+from shardwright.runtime.guards.part_gradients import plain
+from shardwright.runtime.optimizers.optimizer import optimizer
 
 STEPS = 3
 

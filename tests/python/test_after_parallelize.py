@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 import shardwright as sw
 from shardwright.compiling import compile_model
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
-from shardwright.runtime.regions import cut
+from shardwright.runtime.programs.regions import cut
 
 torch.set_num_threads(1)
 

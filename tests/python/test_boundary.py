@@ -24,9 +24,9 @@ from shardwright.capture import capture
 from shardwright.compiling import PlanLike, compile_model, sources
 from shardwright.further import compiler_of, skeleton_of
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
-from shardwright.runtime.local import LocalWorld
-from shardwright.runtime.parts import OutputPart
-from shardwright.runtime.state import gather
+from shardwright.runtime.communication.local import LocalWorld
+from shardwright.runtime.programs.parts import OutputPart
+from shardwright.runtime.shards.state import gather
 from shardwright.starting import Starter
 
 torch.set_num_threads(1)

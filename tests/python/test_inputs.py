@@ -20,8 +20,8 @@ from torch.utils.data import default_collate as collate
 import shardwright as sw
 from models import mlp
 from shardwright.runtime import ParallelModule, optimizer, run_local
-from shardwright.runtime.agreement import FEW, digest
-from shardwright.runtime.verdicts import State, judge
+from shardwright.runtime.agreement.agreement import FEW, digest
+from shardwright.runtime.communication.verdicts import State, judge
 
 BATCH = 8
 

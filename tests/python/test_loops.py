@@ -26,7 +26,7 @@ import torch, torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 import shardwright as sw
-from shardwright.runtime import watch
+from shardwright.runtime.communication import watch
 
 watch.PATIENCE = 5.0
 how, folder = sys.argv[1:]

@@ -24,7 +24,7 @@ from shardwright.runtime import (
     optimizer,
     run_local,
 )
-from shardwright.runtime.part_gradients import plain
+from shardwright.runtime.guards.part_gradients import plain
 
 STATE = mlp().state_dict()
 BATCHES = [batch(seed) for seed in (1, 2, 3)]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from shardwright.runtime import Comm, TorchComm, launch, run_local
-from shardwright.runtime.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
-from shardwright.runtime.exchange import exchange, part_of
-from shardwright.runtime.program import Exchange, TensorInfo
-from shardwright.runtime.regions import Region, cut, shape_of
+from shardwright.runtime.execution.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from shardwright.runtime.execution.exchange import exchange, part_of
+from shardwright.runtime.programs.program import Exchange, TensorInfo
+from shardwright.runtime.programs.regions import Region, cut, shape_of
 
 WORLD = 3
 EVERYONE = (0, 1, 2)

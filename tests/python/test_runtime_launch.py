@@ -191,7 +191,8 @@ import atexit, threading
 # Called last: whoever is registered later is called before.
 atexit.register(lambda: print(*(thread.name for thread in threading.enumerate())))
 import torch.distributed as dist
-from shardwright.runtime import TorchComm, watch
+from shardwright.runtime import TorchComm
+from shardwright.runtime.communication import watch
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 watch.INTERVAL = 0.001

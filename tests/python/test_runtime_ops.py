@@ -11,8 +11,8 @@ from torch import Tensor
 
 from runtime_programs import batch, data, mlp
 from shardwright.runtime import Comm, ParallelModule, load_program, ops, run_local
-from shardwright.runtime.randomness import key_of, keyed_masks
-from shardwright.runtime.run import _current
+from shardwright.runtime.execution.randomness import key_of, keyed_masks
+from shardwright.runtime.execution.run import _current
 
 STATE = mlp().state_dict()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from shardwright.runtime import LocalComm, run_local
-from shardwright.runtime.regions import cut, whole
+from shardwright.runtime.programs.regions import cut, whole
 
 torch.set_num_threads(1)
 

@@ -21,6 +21,7 @@ from shardwright.compiling import compile_model
 from shardwright.further import skeleton_of
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.weights import values_of
+from shardwright.weights.writing import save_pretrained
 
 try:
     import transformers
@@ -45,7 +46,11 @@ def parallel(
 
     def rank(rank: int, comm: LocalComm) -> Any:
         values = values_of(module, bundle.captured.constants, None, program)
-        return body(ParallelModule(program, comm, values, bundle.captured, skeleton=skeleton))
+        return body(
+            ParallelModule(
+                program, comm, values, bundle.captured, skeleton=skeleton, save_pretrained=save_pretrained
+            )
+        )
 
     return run_local(devices, rank)
 

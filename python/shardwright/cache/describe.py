@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..runtime.messages import bytes_of
+from ..runtime.communication.messages import bytes_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _TORCH_PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)

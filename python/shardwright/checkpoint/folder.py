@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from ..errors import RuntimeFault
-from ..runtime.boxes import Box
+from ..runtime.programs.boxes import Box
 from .metadata import METADATA, Place, key_of, read_metadata
 
 DATA = re.compile(r"__\d+_(\d+)\.distcp")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import RuntimeFault
-from ..runtime.boxes import boxes
-from ..runtime.together import each, together
+from ..runtime.agreement.together import each, together
+from ..runtime.programs.boxes import boxes
 from .metadata import Place
 from .optimizers import Options, groups_of, load_state, merged
 from .parts import Part, Parts, Whole, parts_of

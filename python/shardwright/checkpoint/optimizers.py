@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import RuntimeFault
-from ..runtime.regions import whole
+from ..runtime.programs.regions import whole
 from .parts import Part, Parts
 
 Options = dict[str, Any]

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..runtime import Comm, LocalComm, ParallelModule, TorchComm
-from ..runtime.boxes import disjoint
-from ..runtime.local import LocalWorld
-from ..runtime.own_state import parts_are_known
-from ..runtime.regions import Factors, Region, numel, shape_of, whole
+from ..runtime.communication.local import LocalWorld
+from ..runtime.programs.boxes import disjoint
+from ..runtime.programs.regions import Factors, Region, numel, shape_of, whole
+from ..runtime.shards.own_state import parts_are_known
 
 
 @dataclass(frozen=True)

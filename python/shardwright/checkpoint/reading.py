@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadIte
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from ..errors import RuntimeFault
-from ..runtime.boxes import Box
-from ..runtime.regions import narrow
+from ..runtime.programs.boxes import Box
+from ..runtime.programs.regions import narrow
 from .metadata import Place, read_metadata
 
 

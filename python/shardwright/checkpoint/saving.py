@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..runtime.boxes import boxes
-from ..runtime.regions import Region, cut, within
-from ..runtime.together import together
+from ..runtime.agreement.together import together
+from ..runtime.programs.boxes import boxes
+from ..runtime.programs.regions import Region, cut, within
 from .folder import Chunk, Value, Written, commit, prepare, write
 from .metadata import Place
 from .optimizers import groups_of, merged, options_of, split_state

@@ -1,12 +1,12 @@
 """What a compiled program runs on: shards, communications, the step driver."""
 
-from .clipping import clip_grad_norm_
-from .comm import Comm, TorchComm
-from .launch import launch
-from .local import LocalComm, run_local
+from .communication.comm import Comm, TorchComm
+from .communication.launch import launch
+from .communication.local import LocalComm, run_local
 from .module import ParallelModule
-from .optimizer import optimizer
-from .program import Program, load_program
+from .optimizers.clipping import clip_grad_norm_
+from .optimizers.optimizer import optimizer
+from .programs.program import Program, load_program
 
 __all__ = [
     "Comm",

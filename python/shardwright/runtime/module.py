@@ -16,30 +16,32 @@ from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
 from ..precision import Precision
-from . import inputs as given_inputs
-from . import state
-from .absent import marked
-from .agreement import Agreement
-from .clip_guard import refuse_plain_clipping
-from .comm import Comm
-from .held import in_parts
-from .hooks import has_hooks, refuse_hooks_on_parts
-from .outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
-from .overflow_guard import find_overflows_together
-from .own_state import refusal, require_whole
-from .part_gradients import guard
-from .parts import OutputPart, output_parts
-from .passing import Whole, passed_on, program_runs
-from .pieces import Pieces
-from .places import build, hold, set_attribute
-from .program import Program, TensorInfo, kept_in
-from .run import Issued, Run
-from .scaling import LossScaling
-from .shards import AnySource, Shards, without_value
-from .step_guard import guard_steps
-from .variants import Captured, Compile, Variant, Variants
-from .watch import inside
-from .worker import Worker, refuse_another_world
+from .agreement.agreement import Agreement
+from .communication.comm import Comm
+from .communication.watch import inside
+from .execution import inputs as given_inputs
+from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
+from .execution.pieces import Pieces
+from .execution.run import Issued, Run
+from .execution.scaling import LossScaling
+from .execution.variants import Captured, Compile, Variant, Variants
+from .execution.worker import Worker, refuse_another_world
+from .guards.clip_guard import refuse_plain_clipping
+from .guards.overflow_guard import find_overflows_together
+from .guards.part_gradients import guard
+from .likeness.absent import marked
+from .likeness.passing import Whole, passed_on, program_runs
+from .likeness.places import build, hold, set_attribute
+from .optimizers.step_guard import guard_steps
+from .programs.parts import OutputPart, output_parts
+from .programs.program import Program, TensorInfo, kept_in
+from .shards import state
+from .shards.held import in_parts
+from .shards.hooks import has_hooks, refuse_hooks_on_parts
+from .shards.own_state import refusal, require_whole
+from .shards.shards import AnySource, Shards, without_value
+
+SavePretrained = Callable[["ParallelModule", "str | Path", "int | str"], Path]
 
 
 class Positional:
@@ -88,9 +90,10 @@ class ParallelModule(nn.Module):
         skeleton: nn.Module | None = None,
         compile: Compile | None = None,
         example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+        save_pretrained: SavePretrained | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
-        such as `example`."""
+        such as `example`. `save_pretrained` writes the model as Transformers does."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -114,6 +117,7 @@ class ParallelModule(nn.Module):
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
+        self._save_pretrained = save_pretrained
         self._example = pytree.tree_map_only(Tensor, without_value, example)
         first = Variant(self.worker, captured)
         number = comm.count_model()
@@ -315,9 +319,9 @@ class ParallelModule(nn.Module):
 
         All ranks must call this; no rank ever holds more than one file of `max_shard_size`.
         """
-        from ..weights.writing import save_pretrained
-
-        return save_pretrained(self, folder, max_shard_size)
+        if self._save_pretrained is None:
+            raise TypeError("this model was made without `save_pretrained`")
+        return self._save_pretrained(self, folder, max_shard_size)
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..library import expert_linear
-from . import regions
-from .randomness import Numbers
-from .run import current_run
+from .execution.randomness import Numbers
+from .execution.run import current_run
+from .programs import regions
 
 __all__ = [
     "attention",

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..errors import ShardwrightError
 from ..runtime import Comm
-from ..runtime.agreement import number_of
-from ..runtime.program import Program, TensorInfo
-from ..runtime.regions import whole
-from ..runtime.shards import Parts, own_copy
-from ..runtime.together import each
-from ..runtime.verdicts import listed
+from ..runtime.agreement.agreement import number_of
+from ..runtime.agreement.together import each
+from ..runtime.communication.verdicts import listed
+from ..runtime.programs.program import Program, TensorInfo
+from ..runtime.programs.regions import whole
+from ..runtime.shards.shards import Parts, own_copy
 from .values import Values, Wanted
 
 

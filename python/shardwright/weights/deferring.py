@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
-from ..runtime.agreement import number_of
+from ..runtime.agreement.agreement import number_of
 from .replay import Ref
 from .tape import Tape
 

@@ -14,10 +14,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import RuntimeFault
-from ..runtime.agreement import number_of
-from ..runtime.boxes import boxes
-from ..runtime.program import TensorInfo
-from ..runtime.regions import Region, local_factors, shape_of
+from ..runtime.agreement.agreement import number_of
+from ..runtime.programs.boxes import boxes
+from ..runtime.programs.program import TensorInfo
+from ..runtime.programs.regions import Region, local_factors, shape_of
 
 # What two files are compared by: so many pieces of so many bytes.
 SAMPLES, SAMPLE = 256, 4096

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..checkpoint.metadata import Place
 from ..checkpoint.reading import Checkpoint, Target
 from ..runtime import LocalComm
-from ..runtime.boxes import boxes
-from ..runtime.local import LocalWorld
+from ..runtime.communication.local import LocalWorld
+from ..runtime.programs.boxes import boxes
 from .writing import Stream, write_streams
 
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import RuntimeFault
-from ..runtime.agreement import digest, number_of
+from ..runtime.agreement.agreement import digest, number_of
 from .replay import Draw, Entry, Ref, replay
 
 # In-place operators that do not read what they write to.

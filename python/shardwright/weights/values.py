@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault
-from ..runtime.agreement import digest
-from ..runtime.program import Program, TensorInfo
-from ..runtime.regions import Region
-from ..runtime.shards import own_copy
+from ..runtime.agreement.agreement import digest
+from ..runtime.programs.program import Program, TensorInfo
+from ..runtime.programs.regions import Region
+from ..runtime.shards.shards import own_copy
 from .deferring import recorded
 from .files import Files
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from ..checkpoint.parts import Parts, parts_of
 from ..errors import RuntimeFault
 from ..runtime import Comm, ParallelModule
-from ..runtime.state import gather_to_rank_0
-from ..runtime.together import each
+from ..runtime.agreement.together import each
+from ..runtime.shards.state import gather_to_rank_0
 from .files import INDEX, SINGLE
 
 _OURS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|model\.safetensors")

@@ -25,8 +25,8 @@ from shardwright.capture import Captured, capture
 from shardwright.compiling import compile_plan, sources
 from shardwright.errors import CaptureError, PlanError, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local
-from shardwright.runtime.optimizer import optimizer
-from shardwright.runtime.parts import OutputPart
+from shardwright.runtime.optimizers.optimizer import optimizer
+from shardwright.runtime.programs.parts import OutputPart
 
 from .noise import Noise
 from .programs import Program, build

@@ -1,0 +1,1 @@
+"""What ranks make sure of, and decide, together."""

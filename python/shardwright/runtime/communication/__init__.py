@@ -1,0 +1,1 @@
+"""How ranks talk, and what is said when one of them does not come."""

@@ -1,0 +1,209 @@
+"""All ranks of a program as threads of one process: for tests, and for looking at a program.
+
+Every operation is one meeting of its group: each rank leaves a copy of what it gives, waits for the
+others, and computes its own result in the order of the group. So results do not depend on timing.
+A rank that fails stops the others at once; ranks that wait for each other in vain are found.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...errors import RuntimeFault
+from .comm import Done, Ranks, Work
+
+Result = TypeVar("Result")
+Key = tuple[str, Ranks, int]
+
+COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+def run_local(world: int, fn: Callable[[int, LocalComm], Result]) -> list[Result]:
+    """Runs `fn(rank, comm)` for all ranks; their results, or the first error of any of them."""
+    meeting = LocalWorld(world)
+    results: list[Any] = [None] * world
+    threads_before = torch.get_num_threads()
+
+    def body(rank: int) -> None:
+        torch.set_num_threads(1)
+        try:
+            results[rank] = fn(rank, LocalComm(meeting, rank))
+        except BaseException as error:
+            meeting.fail(error)
+        finally:
+            meeting.leave(rank)
+
+    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.set_num_threads(threads_before)
+    if meeting.error is not None:
+        raise meeting.error
+    return results
+
+
+class Stopped(Exception):
+    """Another rank has failed."""
+
+
+class LocalWorld:
+    """Where the ranks of one process meet."""
+
+    def __init__(self, world: int):
+        self.world = world
+        self.error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._given: dict[Key, dict[int, Any]] = {}
+        self._taken: dict[Key, int] = {}
+        self._waiting: dict[int, Key] = {}
+        self._left: set[int] = set()
+
+    def meet(self, key: Key, rank: int, value: Any) -> list[Any]:
+        """Gives a value and takes those of all ranks of the group, in its order."""
+        _, ranks, _ = key
+        with self._changed:
+            given = self._given.setdefault(key, {})
+            given[rank] = value
+            self._changed.notify_all()
+            self._waiting[rank] = key
+            self._find_deadlock()
+            self._changed.wait_for(lambda: self.error or len(given) == len(ranks))
+            del self._waiting[rank]
+            if self.error:
+                raise Stopped
+            self._taken[key] = self._taken.get(key, 0) + 1
+            if self._taken[key] == len(ranks):
+                del self._given[key], self._taken[key]
+            return [given[other] for other in ranks]
+
+    def fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self.error is None and not isinstance(error, Stopped):
+                self.error = error
+            self._changed.notify_all()
+
+    def leave(self, rank: int) -> None:
+        with self._changed:
+            self._left.add(rank)
+            self._find_deadlock()
+
+    def _find_deadlock(self) -> None:
+        """Nobody runs any more, and nobody's group is complete."""
+        if self.error or not self._waiting or len(self._waiting) + len(self._left) < self.world:
+            return
+        if any(len(self._given[key]) == len(key[1]) for key in self._waiting.values()):
+            return
+        waits = [
+            f"rank {rank} waits in {kind} {number} of ranks {list(ranks)}"
+            for rank, (kind, ranks, number) in sorted(self._waiting.items())
+        ]
+        waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
+        self.error = RuntimeFault("SW0717", "the ranks wait for each other for ever", why="; ".join(waits))
+        self._changed.notify_all()
+
+
+class LocalComm:
+    """One rank's end of a `LocalWorld`."""
+
+    def __init__(self, meeting: LocalWorld, rank: int):
+        self._meeting = meeting
+        self.rank, self.world = rank, meeting.world
+        self.device = torch.device("cpu")
+        self._count: dict[Ranks, int] = {}
+        self._models = count()
+
+    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
+        self.barrier()
+
+    def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
+        parts = self._meet("all_reduce", ranks, x.clone())
+        self._same_shape("all_reduce", ranks, parts)
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total = COMBINE[op](total, part)
+        x.copy_(total)
+        return Done()
+
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
+        parts = self._meet("all_gather", ranks, x.clone())
+        self._same_shape("all_gather", ranks, parts)
+        for row, part in zip(rows, parts, strict=True):
+            row.copy_(part)
+
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+        parts = self._meet("reduce_scatter", ranks, rows.clone())
+        self._same_shape("reduce_scatter", ranks, parts)
+        own = ranks.index(self.rank)
+        out.copy_(parts[0][own])
+        for part in parts[1:]:
+            out += part[own]
+
+    def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
+        given = self._meet("all_to_all", ranks, [piece.clone() for piece in pieces])
+        parts = [theirs[ranks.index(self.rank)].reshape(-1) for theirs in given]
+        for target, part in zip(out, parts, strict=True):
+            self._same_shape("all_to_all", ranks, [target, part])
+            target.copy_(part)
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        for low, high in sorted({tuple(sorted((self.rank, peer))) for peer in (*sends, *receives)}):
+            peer = low + high - self.rank
+            mine = sends[peer].clone() if peer in sends else None
+            both = self._meet("exchange", (low, high), mine)
+            theirs = both[0 if peer == low else 1]
+            if peer in receives:
+                self._same_shape("exchange", (low, high), [receives[peer], theirs])
+                receives[peer].copy_(theirs)
+
+    def broadcast(self, x: Tensor, source: int) -> None:
+        x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])
+
+    def hand(self, message: bytes | None) -> bytes:
+        found: bytes = self._meet("hand", self._everyone, message)[0]
+        return found
+
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        values = self._meet("gather_objects", self._everyone, value)
+        return values if self.rank == 0 else None
+
+    def broadcast_object(self, value: Any) -> Any:
+        return self._meet("broadcast_object", self._everyone, value)[0]
+
+    def tally(self, numbers: Sequence[int]) -> list[int]:
+        return [sum(column) for column in zip(*self._meet("tally", self._everyone, numbers), strict=True)]
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        return self._meet("all_gather_objects", self._everyone, value)
+
+    def count_model(self) -> int:
+        return next(self._models)
+
+    def barrier(self) -> None:
+        self._meet("barrier", self._everyone, None)
+
+    @property
+    def _everyone(self) -> Ranks:
+        return tuple(range(self.world))
+
+    def _meet(self, kind: str, ranks: Ranks, value: Any) -> list[Any]:
+        self._count[ranks] = number = self._count.get(ranks, -1) + 1
+        return self._meeting.meet((kind, ranks, number), self.rank, value)
+
+    def _same_shape(self, kind: str, ranks: Ranks, parts: list[Tensor]) -> None:
+        kinds = {None if part is None else (tuple(part.shape), part.dtype) for part in parts}
+        if len(kinds) > 1:
+            raise RuntimeFault(
+                "SW0717", f"ranks {list(ranks)} give different shapes to one {kind}", why=str(kinds)
+            )

@@ -1,0 +1,121 @@
+"""What follows from where the ranks are: who has left the loop, who has failed, who waits in vain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+
+from ...errors import RuntimeFault
+
+# Python code of these places waits for other ranks, or stands right before or after that.
+_OURS = os.path.dirname(os.path.dirname(__file__))
+_WAITS = (
+    os.path.join(os.path.dirname(torch.__file__), "distributed"),
+    *(os.path.join(_OURS, name) for name in ("comm.py", "watch.py", "buckets.py", "collectives.py")),
+)
+_HIDDEN = (os.path.dirname(_OURS), os.path.dirname(torch.__file__))
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a rank is. `kind` is empty outside of what all ranks do together."""
+
+    call: int
+    steps: int
+    kind: str
+    waiting: bool
+    still: float
+    """For how many seconds nothing of this has changed."""
+    place: str
+    failed: str = ""
+    """The error that ended this call on this rank."""
+    ended: bool = False
+
+
+def judge(states: Sequence[State], rank: int, patience: float) -> RuntimeFault | None:
+    """Why this rank, which is inside a call, cannot get on; nothing if it may only be early."""
+    own = states[rank]
+    others = [(at, state) for at, state in enumerate(states) if at != rank]
+    for at, state in others:
+        if state.failed and state.call == own.call:
+            return failure(f"rank {at}: {state.failed}")
+    gone = [at for at, state in others if state.ended and state.call < own.call]
+    if gone:
+        return left_the_loop(gone, states[gone[0]].steps, "it has finished")
+    return _deadlock(states, patience)
+
+
+def failure(why: str) -> RuntimeFault:
+    """`why` begins with the rank: `rank 1: ValueError: ...`."""
+    who, _, error = why.partition(": ")
+    return RuntimeFault(
+        "SW0783",
+        f"{who} failed",
+        why=error,
+        fix="look at what that rank itself says; all ranks have to do each step together",
+    )
+
+
+def left_the_loop(ranks: Sequence[int], steps: int, what: str) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0782",
+        f"{listed(ranks)} left the loop after step {steps}",
+        why=f"{what}, and the others wait for it in their next step",
+        fix="let every rank take the same number of batches: give loaders of equal length,"
+        " `sw.sampler`, or drop what is left over",
+    )
+
+
+def other_batches(ranks: Sequence[int], why: str) -> RuntimeFault:
+    one = len(ranks) == 1
+    return RuntimeFault(
+        "SW0780",
+        f"{listed(ranks)} "
+        + ("was given another batch than the other ranks" if one else "were given different batches"),
+        why=why,
+        fix="seed the loader's shuffling alike on all ranks (a `generator` with one seed, no"
+        ' DistributedSampler), or use inputs="local" with `sw.sampler`',
+    )
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 2 and 3`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def place_of(frame: FrameType | None) -> tuple[str, bool]:
+    """The user's own line that a thread executes, and whether it waits there for other ranks."""
+    waiting = frame is not None and frame.f_code.co_filename.startswith(_WAITS)
+    while frame is not None and frame.f_code.co_filename.startswith((*_HIDDEN, "<")):
+        frame = frame.f_back
+    if frame is None:
+        return "", waiting
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}", waiting
+
+
+def _deadlock(states: Sequence[State], patience: float) -> RuntimeFault | None:
+    """All ranks have waited for long, and not in the same call: a slow message would be in one."""
+    if not all(state.ended or (state.waiting and state.still >= patience) for state in states):
+        return None
+    if len({(state.call, state.kind, state.ended) for state in states}) == 1:
+        return None
+    at = [f"rank {rank} {_described(state)}" for rank, state in enumerate(states)]
+    return RuntimeFault(
+        "SW0785",
+        "the ranks wait for each other for ever",
+        why="; ".join(at),
+        fix="let every rank make the same calls in the same order",
+    )
+
+
+def _described(state: State) -> str:
+    if state.ended:
+        return f"has finished after step {state.steps}"
+    what = f"waits in {state.kind}" if state.kind else "waits outside of the model"
+    return f"{what} after step {state.steps}" + (f" ({state.place})" if state.place else "")

@@ -1,0 +1,304 @@
+"""A rank that dies, or leaves the loop, must not leave the others waiting.
+
+Each process that trains has one watcher: a thread that tells the process group's store, every few
+seconds, that this rank lives and where it is (`State`), and that looks at the others' states while
+this rank does not get on. What it concludes is raised by the main thread where that can be
+reached: while it waits for the ranks to agree on a call. Where it waits in a communication of the
+program, the watcher says why and ends the process. `verdicts` says what follows from which states.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from ...errors import RuntimeFault, ShardwrightError
+from .verdicts import State, failure, judge, place_of
+
+INTERVAL = 2.0
+PATIENCE = 20.0
+# How long the main thread may take to raise what the watcher has found.
+GRACE = 4.0
+# How long to look for the reason why a connection was lost.
+SEARCH = 5.0
+# How long an end may wait for the thread, which may stand in a message to the store.
+LAST = 10.0
+GIVEN_UP = "shardwright/given_up"
+LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    "Socket closed",
+)
+
+_watcher: Watcher | None = None
+
+
+def watch(rank: int, world: int) -> None:
+    """Starts watching, once in a process; ends by itself with the process or its process group."""
+    global _watcher
+    if _watcher is not None and not _watcher.closed.is_set():
+        return
+    store = dist.distributed_c10d._get_default_store()
+    own = store.clone() if hasattr(store, "clone") else store
+    _watcher = watcher = Watcher(rank, world, own)
+    watcher.thread.start()
+    atexit.register(watcher.close)
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        watcher.give_up("".join(traceback.format_exception_only(kind, error)).strip())
+
+    sys.excepthook = hook
+
+
+def explain_once(rank: int) -> None:
+    """Of an error that all ranks raise alike, rank 0 alone shows the trace; the others say a line."""
+    if rank == 0 or getattr(sys.excepthook, "explains_once", False):
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, ShardwrightError) and error.everywhere:
+            sys.stderr.write(f"shardwright: rank {rank} ends of what rank 0 explains: {error.code}\n")
+        else:
+            before(kind, error, trace)
+
+    hook.explains_once = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def finished() -> None:
+    """This rank will take part in nothing any more."""
+    if _watcher is not None:
+        _watcher.close()
+
+
+@contextmanager
+def inside(kind: str, *, new: bool = True) -> Iterator[None]:
+    """Around what all ranks do together: `kind` is what a user calls it, `new` counts it."""
+    watcher = _watcher
+    if watcher is None:
+        yield
+        return
+    watcher.enter(kind, new)
+    try:
+        yield
+    except BaseException as error:
+        watcher.fail(error)
+        raise
+    finally:
+        watcher.leave()
+
+
+def count_step() -> None:
+    if _watcher is not None:
+        _watcher.steps += 1
+
+
+def count_message() -> None:
+    if _watcher is not None:
+        _watcher.messages += 1
+
+
+def wait_for(work: Any) -> None:
+    """Waits, but not for ranks that will not come."""
+    while True:
+        try:
+            work.wait(timedelta(seconds=1))
+            return
+        except RuntimeError:
+            # A wait that took too long leaves the communication as it is.
+            if work.is_completed():
+                raise
+        if _watcher is not None and _watcher.fault is not None:
+            raise _watcher.fault
+
+
+class Watcher:
+    def __init__(self, rank: int, world: int, store: Any):
+        self.rank, self.world, self.store = rank, world, store
+        self.next = (rank + 1) % world
+        self.closed = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="shardwright watch", daemon=True)
+        self.calls = self.steps = self.messages = 0
+        # What the main thread raises as soon as it can.
+        self.fault: RuntimeFault | None = None
+        self._kinds: list[str] = []
+        self._failed = ""
+        self._failing = False
+        self._main = threading.main_thread().ident
+        self._seen: tuple[int, float] = (-1, time.monotonic())
+        self._mark: tuple[Any, float] = (None, time.monotonic())
+        self._found_at = 0.0
+        self._tell()
+        # The others count from here on: a rank that stops before its thread's first round has a heart.
+        self.store.add(_heart(rank), 1)
+
+    # What the main thread calls.
+
+    def enter(self, kind: str, new: bool) -> None:
+        if not self._kinds:
+            self._failing, self._failed = False, ""
+            self.calls += new
+        self._kinds.append(kind)
+        if self.fault is not None:
+            raise self.fault
+
+    def leave(self) -> None:
+        self._kinds.pop()
+
+    def fail(self, error: BaseException) -> None:
+        """An error that only this rank may have met is told to the others, and one that comes of
+        another rank's end says which."""
+        if self._failing:
+            return
+        self._failing = True
+        if error is self.fault or (isinstance(error, ShardwrightError) and error.everywhere):
+            return
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST):
+            cause = self._search()
+            if cause is not None:
+                raise cause from error
+        self._failed = "".join(traceback.format_exception_only(type(error), error)).strip()
+        self._try(self._tell)
+
+    def give_up(self, why: str) -> None:
+        self._failing = True
+        self._try(lambda: self._give_up(f"rank {self.rank}: {why}"))
+
+    def close(self) -> None:
+        if not self.closed.is_set():
+            self.closed.set()
+            self._try(lambda: self._tell(ended=True))
+        # A thread that comes back from C++ after the interpreter has gone would abort the process.
+        if threading.current_thread() is not self.thread:
+            self.thread.join(LAST)
+
+    # The thread.
+
+    def run(self) -> None:
+        while not self.closed.wait(INTERVAL):
+            if not dist.is_initialized():
+                self.close()
+                return
+            try:
+                self._beat()
+            except Exception:
+                # The store has gone, and with it the rank that held it: at its end, or Gloo tells.
+                return
+
+    def _beat(self) -> None:
+        self.store.add(_heart(self.rank), 1)
+        own = self._tell()
+        if self._failing:
+            return
+        if self.fault is None:
+            self._look(own)
+        elif time.monotonic() - self._found_at > GRACE:
+            self._end(str(self.fault))
+
+    def _look(self, own: State) -> None:
+        if self.store.check([GIVEN_UP]):
+            why = self.store.get(GIVEN_UP).decode()
+            if not own.kind:
+                self._end(why)
+            self._found(failure(why))
+        elif own.kind and own.still >= INTERVAL and (found := judge(self._states(), self.rank, PATIENCE)):
+            self._found(found)
+        elif not self._is_finished(self.next) and self._has_stopped():
+            why = f"rank {self.next}: no sign of life for {PATIENCE:.0f} seconds"
+            self._give_up(why)
+            self._end(why)
+
+    def _has_stopped(self) -> bool:
+        count, since = self._seen
+        now = self.store.add(_heart(self.next), 0)
+        if now != count:
+            self._seen = (now, time.monotonic())
+            return False
+        return time.monotonic() - since > PATIENCE
+
+    def _found(self, fault: RuntimeFault) -> None:
+        fault.everywhere = True
+        self._found_at = time.monotonic()
+        self.fault = fault
+
+    def _end(self, why: str) -> None:
+        if not self.closed.is_set() and not self._failing:
+            sys.stderr.write(f"shardwright: rank {self.rank} ends because of {why}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    # States.
+
+    def _tell(self, ended: bool = False) -> State:
+        place, waiting = place_of(sys._current_frames().get(self._main or 0))
+        kind = self._kinds[-1] if self._kinds else ""
+        mark, since = self._mark
+        if mark != (now := (self.calls, self.messages, kind, place)):
+            since = time.monotonic()
+            self._mark = (now, since)
+        state = State(
+            self.calls, self.steps, kind, waiting, time.monotonic() - since, place, self._failed, ended
+        )
+        self.store.set(_state(self.rank), json.dumps(asdict(state)))
+        return state
+
+    def _states(self) -> list[State]:
+        keys = [_state(rank) for rank in range(self.world)]
+        return [State(**json.loads(text)) for text in self.store.multi_get(keys)]
+
+    def _is_finished(self, rank: int) -> bool:
+        key = _state(rank)
+        return self.store.check([key]) and State(**json.loads(self.store.get(key))).ended
+
+    def _search(self) -> RuntimeFault | None:
+        """Why a connection was lost: the others may say so a moment later."""
+        end = time.monotonic() + SEARCH
+        try:
+            self._tell()
+            while time.monotonic() < end:
+                found = judge(self._states(), self.rank, PATIENCE)
+                if found is None and self.store.check([GIVEN_UP]):
+                    found = failure(self.store.get(GIVEN_UP).decode())
+                if found is not None:
+                    return found
+                time.sleep(0.1)
+        except Exception:
+            return None
+        return None
+
+    def _give_up(self, why: str) -> None:
+        if not self.store.check([GIVEN_UP]):
+            self.store.set(GIVEN_UP, why)
+
+    @staticmethod
+    def _try(action: Any) -> None:
+        try:
+            action()
+        except Exception:
+            return
+
+
+def _heart(rank: int) -> str:
+    return f"shardwright/heart/{rank}"
+
+
+def _state(rank: int) -> str:
+    return f"shardwright/state/{rank}"

@@ -1,0 +1,142 @@
+"""Local code under autograd, cut off from what made its arguments.
+
+After a call only two things are kept: the graph's edges at its results, and a slot for the gradient
+of each argument that needs one. Neither holds a tensor, so activations live only as long as
+autograd itself needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+
+from ...errors import RuntimeFault
+from ..programs.program import Needs
+
+
+class Slot:
+    """Where the gradient of an argument arrives."""
+
+    def __init__(self, x: Tensor):
+        self.like = (x.shape, x.dtype, x.device)
+        self.grad: Tensor | None = None
+
+    def take(self) -> Tensor:
+        """The gradient; zeros if none arose, since others may wait for it in a collective."""
+        grad, self.grad = self.grad, None
+        shape, dtype, device = self.like
+        return torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+
+
+@dataclass
+class Saved:
+    """What backward needs of a call."""
+
+    slots: list[Slot]
+    # One for each result that needs a gradient; `None` where autograd has no use for it.
+    edges: list[GradientEdge | None]
+    again: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+
+
+class _Enter(torch.autograd.Function):
+    """The start of a call's graph. The anchor only makes autograd come back here."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, box: list[Tensor], slot: Slot) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.slot = slot
+        return box[0].detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
+        ctx.slot.grad = grad
+        return None, None, None
+
+
+@torch.enable_grad()
+def call_saving(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+) -> tuple[Any, Saved]:
+    """The results, detached and marked where they need a gradient; and what backward needs.
+
+    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout: a call
+    that is computed again runs inside somebody's backward.
+    """
+    anchor = torch.zeros((), requires_grad=True)
+    entered = list(args)
+    slots = []
+    for at in _cut_places(args, leaves, needs):
+        slots.append(Slot(args[at]))
+        entered[at] = _Enter.apply(anchor, [args[at]], slots[-1])
+    results = function(*entered)
+    values = list(results) if isinstance(results, tuple) else [results]
+    saved = Saved(slots, [])
+    marked = _marked_places(values, leaves, needs)
+    for at in marked:
+        saved.edges.append(get_gradient_edge(values[at]) if _leads_back(values[at], leaves) else None)
+        values[at] = values[at].detach().requires_grad_()
+    # What needs no gradient must not hold the graph that made it.
+    for at, x in enumerate(values):
+        if isinstance(x, Tensor) and x.requires_grad and at not in marked:
+            values[at] = x.detach()
+    return (tuple(values) if isinstance(results, tuple) else values[0]), saved
+
+
+def call_forgetting(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+) -> tuple[Any, Saved]:
+    """The same, but keeps the arguments instead of what is inside."""
+    places = set(_cut_places(args, leaves, needs))
+    kept = tuple(x.detach().requires_grad_() if at in places else x for at, x in enumerate(args))
+    with saved_tensors_hooks(lambda _: None, _never):
+        marked, saved = call_saving(function, args, leaves, needs)
+    return marked, Saved(saved.slots, [], again=(function, kept))
+
+
+def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEdge], list[Tensor]]:
+    """Pairs the gradients that there are with the results they belong to."""
+    if len(grads) != len(saved.edges):
+        raise RuntimeFault(
+            "SW0708",
+            f"backward gives {len(grads)} gradients to a call, of whose results {len(saved.edges)} need one",
+            why="the program and PyTorch disagree about what is differentiable",
+            fix="report this as a bug, with the model",
+        )
+    pairs = zip(saved.edges, grads, strict=True)
+    both = [(edge, grad) for edge, grad in pairs if edge is not None and grad is not None]
+    return [edge for edge, _ in both], [grad for _, grad in both]
+
+
+def _cut_places(args: Sequence[Any], leaves: Container[int], needs: Needs | None) -> list[int]:
+    """The positions of the arguments that get a slot."""
+    tensors = [at for at, x in enumerate(args) if isinstance(x, Tensor) and id(x) not in leaves]
+    if needs is not None:
+        return [tensors[number] for number in needs.arguments]
+    return [at for at in tensors if args[at].requires_grad]
+
+
+def _marked_places(values: Sequence[Any], leaves: Container[int], needs: Needs | None) -> list[int]:
+    if needs is not None:
+        return needs.results
+    return [at for at, x in enumerate(values) if isinstance(x, Tensor) and _leads_back(x, leaves)]
+
+
+def _leads_back(x: Tensor, leaves: Container[int]) -> bool:
+    """Whether a gradient goes back from a result. A view that was made while gradients were off says that it
+    requires one, as what it views does, and leads nowhere."""
+    return x.requires_grad and (x.grad_fn is not None or id(x) in leaves)
+
+
+def _never(_: Any) -> Tensor:
+    raise AssertionError("nothing was saved here")

@@ -1,0 +1,142 @@
+"""A program as one node of the caller's autograd graph, and what its backward starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import RuntimeFault
+from ..communication.watch import inside
+from .run import Run
+
+# Of the seeds of a backward: the gradients of what was given, by position, and of parameters, by `id`.
+Through = Callable[[Sequence[Tensor]], tuple[Mapping[int, Tensor], dict[int, Tensor]]]
+
+
+def differentiable(
+    run: Run,
+    given: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    outputs: Sequence[Any],
+    through: Through,
+) -> list[Any]:
+    """The outputs as results of one node, also those whose gradient only other ranks need.
+
+    So `loss.backward()` starts the backward of every rank that has the loss. The node's gradients are
+    those of the tensors that were given, and of this rank's parameters: autograd itself accumulates them,
+    calls their hooks, or gives them to who asked by `torch.autograd.grad`.
+    """
+    found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
+    places, seeded = _places(run, outputs), _seeded(run)
+    wanting = [at for at, value in enumerate(given) if value.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+
+    def backward(grads: Sequence[Tensor]) -> list[Tensor | None]:
+        _refuse_second_order()
+        seeds = [grad for place, grad in zip(places, grads, strict=True) if place in seeded]
+        with inside("backward", new=False):
+            gradients, arrived = through(seeds)
+        return [
+            *(_as(gradients.get(at), given[at]) for at in wanting),
+            *(arrived.pop(id(parameter), None) for parameter in trained),
+        ]
+
+    if places:
+        anchor = torch.zeros((), requires_grad=True)
+        boxes = [[found[place]] for place in places]
+        values = _Outside.apply(anchor, backward, boxes, *(given[at] for at in wanting), *trained)
+        for place, value in zip(places, values, strict=True):
+            found[place] = value
+    return found
+
+
+def after_this_backward(action: Callable[[], None]) -> None:
+    """Once autograd has done all else; this is inside of a node."""
+    torch.autograd.Variable._execution_engine.queue_callback(action)
+
+
+def accumulate(parameters: Sequence[Tensor], arrived: Mapping[int, Tensor]) -> None:
+    """As the end of a backward: hooks of parameters are called."""
+    found = [parameter for parameter in parameters if id(parameter) in arrived]
+    if found:
+        torch.autograd.backward(found, [arrived[id(parameter)] for parameter in found])
+
+
+def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
+    """Brings the gradients of inputs to what made them."""
+    wanting = [at for at, value in enumerate(given) if value.requires_grad and at in gradients]
+    if wanting:
+        torch.autograd.backward(
+            [given[at] for at in wanting], [_as(gradients[at], given[at]) for at in wanting]
+        )
+
+
+def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
+    """The one output that `train_step` can start backward from."""
+    places = _places(run, outputs)
+    scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
+    if places and len(scalars) != 1:
+        raise RuntimeFault(
+            "SW0708",
+            f"train_step needs one scalar output to start from, the model has {len(scalars)}",
+            why="it cannot know how several would be weighted",
+            fix="call the model and `backward` instead, or return the loss alone",
+        )
+    return scalars[0] if scalars else None
+
+
+def seeds_of(run: Run, outputs: Sequence[Any], scale: float) -> list[Tensor]:
+    def seed(x: Tensor) -> Tensor:
+        return torch.full_like(x, scale) if x.dim() == 0 else torch.zeros_like(x)
+
+    return [seed(outputs[place].detach()) for place in _seeded(run)]
+
+
+class _Outside(torch.autograd.Function):
+    """The program as one node of the caller's graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        backward: Callable[[Sequence[Tensor]], list[Tensor | None]],
+        boxes: list[list[Tensor]],
+        *given: Tensor,
+    ) -> Any:
+        ctx.program_backward = backward
+        return tuple(box[0].detach() for box in boxes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return (None, None, None, *ctx.program_backward(grads))
+
+
+def _refuse_second_order() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeFault(
+            "SW0810",
+            "gradients of a parallelized model's gradients are asked for",
+            why="with `create_graph=True` they would be differentiable, and a program has one backward",
+            fix="compute such a penalty in a model that is not parallelized",
+        )
+
+
+def _as(gradient: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if gradient is None else gradient.to(like.device)
+
+
+def _seeded(run: Run) -> list[int]:
+    """The positions of the outputs for which this rank's backward takes a seed."""
+    return [at for at, output in enumerate(run.worker.role.outputs) if output is not None and output.grad]
+
+
+def _places(run: Run, outputs: Sequence[Any]) -> list[int]:
+    """The positions of this rank's outputs that need a gradient on any rank."""
+    roles = run.worker.program.roles
+    needed = {
+        at for role in roles for at, output in enumerate(role.outputs) if output is not None and output.grad
+    }
+    return [at for at in sorted(needed) if isinstance(outputs[at], Tensor)]

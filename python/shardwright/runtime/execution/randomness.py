@@ -1,0 +1,123 @@
+"""Random numbers that do not depend on which rank draws them, or how often.
+
+*Keyed*: a mask is drawn from a generator seeded by what it is for: seed, step, micro-batch,
+operator and region. Replicas agree, shards differ, recomputation repeats.
+
+*Single-device*: at the start of a forward the masks of all random operators are drawn whole, in the
+order of the graph, from PyTorch's default CPU generator, as the plain module would; each rank keeps
+its regions. All ranks must have seeded that generator alike. For comparisons, not for speed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import RuntimeFault
+from ..programs.program import Draw, Program
+from ..programs.regions import Region, cut, whole
+
+
+class Numbers(NamedTuple):
+    """What is drawn: a mask that keeps with a probability, or numbers of a distribution."""
+
+    kind: str
+    p: float
+    dtype: torch.dtype = torch.bool
+
+    def fill(self, shape: Sequence[int], device: torch.device, generator: torch.Generator) -> Tensor:
+        return self.into(torch.empty(list(shape), dtype=self.dtype, device=device), generator)
+
+    def into(self, empty: Tensor, generator: torch.Generator) -> Tensor:
+        if self.kind == "uniform":
+            return empty.uniform_(generator=generator)
+        if self.kind == "normal":
+            return empty.normal_(generator=generator)
+        return empty.bernoulli_(self.p, generator=generator)
+
+
+# (operator, slot, shape, numbers, device) -> what is drawn
+Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
+
+MODES = ("keyed", "single-device")
+
+
+def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region) -> int:
+    """A seed for a generator: the same on every machine and in every version of Python."""
+    numbers = [seed, step, micro_batch, operator, *(end for interval in region for end in interval)]
+    digest = blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
+    ) -> Tensor:
+        generator = torch.Generator(device)
+        generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
+        return numbers.fill(shape, device, generator)
+
+    return mask
+
+
+def single_device_masks(program: Program, rank: int, generator: torch.Generator) -> Masks:
+    regions = program.ranks[rank].random
+    kept: dict[tuple[int, int], Tensor] = {}
+    for draw in program.random:
+        full = _drawn(program, draw, generator)
+        for slot, region in enumerate(regions.get(draw.op, [])):
+            kept[draw.op, slot] = _part(program, draw, full, region)
+
+    def mask(
+        operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
+    ) -> Tensor:
+        found = kept.get((operator, slot))
+        if found is None or tuple(found.shape) != tuple(shape):
+            has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
+            raise RuntimeFault(
+                "SW0711",
+                f"the single device's random numbers are not known for operator {operator}",
+                why=f"the program's table has {has}, the operator draws {tuple(shape)}",
+                fix='use randomness="keyed"',
+            )
+        return found.to(device)
+
+    return mask
+
+
+def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
+    """The whole mask, or all numbers, drawn as PyTorch does into a tensor that lies as in the model."""
+    if draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
+        raise RuntimeFault(
+            "SW0711",
+            f"the single device's random numbers are not known for operator {draw.op}",
+            why="the program's table does not say what shape it draws",
+            fix='use randomness="keyed"',
+        )
+    info = program.tensors[draw.tensor]
+    shape = list(info.shape)
+    if draw.keys is not None:
+        shape[-1] = draw.keys
+    order = draw.order or list(range(len(shape)))
+    if draw.kind in ("uniform", "normal", "bernoulli"):
+        numbers = Numbers(draw.kind, draw.p, info.dtype)
+    else:
+        numbers = Numbers("keep", 1 - draw.p)
+    lies = torch.empty([shape[dim] for dim in order], dtype=numbers.dtype)
+    drawn = lies.permute([order.index(dim) for dim in range(len(shape))])
+    # A dropout of everything draws nothing, and reads no mask.
+    return drawn if numbers.kind == "keep" and draw.p == 1 else numbers.into(drawn, generator)
+
+
+def _part(program: Program, draw: Draw, full: Tensor, region: Region) -> Tensor:
+    factors = program.tensors[draw.tensor].factors
+    if draw.keys is not None:
+        before = sum(len(dim) for dim in factors[:-1])
+        factors = [*factors[:-1], [draw.keys]]
+        region = (*region[:before], *whole([[draw.keys]]))
+    return cut(full, factors, region).clone()

@@ -1,0 +1,296 @@
+"""One forward of a rank's program, and its backward: the `run` of emitted code.
+
+The methods are described in `docs/emitted-program.md`. Between calls, values are detached tensors
+whose `requires_grad` says whether a gradient is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import RuntimeFault
+from . import collectives
+from .buckets import Bucket, gradient_dtype, gradient_of
+from .calls import Saved, call_forgetting, call_saving, match
+from .exchange import Part, exchange
+from .kinds import require_kind
+from .randomness import Masks
+from .worker import Worker
+
+Sizes = Sequence[int] | None
+Factors = Sequence[Sequence[int]] | None
+Issued = tuple[str, int, int]
+
+_current: ContextVar[Run] = ContextVar("shardwright_run")
+
+
+def current_run() -> Run:
+    """The run whose `call` is executing, backward included."""
+    run = _current.get(None)
+    if run is None:
+        raise RuntimeFault("SW0711", "a random operator is called outside of a program")
+    return run
+
+
+class Run:
+    def __init__(
+        self, worker: Worker, masks: Masks, issued: list[Issued], *, saving: bool, step: object = None
+    ):
+        """Runs of one `step` follow each other without a change of parameters."""
+        self.worker, self.comm = worker, worker.comm
+        self.masks = masks
+        # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
+        self.issued = issued
+        self.leaves = worker.shards.leaves(step)
+        self._saving = saving
+        self._saved: dict[int, Saved] = {}
+        self._state = "new"
+        self._reducing = True
+        self._buckets: list[Bucket] = []
+        self._reductions = 0
+        self._of_shards: dict[int, Tensor] = {}
+
+    # What the module calls.
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """Outputs in the graph's order; `None` for those that do not leave."""
+        worker = self.worker
+        with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
+            outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
+        self._state = "forwarded"
+        return _listed(outputs, len(worker.role.outputs))
+
+    def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> dict[int, Tensor]:
+        """The gradients of inputs that have one, by the inputs' positions.
+
+        With `reduce` the gradients of parameters become whole and move to the shards, else they stay
+        local.
+        """
+        self._begin_backward()
+        self._reducing = reduce
+        worker = self.worker
+        if worker.scaling:
+            seeds = worker.scaling.scaled(seeds)
+        with torch.no_grad(), _no_autocast(self.comm.device):
+            found = worker.code.backward(  # type: ignore[misc]
+                self, self.leaves.tree, worker.constants, *seeds
+            )
+            if reduce:
+                self._settle()
+                if worker.scaling:
+                    self._unscale(worker.scaling.scale)
+                worker.shards.take_gradients(self.leaves)
+                for shard, grad in self._of_shards.items():
+                    worker.shards.add_gradient(shard, grad)
+        self._state = "done"
+        positions = [worker.program.tensors[number].position for number in worker.role.gradients]
+        return dict(zip(positions, _listed(found, len(positions)), strict=True))
+
+    # What emitted code calls.
+
+    def call(self, number: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+        with self._executing():
+            if not self._saving:
+                return function(*args)
+            keep = call_forgetting if recompute else call_saving
+            needs = self.worker.role.grads.get(number)
+            results, self._saved[number] = keep(function, args, self.leaves.index, needs)
+            return results
+
+    def grad(self, number: int, *grads: Tensor | None) -> Any:
+        saved = self._saved.pop(number)
+        with self._executing():
+            if saved.again is not None and any(grad is not None for grad in grads):
+                function, args = saved.again
+                needs = self.worker.role.grads.get(number)
+                _, saved = call_saving(function, args, self.leaves.index, needs)
+            if saved.again is None:
+                edges, given = match(saved, grads)
+                if edges:
+                    torch.autograd.backward(edges, given)
+        found = tuple(slot.take() for slot in saved.slots)
+        return found[0] if len(found) == 1 else found
+
+    def all_reduce(self, x: Tensor, group: int, op: str = "sum") -> Tensor:
+        ranks = self._in_group("all_reduce", group, x.nbytes)
+        with torch.no_grad():
+            y = collectives.all_reduce(self.comm, x, ranks, op)
+        return self._marked(y, x.requires_grad)
+
+    def all_gather(
+        self,
+        x: Tensor,
+        group: int,
+        dim: int,
+        sizes: Sizes = None,
+        factors: Factors = None,
+    ) -> Tensor:
+        ranks = self._in_group("all_gather", group, x.nbytes)
+        with torch.no_grad():
+            y = collectives.all_gather(self.comm, x, ranks, dim, sizes, factors)
+        return self._marked(y, x.requires_grad)
+
+    def reduce_scatter(
+        self,
+        x: Tensor,
+        group: int,
+        dim: int,
+        sizes: Sizes = None,
+        factors: Factors = None,
+    ) -> Tensor:
+        ranks = self._in_group("reduce_scatter", group, x.nbytes)
+        with torch.no_grad():
+            y = collectives.reduce_scatter(self.comm, x, ranks, dim, sizes, factors)
+        return self._marked(y, x.requires_grad)
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        group: int,
+        send: int,
+        receive: int,
+        send_sizes: Sizes = None,
+        receive_sizes: Sizes = None,
+        send_factors: Factors = None,
+        receive_factors: Factors = None,
+    ) -> Tensor:
+        ranks = self._in_group("all_to_all", group, x.nbytes)
+        with torch.no_grad():
+            y = collectives.all_to_all(
+                self.comm,
+                x,
+                ranks,
+                (send, send_sizes, send_factors),
+                (receive, receive_sizes, receive_factors),
+            )
+        return self._marked(y, x.requires_grad)
+
+    def exchange(self, number: int, *xs: Tensor) -> Any:
+        table = self.worker.program.exchanges[number]
+        targets = self._exchange("exchange", number, xs)
+        needed = any(x.requires_grad for x in xs) if xs else table.grad
+        marked = tuple(self._marked(target, needed) for target in targets)
+        return marked[0] if len(marked) == 1 else marked
+
+    def reduce_gradients(self, group: int, leaves: Sequence[Tensor]) -> None:
+        if not self._reducing:
+            return
+        ranks = self._in_group("reduce_gradients", group, sum(map(self._sent, leaves)))
+        self._reductions += 1
+        if any(bucket.has(leaf) for bucket in self._buckets for leaf in leaves):
+            self._settle()
+        dtypes = list(dict.fromkeys(map(gradient_dtype, leaves)))
+        for dtype in dtypes if len(ranks) > 1 else []:
+            own = [leaf for leaf in leaves if gradient_dtype(leaf) == dtype]
+            sent = self.worker.reduce
+            self._buckets.append(Bucket(self.comm, own, ranks, self._reductions, self.worker.kept, sent))
+
+    def exchange_gradients(self, number: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
+        if not self._reducing:
+            return
+        self._settle()
+        reduce = self.worker.reduce
+        grads = [gradient_of(leaf).to(reduce or gradient_dtype(leaf)) for leaf in leaves]
+        targets = self._exchange("exchange_gradients", number, grads, reduce)
+        for shard, target in zip(shards, targets, strict=True):
+            before = self._of_shards.get(shard)
+            # A target may be a view of a message; a shard's gradient is its own.
+            self._of_shards[shard] = target.clone() if before is None else before + target
+
+    def update(self, shard: int, x: Tensor) -> None:
+        worker = self.worker
+        if ("update", shard) not in worker.compared:
+            held = worker.shards.held[shard]
+            require_kind(x, held.tensor, held.region, held.tensor.dtype, worker.role.file)
+            worker.compared.add(("update", shard))
+        worker.shards.update(shard, x)
+
+    # Inside.
+
+    def _exchange(
+        self, kind: str, number: int, xs: Sequence[Tensor], dtype: torch.dtype | None = None
+    ) -> list[Tensor]:
+        part = self.worker.part(number)
+        self._compare(number, part, xs, dtype)
+        dtype = dtype or self.worker.exchange_dtype(number)
+        self.issued.append((kind, number, part.bytes_sent(self.comm.rank, dtype.itemsize)))
+        with torch.no_grad():
+            return exchange(self.comm, part, xs, dtype)
+
+    def _compare(self, number: int, part: Part, xs: Sequence[Tensor], dtype: torch.dtype | None) -> None:
+        """Before the first message of an exchange: all ranks must give what the others expect."""
+        worker = self.worker
+        if ("exchange", number) in worker.compared:
+            return
+        tensor = worker.program.tensors[worker.program.exchanges[number].tensor]
+        for x, region in zip(xs, part.sources, strict=True):
+            require_kind(x, tensor, region, dtype or worker.exchange_dtype(number), worker.role.file)
+        worker.compared.add(("exchange", number))
+
+    def _sent(self, leaf: Tensor) -> int:
+        """The bytes of its gradient in a message."""
+        dtype = self.worker.reduce or gradient_dtype(leaf)
+        return leaf.numel() * dtype.itemsize
+
+    def _in_group(self, kind: str, group: int, size: int) -> tuple[int, ...]:
+        self.issued.append((kind, group, size))
+        return self.worker.program.group_of(group, self.comm.rank)
+
+    def _marked(self, y: Tensor, needs_grad: bool) -> Tensor:
+        differentiable = y.is_floating_point() or y.is_complex()
+        return y.detach().requires_grad_(needs_grad and differentiable and torch.is_grad_enabled())
+
+    def _unscale(self, scale: float) -> None:
+        for grad in (*(leaf.grad for leaf in self.leaves.tensors), *self._of_shards.values()):
+            if grad is not None:
+                grad.mul_(1 / scale)
+
+    def _settle(self) -> None:
+        for bucket in self._buckets:
+            bucket.wait()
+        self._buckets = []
+
+    def _begin_backward(self) -> None:
+        if self.worker.code.backward is None or not self._saving:
+            raise RuntimeFault(
+                "SW0709",
+                "this forward has no backward",
+                why="it was run without gradients, and kept nothing for a backward",
+                fix="run the forward outside of torch.no_grad()",
+            )
+        if self._state != "forwarded":
+            raise RuntimeFault(
+                "SW0709",
+                "backward through the same forward a second time",
+                why="what it kept has been freed",
+                fix="run the forward again",
+            )
+        self._state = "in backward"
+
+    @contextmanager
+    def _executing(self) -> Iterator[None]:
+        token = _current.set(self)
+        creates = self.worker.code.creates_tensors and self.comm.device.type != "cpu"
+        try:
+            with self.comm.device if creates else nullcontext():
+                yield
+        finally:
+            _current.reset(token)
+
+
+def _no_autocast(device: torch.device) -> Any:
+    """What autocast casts around a call is in the program."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
+def _listed(outputs: Any, count: int) -> list[Any]:
+    if isinstance(outputs, tuple):
+        return list(outputs)
+    return [outputs] if count else []

@@ -1,0 +1,263 @@
+"""The programs of one model: one for each mode, structure and shape of a call, over the same shards.
+
+The first is there from the start, and its shards are the model's. Another is made when a call needs
+it, by all ranks together. Where it reads a tensor in the same parts, it shares the memory; what it
+reads in other parts is *borrowed*: brought from the model's shards before a forward, and its
+gradients and new values brought back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import RuntimeFault, ShardwrightError
+from ...precision import Precision
+from ..likeness.likeness import Likeness
+from ..programs.parts import asks_for_more
+from ..programs.program import Program, kept_in
+from ..shards.borrowing import Borrowed
+from ..shards.held import elsewhere
+from .inputs import Call, fits, refuse_other_dtypes
+from .pieces import refuse_misfits
+from .worker import Worker
+
+# From here on a user should hear that every shape costs a compilation.
+MANY = 8
+
+
+class Captured(Protocol):
+    """How the model is called: between its arguments and results, and lists of tensors."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """What gradients are reduced in, and whether the loss is scaled."""
+
+    @property
+    def kept(self) -> Mapping[str, torch.dtype]:
+        """Dtypes of parameters, by name, that are not those of the program."""
+
+    @property
+    def device(self) -> str | None:
+        """The type of the devices that the program is for, if it is not for all."""
+
+    @property
+    def structure(self) -> Hashable:
+        """All that the program depends on besides mode, shapes and dtypes."""
+
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of another call, and its tensors."""
+
+    def tensor_names(self, structure: Hashable) -> list[str]:
+        """What a person calls the tensors of a structure, where that is known."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]: ...
+
+    def unflatten(self, outputs: Sequence[Tensor | None]) -> Any: ...
+
+    def output_names(self) -> list[str]:
+        """Of all results, by their positions; empty where they have none."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compilation gives."""
+
+    program: Program
+    captured: Captured
+    constants: Mapping[str, Tensor]
+
+
+# Of each module of the skeleton, the model itself first; of a model without one a single word.
+Mode = bool | tuple[bool, ...]
+# Compiles for a call in the mode of the skeleton's modules, perhaps only for the loss; all ranks ask
+# together.
+Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Made]
+
+
+@dataclass
+class Variant:
+    worker: Worker
+    captured: Captured
+    borrowed: Borrowed | None = None
+
+    def before(self) -> None:
+        if self.borrowed:
+            self.borrowed.refresh()
+
+    def after(self, *, gradients: bool) -> None:
+        if self.borrowed:
+            self.borrowed.give_back(gradients=gradients)
+
+
+class Variants:
+    """`skeleton` is the model without values; it knows the mode of each of its modules.
+
+    Without a way to compile there is only the first program, for one mode.
+    """
+
+    def __init__(
+        self,
+        first: Variant,
+        training: bool,
+        skeleton: nn.Module | None = None,
+        compile: Compile | None = None,
+        likeness: Likeness | None = None,
+    ):
+        self.first = first
+        self.likeness = Likeness(skeleton, fixed=compile is None) if likeness is None else likeness
+        self._compile = compile
+        self._more = asks_for_more(first.worker.program)
+        self._mode = self._first_mode = self._modes(training)
+        self.first_training = training
+        self._known: dict[tuple[Mode, tuple[str, ...], Hashable, bool], list[Variant]] = {}
+        self.forget()
+
+    @property
+    def skeleton(self) -> nn.Module | None:
+        return self.likeness.skeleton
+
+    def copied(self, first: Variant) -> Variants:
+        """The same for other shards. What was compiled besides is found in the cache."""
+        likeness = self.likeness.copied()
+        found = Variants(first, self.first_training, compile=self._compile, likeness=likeness)
+        found._mode, found._first_mode = self._mode, self._first_mode
+        found.forget()
+        return found
+
+    def train(self, mode: bool, path: str = "", alone: bool = False) -> None:
+        """The mode of a module and, unless it is meant alone, of all below it."""
+        if self.skeleton is not None:
+            module = self.skeleton.get_submodule(path)
+            if alone:
+                module.training = mode
+            else:
+                module.train(mode)
+        if self.skeleton is not None or not path:
+            self._mode = self._modes(mode)
+
+    def settings(self) -> tuple[str, ...]:
+        """What a loop has changed of the model since: attributes, and parameters that are trained now."""
+        return *self.likeness.key, *(f"{name} is trained" for name in self._thawed())
+
+    def modes(self) -> tuple[str, ...]:
+        """The modules that are in another mode than the model."""
+        if self.skeleton is None:
+            return ()
+        found = self.skeleton.named_modules()
+        return tuple(path for path, module in found if module.training != self.skeleton.training)
+
+    def select(self, call: Call, *, only_loss: bool = False) -> Variant:
+        """The program for a call; a step of training needs `only_loss`. All ranks come here with the
+        same call, and meet the same errors."""
+        try:
+            return self._selected(call, only_loss and self._more)
+        except ShardwrightError as error:
+            error.everywhere = True
+            raise
+
+    def workers(self) -> list[Worker]:
+        return [self.first.worker, *(variant.worker for known in self._known.values() for variant in known)]
+
+    def forget(self) -> None:
+        """Drops all but the first program: the model's shards have got other memory."""
+        self._known = {(self._first_mode, (), self.first.captured.structure, False): [self.first]}
+
+    def programs(self) -> list[str]:
+        """What each program is for: mode, and the inputs with their whole shapes."""
+        return [
+            _described(one.worker.program, mode[0] if isinstance(mode, tuple) else mode, settings)
+            for (mode, settings, _, _), variants in self._known.items()
+            for one in variants
+        ]
+
+    def _selected(self, call: Call, only_loss: bool) -> Variant:
+        if self._compile is None or self.skeleton is None:
+            return self._only(call)
+        settings = self.settings()
+        known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
+        found = next((variant for variant in known if fits(variant.worker, call)), None)
+        if found is None:
+            if call.structure == self.first.captured.structure:
+                refuse_other_dtypes(self.first.worker, call.tensors)
+            self._thaw()
+            found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
+            known.append(found)
+            self._warn_of_many(settings)
+        refuse_misfits(found.worker.program, call)
+        return found
+
+    def _only(self, call: Call) -> Variant:
+        if self._mode != self._first_mode:
+            names = ("evaluation", "training")
+            raise RuntimeFault(
+                "SW0728",
+                f"the program is for {names[self.first_training]},"
+                f" the model is in {names[not self.first_training]} mode",
+                why="dropout and batch norm do something else in the other mode",
+                fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
+            )
+        if self._thawed():
+            raise _frozen(self._thawed()[0], "the program was given without a way to make another one")
+        self.first.captured.flatten(call.args, call.kwargs)
+        return self.first
+
+    def _made(self, made: Made) -> Variant:
+        first = self.first.worker
+        program = kept_in(made.program, made.captured.kept)
+        borrowed = Borrowed(program, first.shards, first.comm, made.constants)
+        worker = first.sharing(program, borrowed.shards)
+        return Variant(worker, made.captured, borrowed if borrowed.tensors else None)
+
+    def _thawed(self) -> list[str]:
+        """The parameters that the first program does not train, and that require gradients now."""
+        held = self.first.worker.shards.held
+        found = (s for s in held if s.tensor.kind == "param" and not s.tensor.trainable)
+        return list(dict.fromkeys(s.tensor.names[0] for s in found if s.data.requires_grad))
+
+    def _thaw(self) -> None:
+        """The model as it is compiled trains what is trained now."""
+        assert self.skeleton is not None
+        program, thawed = self.first.worker.program, self._thawed()
+        frozen = [t for t in program.parameters() if t.frozen]
+        for tensor in elsewhere(program, frozen):
+            if tensor.names[0] in thawed:
+                raise _frozen(tensor.names[0], "some ranks do not hold it, and cannot know")
+        for tensor in frozen:
+            self.skeleton.get_parameter(tensor.names[0]).requires_grad_(tensor.names[0] in thawed)
+
+    def _warn_of_many(self, settings: tuple[str, ...]) -> None:
+        count = sum(map(len, self._known.values()))
+        if count == MANY and self.first.worker.comm.rank == 0:
+            each = "each new shape of an input is another; `sw.pad_to` fills up to a few lengths"
+            if settings:
+                each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
+            told = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
+            warnings.warn(told, stacklevel=4)
+
+    def _modes(self, mode: bool) -> Mode:
+        if self.skeleton is None:
+            return mode
+        return tuple(module.training for module in self.skeleton.modules())
+
+
+def _frozen(name: str, why: str) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0804",
+        f"{name!r} was frozen when the model was parallelized, and cannot be trained now",
+        why=why,
+        fix="let it require a gradient before `parallelize`, and freeze it afterwards:"
+        " `requires_grad_(False)` on the parallel model's parameter",
+    )
+
+
+def _described(program: Program, training: bool, settings: tuple[str, ...]) -> str:
+    inputs = [tensor for tensor in program.tensors.values() if tensor.kind == "input"]
+    shown = [f"{one.names[0]} {str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in inputs]
+    mode = ", ".join(["training" if training else "evaluation", *settings])
+    return f"{mode}: {', '.join(shown)}"

@@ -1,0 +1,103 @@
+"""What one rank needs to run its program, over all steps."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from ...errors import RuntimeFault
+from ..communication.comm import Comm
+from ..programs.program import Program
+from ..shards.shards import Shards
+from .buckets import Kept
+from .exchange import Part, part_of
+from .randomness import MODES, Masks, keyed_masks, single_device_masks
+from .scaling import LossScaling
+
+
+def refuse_another_world(program: Program, comm: Comm) -> None:
+    """Comes before anything that looks for this rank's part of the program."""
+    if program.world != comm.world:
+        raise RuntimeFault(
+            "SW0705",
+            f"the program is for {program.world} ranks, and there are {comm.world}",
+            why="each rank runs one device's part",
+            fix="start as many ranks as the program is for, or compile it again",
+        )
+
+
+class Worker:
+    def __init__(
+        self,
+        program: Program,
+        comm: Comm,
+        shards: Shards,
+        *,
+        seed: int = 0,
+        randomness: str = "keyed",
+        generator: torch.Generator | None = None,
+        reduce: torch.dtype | None = None,
+        scaling: LossScaling | None = None,
+    ):
+        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own."""
+        if randomness not in MODES:
+            raise RuntimeFault(
+                "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
+            )
+        if scaling and any(role.gradients for role in program.roles):
+            raise RuntimeFault(
+                "SW0768",
+                "an input requires a gradient, and float16 scales the loss",
+                why="outside of the program gradients are not scaled, and small ones would be lost",
+                fix='take precision="bf16", or detach the input',
+            )
+        self.program, self.comm, self.shards = program, comm, shards
+        self.seed, self.randomness = seed, randomness
+        self.reduce, self.scaling = reduce, scaling
+        self.generator = generator or torch.default_generator
+        self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
+        self.code = program.code(comm.rank)
+        self.constants = program.constants(comm.rank)
+        # Buffers of gradients, kept from step to step.
+        self.kept: Kept = {}
+        # Exchanges and updates whose tensors were compared with the graph.
+        self.compared: set[tuple[str, int]] = set()
+        self._parts: dict[int, Part] = {}
+        comm.prepare(program.groups)
+
+    def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
+        """A worker for the same program over other shards; without a word to other ranks."""
+        found = copy.copy(self)
+        found.shards, found.scaling = shards, scaling
+        found.kept, found._parts = {}, {}
+        return found
+
+    def sharing(self, program: Program, shards: Shards) -> Worker:
+        """A worker for another program of the same model."""
+        return Worker(
+            program,
+            self.comm,
+            shards,
+            seed=self.seed,
+            randomness=self.randomness,
+            generator=self.generator,
+            reduce=self.reduce,
+            scaling=self.scaling,
+        )
+
+    def masks(self, step: int, micro_batch: int) -> Masks:
+        if self.randomness == "single-device":
+            return single_device_masks(self.program, self.comm.rank, self.generator)
+        return keyed_masks(self.table.random, self.seed, step, micro_batch)
+
+    def part(self, number: int) -> Part:
+        if number not in self._parts:
+            table = self.program.exchanges[number]
+            self._parts[number] = part_of(table, self.program.tensors[table.tensor], self.comm.rank)
+        return self._parts[number]
+
+    def exchange_dtype(self, number: int) -> torch.dtype:
+        """Of the values that a rank without any receives."""
+        tensor = self.program.tensors[self.program.exchanges[number].tensor]
+        return tensor.read_as or tensor.dtype

@@ -1,0 +1,73 @@
+"""PyTorch's own optimizers over the shards of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from torch.optim import Optimizer
+
+from ...errors import RuntimeFault
+from ..guards.overflow_guard import belongs_to
+from ..module import ParallelModule
+from ..shards.own_state import keep_state_here
+from .groups import resolve
+from .rules import Rules
+from .step_guard import trust
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+
+
+def optimizer(
+    model: ParallelModule,
+    cls: Callable[..., AnyOptimizer],
+    params: Iterable[Any] | None = None,
+    *,
+    elementwise: bool = False,
+    **options: Any,
+) -> AnyOptimizer:
+    """`cls` over this rank's shards; all ranks must call this.
+
+    `params` are parameters, or groups of them as `cls` takes them. A parameter is one of
+    `model.parameters()`, a name of the single-device model, or a glob of names. What groups of names
+    leave out is in a last group with the default options. `elementwise` says of a class of your own
+    that it treats each element of a tensor by itself; without it that is tried out.
+    """
+    _refuse_other_things(model, cls)
+    rules = Rules(model.program, model.comm.device, cls, options, elementwise)
+    groups = resolve(model, params)
+    rules.check(groups)
+    made = cls([group.as_torch() for group in groups], **options)
+    plain = made.add_param_group
+
+    def add_param_group(param_group: Mapping[str, Any]) -> None:
+        added = resolve(model, [param_group], rest=False)
+        rules.check(added)
+        plain(added[0].as_torch())
+        trust(made)
+
+    made.add_param_group = add_param_group  # type: ignore[method-assign]
+    keep_state_here(model, made)
+    belongs_to(made, model.comm)
+    trust(made)
+    return made
+
+
+def _refuse_other_things(model: Any, cls: Any) -> None:
+    """The first two arguments, in another order or already used."""
+    if not isinstance(model, ParallelModule):
+        raise RuntimeFault(
+            "SW0831",
+            f"`sw.optimizer` is given a {type(model).__name__} for its model",
+            why="it goes over the shards of a model that `sw.parallelize` has returned",
+            fix="parallelize first: `model = sw.parallelize(model, example)`; for a module that holds a"
+            " parallelized one, call this for the inner model",
+        )
+    if isinstance(cls, Optimizer) or not callable(cls):
+        made = isinstance(cls, Optimizer)
+        raise RuntimeFault(
+            "SW0831",
+            f"`sw.optimizer` is given {'one that is made already' if made else repr(cls)} for its class",
+            why="it makes the optimizer itself, over this rank's shards: it takes the class and its options",
+            fix=f"write `sw.optimizer(model, torch.optim.{type(cls).__name__ if made else 'AdamW'}, lr=...)`",
+        )

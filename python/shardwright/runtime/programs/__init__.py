@@ -1,0 +1,1 @@
+"""Compiled programs as their files tell them: tables, regions, code."""

@@ -1,0 +1,415 @@
+"""A compiled program, read from its files: `program.json` and one Python file for each role."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import linecache
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..._core import verify
+from ...errors import RuntimeFault
+from .freeing import free_early
+from .regions import Region, shape_of
+
+FORMAT = 2
+GRAPH = "graph.txt"
+
+# Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
+_compiling = threading.Lock()
+
+DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
+    "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128,
+}  # fmt: skip
+
+# Emitted code has no device arguments; code that creates tensors needs the rank's device around it.
+CREATES = re.compile(
+    r"\b(arange|zeros|ones|full|empty|eye|linspace|logspace|scalar_tensor|tensor|tril_indices|triu_indices)\b[.(]"
+)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of the single-device model."""
+
+    id: int
+    kind: str
+    names: list[str]
+    dtype: torch.dtype
+    factors: list[list[int]]
+    frozen: bool = False
+    persistent: bool = True
+    position: int = -1
+    # Of an input: whether the caller gets its gradient, if there is one.
+    grad: bool = False
+    # What a forward reads of a parameter, where it is kept in another dtype.
+    read_as: torch.dtype | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of(self.factors)
+
+    @property
+    def trainable(self) -> bool:
+        return self.steppable and not self.frozen
+
+    @property
+    def steppable(self) -> bool:
+        """Whether an optimizer may have it, and leave it alone as long as it is frozen."""
+        return self.kind == "param" and (self.dtype.is_floating_point or self.dtype.is_complex)
+
+    @property
+    def held(self) -> bool:
+        """Whether it has a value between steps, that the program may change."""
+        return self.kind in ("param", "buffer")
+
+    @property
+    def saved(self) -> bool:
+        """Whether it belongs to the model's state dict."""
+        return self.kind == "param" or (self.kind == "buffer" and self.persistent)
+
+
+@dataclass(frozen=True)
+class Output:
+    tensor: int
+    grad: bool
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which arguments and results of a call need a gradient.
+
+    Arguments are counted over the tensors among them that are not leaves.
+    """
+
+    arguments: list[int]
+    results: list[int]
+
+
+@dataclass(frozen=True)
+class Role:
+    """Ranks that run the same code."""
+
+    file: str
+    ranks: list[int]
+    holes: list[str]
+    inputs: list[int]
+    leaves: list[tuple[int, int]]
+    outputs: list[Output | None]
+    # The inputs whose gradients `backward` returns.
+    gradients: list[int]
+    # By the call's number; a call that is not here needs what autograd says.
+    grads: dict[int, Needs]
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """What one rank has of its own."""
+
+    constants: list[int]
+    shards: list[tuple[int, Region]]
+    leaves: list[tuple[int, Region]]
+    inputs: list[Region]
+    outputs: list[Region | None]
+    random: dict[int, list[Region]]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    tensor: int
+    op: str
+    sources: list[tuple[int, Region]]
+    targets: list[tuple[int, Region]]
+    pieces: list[tuple[int, int, Region]]
+    grad: bool
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random operator of the whole graph, for the masks of the single device."""
+
+    op: int
+    tensor: int
+    p: float
+    kind: str | None = None
+    keys: int | None = None
+    order: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Code:
+    """The functions of a role."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    creates_tensors: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    model: str
+    plan: str
+    digest: str
+    world: int
+    # What each rank is given of the inputs, "global" or "local", and gets the gradient of.
+    given: str
+    groups: list[list[list[int]]]
+    tensors: dict[int, TensorInfo]
+    roles: list[Role]
+    ranks: list[RankTable]
+    exchanges: list[Exchange]
+    random: list[Draw]
+    files: Mapping[str, str]
+    folder: Path | None = None
+    _codes: dict[str, Code] = field(default_factory=dict)
+
+    def role(self, rank: int) -> Role:
+        return next(role for role in self.roles if rank in role.ranks)
+
+    def constants(self, rank: int) -> SimpleNamespace:
+        values = self.ranks[rank].constants
+        return SimpleNamespace(**dict(zip(self.role(rank).holes, values, strict=True)))
+
+    def code(self, rank: int) -> Code:
+        file = self.role(rank).file
+        with _compiling:
+            if file not in self._codes:
+                self._codes[file] = _compile(self, file)
+        return self._codes[file]
+
+    def group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
+        for ranks in self.groups[grouping]:
+            if rank in ranks:
+                return tuple(ranks)
+        raise RuntimeFault(
+            "SW0701", f"rank {rank} has no group in grouping {grouping}", place=self.role(rank).file
+        )
+
+    def parameters(self) -> list[TensorInfo]:
+        return [tensor for tensor in self.tensors.values() if tensor.kind == "param"]
+
+    def saved_tensors(self) -> list[TensorInfo]:
+        return [tensor for tensor in self.tensors.values() if tensor.saved]
+
+
+def kept_in(program: Program, kept: Mapping[str, torch.dtype]) -> Program:
+    """The program, over parameters that are kept in other dtypes, by name, than forwards read."""
+
+    def keep(tensor: TensorInfo) -> TensorInfo:
+        dtype = next((kept[name] for name in tensor.names if name in kept), tensor.dtype)
+        return tensor if tensor.kind != "param" else replace(tensor, dtype=dtype, read_as=tensor.dtype)
+
+    if not kept:
+        return program
+    return replace(program, tensors={number: keep(tensor) for number, tensor in program.tensors.items()})
+
+
+def load_program(
+    files: Mapping[str, str] | str | Path,
+    *,
+    world: int | None = None,
+    digest: str | None = None,
+    version: str | None = None,
+) -> Program:
+    """Reads a program from `{file name: text}` or a folder; refuses what does not fit.
+
+    Files may have been edited since they were proved. With their `graph.txt` they are proved again.
+    """
+    folder = None if isinstance(files, Mapping) else Path(files)
+    texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
+    tables = _parse(texts, folder)
+    _require(
+        tables,
+        "format",
+        FORMAT,
+        "SW0702",
+        "compile the model again with this version of shardwright",
+    )
+    _require(tables, "shardwright", version or _own_version(), "SW0703", "compile the model again")
+    _require(tables, "digest", digest, "SW0704", "the model has changed since: compile it again")
+    _require(
+        tables,
+        "world",
+        world,
+        "SW0705",
+        "start as many ranks as the program is for, or compile it again",
+    )
+    try:
+        program = _program(tables, texts, folder)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
+    if GRAPH in texts:
+        verify(texts[GRAPH], {name: text for name, text in texts.items() if name != GRAPH})
+    return program
+
+
+def _unreadable(why: str, folder: Path | None) -> RuntimeFault:
+    place = str(folder) if folder else None
+    return RuntimeFault(
+        "SW0701", "program.json cannot be read", place=place, why=why, fix="compile the model again"
+    )
+
+
+def _read_folder(folder: Path) -> dict[str, str]:
+    """`program.json` and what a program may consist of besides."""
+    paths = [*sorted(folder.glob("*.py")), folder / "program.json", folder / GRAPH]
+    try:
+        return {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuntimeFault(
+            "SW0701",
+            "a file of the program cannot be read",
+            place=str(folder),
+            why=str(error),
+            fix="compile the model again",
+        ) from error
+
+
+def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
+    place = str(folder) if folder else None
+    if "program.json" not in texts:
+        found = ", ".join(texts) or "nothing"
+        raise RuntimeFault(
+            "SW0701",
+            "there is no program.json",
+            place=place,
+            why=f"found {found}",
+            fix="give the folder that a program was written to, with all its files",
+        )
+    try:
+        tables = json.loads(texts["program.json"])
+        missing = [role["file"] for role in tables["roles"] if role["file"] not in texts]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
+    if missing:
+        raise RuntimeFault(
+            "SW0701",
+            f"files of the program are missing: {', '.join(missing)}",
+            place=place,
+            why="program.json names the file of every role",
+            fix="keep the files of one program together, or compile the model again",
+        )
+    return dict(tables)
+
+
+def _require(tables: dict[str, Any], key: str, expected: Any, code: str, fix: str) -> None:
+    if expected is not None and tables.get(key) != expected:
+        raise RuntimeFault(
+            code,
+            f"the program's {key} is {tables.get(key)!r}, needed is {expected!r}",
+            place="program.json",
+            fix=fix,
+        )
+
+
+def _own_version() -> str | None:
+    import shardwright
+
+    try:
+        return getattr(shardwright, "__version__", None) or importlib.metadata.version("shardwright")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | None) -> Program:
+    regions: list[Region] = [tuple((lo, hi) for lo, hi in region) for region in tables["regions"]]
+    tensors = [_tensor(entry) for entry in tables["tensors"]]
+    return Program(
+        model=tables.get("model", ""),
+        plan=tables.get("plan", ""),
+        digest=tables["digest"],
+        world=tables["world"],
+        given=tables.get("inputs", "global"),
+        groups=tables["groups"],
+        tensors={tensor.id: tensor for tensor in tensors},
+        roles=[_role(entry) for entry in tables["roles"]],
+        ranks=[_rank(entry, regions) for entry in tables["ranks"]],
+        exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
+        random=[Draw(**entry) for entry in tables.get("random", [])],
+        files=texts,
+        folder=folder,
+    )
+
+
+def _tensor(entry: dict[str, Any]) -> TensorInfo:
+    return TensorInfo(**{**entry, "dtype": DTYPES[entry["dtype"]]})
+
+
+def _role(entry: dict[str, Any]) -> Role:
+    return Role(
+        file=entry["file"],
+        ranks=entry["ranks"],
+        holes=entry["holes"],
+        inputs=entry["inputs"],
+        leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
+        outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
+        gradients=entry.get("gradients", []),
+        grads={
+            int(number): Needs(needs["arguments"], needs["results"])
+            for number, needs in entry.get("grads", {}).items()
+        },
+    )
+
+
+def _rank(entry: dict[str, Any], regions: list[Region]) -> RankTable:
+    return RankTable(
+        constants=entry["constants"],
+        shards=[(tensor, regions[region]) for tensor, region in entry["shards"]],
+        leaves=[(shard, regions[region]) for shard, region in entry["leaves"]],
+        inputs=[regions[region] for region in entry["inputs"]],
+        outputs=[None if region is None else regions[region] for region in entry.get("outputs", [])],
+        random={int(op): [regions[slot] for slot in slots] for op, slots in entry.get("random", {}).items()},
+    )
+
+
+def _exchange(entry: dict[str, Any], regions: list[Region]) -> Exchange:
+    return Exchange(
+        tensor=entry["tensor"],
+        op=entry["op"],
+        sources=[(rank, regions[region]) for rank, region in entry["sources"]],
+        targets=[(rank, regions[region]) for rank, region in entry["targets"]],
+        pieces=[(source, target, regions[region]) for source, target, region in entry["pieces"]],
+        grad=entry.get("grad", True),
+    )
+
+
+def _compile(program: Program, file: str) -> Code:
+    text = program.files[file]
+    if program.folder:
+        name = str(program.folder.resolve() / file)
+    else:
+        name = f"<shardwright {program.model} {program.digest[:12]}>/{file}"
+        # No modification time: linecache keeps the entry.
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"__name__": f"shardwright_program.{Path(file).stem}", "__file__": name}
+    try:
+        tree = ast.parse(text, name)
+    except (SyntaxError, ValueError) as error:
+        raise RuntimeFault(
+            "SW0701",
+            "the program is not Python",
+            place=f"{file}:{getattr(error, 'lineno', None) or 1}",
+            why=str(getattr(error, "msg", error)),
+            fix="undo the edit, or compile the model again",
+        ) from error
+    exec(compile(free_early(tree), name, "exec"), names)
+    if "forward" not in names:
+        raise RuntimeFault(
+            "SW0701",
+            "the program has no function `forward`",
+            place=file,
+            why="a rank's forward is the function of this name",
+            fix="undo the edit, or compile the model again",
+        )
+    return Code(names["forward"], names.get("backward"), CREATES.search(text) is not None)

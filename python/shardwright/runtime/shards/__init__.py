@@ -1,0 +1,1 @@
+"""What a rank holds of the model, and what the model's state dict is of that."""

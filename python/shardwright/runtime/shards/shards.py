@@ -1,0 +1,283 @@
+"""What a rank holds of parameters, buffers and constants, and how emitted code reads it.
+
+A *shard* is held between steps; a rank never holds more of a tensor. A *leaf* is what the code
+reads: all or part of a shard, detached, with its own gradient. Leaves share the shard's memory
+wherever the part is a view; other leaves are copied afresh for each forward. Where the code reads
+another dtype than is kept, a leaf is a cast, and its gradient has the dtype that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import RuntimeFault
+from ..guards.part_gradients import plain
+from ..programs.program import Program, TensorInfo
+from ..programs.regions import Region, cut, local_factors, meet, numel, whole, window, within
+
+Source = Callable[[str], Tensor]
+Wanted = Sequence[tuple[TensorInfo, Region]]
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that need not make whole tensors."""
+
+    def parts(self, wanted: Wanted, device: torch.device) -> list[Tensor]:
+        """The wanted parts, in their order and in memory of their own."""
+
+
+AnySource = Source | Mapping[str, Tensor] | Parts
+
+
+class Node:
+    """A module's place in the tree of leaves: `p.h[0].weight`, `p["odd name"]`."""
+
+    def __getitem__(self, key: int | str) -> Any:
+        return getattr(self, str(key))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"this rank has no leaf or module {name!r} here")
+
+
+@dataclass
+class Shard:
+    """`data` is an `nn.Parameter` for a parameter, else a plain tensor."""
+
+    tensor: TensorInfo
+    region: Region
+    data: Tensor
+
+    @property
+    def factors(self) -> list[list[int]]:
+        return local_factors(self.region, self.tensor.factors)
+
+
+@dataclass
+class Leaves:
+    """The leaves of one forward: a new object whenever any of them had to be made again."""
+
+    tree: Node
+    tensors: list[Tensor]
+    pointers: list[int]
+
+    def __post_init__(self) -> None:
+        self.index = {id(leaf): at for at, leaf in enumerate(self.tensors)}
+
+
+class Arriving:
+    """Gradients of a backward that autograd accumulates itself; all programs of a model share one."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, Tensor] = {}
+        self.of: set[int] = set()
+
+    def takes(self, parameter: Tensor) -> bool:
+        return id(parameter) in self.of
+
+
+class Shards:
+    """All shards of one rank, in the order of its table."""
+
+    def __init__(self, program: Program, rank: int, make: Callable[[TensorInfo, Region], Tensor]):
+        """`make` gives a shard's data."""
+        self.program, self.rank = program, rank
+        self.role, self.table = program.role(rank), program.ranks[rank]
+        wanted = [(program.tensors[number], region) for number, region in self.table.shards]
+        self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
+        self._leaves: Leaves | None = None
+        self._step: object = None
+        self.arriving = Arriving()
+        self._owners: dict[int, list[tuple[int, int, Region]]] = {}
+
+    @staticmethod
+    def loaded(program: Program, rank: int, source: AnySource, device: torch.device) -> Shards:
+        """Parts of full tensors, in memory of their own."""
+        parts = iter(_parts(program, rank, source, device))
+
+        def make(tensor: TensorInfo, region: Region) -> Tensor:
+            data = next(parts)
+            return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
+
+        return Shards(program, rank, make)
+
+    def copied(self) -> Shards:
+        """The same values in memory of their own, without gradients."""
+        values = iter([shard.data for shard in self.held])
+
+        def make(tensor: TensorInfo, region: Region) -> Tensor:
+            old = next(values)
+            data = old.detach().clone()
+            return nn.Parameter(data, requires_grad=old.requires_grad) if tensor.kind == "param" else data
+
+        return Shards(self.program, self.rank, make)
+
+    def leaves(self, step: object = None) -> Leaves:
+        """The leaves for a forward. Those whose shard has got other memory are made again.
+
+        So are casts, unless it is still the same step: nothing tells all writing into a shard's memory.
+        """
+        old = self._leaves
+        same, self._step = step is not None and step is self._step, step
+        made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
+        if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
+            pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
+            self._leaves = old = Leaves(self._tree(made), made, pointers)
+        return old
+
+    def earlier(self, shard: int) -> list[Region]:
+        """What shards before this one have of its region; those of lower ranks come first."""
+        if not self._owners:
+            for rank, table in enumerate(self.program.ranks):
+                for at, (tensor, region) in enumerate(table.shards):
+                    self._owners.setdefault(tensor, []).append((rank, at, region))
+        tensor, region = self.table.shards[shard]
+        shared = [
+            meet(region, other) for rank, at, other in self._owners[tensor] if (rank, at) < (self.rank, shard)
+        ]
+        return [overlap for overlap in shared if numel(overlap)]
+
+    def _shard_of(self, leaf: int) -> Shard:
+        return self.held[self.table.leaves[leaf][0]]
+
+    def _leaf(self, at: int, old: Leaves | None, same_step: bool) -> Tensor:
+        shard, part = self._shard_of(at), self._part(at)
+        base = shard.data.detach()
+        pointer = base.data_ptr()
+        read_as = shard.tensor.read_as or base.dtype
+        is_cast = read_as != base.dtype
+        if old and old.pointers[at] == pointer:
+            alive = same_step if is_cast else part is None or _is_view(old.tensors[at], base)
+            if alive:
+                return old.tensors[at]
+        leaf = base if part is None else cut(base, shard.factors, part)
+        leaf = leaf.to(read_as).requires_grad_(shard.tensor.trainable)
+        if is_cast and shard.tensor.trainable:
+            leaf.grad_dtype = base.dtype
+        if old and old.tensors[at].grad is not None:  # a micro-batch has left its gradient here
+            leaf.grad = old.tensors[at].grad
+        return leaf
+
+    def _part(self, leaf: int) -> Region | None:
+        """The region of a leaf inside its shard; `None` for all of it."""
+        shard, region = self._shard_of(leaf), self.table.leaves[leaf][1]
+        return None if region == shard.region else within(region, shard.region)
+
+    def _tree(self, leaves: list[Tensor]) -> Node:
+        root = Node()
+        for (tensor, number), leaf in zip(self.role.leaves, leaves, strict=True):
+            for name in self.program.tensors[tensor].names:
+                _plant(root, name + (f"__{number}" if number else ""), leaf)
+        return root
+
+    def take_gradients(self, leaves: Leaves) -> None:
+        """Moves the gradients of the leaves to the shards, adding to what is there."""
+        for at, leaf in enumerate(leaves.tensors):
+            grad, leaf.grad = leaf.grad, None
+            if grad is not None:
+                self.add_gradient(self.table.leaves[at][0], grad, self._part(at))
+
+    def add_gradient(self, shard: int, grad: Tensor, part: Region | None = None) -> None:
+        held = self.held[shard]
+        data = held.data
+        if not data.requires_grad:
+            return
+        with torch.no_grad():
+            grad = grad.to(data.dtype)
+            if self.arriving.takes(data):
+                found = self.arriving.gradients
+                found[id(data)] = _sum(held, found.get(id(data)), grad, part)
+            else:
+                data.grad = _sum(held, data.grad, grad, part)
+
+    @contextmanager
+    def collecting(self, wanted: bool = True) -> Iterator[dict[int, Tensor]]:
+        """What is added meanwhile is not put into `.grad`: gradients by the `id` of their parameters."""
+        arriving = self.arriving
+        arriving.gradients, arriving.of = {}, {id(shard.data) for shard in self.held if wanted}
+        try:
+            yield arriving.gradients
+        finally:
+            arriving.gradients, arriving.of = {}, set()
+
+    def update(self, shard: int, value: Tensor) -> None:
+        """New memory instead of writing into the old: backward may still need the old value."""
+        held = self.held[shard].data
+        held.data = value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def own_copy(full: Tensor, tensor: TensorInfo, region: Region, device: torch.device) -> Tensor:
+    """A region of a full tensor in memory of its own, of no more than its size."""
+    with torch.no_grad():
+        part = full.detach()
+        if region != whole(tensor.factors):
+            part = cut(part, tensor.factors, region)
+        return torch.empty(part.shape, dtype=tensor.dtype, device=device).copy_(part)
+
+
+def without_value(tensor: Tensor) -> Tensor:
+    """On `meta`: shape, dtype, and whether it is a parameter and requires a gradient."""
+    empty = torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+def _sum(shard: Shard, old: Tensor | None, grad: Tensor, part: Region | None) -> Tensor:
+    """In place of what was there before; `part` says where in the shard the gradient belongs."""
+    if part is None:
+        return grad if old is None else plain(old).add_(grad)
+    if old is None:
+        old = torch.zeros_like(shard.data, memory_format=torch.contiguous_format)
+    old = plain(old).detach().contiguous()
+    there = window(old, shard.factors, part)
+    there.add_(grad.reshape(there.shape))
+    return old
+
+
+def _is_view(leaf: Tensor, base: Tensor) -> bool:
+    return leaf.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+
+
+def _plant(root: Node, name: str, leaf: Tensor) -> None:
+    *path, last = name.split(".")
+    node = root
+    for step in path:
+        node = node.__dict__.setdefault(step, Node())
+    node.__dict__[last] = leaf
+
+
+def _parts(program: Program, rank: int, source: AnySource, device: torch.device) -> Iterable[Tensor]:
+    wanted = [(program.tensors[number], region) for number, region in program.ranks[rank].shards]
+    if isinstance(source, Parts):
+        return source.parts(wanted, device)
+    get = _lookup(source) if isinstance(source, Mapping) else source
+    return (own_copy(_full(get, tensor), tensor, region, device) for tensor, region in wanted)
+
+
+def _lookup(values: Mapping[str, Tensor]) -> Source:
+    return lambda name: values[name]
+
+
+def _full(source: Source, tensor: TensorInfo) -> Tensor:
+    """The whole tensor under any of its names."""
+    found = None
+    for name in tensor.names:
+        try:
+            found = source(name)
+            break
+        except KeyError:
+            continue
+    if found is None:
+        raise RuntimeFault("SW0710", f"there is no value for {tensor.kind} {tensor.names[0]!r}")
+    if tuple(found.shape) != tensor.shape:
+        raise RuntimeFault(
+            "SW0710",
+            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)},"
+            f" the program has {tensor.shape}",
+        )
+    return found
