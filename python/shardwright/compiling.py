@@ -36,7 +36,7 @@ class Bundle:
     captured: Captured
     proof: str
     graph_text: str
-    """The graph that the program was proved against."""
+    """The model's graph, as it was captured."""
 
 
 def compile_model(
@@ -100,7 +100,7 @@ def compile_plan(
         devices=plan.devices,
         captured=replace(captured, graph_text="", constants={}),
         proof=compiled.proof,
-        graph_text=compiled.graph_text,
+        graph_text=captured.graph_text,
     )
     bundle.captured.constants.update(captured.constants)
     return bundle, compiled

@@ -81,7 +81,7 @@ class Starter:
             entry = self._kept(key, module)
             kept = entry is not None
             if entry is None:
-                plan = Plan.parse(Graph(self._first.model_text), self._first.plan_text)
+                plan = Plan.parse(Graph(self._first.graph_text), self._first.plan_text)
                 entry = self._compile(phases, module, args, kwargs, plan, options)
                 self._keep(phases, key, entry)
         _warn_of_what_is_not_compared(entry)
@@ -117,7 +117,6 @@ class Starter:
             captured=bundle.captured,
             proof=bundle.proof,
             graph_text=bundle.graph_text,
-            model_text=captured.graph_text,
             plan_text=plan.text,
             summary=summary_of(type(module).__name__, plan, compiled, captured.notes),
         )
@@ -166,7 +165,7 @@ class Starter:
     ) -> bool:
         """A key cannot see all that code may read: one forward of the model tells."""
         phases.begin("compare")
-        if still_computes(module, args, kwargs, entry.captured, entry.model_text):
+        if still_computes(module, args, kwargs, entry.captured, entry.graph_text):
             return True
         # Nothing of that key is used, so that further programs are not taken from there either.
         self._key = None

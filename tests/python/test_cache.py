@@ -378,7 +378,7 @@ def test_what_is_read_is_what_was_written(load: Load) -> None:
 
 
 FILES = ["program/rank_0.py", "program/program.json", "plan.txt", "info.json", "constants.safetensors"]
-DAMAGES = [("edited", file) for file in [*FILES, "model.txt", "manifest.json"]]
+DAMAGES = [("edited", file) for file in [*FILES, "graph.txt", "manifest.json"]]
 DAMAGES += [
     (how, file) for how in ("cut short", "gone") for file in ("constants.safetensors", "manifest.json")
 ]

@@ -39,7 +39,39 @@ def test_layers_that_are_alike_are_folded(gpt: str, capsys: pytest.CaptureFixtur
     assert len(folded.splitlines()) < 0.7 * len(every.splitlines())
     assert "# batch, heads, 2 alike" in folded and "# batch, inner, 2 alike" in folded
     graph = Graph(Path(gpt).read_text())
-    assert sw.Plan.parse(graph, folded).text == sw.Plan.parse(graph, every).text == every
+    remarks = [line for line in every.splitlines() if line.startswith("# ")]
+    assert sw.Plan.parse(graph, folded).text == sw.Plan.parse(graph, every).text
+    assert sw.Plan.parse(graph, every).text.splitlines() + remarks == every.splitlines()
+
+
+REWRITING = "the rewriting of %loss (aten.cross_entropy_loss.default) along b"
+
+
+def test_what_is_rewritten_is_said(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"# rests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2")
+    numbers = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
+    assert numbers["rewritings"] == [REWRITING.removeprefix("the rewriting of ")]
+    assert "rewriting" not in said(capsys, "plan", gpt, "--plan", "replicate", "--devices", "2")
+
+
+def test_a_program_is_proved_against_the_model_as_it_was_captured(
+    gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, other = str(tmp_path / "program"), tmp_path / "other.txt"
+    compiled = said(capsys, "emit", gpt, "--plan", "data:2", "-o", program)
+    captured = Path(gpt).read_text()
+    assert (tmp_path / "program" / "graph.txt").read_text() == captured
+    assert json.loads((tmp_path / "program" / "program.json").read_text())["digest"] == Graph(captured).digest
+    proof = said(capsys, "check", program)
+    assert proof == said(capsys, "check", program, gpt) and compiled.startswith(proof)
+    assert "this rests on\n" in proof and f"\n  {REWRITING}\n" in proof
+    # No file beside a program can stand in for the model.
+    other.write_text(captured.replace("1e-05", "2e-05"))
+    assert other.read_text() != captured
+    assert main(["check", program, str(other)]) == 1
+    assert "error[SW0604]" in capsys.readouterr().err
+    (tmp_path / "program" / "graph.txt").unlink()
+    assert proof == said(capsys, "check", program, gpt)
 
 
 @pytest.mark.parametrize(

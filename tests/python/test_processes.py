@@ -66,7 +66,7 @@ def _bundles(name: str) -> list[tuple[Bundle, Compiled]]:
     for plan in plans:
         made = compile(plan)
         bundle = Bundle(
-            dict(made.files), made.digest, plan.name, WORLD, captured, made.proof, made.graph_text
+            dict(made.files), made.digest, plan.name, WORLD, captured, made.proof, captured.graph_text
         )
         found.append((bundle, made))
     return found

@@ -131,13 +131,13 @@ def test_parts_that_are_too_short_or_too_long_together_are_refused(length: int) 
         capture(Small(SAME_EVERYWHERE["weights of a loss that are repeated"]), (numbers(4, 5),)).graph_text
     )
     compiled = compile(Plan.named(graph, "data", 2))
-    assert verify(compiled.graph_text, dict(compiled.files))
+    assert verify(graph.text, dict(compiled.files))
     edited = {
         name: text.replace("expand(2, 8)", f"expand({length}, 8)") for name, text in compiled.files.items()
     }
     assert edited != dict(compiled.files)
     with pytest.raises(CheckError):
-        verify(compiled.graph_text, edited)
+        verify(graph.text, edited)
 
 
 DRAWN: dict[str, Forward] = {

@@ -65,6 +65,13 @@ impl fmt::Display for Place {
     }
 }
 
+/// Of a list of rewritings that cannot be applied.
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault { why: error.why, ..Fault::new(error.code, error.what) }
+    }
+}
+
 impl From<&Fault> for Error {
     fn from(fault: &Fault) -> Error {
         let mut error = Error::new(fault.code, fault.what.clone());

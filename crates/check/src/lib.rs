@@ -1,4 +1,9 @@
-//! Proves that a program computes what its graph computes, from scratch.
+//! Proves that a program computes what the model's graph computes, from scratch.
+//!
+//! The program says which operators of the model are rewritten. The check repeats that ([`rules::rewriting`]),
+//! analyses the graph that results, and proves the program equal to it; each rewriting is among what the proof
+//! rests on. So a rewriting that the program does not name, or another one than it is made with, is no way to
+//! compute what the model computes.
 //!
 //! An abstract interpreter: for each buffer of each rank it follows which region of which tensor, or
 //! of which gradient, it holds, and which share of its value ([`share`]). It knows the graph, the
@@ -8,7 +13,10 @@
 //!
 //! | code | holds |
 //! | --- | --- |
-//! | `SW0501` | the program belongs to the graph: its digest, the factors of all tensors |
+//! | `SW0501` | the program belongs to the model: the digest of its graph, the factors of all tensors |
+//! | `SW0520` | what is rewritten are operators of the model |
+//! | `SW0521` | they have a rewriting for the dims that are named |
+//! | `SW0522` | they are listed once, in order, and so are the dims |
 //! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target |
 //! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside |
 //! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
@@ -65,7 +73,7 @@ pub use proof::{Bytes, Proof};
 
 use graph::Graph;
 use program::{Program, Table};
-use rules::Analysis;
+use rules::{Analysis, rewrite, rewriting};
 
 use facts::Facts;
 use fault::Faults;
@@ -74,8 +82,19 @@ use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
 use state::{Code, Context, Rank};
 
 /// Proves that every rank's program, together, computes the outputs, the updates of buffers and the
-/// gradients of parameters that the graph says; or says what is wrong, first things first.
-pub fn check(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof, Vec<Fault>> {
+/// gradients of parameters that the model's graph says; or says what is wrong, first things first.
+pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
+    let faults = structure::of_model(model, program);
+    if !faults.is_empty() {
+        return Err(faults.list);
+    }
+    let rewritten = rewrite(model, &program.rewritings).map_err(|error| vec![Fault::from(error)])?;
+    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program)?;
+    Ok(Proof { rewritings: rewriting::describe(model, &program.rewritings), ..proof })
+}
+
+/// The same against the graph that the program's numbers refer to.
+fn equal(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);

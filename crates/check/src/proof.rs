@@ -8,13 +8,13 @@ use program::RankId;
 
 use crate::facts::Facts;
 
-/// A program computes what its graph computes, if what is listed here is right.
+/// A program computes what the model's graph computes, if what is listed here is right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     pub model: String,
     pub plan: String,
     pub ranks: u32,
-    /// How many different operators of the graph are computed.
+    /// How many different operators of the rewritten graph are computed.
     pub operators: usize,
     /// How many local operators were found to be parts of them, over all ranks.
     pub local_operators: usize,
@@ -22,6 +22,8 @@ pub struct Proof {
     pub backward: bool,
     /// Targets of operators whose rule was used.
     pub rules: BTreeSet<String>,
+    /// The operators of the model that are rewritten, and along which dims.
+    pub rewritings: Vec<String>,
     /// The runtime's own functions.
     pub functions: BTreeSet<String>,
     /// Operators without a rule: every rank computes them whole.
@@ -109,6 +111,9 @@ impl fmt::Display for Proof {
         }
         writeln!(f, "this rests on")?;
         writeln!(f, "  the rules of {}", list(self.rules.iter()))?;
+        for rewriting in &self.rewritings {
+            writeln!(f, "  the rewriting of {rewriting}")?;
+        }
         writeln!(f, "  the runtime's communications and its functions {}", list(self.functions.iter()))?;
         for operator in &self.unknown {
             writeln!(f, "  {operator}, which has no rule: every rank computes all of it")?;

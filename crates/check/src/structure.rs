@@ -10,9 +10,22 @@ use rules::Analysis;
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
 
+/// Whether the program is of this model at all.
+pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
+    let (mut faults, digest) = (Faults::default(), model.digest());
+    if program.digest != digest {
+        let why = format!("expected digest {digest}, found {}", program.digest);
+        faults.push(Fault::new("SW0501", "the program was made for another model").why(why));
+    }
+    faults
+}
+
+/// `graph` is the rewritten one.
 pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -> Faults {
     let mut faults = Faults::default();
-    belongs(graph, analysis, program, &mut faults);
+    if program.factors != analysis.factors {
+        faults.push(Fault::new("SW0501", "the program's factors are not those of the model"));
+    }
     ranks(program, &mut faults);
     if !faults.is_empty() {
         return faults;
@@ -43,16 +56,6 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
                 faults.push(Fault::new("SW0502", what).at(role.ranks[0], None));
             }
         }
-    }
-}
-
-fn belongs(graph: &Graph, analysis: &Analysis, program: &Program, faults: &mut Faults) {
-    if program.digest != graph.digest() {
-        let why = format!("expected digest {}, found {}", graph.digest(), program.digest);
-        faults.push(Fault::new("SW0501", "the program was made for another graph").why(why));
-    }
-    if program.factors != analysis.factors {
-        faults.push(Fault::new("SW0501", "the program's factors are not those of the graph"));
     }
 }
 

@@ -4,7 +4,6 @@ mod support;
 
 use std::fmt::Write;
 
-use rules::Analysis;
 use support::{graph, program};
 
 /// `layers` times eight operators, split by the batch over all ranks.
@@ -68,9 +67,8 @@ fn many_layers_on_a_few_ranks() {
 fn many_ranks() {
     let (text, code) = deep(150, 512);
     let graph = graph(&text);
-    let analysis = Analysis::of(&graph);
-    let program = program(&graph, &analysis, &code);
+    let program = program(&graph, &code);
     let start = std::time::Instant::now();
-    let proof = check::check(&graph, &analysis, &program).unwrap();
+    let proof = check::check(&graph, &program).unwrap();
     eprintln!("{} local operators in {:?}", proof.local_operators, start.elapsed());
 }

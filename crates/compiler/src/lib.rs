@@ -10,18 +10,15 @@ use check::Proof;
 use diag::{Error, Result};
 use emit::File;
 use graph::Graph;
-use lower::Lowered;
 use plan::Plan;
 use program::{Boundary, Program};
-use rules::Analysis;
+use rules::{Analysis, rewrite};
 
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 
-/// A program that was proved to compute what its graph computes.
+/// A program that was proved to compute what the model's graph computes.
 pub struct Compiled {
-    /// The graph after rewriting: what the program was proved against.
-    pub graph: Graph,
     pub program: Program,
     pub files: Vec<File>,
     pub proof: Proof,
@@ -30,6 +27,7 @@ pub struct Compiled {
     pub phases: Vec<(&'static str, Duration)>,
 }
 
+/// Compiles a plan for the model's graph, of which `analysis` is.
 pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Compiled> {
     compile_watched(graph, analysis, plan, boundary, &mut |_| {})
 }
@@ -44,19 +42,19 @@ pub fn compile_watched(
 ) -> Result<Compiled> {
     let mut clock = Clock { phases: vec![], watch };
     let divided = summary::divided(plan);
-    let lowered = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
-    let Lowered { graph, analysis, program, origin: _ } = lowered;
-    let files = clock.time("emit", || emit::emit(&graph, &program));
-    let read = clock.time("read back", || emit::read(&graph, &files)).map_err(refused)?;
-    let proof = clock.time("check", || prove(&graph, &analysis, &read)).map_err(refused)?;
-    let summary = Summary { divided, bytes: proof.bytes.clone(), ..summary::summarise(&graph, &program) };
-    Ok(Compiled { graph, program, files, proof, summary, phases: clock.phases })
+    let program = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
+    let files = clock.time("emit", || emit::emit(graph, &program))?;
+    let read = clock.time("read back", || emit::read(graph, &files)).map_err(refused)?;
+    let proof = clock.time("check", || prove(graph, &read)).map_err(refused)?;
+    let rewritten = rewrite(graph, &program.rewritings)?.graph;
+    let summary = Summary { divided, bytes: proof.bytes.clone(), ..summary::summarise(&rewritten, &program) };
+    Ok(Compiled { program, files, proof, summary, phases: clock.phases })
 }
 
-/// Proves a program that was read from files, against the graph it was made from.
+/// Proves a program that is read from files, against the model's graph.
 pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
     let program = emit::read(graph, files)?;
-    prove(graph, &Analysis::of(graph), &program)
+    prove(graph, &program)
 }
 
 /// The code of the error for a program that was just made: nobody edited it, so it is a bug of the compiler.
@@ -69,8 +67,8 @@ fn refused(error: Error) -> Error {
     Error { place: error.place, ..ours }
 }
 
-fn prove(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof> {
-    check::check(graph, analysis, program).map_err(|faults| {
+fn prove(graph: &Graph, program: &Program) -> Result<Proof> {
+    check::check(graph, program).map_err(|faults| {
         let all: Vec<String> = faults.iter().map(|f| Error::from(f.clone()).to_string()).collect();
         let mut first = faults.first().map_or_else(
             || Error::new("SW0500", "the program is not equal to the model"),

@@ -4,7 +4,7 @@
 //! text alone, so that what is proved is what runs. Nothing of a model's or a plan's strings can run
 //! as code: names become identifiers, everything else stands in escaped literals and comments.
 //!
-//! It knows no plans, no rules and nothing of how a program was made.
+//! It knows no plans, of rules only which graph rewritings give, and nothing of how a program was made.
 
 mod canonical;
 mod hints;
@@ -18,6 +18,7 @@ mod write;
 use diag::Result;
 use graph::Graph;
 use program::Program;
+use rules::rewrite;
 
 pub use canonical::canonical;
 pub use templates::templates;
@@ -30,16 +31,16 @@ pub struct File {
     pub text: String,
 }
 
-/// The files of a program: one for each role, then `program.json`.
-pub fn emit(graph: &Graph, program: &Program) -> Vec<File> {
-    write::files(graph, program)
+/// The files of a program of the model: one for each role, then `program.json`.
+pub fn emit(model: &Graph, program: &Program) -> Result<Vec<File>> {
+    Ok(write::files(&rewrite(model, &program.rewritings)?.graph, program))
 }
 
-/// The program that these files are the text of.
+/// The program of the model that these files are the text of.
 ///
 /// It equals the program that was emitted, except for names of bufs and for what only guesses can
 /// tell: the operators of sub-operators, and the tensors of bufs inside calls. Bufs are numbered in
 /// the order in which the text defines them.
-pub fn read(graph: &Graph, files: &[File]) -> Result<Program> {
-    read::program(graph, files)
+pub fn read(model: &Graph, files: &[File]) -> Result<Program> {
+    read::program(model, files)
 }

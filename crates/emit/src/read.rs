@@ -18,14 +18,18 @@ mod tables;
 use diag::{Error, Result};
 use graph::Graph;
 use program::{Program, Role};
+use rules::rewrite;
+use serde_json::Value;
 
 use crate::{File, write};
 
 const TABLES: &str = "program.json";
 
-pub(crate) fn program(graph: &Graph, files: &[File]) -> Result<Program> {
-    let written = &file(files, TABLES)?.text;
-    let tables = tables::read(graph, written)?;
+pub(crate) fn program(model: &Graph, files: &[File]) -> Result<Program> {
+    let written = tables::value(&file(files, TABLES)?.text)?;
+    let rewritings = tables::rewritings(model, &written)?;
+    let graph = &*rewrite(model, &rewritings)?.graph;
+    let tables = tables::read(graph, rewritings, &written)?;
     let mut program = tables.program;
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;
@@ -35,15 +39,14 @@ pub(crate) fn program(graph: &Graph, files: &[File]) -> Result<Program> {
     let known = |file: &&File| file.name != TABLES && !tables.files.contains(&file.name);
     match files.iter().find(known) {
         Some(extra) => Err(wrong_files(format!("no role is written in `{}`", extra.name.escape_debug()))),
-        None => agree(graph, program, written),
+        None => agree(graph, program, &written),
     }
 }
 
 /// The tables hold more than the program: names, dtypes and positions that the runtime relies on, and
 /// random operators. They follow from the graph, so they must be what would be written.
-fn agree(graph: &Graph, program: Program, text: &str) -> Result<Program> {
-    let given = serde_json::from_str(text).unwrap_or_default();
-    if write::tables::agree(graph, &program, &given) {
+fn agree(graph: &Graph, program: Program, given: &Value) -> Result<Program> {
+    if write::tables::agree(graph, &program, given) {
         return Ok(program);
     }
     Err(Error::new("SW0602", "the tables of `program.json` are not those of the model and the code")

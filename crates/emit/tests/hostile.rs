@@ -122,12 +122,12 @@ fn hostile_names() {
 #[test]
 fn hostile_names_print() {
     let graph = saying("x\"]; import os");
-    insta::assert_snapshot!(text(&emit(&graph, &single(&graph))));
+    insta::assert_snapshot!(text(&emit(&graph, &single(&graph)).unwrap()));
 }
 
 fn files() -> (Graph, Vec<File>) {
     let graph = graph(MLP);
-    let files = emit(&graph, &single(&graph));
+    let files = emit(&graph, &single(&graph)).unwrap();
     (graph, files)
 }
 
@@ -222,7 +222,7 @@ proptest! {
         let mut program = single(&graph);
         program.model = model;
         program.plan = plan;
-        let again = read(&graph, &emit(&graph, &program)).unwrap();
+        let again = read(&graph, &emit(&graph, &program).unwrap()).unwrap();
         prop_assert_eq!((again.model, again.plan), (program.model, program.plan));
     }
 }

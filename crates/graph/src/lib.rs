@@ -290,6 +290,15 @@ impl Graph {
         uses
     }
 
+    /// One past the last tensor whose definition stands above this operator, where things are defined in the
+    /// order of their numbers; a source that an earlier operator reads moves above it.
+    pub fn defined_above(&self, op: &Op) -> usize {
+        let is_source = |id: &TensorId| self.producer(*id).is_none();
+        let read = op.inputs().into_iter().filter(is_source).map(|id| id.index() + 1).max();
+        let made = op.outputs.iter().flatten().map(|id| id.index()).min();
+        read.max(made).unwrap_or(0)
+    }
+
     /// How an operator is named to people: its module path, target and line.
     pub fn describe(&self, id: OpId) -> String {
         let op = self.op(id);

@@ -1,16 +1,15 @@
 //! From a plan to a program: where the shard that a sub-operator needs differs from the shard that
 //! exists, communication is inserted, forward and backward.
 //!
-//! [`boundary`] says what goes in and out. The way: [`expand`] rewrites operators that need their own
-//! algorithm; [`place`] says where every part is and what it reads and writes; [`gradients`] where partial
-//! gradients are completed; [`uses`] groups readers; [`segments`] cuts the operators where something must
-//! move; [`moves`] finds how, with [`exchange`] where no pattern fits; [`schedule`] fixes the one global
-//! order; and [`project`] gives what each rank executes, which [`roles`] shares among ranks. All of them
-//! speak of shards as [`layout`] defines them.
+//! [`boundary`] says what goes in and out. The way: operators with an algorithm of their own are
+//! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
+//! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
+//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`exchange`] where no
+//! pattern fits; [`schedule`] fixes the one global order; and [`project`] gives what each rank executes, which
+//! [`roles`] shares among ranks. All of them speak of shards as [`layout`] defines them.
 
 mod boundary;
 mod exchange;
-mod expand;
 mod gradients;
 mod layout;
 mod moves;
@@ -23,38 +22,43 @@ mod segments;
 mod uses;
 
 use diag::Result;
-use graph::{Graph, OpId};
-use plan::Plan;
+use graph::Graph;
+use plan::{Plan, carried, rewritings};
 use program::{Boundary, Program, RankId};
-use rules::Analysis;
+use rules::{Analysis, rewrite};
 
 pub use boundary::{all, loss};
 
-/// A program, and the graph that its operators refer to: the model's, with rewritten operators.
-#[derive(Debug)]
-pub struct Lowered {
-    pub graph: Graph,
-    pub analysis: Analysis,
-    /// For each operator of `graph` the one of the model's graph that it came from.
-    pub origin: Vec<OpId>,
-    pub program: Program,
+/// Lowers a plan for the model's graph, of which `analysis` is.
+pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
+    plan.validate(model, analysis)?;
+    let rewritings = rewritings(model, analysis, plan);
+    let rewritten = rewrite(model, &rewritings)?;
+    let program = if rewritings.is_empty() {
+        as_it_is(model, analysis, plan, boundary)?
+    } else {
+        let fresh = Analysis::of(&rewritten.graph);
+        let plan = carried(plan, analysis, &rewritten, &fresh);
+        plan.validate(&rewritten.graph, &fresh)?;
+        as_it_is(&rewritten.graph, &fresh, &plan, boundary)?
+    };
+    Ok(Program { digest: model.digest(), rewritings, ..program })
 }
 
-pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Lowered> {
-    plan.validate(graph, analysis)?;
-    let expand::Expanded { graph, analysis, plan, origin } = expand::expand(graph, analysis, plan)?;
-    boundary::validate(&graph, boundary)?;
-    let needs_grad = boundary.needs_grad(&graph);
-    let arrives = boundary::arriving(&graph, &analysis, boundary, &needs_grad);
-    let given_back = boundary::given_back(&graph, &arrives);
-    let order = order::order(&graph, &plan, boundary)?;
+/// Lowers a plan that rewrites nothing. Whose graph it is, [`lower`] says.
+fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
+    boundary::validate(graph, boundary)?;
+    let needs_grad = boundary.needs_grad(graph);
+    let arrives = boundary::arriving(graph, analysis, boundary, &needs_grad);
+    let given_back = boundary::given_back(graph, &arrives);
+    let order = order::order(graph, plan, boundary)?;
     let mut interner = layout::Interner::default();
-    let placements = place::place_all(&graph, &analysis, &plan, &arrives, &mut interner);
-    let order = order::parts_together(&graph, &plan, &placements, order);
+    let placements = place::place_all(graph, analysis, plan, &arrives, &mut interner);
+    let order = order::parts_together(graph, plan, &placements, order);
     let placed = uses::Context {
-        graph: &graph,
-        analysis: &analysis,
-        plan: &plan,
+        graph,
+        analysis,
+        plan,
         placements: &placements,
         needs_grad: &needs_grad,
         boundary,
@@ -79,9 +83,10 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
         let (body, table) = project::project(&global, rank);
         roles.add(rank, body, table);
     }
-    let program = Program {
+    Ok(Program {
         model: graph.model.clone(),
-        digest: graph.digest(),
+        digest: String::new(),
+        rewritings: vec![],
         plan: plan.name.clone(),
         world: plan.devices,
         boundary: boundary.clone(),
@@ -89,6 +94,5 @@ pub fn lower(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
         roles: roles.finish(),
-    };
-    Ok(Lowered { graph, analysis, origin, program })
+    })
 }

@@ -21,7 +21,7 @@ fn lowered(model: &str, plan: &str, devices: u32) -> Program {
 fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Program {
     let analysis = Analysis::of(graph);
     let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
-    lower(graph, &analysis, &plan, &loss(graph, inputs)).expect("it lowers").program
+    lower(graph, &analysis, &plan, &loss(graph, inputs)).expect("it lowers")
 }
 
 /// A phase's communications on rank 0, equal neighbours counted.

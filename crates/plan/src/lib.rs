@@ -15,6 +15,7 @@ mod order;
 pub mod primitives;
 pub mod random;
 mod repeat;
+mod rewriting;
 mod select;
 pub mod sets;
 pub mod text;
@@ -28,6 +29,7 @@ pub use folded::print_folded;
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
+pub use rewriting::{carried, rewritings};
 pub use transfer::{Side, Transferred, transfer};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.

@@ -17,7 +17,7 @@
 mod instr;
 
 use graph::{OpId, TensorId};
-use rules::{Reduction, Region};
+use rules::{Reduction, Region, Rewriting};
 
 pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Slice};
 
@@ -52,13 +52,16 @@ pub type Grouping = Vec<Vec<RankId>>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     pub model: String,
-    /// [`graph::Graph::digest`] of the graph that the operator numbers below refer to.
+    /// [`graph::Graph::digest`] of the model's graph.
     pub digest: String,
+    /// The operators of the model that are rewritten. The numbers of operators and tensors below are those of
+    /// the graph that [`rules::rewrite`] makes of the model's and these.
+    pub rewritings: Vec<Rewriting>,
     /// The plan's name, for people.
     pub plan: String,
     pub world: u32,
     pub boundary: Boundary,
-    /// The factors of every tensor of the graph: tensor, dim, factor (outer to inner).
+    /// The factors of every tensor of the rewritten graph: tensor, dim, factor (outer to inner).
     pub factors: Vec<Vec<Vec<i64>>>,
     pub groupings: Vec<Grouping>,
     pub exchanges: Vec<Exchange>,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use plan::{Decided, On, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
+use rules::{Analysis, rewrite, rewriting};
 
 use crate::errors::raise;
 use crate::graph_py::{Graph, Model, Operator};
@@ -90,6 +91,25 @@ impl Plan {
                 (graph.op(it.op).module.clone(), it.operations, why)
             });
             (work.model, work.devices, repeated.collect())
+        })
+    }
+
+    /// The operators that its programs rewrite, and along which dims, those that are alike on one line.
+    #[getter]
+    fn rewritings(&self) -> PyResult<Vec<String>> {
+        let Model { graph, analysis } = &*self.model;
+        sound(self.evidence(), || rewriting::describe(graph, &plan::rewritings(graph, analysis, &self.plan)))
+    }
+
+    /// The graph that its programs speak of: the model's, with these rewritings.
+    #[getter]
+    fn rewritten(&self) -> PyResult<Graph> {
+        let Model { graph, analysis } = &*self.model;
+        guarded(self.evidence(), || {
+            let rewritten =
+                rewrite(graph, &plan::rewritings(graph, analysis, &self.plan))?.graph.into_owned();
+            let analysis = Analysis::of(&rewritten);
+            Ok(Graph { model: Arc::new(Model { graph: rewritten, analysis }) })
         })
     }
 

@@ -32,12 +32,7 @@ impl Compiled {
         sound(Evidence::none(), || self.inner.proof.to_string())
     }
 
-    /// The graph that the program was proved against: the model's, with rewritten operators.
-    #[getter]
-    fn graph_text(&self) -> PyResult<String> {
-        sound(Evidence::none(), || self.inner.graph.to_string())
-    }
-
+    /// The digest of the model's graph.
     #[getter]
     fn digest(&self) -> &str {
         &self.inner.program.digest
@@ -162,7 +157,7 @@ fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Res
     }
 }
 
-/// Reads emitted files back and proves them against the text of their graph.
+/// Reads emitted files back and proves them against the text of the model's graph.
 #[pyfunction]
 pub(crate) fn verify(
     py: Python<'_>,

@@ -65,7 +65,7 @@ pub enum Kind {
     Reduce(Reduction),
     /// May not be split.
     Whole,
-    /// The operator is rewritten before the dim is split: [`crate::families::Family::expand`].
+    /// The operator is rewritten before the dim is split: [`crate::rewriting`].
     Own,
 }
 

@@ -25,9 +25,7 @@ class Entry:
     captured: Captured
     proof: str
     graph_text: str
-    """The graph that the program was proved against."""
-    model_text: str
-    """The graph as it was captured, which the plan is about."""
+    """The model's graph, as it was captured: what the plan is about and the program was proved equal to."""
     plan_text: str
     summary: dict[str, Any]
 
@@ -48,7 +46,6 @@ class Entry:
         texts = {
             **{_PROGRAM + name: text for name, text in self.files.items()},
             "graph.txt": self.graph_text,
-            "model.txt": self.model_text,
             "plan.txt": self.plan_text,
             "proof.txt": self.proof,
             "info.json": json.dumps(info, indent=1),
@@ -78,7 +75,6 @@ class Entry:
             captured=captured,
             proof=files["proof.txt"].decode(),
             graph_text=files["graph.txt"].decode(),
-            model_text=files["model.txt"].decode(),
             plan_text=files["plan.txt"].decode(),
             summary=info["summary"],
         )

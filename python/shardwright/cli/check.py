@@ -1,4 +1,4 @@
-"""`shardwright check`: proves a program that was emitted."""
+"""`shardwright check`: proves a program that was emitted equal to its model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    check = commands.add_parser("check", help="prove a program that was emitted")
+    from .model import add_model
+
+    check = commands.add_parser("check", help="prove a program that was emitted equal to its model")
     check.add_argument("program", help="its folder")
+    add_model(check, optional="; without it, the graph that the folder has beside the program")
     check.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from .._core import verify
-    from .model import read
+    from .model import graph_of, read
 
     folder = Path(arguments.program)
     files = {file.name: read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
-    print(verify(read(folder / "graph.txt"), files).rstrip())
+    graph = read(folder / "graph.txt") if arguments.model is None else graph_of(arguments).text
+    print(verify(graph, files).rstrip())

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         plan = plan_of(arguments, graph)
         compiled = compile(plan, arguments.outputs, phases.begin)
         phases.begin("keep")
-        write_files({**compiled.files, "graph.txt": compiled.graph_text}, arguments.to)
+        write_files({**compiled.files, "graph.txt": graph.text}, arguments.to)
     summary = summary_of(graph.model, plan, compiled)
     if arguments.json:
         print(json.dumps(_numbers(compiled) | {"summary": summary}))

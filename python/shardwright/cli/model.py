@@ -26,17 +26,23 @@ PLANS = ("replicate", "data", "megatron", "coshard:2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        help="FILE.py:FUNCTION, which returns a module and its example inputs; a graph's file; or"
-        " hf:CLASS:config.json, a class of Transformers without weights",
-    )
-    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
-    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    add_model(parser)
     parser.add_argument("--devices", type=int, help="for how many; without it, what the plan itself says")
     plan = parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
     suggest(plan, PLANS)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
+
+
+def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
+    """What `graph_of` reads; `optional` says what holds without a model."""
+    parser.add_argument(
+        "model",
+        nargs="?" if optional else None,
+        help="FILE.py:FUNCTION, which returns a module and its example inputs; a graph's file; or"
+        " hf:CLASS:config.json, a class of Transformers without weights" + optional,
+    )
+    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
+    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
 
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:

@@ -39,8 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_numbers(plan, graph.model)))
     else:
         print(plan.text if arguments.all else plan.folded, end="")
-        for line in lines_of_work(work_of(plan)):
+        for line in [*_rewritings(plan), *lines_of_work(work_of(plan))]:
             print(f"# {line}")
+
+
+def _rewritings(plan: Plan) -> list[str]:
+    return [f"rests on the rewriting of {rewriting}" for rewriting in plan.rewritings]
 
 
 def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
@@ -79,6 +83,7 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "plan": plan.name,
         "devices": plan.devices,
         "work": work_of(plan),
+        "rewritings": plan.rewritings,
         "operators": _operators(plan),
         "text": plan.text,
     }

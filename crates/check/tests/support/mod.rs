@@ -1,6 +1,7 @@
 //! Programs as short texts, for tests only.
 //!
 //! ```text
+//! rewrite 1 b, v                  operator 1 of the model is rewritten along these dims; first of all
 //! group 0,1                       a grouping: groups separated by spaces
 //! ranks 0,1                       a role; what follows is its code
 //! constant start 0 8              a hole: its values, rank by rank
@@ -38,22 +39,19 @@ use std::collections::BTreeMap;
 
 use graph::{Graph, OpId, TensorId};
 use program::*;
-use rules::{Analysis, Interval, Reduction, Region};
+use rules::{Analysis, Interval, Reduction, Region, Rewriting, rewrite};
 
 pub fn graph(text: &str) -> Graph {
     graph::text::parse(&format!("shardwright-graph 1\nmodel \"M\"\n{text}")).unwrap()
 }
 
 /// The faults of a program, or nothing.
-pub fn faults(graph: &Graph, text: &str) -> Vec<check::Fault> {
-    let analysis = Analysis::of(graph);
-    let program = program(graph, &analysis, text);
-    check::check(graph, &analysis, &program).err().unwrap_or_default()
+pub fn faults(model: &Graph, text: &str) -> Vec<check::Fault> {
+    check::check(model, &program(model, text)).err().unwrap_or_default()
 }
 
-pub fn proof(graph: &Graph, text: &str) -> check::Proof {
-    let analysis = Analysis::of(graph);
-    match check::check(graph, &analysis, &program(graph, &analysis, text)) {
+pub fn proof(model: &Graph, text: &str) -> check::Proof {
+    match check::check(model, &program(model, text)) {
         Ok(proof) => proof,
         Err(faults) => {
             let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -62,14 +60,26 @@ pub fn proof(graph: &Graph, text: &str) -> check::Proof {
     }
 }
 
-pub fn program(graph: &Graph, analysis: &Analysis, text: &str) -> Program {
-    let mut reader = Reader::new(graph, analysis);
-    let tables = text.lines().filter_map(|line| line.trim().strip_prefix("table "));
+pub fn program(model: &Graph, text: &str) -> Program {
+    let (rewritings, rest): (Vec<&str>, Vec<&str>) = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .partition(|line| line.starts_with("rewrite "));
+    let rewritings: Vec<Rewriting> = rewritings.into_iter().map(rewriting).collect();
+    let rewritten = rewrite(model, &rewritings).unwrap();
+    let analysis = Analysis::of(&rewritten.graph);
+    let mut reader = Reader::new(&rewritten.graph, &analysis);
+    let tables = rest.iter().filter_map(|line| line.strip_prefix("table "));
     reader.tables = tables.map(|rest| rest.split(' ').next().unwrap().into()).collect();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        reader.line(line);
-    }
-    reader.finish()
+    rest.into_iter().for_each(|line| reader.line(line));
+    Program { digest: model.digest(), rewritings, ..reader.finish() }
+}
+
+fn rewriting(line: &str) -> Rewriting {
+    let mut words = line.split([' ', ',']).filter(|word| !word.is_empty()).skip(1);
+    let op = OpId(words.next().unwrap().parse().unwrap());
+    Rewriting { op, dims: words.map(str::to_owned).collect() }
 }
 
 struct Reader<'a> {
@@ -89,7 +99,8 @@ impl<'a> Reader<'a> {
     fn new(graph: &'a Graph, analysis: &'a Analysis) -> Self {
         let program = Program {
             model: graph.model.clone(),
-            digest: graph.digest(),
+            digest: String::new(),
+            rewritings: vec![],
             plan: "test".into(),
             world: 0,
             boundary: Boundary::default(),

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
 use program::{Boundary, Exchange, Inputs, Output, Piece, Program, RankId, Shard, Table};
-use rules::{Interval, Reduction, Region};
+use rules::{Interval, Reduction, Region, Rewriting};
+use serde_json::Value;
 
 use super::json::{Node, Place, int, string};
 use crate::write::tables::{FORMAT, plain_factors};
@@ -32,19 +33,33 @@ pub(super) struct Tables {
     pub(super) files: HashSet<String>,
 }
 
-pub(super) fn read(graph: &Graph, text: &str) -> Result<Tables> {
-    let value = serde_json::from_str(text).map_err(|error| {
+pub(super) fn value(text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|error| {
         let place = format!("program.json:{}", error.line());
         Error::new("SW0602", "program.json is not JSON").at(place).why(error.to_string())
-    })?;
-    let top = Node { value: &value, place: Place::Top };
-    check_origin(graph, &top)?;
+    })
+}
+
+/// What of the model is rewritten; refuses a program of another model.
+pub(super) fn rewritings(model: &Graph, value: &Value) -> Result<Vec<Rewriting>> {
+    let top = Node { value, place: Place::Top };
+    check_origin(model, &top)?;
+    top.get("rewritings")?.list(|node| {
+        let dims = node.get("dims")?.list(string)?;
+        Ok(Rewriting { op: OpId(node.get("op")?.id()?), dims })
+    })
+}
+
+/// The tables, which speak of the rewritten graph.
+pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> Result<Tables> {
+    let top = Node { value, place: Place::Top };
     let regions = top.get("regions")?.list(region)?;
     let reader = Reader { regions, tensors: graph.tensors.len(), operators: graph.ops.len() };
     let world = top.get("world")?.id()?;
     let program = Program {
         model: top.get("model")?.string()?,
         digest: top.get("digest")?.string()?,
+        rewritings,
         plan: top.get("plan")?.string()?,
         world,
         boundary: boundary(&top)?,
@@ -75,7 +90,7 @@ fn boundary(top: &Node<'_>) -> Result<Boundary> {
     Ok(Boundary { inputs, outputs })
 }
 
-fn check_origin(graph: &Graph, top: &Node<'_>) -> Result<()> {
+fn check_origin(model: &Graph, top: &Node<'_>) -> Result<()> {
     let format = top.get("format")?.int()?;
     let version = top.get("shardwright")?.string()?;
     if format != FORMAT as i64 || version != env!("CARGO_PKG_VERSION") {
@@ -85,7 +100,7 @@ fn check_origin(graph: &Graph, top: &Node<'_>) -> Result<()> {
             .why(format!("this is shardwright {} and reads format {FORMAT}", env!("CARGO_PKG_VERSION")))
             .fix("compile the model again with this release"));
     }
-    if top.get("digest")?.string()? != graph.digest() {
+    if top.get("digest")?.string()? != model.digest() {
         return Err(Error::new("SW0604", "the program was made from another graph")
             .at("program.json: digest")
             .why("the model, its inputs or the release of PyTorch have changed since")

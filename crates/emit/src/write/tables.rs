@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
 use program::{Body, BufId, Exchange, Instr, Program, RankId, Role, Table};
-use rules::Region;
+use rules::{Region, Rewriting};
 use serde_json::Value;
 
 use super::file_name;
@@ -43,6 +43,8 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let _ = writeln!(out, "  \"inputs\": \"{}\",", program.boundary.inputs.name());
     let asked = joined(&program.boundary.outputs, |output| format!("\"{}\"", output.name()));
     let _ = writeln!(out, "  \"outputs\": [{asked}],");
+    let rewritings: Vec<String> = program.rewritings.iter().map(rewriting).collect();
+    list(&mut out, "rewritings", &rewritings, '[');
     list(&mut out, "groups", &program.groupings.iter().map(|g| groups(g)).collect::<Vec<_>>(), '[');
     list(&mut out, "regions", &regions, '[');
     list(&mut out, "tensors", &tensors, '[');
@@ -345,6 +347,10 @@ fn list(out: &mut String, key: &str, items: &[String], open: char) {
 
 fn joined<'a, T>(items: &'a [T], item: impl FnMut(&'a T) -> String) -> String {
     items.iter().map(item).collect::<Vec<_>>().join(", ")
+}
+
+fn rewriting(rewriting: &Rewriting) -> String {
+    format!("{{\"op\": {}, \"dims\": [{}]}}", rewriting.op.0, joined(&rewriting.dims, |dim| quoted(dim)))
 }
 
 fn groups(grouping: &[Vec<RankId>]) -> String {

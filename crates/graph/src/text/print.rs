@@ -1,7 +1,7 @@
 use std::fmt::{self, Write};
 
 use super::{FORMAT, VERSION};
-use crate::{Arg, Graph, Op, Source, Tensor, TensorId};
+use crate::{Arg, Graph, Op, Source, Tensor};
 
 /// The text of a valid graph; [`super::parse`] gives the graph back.
 pub fn print(graph: &Graph) -> String {
@@ -36,20 +36,12 @@ fn write_graph(out: &mut String, graph: &Graph) -> fmt::Result {
 fn write_definitions(out: &mut String, graph: &Graph) -> fmt::Result {
     let mut done = 0;
     for op in &graph.ops {
-        let end = sources_end(graph, op).max(done);
+        let end = graph.defined_above(op).max(done);
         write_sources(out, &graph.tensors[done..end])?;
         write_op(out, graph, op)?;
         done = end;
     }
     write_sources(out, &graph.tensors[done..])
-}
-
-/// One past the last tensor whose definition stands above this operator.
-fn sources_end(graph: &Graph, op: &Op) -> usize {
-    let is_source = |id: &TensorId| graph.producer(*id).is_none();
-    let read = op.inputs().into_iter().filter(is_source).map(|id| id.index() + 1).max();
-    let made = op.outputs.iter().flatten().map(|id| id.index()).min();
-    read.max(made).unwrap_or(0)
 }
 
 fn write_sources(out: &mut String, tensors: &[Tensor]) -> fmt::Result {

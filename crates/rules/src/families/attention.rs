@@ -15,7 +15,7 @@ pub(super) const FAMILY: Family = Family {
     targets: &["aten.scaled_dot_product_attention.default"],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

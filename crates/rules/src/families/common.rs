@@ -4,8 +4,8 @@ use graph::{Arg, Dtype, Op, TensorId};
 
 use super::{Cost, View};
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
+use crate::rewriting::Builder;
 
 /// One term per dim of a tensor.
 pub(super) type Terms = Vec<String>;
@@ -301,13 +301,11 @@ pub(super) fn wide(dtype: Dtype) -> Dtype {
 /// Appends the last step of a rewriting, whose value is in type `work` until here.
 pub(super) fn finish(
     to: &mut Builder<'_>,
-    op: &Op,
     index: usize,
     (target, args, labels): (&str, Vec<Arg>, &str),
     (work, shape): (Dtype, &[i64]),
 ) {
-    let Some(Some(output)) = op.outputs.get(index) else { return };
-    let dtype = to.dtype(*output);
+    let Some(dtype) = to.result_dtype(index) else { return };
     if dtype == work {
         return to.result(index, target, args, labels);
     }

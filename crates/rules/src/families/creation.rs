@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

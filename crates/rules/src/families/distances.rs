@@ -5,8 +5,8 @@ use graph::{Arg, Op};
 use super::common::{broadcast, finish, int, light, mark, operand, plain, terms, text, wide, widened};
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "distances",
@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: Some(expand),
+    rewriting: Some(rewriting),
     cost,
 };
 
@@ -74,7 +74,7 @@ fn rule(view: View<'_>) -> Option<String> {
     text(view, &inputs, &[made], &[])
 }
 
-fn expand(op: &Op, to: &mut Builder<'_>) {
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
     if reduction(op) != MEAN {
         return;
     }
@@ -92,7 +92,7 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     let loss = to.op_with(&op.target, (args, kwargs), &labels, dtype, &common);
     let wide_loss = widened(to, loss, wide(dtype), &all);
     let step = ("aten.mean.default", vec![Arg::Tensor(wide_loss)], &format!("{all} -> scalar")[..]);
-    finish(to, op, 0, step, (wide(dtype), &[]));
+    finish(to, 0, step, (wide(dtype), &[]));
 }
 
 /// The arguments of the same loss without a reduction, positional ones and others.

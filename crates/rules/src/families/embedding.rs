@@ -6,7 +6,7 @@ use crate::algebra::Rule;
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family =
-    Family { name: "embedding", targets: &["aten.embedding.default"], rule, local, expand: None, cost };
+    Family { name: "embedding", targets: &["aten.embedding.default"], rule, local, rewriting: None, cost };
 
 fn rule(view: View<'_>) -> Option<String> {
     // Frequencies are counted over all indices; sparse gradients have no layout.

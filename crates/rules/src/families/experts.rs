@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     targets: &["shardwright.expert_linear.default"],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

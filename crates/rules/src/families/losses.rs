@@ -9,8 +9,8 @@ use super::common::{
 use super::softmax::Shifted;
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "losses",
@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: Some(expand),
+    rewriting: Some(rewriting),
     cost,
 };
 
@@ -107,7 +107,7 @@ fn pick(view: View<'_>, input: &[i64]) -> Option<String> {
     text(view, &[operand(&all), rows.clone()], &[rows], &[vec![0]])
 }
 
-fn expand(op: &Op, to: &mut Builder<'_>) {
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let (Some(x), Some(target)) = (tensor(op, 0, "self"), tensor(op, 1, "target")) else { return };
     let shape = to.shape(x).to_vec();
     let dim = classes(shape.len());
@@ -172,7 +172,7 @@ impl Loss<'_, '_> {
         let args = vec![Arg::Tensor(x), Arg::Tensor(self.target), Arg::None, reduction, ignored];
         let sum = self.to.op("aten.cross_entropy_loss.default", args, &labels, self.work, &[]);
         let args = vec![Arg::Tensor(sum), Arg::Tensor(self.count())];
-        finish(self.to, self.op, 0, ("aten.div.Tensor", args, "scalar, scalar -> scalar"), (self.work, &[]));
+        finish(self.to, 0, ("aten.div.Tensor", args, "scalar, scalar -> scalar"), (self.work, &[]));
     }
 
     /// `log(sum(exp(x))) - x[target]`, zero where the target is ignored.
@@ -202,9 +202,9 @@ impl Loss<'_, '_> {
         if int(self.op, 3, "reduction", MEAN) != NONE {
             return self.each(target, args, operands);
         }
-        let (rows, shape, op) = (self.rows(), self.shape(), self.op);
+        let (rows, shape) = (self.rows(), self.shape());
         let labels = format!("{} -> {rows}", vec![&rows[..]; operands].join(", "));
-        finish(self.to, op, 0, (target, args, &labels), (self.work, &shape));
+        finish(self.to, 0, (target, args, &labels), (self.work, &shape));
         self.target
     }
 
@@ -219,21 +219,21 @@ impl Loss<'_, '_> {
     fn reduce(&mut self, rows: TensorId) {
         let reduction = int(self.op, 3, "reduction", MEAN);
         let labels = format!("{} -> scalar", self.rows());
-        let (op, work) = (self.op, self.work);
-        let counts = reduction == MEAN || matches!(op.outputs.get(1), Some(Some(_)));
+        let work = self.work;
+        let counts = reduction == MEAN || self.to.result_dtype(1).is_some();
         let count = counts.then(|| self.count());
         if reduction == MEAN {
             let sum = vec![Arg::Tensor(rows)];
             let sum = self.to.op("aten.sum.default", sum, &labels, work, &[]);
             let args = [sum].into_iter().chain(count).map(Arg::Tensor).collect();
             let step = ("aten.div.Tensor", args, "scalar, scalar -> scalar");
-            finish(self.to, op, 0, step, (work, &[]));
+            finish(self.to, 0, step, (work, &[]));
         } else if reduction != NONE {
             let step = ("aten.sum.default", vec![Arg::Tensor(rows)], &labels[..]);
-            finish(self.to, op, 0, step, (work, &[]));
+            finish(self.to, 0, step, (work, &[]));
         }
-        if let (Some(count), Some(Some(total))) = (count, op.outputs.get(1)) {
-            let args = vec![Arg::Tensor(count), Arg::Dtype(self.to.dtype(*total))];
+        if let (Some(count), Some(total)) = (count, self.to.result_dtype(1)) {
+            let args = vec![Arg::Tensor(count), Arg::Dtype(total)];
             self.to.result(1, "aten.to.dtype", args, "scalar -> scalar");
         }
     }

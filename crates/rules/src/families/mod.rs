@@ -26,8 +26,8 @@ use std::sync::OnceLock;
 use graph::{Graph, Op, OpId};
 
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalOp, Part, unchanged};
+use crate::rewriting::Rewrite;
 
 /// All families, in the order of the documentation.
 pub const ALL: &[&Family] = &[
@@ -89,7 +89,7 @@ pub fn table() -> String {
     let mut text = String::from(INTRODUCTION);
     for family in ALL {
         let targets: Vec<String> = family.targets.iter().map(|t| format!("`{t}`")).collect();
-        let own = if family.expand.is_some() { "yes" } else { "" };
+        let own = if family.rewriting.is_some() { "yes" } else { "" };
         let (name, targets) = (family.name, targets.join(", "));
         writeln!(text, "| {name} | {own} | {targets} |").expect("writing to a string never fails");
     }
@@ -138,7 +138,7 @@ pub struct Family {
     /// What one part of it computes.
     pub local: fn(View<'_>, &Rule, &Part) -> LocalOp,
     /// Its rewriting into simpler operators, for a split along dims with their own algorithm.
-    pub expand: Option<fn(&Op, &mut Builder<'_>)>,
+    pub rewriting: Option<Rewrite>,
     pub cost: fn(View<'_>) -> Cost,
 }
 

@@ -9,8 +9,8 @@ use super::common::{
 };
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "norms",
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: Some(expand),
+    rewriting: Some(rewriting),
     cost,
 };
 
@@ -132,7 +132,7 @@ fn batches(view: View<'_>) -> Option<String> {
 }
 
 /// Batch norm in training, as sums over the batch.
-fn expand(op: &Op, to: &mut Builder<'_>) {
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let Some(norm) = BatchNorm::read(op) else { return };
     let mut steps = Steps::new(&norm, to);
     if !norm.training {
@@ -140,7 +140,7 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     }
     let (centered, mean, var) = steps.moments(norm.x);
     let scale = steps.scale(var, norm.eps);
-    steps.normalised(op, &norm, centered, scale);
+    steps.normalised(&norm, centered, scale);
     steps.saved(op, 1, mean);
     steps.saved(op, 2, scale);
     steps.running(op, &norm, mean, var);
@@ -232,7 +232,7 @@ impl<'a, 'g> Steps<'a, 'g> {
         self.op("aten.rsqrt.default", vec![Arg::Tensor(sum)], &labels, &shape)
     }
 
-    fn normalised(&mut self, op: &Op, norm: &BatchNorm, x: TensorId, scale: TensorId) {
+    fn normalised(&mut self, norm: &BatchNorm, x: TensorId, scale: TensorId) {
         let ((one, shape), all) = (self.spread(), self.all());
         let mut scale = scale;
         if let Some(weight) = norm.weight {
@@ -249,7 +249,7 @@ impl<'a, 'g> Steps<'a, 'g> {
             None => ("aten.mul.Tensor", pair(x, scale), format!("{all}, {one} -> {all}")),
         };
         let whole = self.shape.clone();
-        finish(self.to, op, 0, (target, args, &labels), (self.work, &whole));
+        finish(self.to, 0, (target, args, &labels), (self.work, &whole));
     }
 
     /// A weight per channel, in the rank of the operand and the type of the steps.

@@ -10,7 +10,7 @@ use crate::algebra::Rule;
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
 
 pub(super) const FAMILY: Family =
-    Family { name: "pointwise", targets: TARGETS, rule, local, expand: None, cost };
+    Family { name: "pointwise", targets: TARGETS, rule, local, rewriting: None, cost };
 
 #[rustfmt::skip]
 const TARGETS: &[&str] = &[

@@ -54,7 +54,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

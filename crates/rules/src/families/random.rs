@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

@@ -63,7 +63,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

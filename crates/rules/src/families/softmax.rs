@@ -7,8 +7,8 @@ use super::common::{
 };
 use super::{Cost, Family, View};
 use crate::algebra::Rule;
-use crate::expand::Builder;
 use crate::local::{LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "softmax",
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: Some(expand),
+    rewriting: Some(rewriting),
     cost,
 };
 
@@ -32,15 +32,13 @@ fn rule(view: View<'_>) -> Option<String> {
     unary(view, &names, &names, false)
 }
 
-fn expand(op: &Op, to: &mut Builder<'_>) {
-    let (Some(x), Some(Some(result))) = (op.inputs().first().copied(), op.outputs.first()) else {
-        return;
-    };
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    let (Some(x), Some(result)) = (op.inputs().first().copied(), to.result_dtype(0)) else { return };
     let shape = to.shape(x).to_vec();
     let Some(dim) = wrap(int(op, 1, "dim", -1), shape.len()) else { return };
     let names = terms(&shape);
     let all = operand(&names);
-    let x = widened(to, x, wide(to.dtype(*result)), &all);
+    let x = widened(to, x, wide(result), &all);
     let parts = Shifted::new(to, x, dim, &names);
     let labels = format!("{all}, {} -> {all}", parts.one);
     let work = to.dtype(x);
@@ -50,7 +48,7 @@ fn expand(op: &Op, to: &mut Builder<'_>) {
     } else {
         ("aten.div.Tensor", vec![Arg::Tensor(parts.exp), Arg::Tensor(parts.sum)])
     };
-    finish(to, op, 0, (last.0, last.1, &labels), (work, &shape));
+    finish(to, 0, (last.0, last.1, &labels), (work, &shape));
 }
 
 /// `x` minus its maximum along a dim, its exponential, and the sum of that.

@@ -46,7 +46,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    expand: None,
+    rewriting: None,
     cost,
 };
 

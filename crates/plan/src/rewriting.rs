@@ -1,0 +1,108 @@
+//! What a plan rewrites, and the same plan for the rewritten graph.
+
+use std::collections::HashMap;
+
+use graph::{Graph, OpId};
+use rules::families::{self, View};
+use rules::rewriting::Origin;
+use rules::{Analysis, DimId, Kind, Rewriting, Rewritten};
+
+use crate::{On, OpPlan, Plan, Split, legal};
+
+/// The operators that a plan splits along dims with their own algorithm.
+pub fn rewritings(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Vec<Rewriting> {
+    let of = |op: OpId| {
+        let rule = analysis.rules[op.index()].as_ref()?;
+        let loops = &analysis.op(op).loops;
+        let split = |s: &Split| match s.on {
+            On::Loop(i) if s.parts > 1 && loops[i].kind == Kind::Own => Some(loops[i].dim),
+            _ => None,
+        };
+        let mut dims: Vec<DimId> = plan.op(op).splits.iter().filter_map(split).collect();
+        dims.sort_unstable();
+        dims.dedup();
+        let dims: Vec<String> = dims.into_iter().map(|dim| rule.dim(dim).name.clone()).collect();
+        (!dims.is_empty()).then_some(Rewriting { op, dims })
+    };
+    graph.op_ids().filter_map(of).collect()
+}
+
+/// The same decisions for a rewritten graph: pieces are split as their operator was, where they have the dim.
+pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fresh: &Analysis) -> Plan {
+    let new = &*rewritten.graph;
+    let ops = (new.op_ids().zip(&rewritten.origins))
+        .map(|(op, origin)| {
+            let old = plan.op(origin.op);
+            let labels = origin.labels.as_ref().map(|labels| labelled(new, op, labels));
+            let mut splits: Vec<Split> = vec![];
+            for split in &old.splits {
+                let on = match (split.on, &labels) {
+                    (On::Loop(index), labels) => {
+                        same_loop((analysis, origin.op, index), (fresh, op), labels.as_ref())
+                    }
+                    (On::Value, Some(_)) => On::Copies,
+                    (on, _) => on,
+                };
+                splits.push(Split { on, parts: split.parts });
+                if legal(new, fresh, op, &splits).is_err() {
+                    splits.pop();
+                    splits.push(Split { on: On::Copies, parts: split.parts });
+                }
+            }
+            OpPlan { splits, devices: old.devices.clone() }
+        })
+        .collect();
+    let order = order(plan, &rewritten.origins);
+    Plan { name: plan.name.clone(), devices: plan.devices, ops, order }
+}
+
+fn order(plan: &Plan, origins: &[Origin]) -> Vec<(OpId, OpId)> {
+    let of = |wanted: OpId| {
+        let from = move |(_, origin): &(usize, &Origin)| origin.op == wanted;
+        origins.iter().enumerate().filter(from).map(|(op, _)| OpId::new(op))
+    };
+    plan.order.iter().flat_map(|&(a, b)| of(a).flat_map(move |a| of(b).map(move |b| (a, b)))).collect()
+}
+
+/// The names of the original operator's dims on the dims of a piece's rule.
+fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimId> {
+    let Some(rule) = families::rule_of(View::new(new, op)) else { return HashMap::new() };
+    let terms = |side: &str| -> Vec<Vec<String>> {
+        let operand = |o: &str| o.split_whitespace().filter(|w| *w != "scalar").map(str::to_owned).collect();
+        side.split(',').map(operand).collect()
+    };
+    let (left, right) = labels.split_once("->").expect("labels of a rewriting have `->`");
+    let operands =
+        terms(left).into_iter().zip(&rule.inputs).chain(terms(right).into_iter().zip(&rule.outputs));
+    let mut found = HashMap::new();
+    for (words, operand) in operands {
+        for (word, product) in words.into_iter().zip(&operand.dims) {
+            if let [dim] = product[..] {
+                found.insert(word, dim);
+            }
+        }
+    }
+    found
+}
+
+/// The loop of a new operator that stands for a loop of the original one.
+fn same_loop(
+    (analysis, from, index): (&Analysis, OpId, usize),
+    (fresh, op): (&Analysis, OpId),
+    labels: Option<&HashMap<String, DimId>>,
+) -> On {
+    let old = analysis.op(from);
+    let wanted = &old.loops[index];
+    let position = old.loops[..index].iter().filter(|l| l.dim == wanted.dim).count();
+    let name = analysis.rules[from.index()].as_ref().map(|r| r.dim(wanted.dim).name.clone());
+    let dim = match labels {
+        None => Some(wanted.dim),
+        Some(labels) => name.and_then(|n| labels.get(&n).copied()),
+    };
+    let loops = &fresh.op(op).loops;
+    let found = (0..loops.len()).filter(|&i| Some(loops[i].dim) == dim).nth(position);
+    match found {
+        Some(i) if loops[i].size == wanted.size => On::Loop(i),
+        _ => On::Copies,
+    }
+}
