@@ -35,6 +35,7 @@ from .settings import capturable_experts, masks_as_they_run
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .strided import index_strided
 from .swap import Fake, borrowed
+from .unread import drop_unread
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
@@ -214,7 +215,7 @@ def _inline_regions(program: ExportedProgram) -> None:
         program.graph_signature.replace_all_uses(name, inner.name)
     for node in module.graph.nodes:
         mark_no_grad(node, node.meta.get(NO_GRAD, False))
-    module.graph.eliminate_dead_code()
+    drop_unread(module.graph)
     module.recompile()
 
 

@@ -447,4 +447,25 @@ def inputs():
         "replicate",
         2,
     ),
+    Mended(
+        "running statistics of norms that nothing else reads",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(4, 2, 3))
+        self.norm = nn.BatchNorm1d(2).double()
+        self.other = nn.InstanceNorm1d(2, track_running_stats=True).double()
+
+    def forward(self):
+        unread = self.norm(self.p0).relu() + self.other(self.p0)
+        return {"loss": self.p0.sin().sum()}
+
+
+def inputs():
+    return ()
+""",
+        "replicate",
+        2,
+    ),
 ]
