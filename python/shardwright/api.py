@@ -18,12 +18,11 @@ from .cache import open_cache
 from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
-from .handover import from_rank_0
 from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
 from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
-from .runtime.agreement.together import each
+from .runtime.agreement.together import each, from_rank_0
 from .runtime.communication.local import LocalWorld
 from .runtime.execution.inputs import arguments_of, plain
 from .runtime.execution.randomness import MODES

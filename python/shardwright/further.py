@@ -13,8 +13,8 @@ from .capture.memory import Aliases, identity, seen_in
 from .capture.remembered import tensors_in
 from .compiling import Bundle
 from .contents import has_attributes, walk
-from .handover import from_rank_0
 from .runtime import Comm, load_program
+from .runtime.agreement.together import from_rank_0
 from .runtime.execution.variants import Compile, Made
 from .runtime.shards.shards import without_value
 from .starting import Starter

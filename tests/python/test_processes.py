@@ -385,7 +385,7 @@ REFUSALS = (
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
     "  help: use one of `replicate`, `data`, `megatron`, `coshard`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
-    "error[SW0724]: rank 0 failed while it compiled\n"
+    "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"
     "  help: look at what rank 0 itself says",
     "error[SW0726]: the program cannot be handed to the other ranks\n"

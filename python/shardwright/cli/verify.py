@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
 from .style import paint
+from .targets import graph_of_examples, targets_of
 
 if TYPE_CHECKING:
     from .._core import Operator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..verifying import verify_rules
-    from .ops import graph_of_examples, targets_of
 
     models = [name for name in arguments.names if _is_model(name)]
     wanted = {target for name in arguments.names if name not in models for target in targets_of(name)}

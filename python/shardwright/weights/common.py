@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ShardwrightError
 from ..runtime import Comm
 from ..runtime.agreement.agreement import number_of
-from ..runtime.agreement.together import each
+from ..runtime.agreement.together import each, from_rank_0
 from ..runtime.communication.verdicts import listed
 from ..runtime.programs.program import Program, TensorInfo
 from ..runtime.programs.regions import whole
@@ -54,7 +53,7 @@ def one_generator(comm: Comm, generator: torch.Generator) -> None:
     """Masks that are those of the single device are drawn alike on all ranks. All ranks call this."""
     state = generator.get_state()
     if not same_everywhere(comm, state.tolist()):
-        generator.set_state(comm.broadcast_object(state))
+        generator.set_state(from_rank_0(comm, lambda: state))
 
 
 def same_everywhere(comm: Comm, marks: Sequence[int]) -> bool:
@@ -99,11 +98,15 @@ class _FromRank0:
         """The whole tensors, one at a time, in the order in which rank 0 has them."""
         source = self._of_rank_0(device) if self.comm.rank == 0 else iter(())
         for _ in self.differing:
-            at, full = self._next(source)
-            found = self.comm.broadcast_object(at)
-            if isinstance(found, ShardwrightError):
-                raise found
-            tensor = self.differing[found]
+            full: Tensor | None = None
+
+            def next_one() -> int:
+                nonlocal full
+                at, full = next(source)
+                return at
+
+            # An error of rank 0's own reaches the others, who wait for a tensor.
+            tensor = self.differing[from_rank_0(self.comm, next_one)]
             if full is None:
                 full = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
             if full.numel():
@@ -112,12 +115,3 @@ class _FromRank0:
 
     def _of_rank_0(self, device: torch.device) -> Iterator[tuple[int, Tensor]]:
         return self.values.one_by_one([(tensor, whole(tensor.factors)) for tensor in self.differing], device)
-
-    def _next(self, source: Iterator[tuple[int, Tensor]]) -> tuple[int | ShardwrightError, Tensor | None]:
-        """What comes next on rank 0: an error of its own must reach the others, who wait for a tensor."""
-        if self.comm.rank != 0:
-            return 0, None
-        try:
-            return next(source)
-        except ShardwrightError as error:
-            return error, None

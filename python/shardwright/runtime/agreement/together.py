@@ -1,7 +1,8 @@
-"""What ranks decide together, so that an error of one is an error of all and nobody waits for ever."""
+"""What ranks decide together, and what rank 0 makes for all: an error of one is an error of all."""
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,29 @@ from typing import Any, TypeVar
 from ...errors import RuntimeFault, ShardwrightError
 from ..communication.comm import Comm
 
+Made = TypeVar("Made")
 Mine = TypeVar("Mine")
 Ours = TypeVar("Ours")
+
+
+def from_rank_0(comm: Comm, make: Callable[[], Made]) -> Made:
+    """What rank 0 makes, handed to the others; its error reaches all of them. All ranks must call this."""
+    if comm.world == 1:
+        return make()
+    if comm.rank != 0:
+        return _opened(comm.hand(None))
+    try:
+        made = make()
+        payload = _pickled(made)
+    except ShardwrightError as error:
+        error.everywhere = True
+        comm.hand(pickle.dumps(error))
+        raise
+    except BaseException as error:
+        comm.hand(pickle.dumps(_failed(error)))
+        raise
+    comm.hand(payload)
+    return made
 
 
 def together(comm: Comm, mine: Callable[[], Mine], ours: Callable[[list[Mine]], Ours]) -> Ours:
@@ -21,15 +43,7 @@ def together(comm: Comm, mine: Callable[[], Mine], ours: Callable[[list[Mine]], 
     Results travel between processes: they should be small, and must be picklable.
     """
     results = comm.gather_objects(_tried(comm.rank, mine))
-    verdict: Any = None
-    if results is not None:
-        failed = next((result for result in results if isinstance(result, _Failed)), None)
-        verdict = failed or _tried(comm.rank, lambda: ours(results))
-    verdict = comm.broadcast_object(verdict)
-    if isinstance(verdict, _Failed):
-        verdict.error.everywhere = True
-        raise verdict.error
-    return verdict
+    return from_rank_0(comm, lambda: ours(_all_of(results or [])))
 
 
 def each(comm: Comm, mine: Callable[[], Mine]) -> Mine:
@@ -52,3 +66,39 @@ def _tried(rank: int, action: Callable[[], Any]) -> Any:
     except Exception as error:
         why = "".join(traceback.format_exception(error)).strip()
         return _Failed(RuntimeFault("SW0712", f"rank {rank} failed", why=why))
+
+
+def _all_of(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, _Failed):
+            raise result.error
+    return results
+
+
+def _opened(payload: bytes) -> Any:
+    result = pickle.loads(payload)
+    if isinstance(result, ShardwrightError):
+        result.everywhere = True
+        raise result
+    return result
+
+
+def _pickled(made: Any) -> bytes:
+    try:
+        return pickle.dumps(made)
+    except Exception as error:  # a default argument of `forward`, say, that is no plain data
+        raise RuntimeFault(
+            "SW0726",
+            "the program cannot be handed to the other ranks",
+            why=f"{type(error).__name__}: {error}",
+            fix="let defaults of `forward`, and classes in its arguments and result, be importable",
+        ) from error
+
+
+def _failed(error: BaseException) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0724",
+        "rank 0 failed at what all ranks wait for",
+        why="".join(traceback.format_exception_only(type(error), error)).strip(),
+        fix="look at what rank 0 itself says",
+    )

@@ -62,9 +62,6 @@ class Comm(Protocol):
     def gather_objects(self, value: Any) -> list[Any] | None:
         """Picklable values of all ranks, in their order, on rank 0; `None` on the others."""
 
-    def broadcast_object(self, value: Any) -> Any:
-        """The picklable value of rank 0, on all ranks."""
-
     def tally(self, numbers: Sequence[int]) -> list[int]:
         """Each number's sum over all ranks of the world; on the host, and gives up on ranks that left."""
 
@@ -170,11 +167,6 @@ class TorchComm:
         if self.world == 1:
             return [value]
         return messages.gathered(value, _host_group(), first=self.rank == 0)
-
-    def broadcast_object(self, value: Any) -> Any:
-        if self.world == 1:
-            return value
-        return messages.broadcast(value, _host_group(), first=self.rank == 0)
 
     def tally(self, numbers: Sequence[int]) -> list[int]:
         sums = torch.tensor(numbers, dtype=torch.int64)

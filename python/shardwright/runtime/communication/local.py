@@ -178,9 +178,6 @@ class LocalComm:
         values = self._meet("gather_objects", self._everyone, value)
         return values if self.rank == 0 else None
 
-    def broadcast_object(self, value: Any) -> Any:
-        return self._meet("broadcast_object", self._everyone, value)[0]
-
     def tally(self, numbers: Sequence[int]) -> list[int]:
         return [sum(column) for column in zip(*self._meet("tally", self._everyone, numbers), strict=True)]
 

@@ -27,16 +27,6 @@ def gathered(value: Any, group: Any, *, first: bool) -> list[Any] | None:
     return None if rows is None else _opened(rows, sizes)
 
 
-def broadcast(value: Any, group: Any, *, first: bool) -> Any:
-    """Rank 0's value, on all ranks."""
-    own = tensor_of(pickle.dumps(value)) if first else None
-    size = torch.tensor([own.numel() if own is not None else 0])
-    dist.broadcast(size, src=0, group=group)
-    message = torch.empty(int(size), dtype=torch.uint8) if own is None else own
-    dist.broadcast(message, src=0, group=group)
-    return value if first else pickle.loads(bytes_of(message))
-
-
 def bytes_of(x: Tensor) -> bytes:
     """The bytes of a tensor's values, in the order of its dims."""
     flat = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
