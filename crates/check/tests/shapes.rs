@@ -125,7 +125,7 @@ ranks 0,1
 constant n 4 2
 shard p %p :,:
 call 0 -> m : f = aten.full.default([2, n], 0.5, dtype=f64) ; m = aten.amax.default(f, [1], True)
-all_reduce 1 g0 max m -> t
+all_reduce g0 max m -> t
 call 2 p, t -> s : a = aten.mul.Tensor(p, t) ; s = aten.sum.default(a)
 output s
 ";
@@ -133,7 +133,7 @@ output s
 #[test]
 fn the_largest_of_what_is_the_same_everywhere_is_that_of_parts_wherever_they_are() {
     proof(&graph(LARGEST), OF_PARTS);
-    breaks(LARGEST, OF_PARTS, "all_reduce 1 g0 max m -> t", "all_reduce 1 g0 sum m -> t", "SW0508");
+    breaks(LARGEST, OF_PARTS, "all_reduce g0 max m -> t", "all_reduce g0 sum m -> t", "SW0508");
     breaks(LARGEST, OF_PARTS, "constant n 4 2", "constant n 4 1", "SW0512");
 }
 
@@ -151,7 +151,7 @@ ranks 0,1,2,3
 constant n 3 2 3 2
 shard p %p 0..1,0..3 | 0..1,3..5 | 1..2,0..3 | 1..2,3..5
 call 0 p -> s : v = aten.reshape.default(p, [n]) ; f = aten.full.default([n], 0.5, dtype=f64) ; e = aten.exp.default(f) ; a = aten.mul.Tensor(e, v) ; s = aten.sum.default(a)
-all_reduce 1 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 seed ds
 grad 0 ds ->
@@ -179,7 +179,7 @@ constant lo 0 4
 constant n 4 2
 input i %i :
 call 0 i -> s : w = aten.full.default([n, 3], 0.5, dtype=f64) ; e = sw.embedding_shard(w, i, lo, -1, 6) ; s = aten.sum.default(e)
-all_reduce 1 g0 sum s -> t
+all_reduce g0 sum s -> t
 output t
 ";
 

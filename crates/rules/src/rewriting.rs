@@ -26,6 +26,7 @@ pub use builder::Builder;
 pub struct Rewriting {
     pub op: OpId,
     /// Dims with their own algorithm ([`Kind::Own`]), in the order of the rule, each once.
+    /// Where several choices of dims lead to the same operators, a program may divide these along any of them.
     pub dims: Vec<String>,
 }
 
