@@ -4,14 +4,16 @@
 //! [`boundary`] says what goes in and out. The way: operators with an algorithm of their own are
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
-//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`exchange`] where no
-//! pattern fits; [`schedule`] fixes the one global order; and [`project`] gives what each rank executes, which
-//! [`roles`] shares among ranks. All of them speak of shards as [`layout`] defines them.
+//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
+//! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order; and
+//! [`project`] gives what each rank executes, which [`roles`] shares among ranks. All of them speak of shards as
+//! [`layout`] defines them.
 
 mod boundary;
 mod exchange;
 mod gradients;
 mod layout;
+mod legs;
 mod moves;
 mod order;
 mod place;

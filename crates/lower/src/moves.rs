@@ -1,7 +1,8 @@
 //! From the shards that exist to the shards that are needed: the cheapest way known.
 //!
 //! In this order: nothing, local sums and slices, one collective over regular groups (and a local
-//! slice of its result), and where no pattern fits an exact exchange, region by region.
+//! slice of its result), and where no pattern fits an exact exchange, region by region, which may still be
+//! [`crate::legs`].
 
 use std::collections::BTreeMap;
 
@@ -208,7 +209,7 @@ fn ranks(middle: &[Middle], group: &[usize]) -> Vec<RankId> {
     group.iter().map(|&i| middle[i].entry.rank).collect()
 }
 
-fn grouping(mut groups: Grouping, groupings: &mut IndexSet<Grouping>) -> GroupingId {
+pub fn grouping(mut groups: Grouping, groupings: &mut IndexSet<Grouping>) -> GroupingId {
     groups.sort();
     GroupingId::new(groupings.insert_full(groups).0)
 }

@@ -10,6 +10,7 @@ use rules::Reduction;
 
 use crate::exchange;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
+use crate::legs;
 use crate::moves::{self, Get, Method, Move};
 use crate::segments::{BUCKET, Segments};
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -34,15 +35,24 @@ pub enum Event {
     ReduceExactly { id: UseId, exchange: ExchangeId, plan: Rc<Move> },
 }
 
-/// A move, and the layouts between which it goes.
+/// Moves one after another, and the layouts between which they go.
 #[derive(Clone)]
 pub struct Way {
-    pub plan: Rc<Move>,
-    /// Its table, if it goes region by region.
-    pub exchange: Option<ExchangeId>,
+    pub legs: Vec<Leg>,
     pub from: LayoutId,
     pub to: LayoutId,
 }
+
+#[derive(Clone)]
+pub struct Leg {
+    pub plan: Rc<Move>,
+    /// Its table, if it goes region by region.
+    pub exchange: Option<ExchangeId>,
+    pub to: LayoutId,
+}
+
+/// Moves one after another, each with the layout that it makes.
+type Moves = Rc<[(LayoutId, Rc<Move>)]>;
 
 #[derive(Default)]
 pub struct Schedule {
@@ -53,6 +63,7 @@ pub struct Schedule {
     /// For each use of a parameter, buffer or constant: the leaves through which it is read.
     pub leaves: HashMap<UseId, Rc<Leaves>>,
     known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
+    known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_layouts: HashMap<PortsId, (LayoutId, LayoutId)>,
     complete: HashMap<LayoutId, LayoutId>,
@@ -138,11 +149,41 @@ impl Schedule {
         cx: &Context<'_>,
         tensor: TensorId,
         (from, to): (LayoutId, LayoutId),
-        interner: &Interner,
+        interner: &mut Interner,
     ) -> Way {
+        let mut legs = vec![];
+        for (to, plan) in self.moves(cx, (from, to), interner).iter() {
+            let exchange = self.exchange(tensor, plan, interner.get(*to));
+            legs.push(Leg { plan: Rc::clone(plan), exchange, to: *to });
+        }
+        Way { legs, from, to }
+    }
+
+    /// One move, or several where one would be an exchange.
+    fn moves(
+        &mut self,
+        cx: &Context<'_>,
+        (from, to): (LayoutId, LayoutId),
+        interner: &mut Interner,
+    ) -> Moves {
+        if let Some(known) = self.known_ways.get(&(from, to)) {
+            return Rc::clone(known);
+        }
         let plan = self.plan(cx, from, to, interner);
-        let exchange = self.exchange(tensor, &plan, interner.get(to));
-        Way { plan, exchange, from, to }
+        let several = match &plan.method {
+            Method::Exchange(pieces) => {
+                legs::plan(interner.get(from), interner.get(to), pieces, &mut self.groupings)
+            }
+            _ => None,
+        };
+        let moves: Moves = match several {
+            Some(legs) => {
+                legs.into_iter().map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect()
+            }
+            None => Rc::new([(to, plan)]),
+        };
+        self.known_ways.insert((from, to), Rc::clone(&moves));
+        moves
     }
 
     /// Lists the table of a move that goes region by region.

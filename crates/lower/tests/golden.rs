@@ -132,3 +132,40 @@ megatron on 2: 2 all_reduce | 2 all_reduce
 data:2 x megatron:2 on 4: 3 all_reduce | 2 all_reduce, 2 reduce_gradients",
     );
 }
+
+#[test]
+fn a_move_takes_several_collectives_where_an_exchange_is_dearer() {
+    let graph = graph("mlp");
+    let analysis = Analysis::of(&graph);
+    let mut found = String::new();
+    for (what, lines) in [
+        ("two dims, needed whole", "op %linear: split b 2, split n 2"),
+        ("two dims, uneven", "op %linear: split b 3, split n 2\nop %gelu: split b 3, replicate 2"),
+        ("two dims, needed by rows", "op %linear: split b 2, split n 2\nop %gelu: split a 4"),
+        ("a dim and partial sums, needed whole", "op %linear: split b 2, split k 2"),
+        (
+            "partial sums, needed by rows and columns",
+            "op %linear: split b 2, split k 2\nop %gelu: replicate 2, split b 2",
+        ),
+        ("two dims the other way round", "op %linear: split b 2, split n 2\nop %gelu: split b 2, split a 2"),
+    ] {
+        let devices = if lines.contains('3') { 6 } else { 4 };
+        let text = format!("shardwright-plan 1\ndevices {devices}\nop \"*\": replicate {devices}\n{lines}");
+        let plan = plan::text::parse(&text, &graph, &analysis, None).expect("a plan");
+        let program = lower(&graph, &analysis, &plan, &loss(&graph, Inputs::Global)).expect("it lowers");
+        let body = &program.role_of(RankId(0)).expect("rank 0").0.body;
+        let (forward, backward, exchanges) =
+            (words(&body.forward), words(&body.backward), program.exchanges.len());
+        writeln!(found, "{what}: {forward} | {backward} | {exchanges}").expect("a string");
+    }
+    // On each side the communications of rank 0, then all exchanges. One message to another rank and
+    // none behind it is cheaper than two collectives.
+    let expect = "
+two dims, needed whole: 2 all_gather | 1 reduce_gradients | 0
+two dims, uneven: 1 all_gather, 1 all_to_all, 1 all_gather | 1 all_to_all, 1 reduce_gradients | 0
+two dims, needed by rows: 1 all_to_all, 1 all_gather | 1 all_to_all, 1 reduce_gradients | 0
+a dim and partial sums, needed whole: 1 all_reduce, 1 all_gather | 2 reduce_gradients | 0
+partial sums, needed by rows and columns: 1 reduce_scatter, 2 all_gather | 1 all_gather, 2 reduce_gradients | 0
+two dims the other way round: 2 all_gather | 1 reduce_gradients | 2";
+    assert_eq!(found.trim(), expect.trim(), "\n{found}");
+}

@@ -4,9 +4,9 @@ use program::{Arg, BufId, Collective, Cut, How, Instr, Slice};
 use rules::Region;
 
 use super::{Owner, Projector};
-use crate::layout::{Entry, Layout, extents};
+use crate::layout::{Entry, extents};
 use crate::moves::{self, Get, Member, Method};
-use crate::schedule::Way;
+use crate::schedule::{Leg, Way};
 use crate::uses::UseId;
 
 /// Where a move's target entries end up on this rank.
@@ -20,7 +20,7 @@ impl Projector<'_> {
         let (from, need) = (global.interner.get(way.from), global.interner.get(way.to));
         let sources: Vec<(usize, BufId)> =
             from.on(self.rank).filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
-        for (entry, buf) in self.run(id, way, &sources, need) {
+        for (entry, buf) in self.run(id, way, sources) {
             let entry = &need.entries[entry];
             for port in ports.on(self.rank) {
                 let p = &ports.entries[port];
@@ -48,7 +48,7 @@ impl Projector<'_> {
             }
         }
         let complete = global.interner.get(way.to);
-        for (entry, buf) in self.run(id, way, &sources, complete) {
+        for (entry, buf) in self.run(id, way, sources) {
             if global.cx.given_back[it.tensor.index()] {
                 self.gradients.entry(Owner::Input(it.tensor, way.to, entry)).or_default().push(buf);
                 continue;
@@ -69,13 +69,18 @@ impl Projector<'_> {
                 sources.push((entry, buf));
             }
         }
-        for (entry, buf) in self.run(id, way, &sources, global.interner.get(way.to)) {
+        for (entry, buf) in self.run(id, way, sources) {
             self.gradients.entry(Owner::Written(tensor, entry)).or_default().push(buf);
         }
     }
 
-    fn run(&mut self, id: UseId, way: &Way, sources: &[(usize, BufId)], to: &Layout) -> Arrived {
-        let plan = &way.plan;
+    /// All legs of a way: what arrives from one is what the next one starts with.
+    fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Arrived {
+        way.legs.iter().fold(sources, |sources, leg| self.leg(id, leg, &sources))
+    }
+
+    fn leg(&mut self, id: UseId, leg: &Leg, sources: &[(usize, BufId)]) -> Arrived {
+        let (plan, to) = (&leg.plan, self.global.interner.get(leg.to));
         let middle = self.sums(id, plan, sources);
         let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
         let targets: Vec<usize> = to.on(self.rank).collect();
@@ -89,7 +94,7 @@ impl Projector<'_> {
                 let from: Vec<BufId> = pieces.sources.iter().filter_map(|&s| mid(s)).collect();
                 results = received.iter().map(|_| self.move_buf(id)).collect();
                 if !from.is_empty() || !results.is_empty() {
-                    let exchange = way.exchange.expect("an exchange has a table");
+                    let exchange = leg.exchange.expect("an exchange has a table");
                     self.push(Instr::Exchange { exchange, from, to: results.clone() });
                 }
             }
@@ -100,7 +105,7 @@ impl Projector<'_> {
                 if let Some(member) = c.members.get(&self.rank) {
                     let from = mid(member.middle).expect("a member has its source");
                     let result = self.move_buf(id);
-                    let how = self.how(id, way, member);
+                    let how = self.how(id, plan, member);
                     self.push(Instr::Collective(Collective { how, group: c.group, from, to: result }));
                     results = received.iter().map(|_| result).collect();
                     result_region = Some(member.result.clone());
@@ -184,21 +189,21 @@ impl Projector<'_> {
         extents(factors, region).into_iter().map(|dim| dim.into_iter().map(Arg::Int).collect()).collect()
     }
 
-    fn how(&self, id: UseId, way: &Way, member: &Member) -> How {
-        let source = &way.plan.middle[member.middle].entry.region;
+    fn how(&self, id: UseId, plan: &moves::Move, member: &Member) -> How {
+        let source = &plan.middle[member.middle].entry.region;
         let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut {
             extents: self.extents(id, whole),
             factor,
             sizes: sizes.to_vec(),
         };
-        match &way.plan.method {
+        match &plan.method {
             Method::AllGather(_, along) => How::AllGather(cut(&member.result, along.factor, &member.sizes)),
             Method::ReduceScatter(_, along) => How::ReduceScatter(cut(source, along.factor, &member.sizes)),
             Method::AllToAll(_, sent, joined) => How::AllToAll {
                 send: cut(source, sent.factor, &member.sizes),
                 receive: cut(&member.result, joined.factor, &member.other_sizes),
             },
-            _ => How::AllReduce(way.plan.reduction),
+            _ => How::AllReduce(plan.reduction),
         }
     }
 }
