@@ -136,6 +136,7 @@ case("add-scalar", "add.Tensor", lambda x: x + 2.5, normal(5, 6), dims="a=5 b=6"
 case("add-self", "add.Tensor", lambda x: x + x, normal(5, 6), made=(0,), dims="a=5 b=6")
 case("mul", "mul.Tensor", torch.mul, normal(5, 6), normal(5, 6), made=(1,), dims="a=5 b=6")
 case("mul-broadcast", "mul.Tensor", torch.mul, normal(5, 1, 4), normal(7, 1), made=(0,), dims="a=5 b=7 c=4")
+case("mul-self", "mul.Tensor", lambda x: x * x, normal(5, 6), dims="a=5 b=6")
 case("mul-0d", "mul.Tensor", torch.mul, normal(5, 6), normal(), made=(1,), dims="a=5 b=6")
 case("div", "div.Tensor", torch.div, normal(5, 6), between(1, 2, 6), dims="a=5 b=6")
 case("div-scalar", "div.Tensor mul.Tensor", lambda x: [x / 3, x * 0.3], normal(5, 6), made=(0,),

@@ -232,7 +232,7 @@ def assert_allowed(case: Case, graph: Graph) -> None:
 
 
 def test_every_family_occurs() -> None:
-    rows = re.findall(r"^\| (\w+) \| \w* \| (`.*`) \|$", operators_table(), re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| \w* \| [^|]+ \| (`.*`) \|$", operators_table(), re.MULTILINE)
     families = {name: set(re.findall(r"`([^`]+)`", targets)) for name, targets in rows}
     assert len(families) > 10
     tried = set().union(*(case.targets for case in CASES if case.dims))

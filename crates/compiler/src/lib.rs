@@ -1,6 +1,7 @@
 //! The whole way after capture: a plan is lowered, the program is emitted, read back from its text,
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
+mod cost;
 mod summary;
 mod work;
 
@@ -14,6 +15,7 @@ use plan::Plan;
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
+pub use cost::{Costs, PartCost};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 

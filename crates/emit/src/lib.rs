@@ -21,7 +21,7 @@ use program::Program;
 use rules::rewrite;
 
 pub use canonical::canonical;
-pub use templates::templates;
+pub use templates::{call, templates};
 
 /// One file of an emitted program.
 #[derive(Clone, Debug, PartialEq, Eq)]

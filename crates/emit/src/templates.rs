@@ -17,7 +17,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use rules::{LocalArg, LocalOp};
+
 use crate::python::parser::template;
+use crate::python::print::flat;
 use crate::python::{Expr, is_identifier};
 
 /// The rows of the table: operator, Python.
@@ -96,6 +99,32 @@ pub(crate) fn write<'a>(applied: Applied<'a>) -> Expr<'a> {
         }
     }
     fallback(applied)
+}
+
+/// What a part with so many inputs executes, as a person would write it: they are `x0`, `x1`.
+pub fn call(op: &LocalOp, inputs: usize) -> String {
+    let names: Vec<String> = (0..inputs).map(|at| format!("x{at}")).collect();
+    let applied = Applied {
+        target: op.target.as_str().into(),
+        args: op.args.iter().map(|arg| expr(arg, &names)).collect(),
+        kwargs: op.kwargs.iter().map(|(key, arg)| (key.as_str().into(), expr(arg, &names))).collect(),
+    };
+    let mut text = String::new();
+    flat(&mut text, &write(applied));
+    text
+}
+
+fn expr<'a>(arg: &'a LocalArg, names: &'a [String]) -> Expr<'a> {
+    match arg {
+        LocalArg::None => Expr::None,
+        LocalArg::Bool(value) => Expr::Bool(*value),
+        LocalArg::Int(value) => Expr::Int(*value),
+        LocalArg::Float(value) => Expr::Float(*value),
+        LocalArg::Str(value) => Expr::Str(value.as_str().into()),
+        LocalArg::Dtype(value) => Expr::Name("torch").attr(value.torch()),
+        LocalArg::Input(at) => Expr::Name(names.get(*at).map_or("x", String::as_str)),
+        LocalArg::List(items) => Expr::List(items.iter().map(|item| expr(item, names)).collect()),
+    }
 }
 
 /// The operator that an expression is, if it is one.

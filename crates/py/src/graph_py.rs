@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rules::{Analysis, Kind};
 
+use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
 
 /// A graph with its dims followed through, shared by everything that speaks of it.
@@ -134,6 +135,12 @@ impl Operator {
             op.inputs().into_iter().map(shape).collect(),
             op.outputs.iter().flatten().map(|t| shape(*t)).collect(),
         )
+    }
+
+    /// What it costs in one piece.
+    #[getter]
+    fn cost(&self) -> PyResult<Cost> {
+        sound(Evidence::of(&self.model), || cost_of(&self.model, self.id))
     }
 
     fn __repr__(&self) -> String {

@@ -1,5 +1,6 @@
 //! The Python module `shardwright._core`: the whole compiler on one screen. Nothing is decided here.
 
+mod cost_py;
 mod errors;
 mod graph_py;
 mod guard;
@@ -10,6 +11,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::cost_py::Cost;
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]

@@ -6,6 +6,7 @@ use plan::{Decided, On, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
 use rules::{Analysis, rewrite, rewriting};
 
+use crate::cost_py::{Cost, costs_of};
 use crate::errors::raise;
 use crate::graph_py::{Graph, Model, Operator};
 use crate::guard::{Evidence, guarded, sound};
@@ -87,7 +88,9 @@ impl Plan {
         sound(self.evidence(), || {
             let work = compiler::work(graph, analysis, &self.plan);
             let repeated = work.repeated.into_iter().map(|it| {
-                let why = reason(it.op).unwrap_or_else(|| "the plan says so".into());
+                let split = self.plan.op(it.op).splits.iter().any(|split| split.on != On::Copies);
+                let other = if split { "its parts repeat some of it" } else { "the plan says so" };
+                let why = reason(it.op).unwrap_or_else(|| other.into());
                 (graph.op(it.op).module.clone(), it.operations, why)
             });
             (work.model, work.devices, repeated.collect())
@@ -111,6 +114,14 @@ impl Plan {
             let analysis = Analysis::of(&rewritten);
             Ok(Graph { model: Arc::new(Model { graph: rewritten, analysis }) })
         })
+    }
+
+    /// What each part of an operator costs, in the plan's order.
+    fn costs(&self, operator: &Operator) -> PyResult<Vec<Cost>> {
+        if !Arc::ptr_eq(&self.model, &operator.model) {
+            return Err(raise(plan::stranger()));
+        }
+        sound(self.evidence(), || costs_of(&self.model, operator.id, self.plan.op(operator.id)))
     }
 
     #[getter]

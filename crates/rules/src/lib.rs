@@ -3,12 +3,13 @@
 //! A [`Rule`] is text first: `b k+, n k+, !n -> b n` says that a linear may be split along `b`, `n`
 //! or `k`, that splitting `k` leaves partial sums, and that the bias is given to one part only.
 //! [`families`] holds the rules, one file a family; [`factors`] follows dims through the graph, so
-//! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes; [`rewriting`] makes
-//! several operators of one, for dims that only these can be split along.
+//! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes, and [`cost`] what that
+//! costs; [`rewriting`] makes several operators of one, for dims that only these can be split along.
 //!
 //! Rules know one operator and its shapes. They know no devices, no plans, no programs.
 
 pub mod algebra;
+pub mod cost;
 pub mod factors;
 pub mod families;
 pub mod interval;
@@ -16,8 +17,9 @@ pub mod local;
 pub mod rewriting;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Reduction, Rule};
+pub use cost::{Bytes, Cost, Kept};
 pub use factors::{Analysis, Loop, OpDims};
-pub use families::{Cost, Family, View, rule_of};
+pub use families::{Family, View, rule_of};
 pub use interval::{Interval, Region, parts};
 pub use local::{LocalArg, LocalOp, Part};
 pub use rewriting::{Rewriting, Rewritten, rewrite};

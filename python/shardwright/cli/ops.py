@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from . import verify
+from .costs import cost_lines
 from .parser import Commands
 from .style import paint
 from .targets import graph_of_examples, targets_of
@@ -22,7 +23,7 @@ def add(commands: Commands) -> None:
     actions = ops.add_subparsers(metavar="ACTION")
     every = actions.add_parser("list", help="all of them, by family")
     every.set_defaults(run=run_list)
-    show = actions.add_parser("show", help="the rule of one, its dims and an example")
+    show = actions.add_parser("show", help="the rule of one, its dims, its cost and an example")
     show.add_argument("name", help="such as aten.linear.default, or only linear")
     show.add_argument(
         "model", nargs="?", help="where the examples are from; without it, the small GPT of the demo"
@@ -98,6 +99,7 @@ def _lines(graph: Graph, operator: Operator) -> list[str]:
         f"  rule     {operator.rule or 'none for this call'}",
         f"  dims     {dims or 'none that may be split'}",
         f"  shapes   {inputs} -> {outputs}",
+        *cost_lines(operator.cost),
         f"  example  {calls[0].split(' in ')[0].removeprefix('op ') if calls else operator.name}",
         f"           in {where}",
     ]

@@ -8,11 +8,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .costs import kept_tensors
 from .parser import Commands
 from .style import paint
 
 if TYPE_CHECKING:
-    from .._core import Plan
+    from .._core import Operator, Plan
 
 
 def add(commands: Commands) -> None:
@@ -99,6 +100,19 @@ def _operators(plan: Plan) -> list[dict[str, Any]]:
             "dims": dict(operator.dims),
             "splits": [list(split) for split in splits],
             "devices": devices,
+            "cost": _cost(plan, operator),
         }
         for operator, splits, devices in plan.decisions
     ]
+
+
+def _cost(plan: Plan, operator: Operator) -> dict[str, Any]:
+    """Of the first part: no other is larger."""
+    cost = plan.costs(operator)[0]
+    return {
+        "flops": cost.flops,
+        "gradients": cost.gradients,
+        "forward": dict(zip(("read", "written"), cost.forward, strict=True)),
+        "backward": dict(zip(("read", "written"), cost.backward, strict=True)),
+        "kept": {"tensors": kept_tensors(cost), "more": cost.kept[2]},
+    }

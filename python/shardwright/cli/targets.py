@@ -19,7 +19,7 @@ def targets_of(name: str) -> dict[str, tuple[str, bool]]:
 
     known = {
         target: (row[1], row[2] == "yes")
-        for row in re.finditer(r"^\| (\w+) \| (\w*) \| (.*) \|$", operators_table(), re.MULTILINE)
+        for row in re.finditer(r"^\| (\w+) \| (\w*) \| [^|]+ \| (.*) \|$", operators_table(), re.MULTILINE)
         for target in re.findall(r"`([^`]+)`", row[3])
     }
     found = {target: known[target] for target in known if name in (target, *_short(target))}

@@ -99,8 +99,8 @@ def family_of() -> dict[str, str]:
     found = {}
     for line in operators_table().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and "`" in cells[2]:
-            found |= {target.strip("` "): cells[0] for target in cells[2].split(",")}
+        if len(cells) == 4 and "`" in cells[3]:
+            found |= {target.strip("` "): cells[0] for target in cells[3].split(",")}
     return found
 
 

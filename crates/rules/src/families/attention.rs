@@ -1,13 +1,13 @@
 //! Attention: batch and heads map, and so do queries where no mask is made from their place.
 
-use graph::Op;
+use graph::{Dtype, Op};
 
 use super::common::{
-    Terms, batch, broadcast, bytes, flag, float, float_inputs, get, mark, numel, operand, output, plain,
-    product, shape, term, text,
+    Terms, batch, broadcast, flag, float, get, mark, operand, output, plain, product, shape, term, text, wide,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -17,6 +17,10 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "the products with keys and with values, without what a causal mask hides where one kernel \
+            does it; keeps queries, keys, values, the result and a number for each query. With \
+            dropout, with a mask that has a gradient or with values of another width than keys it is \
+            computed in steps, and keeps the scores",
 };
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -112,20 +116,114 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     super::common::call("sw.attention", args)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let rows = shape(view, 0, "query").map_or(0.0, numel);
-    let made = output(view).map_or(0.0, numel);
-    let keys = shape(view, 1, "key").and_then(|k| k.len().checked_sub(2).map(|dim| k[dim]));
-    let seen = if flag(view.op, 5, "is_causal", false) { 0.5 } else { 1.0 };
-    Cost {
-        flops: 2.0 * seen * (rows + made) * keys.unwrap_or(0) as f64,
-        backward: 2.5,
-        bytes: bytes(view),
-        saved: float_inputs(view) + output(view).map_or(0.0, numel) * width(view),
+/// Products of queries with keys, and of what comes of them with values.
+fn cost(call: &Call<'_>) -> Sketch {
+    let Some(sizes) = Sizes::new(call) else { return Sketch::of(call) };
+    if is_fused(call) { fused(call, &sizes) } else { in_steps(call, &sizes) }
+}
+
+struct Sizes {
+    /// Elements of the scores.
+    scores: u64,
+    /// Those that are computed where a kernel leaves out what a causal mask hides.
+    seen: u64,
+    queries: u64,
+    /// The width of keys, and that of values.
+    keys: u64,
+    values: u64,
+}
+
+impl Sizes {
+    fn new(call: &Call<'_>) -> Option<Self> {
+        let [q, k, v, ..] = &call.operands[..] else { return None };
+        let last = |shape: &[i64], at: usize| Some(shape[shape.len().checked_sub(at)?].unsigned_abs());
+        let (queries, seen) = (last(&q.shape, 2)?, last(&k.shape, 2)?);
+        let rows = numel(&q.shape) / last(&q.shape, 1)?.max(1);
+        let causal: u64 = (1..=queries).map(|row| row.min(seen)).sum();
+        let each = if call.flag(5, "is_causal") { causal } else { queries * seen };
+        let heads = rows / queries.max(1);
+        Some(Self {
+            scores: rows * seen,
+            seen: heads * each,
+            queries: rows,
+            keys: last(&q.shape, 1)?,
+            values: last(&v.shape, 1)?,
+        })
     }
 }
 
-fn width(view: View<'_>) -> f64 {
-    let output = view.op.outputs.iter().flatten().next();
-    output.map_or(0.0, |id| view.graph.tensor(*id).dtype.bytes() as f64)
+/// Whether one kernel computes all of it, which never has the scores in memory.
+fn is_fused(call: &Call<'_>) -> bool {
+    let [q, k, v, rest @ ..] = &call.operands[..] else { return false };
+    let width = q.shape.last();
+    call.name() != "attention"
+        && k.shape.last() == width
+        && v.shape.last() == width
+        && !rest.iter().any(|mask| mask.learns)
+}
+
+/// Scores are computed again for backward.
+fn fused(call: &Call<'_>, sizes: &Sizes) -> Sketch {
+    let (keys, values) = (2 * sizes.seen * sizes.keys, 2 * sizes.seen * sizes.values);
+    let first = call.operands.iter().position(|operand| operand.learns).unwrap_or(0);
+    let mut gradients = vec![keys, keys, values, 0];
+    gradients.truncate(call.operands.len());
+    // All gradients are computed, whoever asks for one.
+    let others = |at: &usize| *at != first && call.learns(*at);
+    gradients[first] = 3 * keys + 2 * values - (0..3).filter(others).map(|at| gradients[at]).sum::<u64>();
+    let statistics = sizes.queries * wide_width(call);
+    let sketch = Sketch::of(call).flops(keys + values).gradients(gradients);
+    let sketch = sketch.keeps("*: 0 1 2 r0").keeps_more(statistics);
+    match call.operands.get(3) {
+        // A mask of truths becomes one of numbers.
+        Some(mask) if mask.dtype == Dtype::Bool => sketch.keeps_more(numel(&mask.shape) * call.width()),
+        mask => sketch.keeps_operand(mask.map(|_| 3)),
+    }
+}
+
+/// Queries and keys are scaled before their product, and softmax and dropout keep what they keep.
+fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
+    let (keys, values) = (2 * sizes.scores * sizes.keys, 2 * sizes.scores * sizes.values);
+    let scored = call.learns(0) || call.learns(1) || call.learns(3);
+    let mut gradients = vec![keys, keys, values, 0];
+    gradients.truncate(call.operands.len());
+    if let Some(first) = [0, 1, 3].into_iter().find(|at| call.learns(*at)) {
+        gradients[first] += values;
+    }
+    let (q, k, v) = (&call.operands[0], &call.operands[1], &call.operands[2]);
+    let dropped = call.name() == "attention";
+    let width = if dropped { call.width() } else { wide_width(call) };
+    // With keys for several heads, each head is given its own.
+    let heads = |shape: &[i64]| numel(&shape[..shape.len() - 2]).max(1);
+    let copies = heads(&q.shape) / heads(&k.shape);
+    let mut more = sizes.scores * width;
+    more += if call.learns(0) { copies * numel(&k.shape) * width } else { 0 };
+    more += if call.learns(1) { numel(&q.shape) * width } else { 0 };
+    let mut sketch = Sketch::of(call).flops(keys + values).gradients(gradients).keeps("*:");
+    if scored && copies == 1 && width == v.dtype.bytes() as u64 {
+        sketch = sketch.keeps_operand(Some(2));
+    } else if scored {
+        more += copies * numel(&v.shape) * width;
+    }
+    if dropped && scored {
+        // Probabilities before and after dropout, and the mask.
+        more += sizes.scores + if call.learns(2) { sizes.scores * width } else { 0 };
+        more += hidden(call);
+    }
+    sketch.keeps_more(more)
+}
+
+/// Bytes of the mask that hides scores.
+fn hidden(call: &Call<'_>) -> u64 {
+    let (q, k) = (&call.operands[0].shape, &call.operands[1].shape);
+    match call.operands.get(3) {
+        _ if call.flag(5, "is_causal") => (q[q.len() - 2] * k[k.len() - 2]).unsigned_abs(),
+        Some(mask) if mask.dtype == Dtype::Bool => numel(&mask.shape),
+        _ => 0,
+    }
+}
+
+/// Bytes of a number in which sums are computed.
+fn wide_width(call: &Call<'_>) -> u64 {
+    call.operands.first().map_or(0, |operand| wide(operand.dtype).bytes() as u64)
 }

@@ -2,7 +2,7 @@
 
 use graph::{Arg, Dtype, Op, TensorId};
 
-use super::{Cost, View};
+use super::View;
 use crate::algebra::Rule;
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
 use crate::rewriting::Builder;
@@ -245,50 +245,6 @@ pub(super) fn start(rule: &Rule, part: &Part, name: &str) -> i64 {
 /// How many elements this part has along a dim; 1 for a dim that the rule does not name.
 pub(super) fn size(rule: &Rule, part: &Part, name: &str) -> i64 {
     rule.find(name).map_or(1, |dim| part.size[dim.index()])
-}
-
-// Costs.
-
-fn bytes_of(view: View<'_>, tensors: impl IntoIterator<Item = TensorId>) -> f64 {
-    tensors.into_iter().map(|id| view.graph.tensor(id).bytes() as f64).sum()
-}
-
-/// Bytes of the operands and outputs.
-pub(super) fn bytes(view: View<'_>) -> f64 {
-    let outputs = view.op.outputs.iter().flatten().copied();
-    bytes_of(view, view.op.inputs().into_iter().chain(outputs))
-}
-
-/// Bytes of the float operands.
-pub(super) fn float_inputs(view: View<'_>) -> f64 {
-    let float = |id: &TensorId| view.graph.tensor(*id).dtype.is_float();
-    bytes_of(view, view.op.inputs().into_iter().filter(float))
-}
-
-pub(super) fn numel(shape: &[i64]) -> f64 {
-    shape.iter().map(|&size| size as f64).product()
-}
-
-/// Nothing is computed or moved.
-pub(super) fn free(_: View<'_>) -> Cost {
-    Cost::default()
-}
-
-/// Everything is read and written, nothing computed or kept.
-pub(super) fn moved(view: View<'_>) -> Cost {
-    Cost { bytes: bytes(view), backward: 1.0, ..Cost::default() }
-}
-
-/// A few operations per element, operands kept for backward.
-pub(super) fn light(view: View<'_>, per_element: f64) -> Cost {
-    let inputs = view.input_shapes().into_iter().map(numel).fold(0.0, f64::max);
-    let outputs = view.output_shapes().into_iter().flatten().map(numel).fold(0.0, f64::max);
-    Cost {
-        flops: per_element * inputs.max(outputs),
-        backward: 1.0,
-        bytes: bytes(view),
-        saved: float_inputs(view),
-    }
 }
 
 // Rewriting.

@@ -1,13 +1,15 @@
 //! Products summed over dims: matrix products in all their forms, and einsum.
 
+use std::collections::BTreeSet;
+
 use graph::Arg;
 
 use super::common::{
-    Terms, batch, broadcast, bytes, float, float_inputs, mark, operand, output, plain, shape, tensor, term,
-    text,
+    Terms, batch, broadcast, float, mark, operand, output, plain, shape, tensor, term, text,
 };
-use super::{Cost, Family, View};
-use crate::algebra::Rule;
+use super::{Family, View};
+use crate::algebra::{DimId, Rule};
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -30,6 +32,8 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "two operations for each product that is summed, and as many for the gradient of each \
+            factor; keeps the factors",
 };
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -182,13 +186,81 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     local
 }
 
-fn cost(view: View<'_>) -> Cost {
-    Cost { flops: 2.0 * volume(view), backward: 2.0, bytes: bytes(view), saved: float_inputs(view) }
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    let (left, right) = match call.name() {
+        "outer" | "ger" => return sketch,
+        "einsum" => return summed(call, sketch),
+        "addmm" | "baddbmm" => (1, 2),
+        _ => (0, 1),
+    };
+    let Some(products) = call.volume() else { return sketch };
+    // A bias is little beside the products.
+    let gradient = |at: usize| if at == left || at == right { 2 * products } else { 0 };
+    let gradients = (0..call.operands.len()).map(gradient).collect();
+    let sketch = sketch.flops(2 * products).gradients(gradients);
+    match call.name() {
+        "matmul" => broadcasted(call, sketch),
+        _ => sketch.keeps(&format!("{left}: {right}; {right}: {left}")),
+    }
 }
 
-/// The number of products that are summed: the product of all dims.
-fn volume(view: View<'_>) -> f64 {
-    let written = output(view).map_or(0.0, super::common::numel);
-    let Some(rule) = super::rule_of(view) else { return written };
-    rule.dims.iter().map(|dim| dim.size as f64).product()
+/// A batch that only a part of an operand's dims has is copied before the product, and the copy is kept.
+fn broadcasted(call: &Call<'_>, sketch: Sketch) -> Sketch {
+    let leading = |shape: &[i64]| shape[..shape.len().saturating_sub(2)].to_vec();
+    let Some(Some(made)) = call.results.first() else { return sketch };
+    let batched = call.operands.iter().all(|operand| operand.shape.len() > 2);
+    let (mut sketch, batch) = (sketch.keeps("*:"), leading(&made.shape));
+    for (at, operand) in call.operands.iter().enumerate() {
+        let (other, mut own) = (1 - at, leading(&operand.shape));
+        while batched && own.len() < batch.len() {
+            own.insert(0, 1);
+        }
+        let grown = own.iter().zip(&batch).filter(|(own, all)| own != all).count();
+        let longer = batch.iter().filter(|size| **size != 1).count();
+        sketch = match () {
+            () if !call.learns(other) => sketch,
+            () if batched && grown > 0 && grown < longer => {
+                let matrix = numel(&operand.shape[operand.shape.len() - 2..]);
+                sketch.keeps_more(numel(&batch) * matrix * operand.dtype.bytes() as u64)
+            }
+            () => sketch.keeps_operand(Some(at)),
+        };
+    }
+    sketch
+}
+
+/// From left to right, two by two. A step that sums nothing is little beside those that do; what is made on
+/// the way may be kept.
+fn summed(call: &Call<'_>, sketch: Sketch) -> Sketch {
+    let Some(rule) = call.rule.filter(|_| call.operands.len() > 1) else { return sketch };
+    let dims = |operand: &crate::Operand| operand.dims.iter().flatten().copied().collect::<BTreeSet<_>>();
+    let volume = |dims: &BTreeSet<DimId>| -> u64 {
+        dims.iter().map(|dim| call.part.size[dim.index()].unsigned_abs()).product()
+    };
+    let (mut flops, mut gradients) = (0, vec![0; call.operands.len()]);
+    let mut sketch = sketch.keeps("*:");
+    let (mut left, made) = (dims(&rule.inputs[0]), dims(&rule.outputs[0]));
+    for at in 1..call.operands.len() {
+        let learning = (0..at).find(|before| call.learns(*before));
+        if call.learns(at) {
+            sketch = match at {
+                1 => sketch.keeps_operand(Some(0)),
+                _ => sketch.keeps_more(volume(&left) * call.width()),
+            };
+        }
+        sketch = sketch.keeps_operand(learning.map(|_| at));
+        let all: BTreeSet<DimId> = left.union(&dims(&rule.inputs[at])).copied().collect();
+        let later = rule.inputs[at + 1..].iter().map(dims).fold(made.clone(), |a, b| &a | &b);
+        left = all.intersection(&later).copied().collect();
+        if left != all {
+            flops += 2 * volume(&all);
+            gradients[at] += 2 * volume(&all);
+            gradients[learning.unwrap_or(0)] += 2 * volume(&all);
+        }
+    }
+    if flops == 0 {
+        return sketch;
+    }
+    sketch.flops(flops).gradients(gradients)
 }

@@ -3,11 +3,11 @@
 use graph::Op;
 
 use super::common::{
-    Terms, bytes, flag, float_inputs, int, is_split, mark, numel, operand, output, plain, product, set,
-    shape, size, tensor, term, text,
+    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -28,6 +28,8 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "two operations for each product that is summed, and as many for the gradient of each \
+            factor; keeps input and weight",
 };
 
 fn is_general(op: &Op) -> bool {
@@ -107,14 +109,14 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     local
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let made = if is_transposed(view.op) { shape(view, 0, "input") } else { output(view) };
-    let weight = shape(view, 1, "weight").unwrap_or_default();
-    let each = numel(weight) / weight.first().map_or(1.0, |&rows| rows.max(1) as f64);
-    Cost {
-        flops: 2.0 * made.map_or(0.0, numel) * each,
-        backward: 2.0,
-        bytes: bytes(view),
-        saved: float_inputs(view),
-    }
+/// Each element that is written, or read where it is transposed, meets its group's part of the weight.
+fn cost(call: &Call<'_>) -> Sketch {
+    let [_, weight, ..] = &call.operands[..] else { return Sketch::of(call) };
+    let transposed = call.name().starts_with("conv_transpose")
+        || (call.name() == "convolution" && call.flag(6, "transposed"));
+    let met = numel(weight.shape.get(1..).unwrap_or_default());
+    let flops = 2 * met * if transposed { call.given(0) } else { call.made() };
+    let gradient = |at: usize| if at < 2 { flops } else { 0 };
+    let gradients = (0..call.operands.len()).map(gradient).collect();
+    Sketch::of(call).flops(flops).gradients(gradients).keeps("*: 0 1")
 }

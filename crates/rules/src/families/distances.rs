@@ -2,9 +2,10 @@
 
 use graph::{Arg, Op};
 
-use super::common::{broadcast, finish, int, light, mark, operand, plain, terms, text, wide, widened};
-use super::{Cost, Family, View};
+use super::common::{broadcast, finish, int, mark, operand, plain, terms, text, wide, widened};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
 use crate::rewriting::Builder;
 
@@ -24,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: Some(rewriting),
     cost,
+    costs: "3 operations for each element; keeps both tensors, or their difference",
 };
 
 const NONE: i64 = 0;
@@ -113,6 +115,17 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     plain(view, rule, part)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    light(view, 3.0)
+fn cost(call: &Call<'_>) -> Sketch {
+    const OPERATIONS: u64 = 3;
+    let sketch = Sketch::of(call).flops(OPERATIONS * call.largest());
+    let elements = call.largest() * call.width();
+    match call.name() {
+        "l1_loss" => sketch.keeps("*:").keeps_more(elements),
+        "kl_div" if call.flag(3, "log_target") => {
+            let difference = if call.learns(1) { elements } else { 0 };
+            sketch.keeps("*:").keeps_more(elements + difference)
+        }
+        "kl_div" => sketch.keeps("0: 1; 1: 0 1"),
+        _ => sketch,
+    }
 }

@@ -1,12 +1,20 @@
 //! Rows of a table by index. A part of the table gives the rows it has and zeros for the others.
 
-use super::common::{call, flag, int, is_split, moved, operand, plain, shape, start, term, terms, text};
-use super::{Cost, Family, View};
+use super::common::{call, flag, int, is_split, operand, plain, shape, start, term, terms, text};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
 
-pub(super) const FAMILY: Family =
-    Family { name: "embedding", targets: &["aten.embedding.default"], rule, local, rewriting: None, cost };
+pub(super) const FAMILY: Family = Family {
+    name: "embedding",
+    targets: &["aten.embedding.default"],
+    rule,
+    local,
+    rewriting: None,
+    cost,
+    costs: "reads the rows that are asked for; keeps the indices",
+};
 
 fn rule(view: View<'_>) -> Option<String> {
     // Frequencies are counted over all indices; sparse gradients have no layout.
@@ -38,10 +46,15 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     call("sw.embedding_shard", args)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let made = super::common::output(view).map_or(0.0, super::common::numel);
-    let all = shape(view, 0, "weight").map_or(0.0, super::common::numel);
-    let cost = moved(view);
-    // Only the rows that are asked for are read.
-    Cost { bytes: cost.bytes * 2.0 * made / (all + made).max(1.0), ..cost }
+/// Only the rows that are asked for are read.
+fn cost(call: &Call<'_>) -> Sketch {
+    let [weight, indices] = &call.operands[..] else { return Sketch::of(call) };
+    let rows = call.made() * weight.dtype.bytes() as u64;
+    let sketch = Sketch::of(call).flops(0).reads(rows + indices.bytes());
+    match (call.name(), weight.shape.first()) {
+        ("embedding_shard", Some(0)) => sketch.keeps("*:"),
+        // Indices of its own rows, and which are not.
+        ("embedding_shard", _) => sketch.keeps("*:").keeps_more(indices.bytes() + numel(&indices.shape)),
+        _ => sketch,
+    }
 }

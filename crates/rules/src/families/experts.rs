@@ -1,11 +1,12 @@
 //! Each row times the matrix of its own expert. A part of the experts gives the rows that they have,
 //! and zeros for the others.
 
-use super::common::{
-    bytes, call, flag, float_inputs, mark, numel, operand, output, shape, start, term, text,
-};
-use super::{Cost, Family, View};
+use graph::Dtype;
+
+use super::common::{call, flag, mark, operand, output, shape, start, term, text};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -15,6 +16,8 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "each row times one matrix, parts of the experts their share of the rows; keeps the weight, \
+            and the rows in the experts' order",
 };
 
 fn transposed(view: View<'_>) -> bool {
@@ -45,9 +48,18 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     call("sw.expert_linear", args.collect())
 }
 
-/// Each row meets one matrix.
-fn cost(view: View<'_>) -> Cost {
-    let rows = shape(view, 0, "x").map_or(0.0, numel);
-    let made = output(view).and_then(|shape| shape.get(1)).map_or(0.0, |size| *size as f64);
-    Cost { flops: 2.0 * rows * made, backward: 2.0, bytes: bytes(view), saved: float_inputs(view) }
+/// Each row meets one matrix; a part has its share of the rows.
+fn cost(call: &Call<'_>) -> Sketch {
+    let [x, weight, _] = &call.operands[..] else { return Sketch::of(call) };
+    let (&[rows, wide], Some(&own)) = (&x.shape[..], weight.shape.first()) else { return Sketch::of(call) };
+    let all = call.int(4, "total", own).max(1);
+    let (rows, own, all) = (rows.unsigned_abs(), own.unsigned_abs(), all.unsigned_abs());
+    let columns = numel(&weight.shape[1..]) / wide.unsigned_abs().max(1);
+    let share = rows * own / all;
+    // All rows are put in the experts' order, and back.
+    let order = rows * Dtype::I64.bytes() as u64;
+    let sorted = rows * wide.unsigned_abs() * x.dtype.bytes() as u64;
+    let more = order + if x.learns { order } else { 0 } + if weight.learns { sorted } else { 0 };
+    let sketch = Sketch::of(call).keeps("0: 1").keeps_more(more);
+    sketch.flops(2 * share * wide.unsigned_abs() * columns)
 }

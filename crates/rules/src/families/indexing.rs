@@ -4,11 +4,12 @@
 use graph::{Arg, Op};
 
 use super::common::{
-    Terms, along, broadcast, float, int, mark, moved, operand, output, plain, set, shape, term, terms, text,
-    unary, whole, wrap,
+    Terms, along, broadcast, float, int, mark, operand, output, plain, set, shape, term, terms, text, unary,
+    whole, wrap,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -31,6 +32,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "reads what is picked; keeps the indices, `gather` its input too",
 };
 
 fn name(op: &Op) -> &str {
@@ -214,6 +216,18 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     local
 }
 
-fn cost(view: View<'_>) -> Cost {
-    moved(view)
+/// What is picked is read, not what it is picked from.
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call).flops(0);
+    let picked = || {
+        let indices = call.operands.iter().skip(1).map(crate::cost::Operand::bytes).sum::<u64>();
+        indices + call.made() * call.width()
+    };
+    match call.name() {
+        "gather" => sketch.keeps("*: 0 1").reads(picked()),
+        "index" | "index_select" => sketch.reads(picked()),
+        "scatter_add" => sketch.keeps("2: 1"),
+        "scatter" => sketch.keeps("0: 1; 2: 1"),
+        _ => sketch,
+    }
 }

@@ -3,12 +3,13 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, batch, finish, float, int, light, mark, operand, plain, set, shape, start, tensor, term, text,
-    wide, widened,
+    Terms, batch, finish, float, int, mark, operand, plain, set, shape, start, tensor, term, text, wide,
+    widened,
 };
 use super::softmax::Shifted;
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
 use crate::rewriting::Builder;
 
@@ -27,6 +28,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: Some(rewriting),
     cost,
+    costs: "6 operations for each element; keeps the logarithms of the probabilities and the targets",
 };
 
 const NONE: i64 = 0;
@@ -255,6 +257,36 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     local
 }
 
-fn cost(view: View<'_>) -> Cost {
-    light(view, if is_pick(view.op) { 0.0 } else { 6.0 })
+fn cost(call: &Call<'_>) -> Sketch {
+    const OPERATIONS: u64 = 6;
+    let sketch = Sketch::of(call);
+    if call.name() == "pick" {
+        return picked(call, sketch);
+    }
+    let (sketch, width) = (sketch.flops(OPERATIONS * call.given(0)), call.width());
+    let weight = call.at(2, "weight");
+    if !call.name().contains("cross_entropy") {
+        return sketch.keeps("*: 0 1").keeps_operand(weight).keeps_result(call, 1, width);
+    }
+    // The logarithms of the probabilities, and the weight of all targets.
+    let logarithms = call.given(0) * width;
+    if call.operands.get(1).is_some_and(|target| target.dtype.is_float()) {
+        return sketch.keeps("0: 1").keeps_operand(weight).keeps_more(logarithms);
+    }
+    let sketch = sketch.keeps("*: 1").keeps_operand(weight);
+    let smooth = call.float(5, "label_smoothing", 0.0) > 0.0;
+    let mean = call.int(3, "reduction", MEAN) == MEAN;
+    let ignored = if smooth { call.given(1) } else { 0 };
+    let count = if smooth && mean { Dtype::I64.bytes() as u64 } else { 0 };
+    sketch.keeps_more(logarithms + width + ignored + count)
+}
+
+/// The columns of its own targets, and which targets are not.
+fn picked(call: &Call<'_>, sketch: Sketch) -> Sketch {
+    let columns = usize::try_from(call.int(2, "dim", 0)).ok();
+    let none = columns.and_then(|dim| call.operands[0].shape.get(dim)) == Some(&0);
+    if none {
+        return sketch.keeps("*:");
+    }
+    sketch.flops(0).keeps("*: 0").keeps_more(call.given(1) * (1 + Dtype::I64.bytes() as u64))
 }

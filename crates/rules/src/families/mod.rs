@@ -26,6 +26,7 @@ use std::sync::OnceLock;
 use graph::{Graph, Op, OpId};
 
 use crate::algebra::Rule;
+use crate::cost::{Call, Cost, Sketch};
 use crate::local::{LocalOp, Part, unchanged};
 use crate::rewriting::Rewrite;
 
@@ -76,12 +77,15 @@ pub fn local_of(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     }
 }
 
-/// What an operator costs. Of an unknown one, only its bytes are known.
-pub fn cost_of(view: View<'_>) -> Cost {
-    match family_of(&view.op.target) {
-        Some(family) => (family.cost)(view),
-        None => common::light(view, 0.0),
-    }
+/// What a part costs that executes `op`; `needs_grad` is [`Graph::needs_grad`]. Of an operator without a family
+/// it is what its rule tells, or what all operators cost.
+pub fn cost_of(view: View<'_>, rule: Option<&Rule>, part: &Part, op: &LocalOp, needs_grad: &[bool]) -> Cost {
+    let call = Call::new(view, rule, part, op, needs_grad);
+    let sketch = match family_of(&view.op.target) {
+        Some(family) => (family.cost)(&call),
+        None => Sketch::of(&call),
+    };
+    sketch.finish(&call, part.inputs.len())
 }
 
 /// `docs/operators.md`: the families and the operators that each covers.
@@ -90,8 +94,8 @@ pub fn table() -> String {
     for family in ALL {
         let targets: Vec<String> = family.targets.iter().map(|t| format!("`{t}`")).collect();
         let own = if family.rewriting.is_some() { "yes" } else { "" };
-        let (name, targets) = (family.name, targets.join(", "));
-        writeln!(text, "| {name} | {own} | {targets} |").expect("writing to a string never fails");
+        let (name, costs, targets) = (family.name, family.costs, targets.join(", "));
+        writeln!(text, "| {name} | {own} | {costs} | {targets} |").expect("writing to a string never fails");
     }
     text
 }
@@ -101,10 +105,12 @@ const INTRODUCTION: &str = "\
 
 Generated from `crates/rules/src/families` by the tests of the crate; `UPDATE=1 cargo test -p shardwright-rules`
 writes it again. An operator that is not listed is replicated and reported. \"Rewritten\" says that some operators of
-the family are rewritten into simpler ones before dims marked `@` are split.
+the family are rewritten into simpler ones before dims marked `@` are split. \"Costs\" says what a part computes,
+and what it keeps for backward; `shardwright ops show` prints both of one operator, in numbers. The gradient of each
+operand takes as many operations as forward, if nothing else is said.
 
-| family | rewritten | operators |
-| --- | --- | --- |
+| family | rewritten | costs | operators |
+| --- | --- | --- | --- |
 ";
 
 /// An operator with its tensors at hand.
@@ -113,18 +119,6 @@ pub struct View<'g> {
     pub graph: &'g Graph,
     pub id: OpId,
     pub op: &'g Op,
-}
-
-/// What an operator costs, whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// Floating point operations, forward; backward is `backward` times that.
-    pub flops: f64,
-    pub backward: f64,
-    /// Bytes read and written, forward.
-    pub bytes: f64,
-    /// Bytes that must be kept for backward.
-    pub saved: f64,
 }
 
 /// A family of operators that are split alike.
@@ -139,7 +133,9 @@ pub struct Family {
     pub local: fn(View<'_>, &Rule, &Part) -> LocalOp,
     /// Its rewriting into simpler operators, for a split along dims with their own algorithm.
     pub rewriting: Option<Rewrite>,
-    pub cost: fn(View<'_>) -> Cost,
+    /// What a part costs, and the same in words.
+    pub cost: fn(&Call<'_>) -> Sketch,
+    pub costs: &'static str,
 }
 
 impl<'g> View<'g> {

@@ -4,11 +4,12 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, ints, light, mark, numel, operand, output, plain, set, shape,
-    size, tensor, terms, text, wide, widened,
+    Terms, along, finish, flag, float, int, ints, mark, operand, plain, set, shape, size, tensor, terms,
+    text, wide, widened,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
 use crate::rewriting::Builder;
 
@@ -29,6 +30,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: Some(rewriting),
     cost,
+    costs: "8 operations for each element; keeps the input, the weight and the statistics",
 };
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -323,7 +325,67 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     local
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let made = output(view).map_or(0.0, numel);
-    Cost { flops: 8.0 * made, backward: 2.0, ..light(view, 8.0) }
+/// Operations for each element.
+const OPERATIONS: u64 = 8;
+
+fn cost(call: &Call<'_>) -> Sketch {
+    let (sketch, width) = (Sketch::of(call).flops(OPERATIONS * call.given(0)), call.width());
+    let rows = |from: usize| numel(call.operands[0].shape.get(..from).unwrap_or_default());
+    match call.name() {
+        "rms_norm" => root_mean_square(call, sketch),
+        "layer_norm" | "native_layer_norm" => {
+            let over = call.arg(1, "normalized_shape").map_or(0, |arg| match arg {
+                LocalArg::List(dims) => dims.len(),
+                _ => 1,
+            });
+            let statistics = rows(call.operands[0].shape.len().saturating_sub(over)) * width;
+            let weights = [(2, "weight"), (3, "bias")].map(|(at, name)| call.at(at, name));
+            let sketch = sketch.keeps("*: 0").keeps_operand(weights[0]).keeps_operand(weights[1]);
+            sketch.keeps_result(call, 1, statistics).keeps_result(call, 2, statistics)
+        }
+        "group_norm" => {
+            let groups = rows(1) * call.int(1, "num_groups", 1).unsigned_abs();
+            sketch.keeps("*: 0").keeps_operand(call.at(2, "weight")).keeps_more(2 * groups * width)
+        }
+        // A batch norm of each image's channels: what belongs to a channel is repeated.
+        "instance_norm" => {
+            let given = [(1, "weight"), (3, "running_mean"), (4, "running_var")];
+            let repeated = given.into_iter().filter(|(at, name)| call.at(*at, name).is_some()).count() as u64;
+            sketch.keeps("*: 0").keeps_more((repeated + 2) * rows(2) * width)
+        }
+        name => {
+            let given = [(1, "weight"), (3, "running_mean"), (4, "running_var")];
+            let given = given.map(|(at, keyword)| call.at(at, keyword));
+            let channels = call.operands[0].shape.get(1).map_or(1, |size| size.unsigned_abs());
+            let without = name.ends_with("no_stats") || call.op.target.ends_with("no_stats");
+            let given = if without { [given[0], None, None] } else { given };
+            let sketch = given.into_iter().fold(sketch.keeps("*: 0"), Sketch::keeps_operand);
+            if name.ends_with("no_training") || (name == "batch_norm" && !call.flag(5, "training")) {
+                return sketch;
+            }
+            sketch.keeps_result(call, 1, channels * width).keeps_result(call, 2, channels * width)
+        }
+    }
+}
+
+/// Written as operators on the elements: the input, one number a row, and with a weight what it multiplies.
+fn root_mean_square(call: &Call<'_>, sketch: Sketch) -> Sketch {
+    let x = &call.operands[0];
+    let over = match call.arg(1, "normalized_shape") {
+        Some(LocalArg::List(dims)) => dims.len(),
+        _ => 1,
+    };
+    let (elements, width) = (numel(&x.shape), wide(x.dtype).bytes() as u64);
+    let rows = numel(&x.shape[..x.shape.len().saturating_sub(over)]);
+    let weight = call.at(2, "weight");
+    let mut more = if weight.is_some_and(|at| call.learns(at)) { elements * width } else { 0 };
+    if !x.learns {
+        return sketch.keeps("*:").keeps_more(more);
+    }
+    more += rows * width;
+    let sketch = sketch.keeps("*:").keeps_operand(weight);
+    match wide(x.dtype) == x.dtype {
+        true => sketch.keeps_operand(Some(0)).keeps_more(more),
+        false => sketch.keeps_more(more + elements * width),
+    }
 }

@@ -1,16 +1,24 @@
 //! Element by element, with broadcasting: every dim maps.
 
-use graph::{Arg, Op};
+use graph::Op;
 
-use super::common::{
-    NOTHING, Terms, broadcast, float, light, moved, operand, output, plain, tensor, terms, text,
-};
-use super::{Cost, Family, View};
+use super::common::{NOTHING, Terms, broadcast, float, operand, output, plain, tensor, terms, text};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
 
-pub(super) const FAMILY: Family =
-    Family { name: "pointwise", targets: TARGETS, rule, local, rewriting: None, cost };
+pub(super) const FAMILY: Family = Family {
+    name: "pointwise",
+    targets: TARGETS,
+    rule,
+    local,
+    rewriting: None,
+    cost,
+    costs: "an operation for each element; keeps what its derivative is of: of `relu`, `exp`, \
+            `sigmoid`, `tanh` and the like the result, of a sum nothing, of a product the other \
+            factor, else its inputs",
+};
 
 #[rustfmt::skip]
 const TARGETS: &[&str] = &[
@@ -174,12 +182,56 @@ fn cast(view: View<'_>) -> LocalOp {
     super::common::call("aten.to.dtype", vec![first, dtype])
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let scaled = !view.op.args.iter().skip(1).any(|arg| matches!(arg, Arg::Tensor(_)));
-    let linear = linear(view);
-    let joint = linear.iter().map(Vec::len).sum::<usize>() == view.op.inputs().len();
-    if !linear.is_empty() && (scaled || (joint && linear.len() == 1)) {
-        return moved(view);
+/// What gradients need, where it is not what the rule tells.
+#[rustfmt::skip]
+const KEEPS: &[(&str, &[&str])] = &[
+    ("*:", &[
+        "add", "sub", "rsub", "fill", "copy", "ceil", "floor", "round", "trunc", "frac", "sign", "to", "_to_copy",
+        "type_as", "clone", "contiguous", "broadcast_tensors",
+    ]),
+    ("*: r0", &[
+        "exp", "exp2", "expm1", "reciprocal", "relu", "rsqrt", "sigmoid", "special_expit", "sqrt", "tan", "tanh",
+    ]),
+    ("*: 0 r0", &["sgn"]),
+    ("0: 0 r0; 1: 1 r0", &["hypot"]),
+    ("0: 2; 1: 2; 2: 0 1", &["lerp"]),
+    ("1: 2; 2: 1 2", &["addcdiv"]),
+];
+
+/// The same, where the overload matters.
+#[rustfmt::skip]
+const KEEPS_OVERLOADS: &[(&str, &[&str])] = &[
+    ("*:", &["aten.remainder.Scalar", "aten.fmod.Scalar"]),
+    ("1: 0 1", &["aten.remainder.Tensor", "aten.fmod.Tensor"]),
+    ("*: 0 r0", &["aten.pow.Scalar"]),
+    ("*: 0 1 r0", &["aten.pow.Tensor_Tensor"]),
+    ("0: 1; 1: 0 1", &["aten.div.Tensor_mode"]),
+    ("*: 0", &["aten.where.ScalarSelf", "aten.where.ScalarOther"]),
+    ("*: 1", &["aten.masked_fill.Scalar"]),
+    ("0: 1; 2: 1", &["aten.masked_fill.Tensor"]),
+];
+
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    let listed = |name: &str, table: &[(&'static str, &[&str])]| {
+        table.iter().find(|(_, names)| names.contains(&name)).map(|(text, _)| *text)
+    };
+    match call.name() {
+        "alias" | "detach" | "real" | "_conj" => sketch.view(0).view_back(),
+        "to" if same_dtype(call) => sketch.view(0).view_back(),
+        "broadcast_tensors" => sketch.view_each(),
+        "zeros_like" | "ones_like" | "full_like" | "empty_like" => sketch.flops(0).reads(0),
+        // Beside its input it keeps the exponential.
+        "log_sigmoid" => sketch.keeps_more(call.made() * call.width()),
+        name => match listed(&call.op.target, KEEPS_OVERLOADS).or_else(|| listed(name, KEEPS)) {
+            Some(text) => sketch.keeps(text),
+            None => sketch,
+        },
     }
-    light(view, 1.0)
+}
+
+/// A cast to the type that it has gives the tensor itself.
+fn same_dtype(call: &Call<'_>) -> bool {
+    let made = call.results.iter().flatten().next().map(|made| made.dtype);
+    call.operands.first().map(|operand| operand.dtype) == made
 }

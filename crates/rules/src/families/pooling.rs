@@ -1,12 +1,13 @@
 //! Images and sequences, plane by plane: the batch and the channels map, space stays whole.
 
-use graph::Op;
+use graph::{Dtype, Op};
 
 use super::common::{
-    Terms, along, letter, light, mark, operand, output, plain, product, shape, term, terms, text, whole,
+    Terms, along, letter, mark, operand, output, plain, product, shape, term, terms, text, whole,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -56,6 +57,8 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "an operation for each element; keeps the input, of a maximum the places too; interpolation \
+            keeps nothing",
 };
 
 fn name(op: &Op) -> &str {
@@ -136,6 +139,22 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     plain(view, rule, part)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    light(view, 4.0)
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    let places = call.made() * Dtype::I64.bytes() as u64;
+    match call.name() {
+        name if name.contains("max_pool") => sketch.keeps("*: 0").keeps_result(call, 1, places),
+        name if name.starts_with("adaptive_avg") && averages_all(call) => sketch.keeps("*:"),
+        name if name.contains("avg_pool") => sketch.keeps("*: 0"),
+        name if name.starts_with("grid_sampler") => sketch.keeps("*: 0 1"),
+        "pixel_shuffle" | "pixel_unshuffle" | "im2col" => sketch.flops(0),
+        _ => sketch,
+    }
+}
+
+/// One place of images is their mean.
+fn averages_all(call: &Call<'_>) -> bool {
+    let Some(Some(made)) = call.results.first() else { return false };
+    let planes = made.shape.len().saturating_sub(spatial(call.name()));
+    made.shape[planes..].iter().all(|size| *size == 1)
 }

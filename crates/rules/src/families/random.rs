@@ -3,9 +3,10 @@
 
 use graph::{Arg, Op};
 
-use super::common::{NOTHING, call, float, light, mark, moved, operand, output, plain, terms, text};
-use super::{Cost, Family, View};
+use super::common::{NOTHING, call, float, mark, operand, output, plain, terms, text};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, ints};
 
 pub(super) const FAMILY: Family = Family {
@@ -23,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "two operations for each element; dropout keeps its mask, a byte for each element",
 };
 
 /// How the numbers of a tensor are distributed.
@@ -84,11 +86,15 @@ fn numbers(view: View<'_>, part: &Part, distribution: &str) -> LocalOp {
     call("sw.draw", args)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    if distribution(view.op).is_some() {
-        return moved(view);
+/// Dropout keeps its mask, a byte for each element.
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    match call.name() {
+        "dropout" if call.op.target.starts_with("aten") => sketch.view(0).view_back(),
+        "native_dropout" if call.op.target.starts_with("aten") => sketch.flops(0),
+        name if name.contains("dropout") => {
+            sketch.flops(2 * call.made()).keeps("*:").keeps_result(call, 1, call.made())
+        }
+        _ => sketch.flops(0),
     }
-    let cost = light(view, 2.0);
-    // A byte per element for the mask.
-    Cost { saved: output(view).map_or(0.0, super::common::numel), ..cost }
 }

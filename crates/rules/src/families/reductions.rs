@@ -1,13 +1,14 @@
 //! Sums, means, extremes and what else runs along a dim.
 
-use graph::{Op, TensorId};
+use graph::{Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, call, dims, float, get, int, is_split, letter, light, mark, operand, output, plain, shape,
-    term, terms, text, wrap,
+    Terms, along, call, dims, float, get, int, is_split, letter, mark, operand, output, plain, shape, term,
+    terms, text, wrap,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, ints};
 
 pub(super) const FAMILY: Family = Family {
@@ -65,6 +66,8 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "an operation for each element; keeps nothing of sums, the places of extremes along a dim, \
+            else input and result",
 };
 
 fn name(op: &Op) -> &str {
@@ -186,11 +189,19 @@ fn mean(view: View<'_>, rule: &Rule, part: &Part) -> Option<LocalOp> {
     Some(call("sw.mean", args))
 }
 
-fn cost(view: View<'_>) -> Cost {
-    let cost = light(view, 1.0);
-    match name(view.op) {
-        "sum" | "mean" | "any" | "all" => Cost { saved: 0.0, ..cost },
-        "sort" | "argsort" | "topk" => Cost { flops: 10.0 * cost.flops, ..cost },
-        _ => cost,
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    let places = call.made() * Dtype::I64.bytes() as u64;
+    let along = call.op.target.ends_with(".dim");
+    match call.name() {
+        "max" | "min" if along => sketch.keeps("*:").keeps_result(call, 1, places),
+        "topk" | "sort" => sketch.keeps("*:").keeps_result(call, 1, places),
+        "cummax" | "cummin" => sketch.keeps("*: 0").keeps_result(call, 1, places),
+        "amax" | "amin" | "max" | "min" | "std" | "std_mean" | "logsumexp" | "norm"
+        | "linalg_vector_norm" | "prod" | "cumprod" | "logcumsumexp" => {
+            sketch.keeps("*: 0").keeps_result(call, 0, call.made() * call.width())
+        }
+        "sum" | "mean" => sketch.keeps("*:"),
+        _ => sketch,
     }
 }

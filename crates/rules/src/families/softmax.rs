@@ -2,11 +2,10 @@
 
 use graph::{Arg, Dtype, Op, TensorId};
 
-use super::common::{
-    finish, int, light, mark, operand, output, plain, shape, terms, unary, wide, widened, wrap,
-};
-use super::{Cost, Family, View};
+use super::common::{finish, int, mark, operand, output, plain, shape, terms, unary, wide, widened, wrap};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
 use crate::rewriting::Builder;
 
@@ -22,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: Some(rewriting),
     cost,
+    costs: "5 operations for each element; keeps the result",
 };
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -92,6 +92,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     plain(view, rule, part)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    light(view, 5.0)
+fn cost(call: &Call<'_>) -> Sketch {
+    const OPERATIONS: u64 = 5;
+    Sketch::of(call).flops(OPERATIONS * call.made()).keeps("*: r0")
 }

@@ -6,11 +6,12 @@
 use graph::Op;
 
 use super::common::{
-    Terms, along, dims, float, free, int, ints, letter, mark, moved, operand, output, plain, product, set,
-    shape, term, terms, text, unary, wrap,
+    Terms, along, dims, float, int, ints, letter, mark, operand, output, plain, product, set, shape, term,
+    terms, text, unary, wrap,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -40,6 +41,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "nothing for pieces: the same memory; what puts tensors together moves them",
 };
 
 fn name(op: &Op) -> &str {
@@ -258,11 +260,21 @@ fn divide(view: View<'_>, part: &Part, local: &mut LocalOp) {
     *local = super::common::call(target, args);
 }
 
-fn cost(view: View<'_>) -> Cost {
-    match name(view.op) {
-        "cat" | "concat" | "stack" | "constant_pad_nd" | "pad" | "roll" | "flip" | "slice_scatter"
-        | "select_scatter" | "diff" => moved(view),
-        "glu" => super::common::light(view, 2.0),
-        _ => free(view),
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    match call.name() {
+        "glu" => sketch,
+        "diff" => sketch.keeps("*:"),
+        "pad" | "constant_pad_nd" => padded(call, sketch),
+        "cat" | "concat" | "stack" | "roll" | "flip" | "slice_scatter" | "select_scatter" => sketch.flops(0),
+        // Pieces: their gradients are put together again.
+        _ => sketch.view(0),
     }
+}
+
+/// Of what is mirrored or repeated at the border, autograd keeps all.
+fn padded(call: &Call<'_>, sketch: Sketch) -> Sketch {
+    let bordered =
+        matches!(call.arg(2, "mode"), Some(LocalArg::Str(mode)) if mode == "reflect" || mode == "replicate");
+    sketch.flops(0).keeps(if bordered { "0: 0" } else { "0:" })
 }

@@ -3,11 +3,12 @@
 use graph::Op;
 
 use super::common::{
-    NOTHING, Terms, along, call, free, int, ints, letter, mark, moved, operand, output, plain, product,
-    shape, term, terms, text, whole, wrap,
+    NOTHING, Terms, along, call, int, ints, letter, mark, operand, output, plain, product, shape, term,
+    terms, text, whole, wrap,
 };
-use super::{Cost, Family, View};
+use super::{Family, View};
 use crate::algebra::Rule;
+use crate::cost::{Call, Sketch};
 use crate::local::{self, LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
@@ -48,6 +49,7 @@ pub(super) const FAMILY: Family = Family {
     local,
     rewriting: None,
     cost,
+    costs: "nothing: the same memory; what repeats elements moves them",
 };
 
 /// What a target of this family does.
@@ -306,10 +308,14 @@ fn interleave(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     call("aten.repeat_interleave.self_int", args)
 }
 
-fn cost(view: View<'_>) -> Cost {
-    match act(view.op) {
-        Act::Repeat | Act::Interleave | Act::Mesh => moved(view),
-        _ => free(view),
+fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = Sketch::of(call);
+    match call.name() {
+        "repeat" | "repeat_interleave" => sketch.flops(0),
+        "meshgrid" => sketch.view_each().keeps("*:"),
+        // What several places read is summed up again.
+        "expand" | "unfold" | "diagonal" => sketch.view(0),
+        _ => sketch.view(0).view_back(),
     }
 }
 
