@@ -207,7 +207,8 @@ def _by_function(graph: Graph, plan: Callable[..., Any], devices: int) -> Plan:
     name = getattr(plan, "__name__", "plan")
     draft = Draft(graph, name, devices)
     try:
-        wanted = len(inspect.signature(plan).parameters)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        wanted = sum(one.kind in positional for one in inspect.signature(plan).parameters.values())
         result = plan(graph, draft) if wanted == 2 else plan(graph, draft, devices)
     except ShardwrightError:
         raise

@@ -393,6 +393,10 @@ def _hidden(self: Small, x: Tensor) -> Tensor:
     return y
 
 
+def _renormed(self: Small, x: Tensor) -> Tensor:
+    return F.embedding(x.long().abs(), self.linear.weight, max_norm=1.0)  # renormed
+
+
 def _input(self: Small, x: Tensor) -> Tensor:
     x.add_(1)  # input
     return self.linear(x)
@@ -414,6 +418,7 @@ def _foreign(self: Small, x: Tensor) -> Tensor:
         (_gradient, "SW0104"),
         (_autocast, "SW0106"),
         (_hidden, "SW0107"),
+        (_renormed, "SW0107"),
         (_input, "SW0109"),
         (_wrong, "SW0115"),
         (_foreign, "SW0101"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,56 @@ def test_half_precision_on_processes(word: str) -> None:
     losses = sw.launch(_on_gloo, 4, (word,), timeout=300)
     assert losses[0] == pytest.approx(hand.losses[0], rel=2e-2)
     assert losses[1] < losses[0]
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.up, self.norm, self.down = nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.down(torch.relu(self.norm(self.up(x)))) - x).square().mean()
+
+
+NORM_PLANS = ["data", "megatron", 1, 2, 3]
+
+
+def _trained(model: Any, batch: Tensor, optimizer: Any) -> list[float]:
+    losses = []
+    for _ in range(3):
+        loss = model(batch)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def _normed_on_gloo(rank: int, dtype: torch.dtype) -> list[tuple[list[float], dict[str, Tensor]]]:
+    found = []
+    batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for plan in NORM_PLANS:
+        chosen = plan if isinstance(plan, str) else partial(_random, seed=plan)
+        model = sw.parallelize(Normed().to(dtype), batch, plan=chosen, cache=False, progress=False)
+        losses = _trained(model, batch, sw.optimizer(model, torch.optim.SGD, lr=0.1))
+        found.append((losses, model.full_state_dict()))
+    return found
+
+
+def _random(graph: Any, draft: Any, seed: int) -> sw.Plan:
+    return sw.Plan.random(graph, 3, seed)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_a_batch_norm_of_a_model_in_half_precision_trains_on_processes(dtype: torch.dtype) -> None:
+    """Its running statistics are exchanged in bytes: a wrong dtype would be garbage."""
+    batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    plain = Normed().to(dtype)
+    expected = _trained(plain, batch, torch.optim.SGD(plain.parameters(), lr=0.1))
+    for losses, state in sw.launch(_normed_on_gloo, 3, (dtype,), timeout=400):
+        assert losses == pytest.approx(expected, rel=5e-2)
+        for name, value in plain.state_dict().items():
+            assert state[name].dtype == value.dtype
+            torch.testing.assert_close(state[name], value, rtol=5e-2, atol=2e-2)

@@ -316,8 +316,16 @@ def _hidden_mutation(node: fx.Node) -> CaptureError:
         place=lines.with_source(node.stack_trace),
         why=f"`{node.target}` without gradients gives a new value to a tensor that keeps the"
         " gradient of the old one",
-        fix="change a `.clone()` of the detached tensor, or compute the new value out of place",
+        fix=_RENORM
+        if "renorm" in str(node.target)
+        else "change a `.clone()` of the detached tensor, or compute the new value out of place",
     )
+
+
+_RENORM = (
+    "leave out `max_norm`, and scale what is looked up:"
+    " `e * (max_norm / e.norm(dim=-1, keepdim=True)).clamp(max=1)`"
+)
 
 
 def _is_float(node: fx.Node) -> bool:

@@ -57,7 +57,10 @@ def _is_model(name: str) -> bool:
 def _lines(one: Verified) -> list[str]:
     operator = one.operator
     inputs, outputs = (", ".join(map(str, shapes)) for shapes in operator.shapes)
-    lines = [paint(operator.target, "bold", sys.stdout) + f"  {inputs} -> {outputs}", f"  {operator.rule}"]
+    lines = [
+        paint(operator.target, "bold", sys.stdout) + f"  {inputs} -> {outputs}",
+        *([f"  {operator.rule}"] if operator.rule else []),
+    ]
     if one.skipped is not None:
         return [*lines, f"  not tried: {one.skipped}"]
     good = [str(tried) for tried in one.tried if tried.problem is None]
@@ -74,7 +77,7 @@ def _lines(one: Verified) -> list[str]:
 
 def _count(found: list[Verified], model: str, wanted: Iterable[str]) -> str:
     if not found:
-        names = ", ".join(sorted(wanted)) or "an operator with a rule"
+        names = ", ".join(sorted(wanted)) or "any operator"
         return f"{model} does not call {names}; name a model that does"
     tried = [tried for one in found for tried in one.tried]
     wrong = sum(t.problem is not None for t in tried)
