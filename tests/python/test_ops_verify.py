@@ -84,7 +84,7 @@ def test_a_rule_that_does_not_hold_is_an_error(
     name: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ops, {"embedding": "embedding_shard"}.get(name, name), BROKEN[name])
-    [one] = verified(capsys, name, model, fails=True)
+    [one] = [one for one in verified(capsys, name, model, fails=True) if one["splits"]]
     assert any(tried["problem"] for tried in one["splits"])
     assert main(["ops", "verify", name, model]) == 1
     shown = capsys.readouterr()
