@@ -8,12 +8,24 @@ use crate::layout::{Layout, Middle};
 /// Which pieces of which sources make which targets.
 #[derive(Debug)]
 pub struct Pieces {
-    /// Middle entries that something is taken from, in order.
+    /// Middle entries, in order: those that something is taken from, or all.
     pub sources: Vec<usize>,
     /// Entries of the target layout that are made, in order.
     pub targets: Vec<usize>,
     /// (position in `sources`, position in `targets`, region).
     pub pieces: Vec<(usize, usize, Region)>,
+}
+
+impl Pieces {
+    /// The same with all of so many middle entries as sources, also those that nothing is taken from.
+    pub fn listing(self, count: usize) -> Self {
+        let of = |(from, to, region): (usize, usize, Region)| (self.sources[from], to, region);
+        Self {
+            pieces: self.pieces.into_iter().map(of).collect(),
+            sources: (0..count).collect(),
+            targets: self.targets,
+        }
+    }
 }
 
 /// Covers every target that is not kept. Each partial result goes into one target's part, and of

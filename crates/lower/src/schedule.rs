@@ -361,7 +361,7 @@ fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
     let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
     let middle: Vec<Middle> = leaves.entries.iter().enumerate().map(single).collect();
     let keep = vec![false; held.entries.len()];
-    let pieces = exchange::pieces(&middle, leaves.parts, held, &keep, world);
+    let pieces = exchange::pieces(&middle, leaves.parts, held, &keep, world).listing(middle.len());
     let gets = vec![Get::Received; held.entries.len()];
     Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
 }

@@ -468,4 +468,34 @@ def inputs():
         "replicate",
         2,
     ),
+    Mended(
+        "parameters without elements, read in parts on one device",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p2 = nn.Parameter(normal(1, 2, 0))
+        self.x3 = nn.Parameter(normal(1, 0, 2))
+
+    def forward(self):
+        p2 = self.p2
+        x3 = self.x3
+        v2 = torch.matmul(p2, x3)
+        v9 = v2.sin().sum()
+        return {"loss": v9}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:510945"
+devices 2
+op %matmul: split m 2, split n 2 on 0 0 1 0
+op %sin: single on 0
+op %sum: single on 0
+""",
+        2,
+    ),
 ]

@@ -81,15 +81,13 @@ impl Projector<'_> {
     pub(super) fn reduce_exactly(&mut self, id: UseId, exchange: ExchangeId, plan: &Move) {
         let Method::Exchange(pieces) = &plan.method else { unreachable!("exact reductions are exchanges") };
         let here = self.leaves_here(id);
+        // Also those that nothing is taken from: they are copies, and their gradients are dropped, not added.
         let leaves: Vec<LeafId> = (pieces.sources.iter())
             .filter_map(|&source| here.iter().find(|(at, _)| *at == source).map(|(_, leaf)| *leaf))
             .collect();
         let tensor = self.global.uses.get(id).tensor;
         let shards: Vec<usize> =
             (0..self.table.shards.len()).filter(|&s| self.table.shards[s].tensor == tensor).collect();
-        // Leaves that nothing is taken from are copies: their gradients are dropped, not added.
-        let unused = here.iter().map(|(_, leaf)| *leaf).filter(|l| !leaves.contains(l));
-        let leaves: Vec<LeafId> = leaves.iter().copied().chain(unused).collect();
         if !leaves.is_empty() || !shards.is_empty() {
             self.push(Instr::ExchangeGradients { exchange, leaves, shards });
         }
