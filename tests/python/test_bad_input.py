@@ -645,6 +645,8 @@ def shell(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], env=env, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # What starts the tests may ignore interrupts, as a shell does for what runs behind it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ import shardwright as sw
 from models import mlp
 from shardwright.runtime import ParallelModule, optimizer, run_local
 from shardwright.runtime.agreement.agreement import FEW, digest
-from shardwright.runtime.communication.verdicts import State, judge
+from shardwright.runtime.communication.verdicts import WAITS, State, judge
 
 BATCH = 8
 
@@ -507,6 +508,10 @@ def test_what_follows_from_where_the_ranks_are(others: list[State], what: str | 
     """A rank that is busy, or only late, or in a slow message of the same call, is waited for."""
     found = judge([state(), *others], 0, patience=20.0)
     assert (found and found.what) == what
+
+
+def test_the_code_that_waits_is_where_the_watcher_looks_for_it() -> None:
+    assert [place for place in WAITS if not Path(place).exists()] == []
 
 
 def test_a_step_in_evaluation_mode_is_that_of_the_single_device() -> None:

@@ -13,9 +13,12 @@ from ...errors import RuntimeFault
 
 # Python code of these places waits for other ranks, or stands right before or after that.
 _OURS = os.path.dirname(os.path.dirname(__file__))
-_WAITS = (
+WAITS = (
     os.path.join(os.path.dirname(torch.__file__), "distributed"),
-    *(os.path.join(_OURS, name) for name in ("comm.py", "watch.py", "buckets.py", "collectives.py")),
+    os.path.join(_OURS, "communication", "comm.py"),
+    os.path.join(_OURS, "communication", "watch.py"),
+    os.path.join(_OURS, "execution", "buckets.py"),
+    os.path.join(_OURS, "execution", "collectives.py"),
 )
 _HIDDEN = (os.path.dirname(_OURS), os.path.dirname(torch.__file__))
 
@@ -91,7 +94,7 @@ def listed(ranks: Sequence[int]) -> str:
 
 def place_of(frame: FrameType | None) -> tuple[str, bool]:
     """The user's own line that a thread executes, and whether it waits there for other ranks."""
-    waiting = frame is not None and frame.f_code.co_filename.startswith(_WAITS)
+    waiting = frame is not None and frame.f_code.co_filename.startswith(WAITS)
     while frame is not None and frame.f_code.co_filename.startswith((*_HIDDEN, "<")):
         frame = frame.f_back
     if frame is None:
