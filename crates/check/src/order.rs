@@ -93,8 +93,8 @@ enum Meeting {
 struct Meetings {
     /// Where each rank is in the list of ranks.
     index: BTreeMap<RankId, usize>,
-    /// For each grouping and rank: its group, and its place there.
-    groups: Vec<Vec<Option<(usize, usize)>>>,
+    /// For each grouping and rank: its group.
+    groups: Vec<Vec<Option<usize>>>,
     /// For each grouping and group: its members, in its order.
     members: Vec<Vec<Vec<usize>>>,
     /// Those who take part in each exchange.
@@ -116,7 +116,7 @@ impl Meetings {
         let places = members.iter().map(|groups| {
             let mut places = vec![None; ranks.len()];
             for (group, members) in groups.iter().enumerate() {
-                members.iter().enumerate().for_each(|(at, &member)| places[member] = Some((group, at)));
+                members.iter().for_each(|&member| places[member] = Some(group));
             }
             places
         });
@@ -132,7 +132,7 @@ impl Meetings {
 
     fn of_instr(&self, member: usize, instr: &Instr) -> Option<Meeting> {
         if let Some(grouping) = instr.group() {
-            let (group, _) = self.groups[grouping.index()][member]?;
+            let group = self.groups[grouping.index()][member]?;
             return Some(Meeting::Group(grouping, group));
         }
         let exchange = instr.exchange()?;

@@ -131,10 +131,7 @@ class Run:
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        ranks = self._in_group("all_gather", group, x.nbytes)
-        with torch.no_grad():
-            y = collectives.all_gather(self.comm, x, ranks, dim, sizes, factors)
-        return self._marked(y, x.requires_grad)
+        return self._along(collectives.all_gather, x, group, dim, sizes, factors)
 
     def reduce_scatter(
         self,
@@ -144,10 +141,7 @@ class Run:
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        ranks = self._in_group("reduce_scatter", group, x.nbytes)
-        with torch.no_grad():
-            y = collectives.reduce_scatter(self.comm, x, ranks, dim, sizes, factors)
-        return self._marked(y, x.requires_grad)
+        return self._along(collectives.reduce_scatter, x, group, dim, sizes, factors)
 
     def all_to_all(
         self,
@@ -237,6 +231,15 @@ class Run:
         """The bytes of its gradient in a message."""
         dtype = self.worker.reduce or gradient_dtype(leaf)
         return leaf.numel() * dtype.itemsize
+
+    def _along(
+        self, how: Callable[..., Tensor], x: Tensor, group: int, dim: int, sizes: Sizes, factors: Factors
+    ) -> Tensor:
+        """A collective that cuts or joins along one factor."""
+        ranks = self._in_group(how.__name__, group, x.nbytes)
+        with torch.no_grad():
+            y = how(self.comm, x, ranks, dim, sizes, factors)
+        return self._marked(y, x.requires_grad)
 
     def _in_group(self, kind: str, group: int, size: int) -> tuple[int, ...]:
         self.issued.append((kind, group, size))
