@@ -155,6 +155,31 @@ def test_masks_drawn_for_a_tensor_whose_shape_alone_is_read(name: str) -> None:
     check(DRAWN[name])
 
 
+def transposed(m: Any, x: Tensor) -> Tensor:
+    h = (x @ m.w).t() * 1.0
+    assert not h.is_contiguous()
+    return h
+
+
+DRAWN_AS_IT_LIES: dict[str, Forward] = {
+    "dropout in place": lambda m, x: loss(F.dropout(transposed(m, x), 0.3, inplace=True)),
+    "alpha dropout": lambda m, x: loss(F.alpha_dropout(transposed(m, x), 0.3, training=True)),
+    "in place": lambda m, x: loss(transposed(m, x) * (transposed(m, x).detach() * 1.0).bernoulli_(0.3)),
+    "in place of what is fresh": lambda m, x: (
+        lambda h: loss(h * torch.empty_like(h.detach()).bernoulli_(0.3))
+    )(transposed(m, x)),
+    "out of place": lambda m, x: (lambda h: loss(h * torch.bernoulli(h.detach(), 0.3)))(transposed(m, x)),
+    "out of place of what is fresh": lambda m, x: (
+        lambda h: loss(h * torch.bernoulli(torch.empty_like(h.detach()), 0.3))
+    )(transposed(m, x)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN_AS_IT_LIES)
+def test_masks_are_drawn_as_a_tensor_lies(name: str) -> None:
+    check(DRAWN_AS_IT_LIES[name])
+
+
 EMPTY: dict[str, Forward] = {
     "no rows joined to some": lambda m, x: loss(torch.cat([x @ m.w, torch.zeros(0, 8).double()], 0).sin()),
     "a sum of no rows": lambda m, x: loss(x @ m.w) + (x @ m.w)[:0].sum(),

@@ -26,15 +26,6 @@ _KEYED = {
     "aten.randn_like.default",
     "aten.scaled_dot_product_attention.default",
 }
-# What these draw lies as what they are given does.
-_AS_IT_LIES = {
-    "aten.dropout.default",
-    "aten.native_dropout.default",
-    "aten.rand_like.default",
-    "aten.randn_like.default",
-}
-# In the meta of a node.
-ORDER = "shardwright_order"
 # One mask, however it is drawn: in place, out of place, or with what it masks.
 _MASKS = {"bernoulli_", "bernoulli", "native_dropout", "dropout"}
 # Of these nothing is random where the probability leaves no choice.
@@ -52,19 +43,6 @@ def refuse_chance(program: ExportedProgram) -> None:
                 why="ranks would draw different ones for copies of one tensor",
                 fix="use `torch.rand`, `torch.randn` or dropout, or give the numbers as an input",
             )
-
-
-def note_order(program: ExportedProgram) -> None:
-    """The dims of what is drawn, outermost first, where PyTorch does not fill it in the order of its dims.
-    Called while tensors lie as in the model."""
-    for node in program.graph.nodes:
-        if draws(node.target, node.args, node.kwargs) and str(node.target) in _AS_IT_LIES:
-            given: Any = node.args[0]
-            drawn = torch.empty_like(given.meta["val"])
-            dims = [dim for dim in range(drawn.dim()) if drawn.shape[dim] > 1]
-            order = sorted(dims, key=lambda dim: -drawn.stride()[dim])
-            if order != dims:
-                node.meta[ORDER] = [dim for dim in range(drawn.dim()) if dim not in dims] + order
 
 
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

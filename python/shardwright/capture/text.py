@@ -18,7 +18,7 @@ from ..errors import CaptureError
 from . import lines
 from .assigned import assigned_names
 from .casts import Casting
-from .chance import ORDER
+from .lying import ORDER
 from .memory import Aliases
 from .names import Names
 from .simplify import is_getitem, is_no_grad

@@ -22,10 +22,11 @@ from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .averages import averages_in_tensors
 from .casts import Casting, cast_parameters
-from .chance import note_order, refuse_chance
+from .chance import refuse_chance
 from .experts import fuse_experts
 from .guard import guarded
 from .instances import write_out_statistics
+from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
 from .names import Names
@@ -68,6 +69,7 @@ def trace(
     _refuse_hidden_mutation(program)
     index_strided(program)
     write_out_statistics(program)
+    draw_on_fresh(program)
     _keep_detach(program)
     functional = _make_functional(program)
     _refuse_mutation(functional)
