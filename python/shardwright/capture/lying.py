@@ -22,9 +22,11 @@ _AS_IT_LIES = {
 
 
 def draw_on_fresh(program: ExportedProgram) -> None:
-    """In the program as written: what is drawn in place is drawn on a fresh tensor that lies like it, and what
-    is drawn out of place on no such one. So do operators that PyTorch takes apart, and afterwards nothing else
-    would tell the two from each other."""
+    """In the program as written: what is drawn in place is drawn on a fresh tensor that lies like it, and
+    what is drawn out of place on no such one.
+
+    So do operators that PyTorch takes apart, and afterwards nothing else tells the two from each other.
+    """
     for node in list(program.graph.nodes):
         if node.target is _ATEN.bernoulli_.float:
             _draw_then_copy(node)
