@@ -42,13 +42,27 @@ def batch(seed: int = 1, size: int = 5) -> tuple[Tensor, Tensor]:
     )
 
 
+STEP = """
+
+def step(batches, scale):
+    for b in range(batches):
+        yield forward, b
+        yield backward, b, scale, b == batches - 1
+"""
+
+
+def stepping(source: str) -> str:
+    """With the timetable of what is trained."""
+    return source + STEP if "def backward" in source else source
+
+
 class Tables:
     """Builds `program.json`: regions are given as lists of intervals and numbered here."""
 
     def __init__(self, world: int, **others: Any):
         self.regions: list[Any] = []
         self.json: dict[str, Any] = {
-            "format": 2, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 3, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
             "tensors": [], "roles": [], "ranks": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip
@@ -133,7 +147,7 @@ class Tables:
         })  # fmt: skip
 
     def files(self, **sources: str) -> dict[str, str]:
-        texts = {f"{name}.py": HEADER + text for name, text in sources.items()}
+        texts = {f"{name}.py": HEADER + stepping(text) for name, text in sources.items()}
         return {"program.json": json.dumps(self.json), **texts}
 
 
@@ -171,7 +185,7 @@ def forward(run, p, rank, x, t):
     return (loss,)
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     g_y = run.grad(1, g_loss)
     run.grad(0, g_y)
 """
@@ -203,10 +217,11 @@ def forward(run, p, rank, x, t):
     return (loss,)
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     run.grad(0, g_loss)
-    run.reduce_gradients(0, [p.down.weight, p.down.bias])
-    run.reduce_gradients(0, [p.up.weight, p.up.bias])
+    if last:
+        run.reduce_gradients(0, [p.down.weight, p.down.bias])
+        run.reduce_gradients(0, [p.up.weight, p.up.bias])
 """
 
 
@@ -244,7 +259,7 @@ def forward(run, p, rank, x):
     return (loss,)
 
 
-def backward(run, p, rank):
+def backward(run, p, rank, last):
     g_h = run.exchange(2)
     run.grad(0, g_h)
 """
@@ -262,7 +277,7 @@ def forward(run, p, rank, t):
     return (loss,)
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     g_h = run.grad(0, g_loss)
     run.exchange(2, g_h)
 """
@@ -305,13 +320,14 @@ def forward(run, p, rank, x, t):
     return (loss,)
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     g_w = run.grad(1, g_loss)
     g_own = run.reduce_scatter(g_w, 0, 1, [3, 1], [[6], [4]])
     run.grad(0, g_own)
-    run.exchange_gradients(0, [p.up.bias], [1])
-    run.reduce_gradients(0, [p.down.weight, p.down.bias])
-    run.reduce_gradients(0, [p.down.weight__1])
+    if last:
+        run.exchange_gradients(0, [p.up.bias], [1])
+        run.reduce_gradients(0, [p.down.weight, p.down.bias])
+        run.reduce_gradients(0, [p.down.weight__1])
 """
 
 

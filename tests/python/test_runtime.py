@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime_programs import batch, data, megatron, mlp, pipeline, zero
+from runtime_programs import batch, data, megatron, mlp, pipeline, stepping, zero
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import (
     Comm,
@@ -200,7 +200,7 @@ def forward(run, p, rank, x, t):
     loss = run.call(0, grow, p, x)
     return (loss,)
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     run.grad(0, g_loss)
 """
     files = data(1)
@@ -287,7 +287,7 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 1, "error[SW0702]: the program's format is 1, needed is 2"),
+        ("format", 1, "error[SW0702]: the program's format is 1, needed is 3"),
         (
             "shardwright",
             "0.0.9",
@@ -331,7 +331,7 @@ def forward(run, p, rank, x, t):
     return loss
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     g_h, g_nothing = run.grad(1, g_loss)
     run.grad(0, g_h, g_nothing)
 """
@@ -348,7 +348,7 @@ def test_the_program_says_what_needs_a_gradient() -> None:
     start, _ = files["all.py"].split("def error")
     for recompute in (False, True):
         source = NEEDS.replace("first, p, x", f"first, p, x, recompute={recompute}")
-        given = {"program.json": json.dumps(tables), "all.py": start + source}
+        given = {"program.json": json.dumps(tables), "all.py": start + stepping(source)}
         assert_same_training(run_local(1, lambda rank, comm, given=given: train(given, comm)))
 
 
@@ -364,7 +364,7 @@ def forward(run, p, rank, x, t):
     return loss, None
 
 
-def backward(run, p, rank, g_loss):
+def backward(run, p, rank, last, g_loss):
     run.grad(0, g_loss)
 """
 
@@ -380,7 +380,7 @@ def test_a_buffer_has_its_new_value_in_the_next_micro_batch() -> None:
     tables["roles"][0]["outputs"].append(None)
     tables["ranks"][0]["shards"].append([8, len(tables["regions"]) - 1])
     tables["ranks"][0]["leaves"].append([4, len(tables["regions"]) - 1])
-    given = {"program.json": json.dumps(tables), "all.py": "import torch\n" + COUNTING}
+    given = {"program.json": json.dumps(tables), "all.py": "import torch\n" + stepping(COUNTING)}
     given["all.py"] = "import torch.nn.functional as F\n" + given["all.py"]
     plain = mlp()
     for count, b in enumerate(BATCHES):

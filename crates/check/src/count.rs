@@ -26,8 +26,8 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
             }
             _ => sent.get(&rank.id).copied().unwrap_or(0),
         };
-        let phase = if rank.next < rank.body.forward.len() { "forward" } else { "backward" };
-        found.push((rank.id, (phase, instr.kind().name()), given));
+        let (pass, _) = rank.body.locate(rank.next);
+        found.push((rank.id, (pass.name(), instr.kind().name()), given));
     }
     for (rank, what, given) in found {
         cx.tally.bytes(rank, what, given);

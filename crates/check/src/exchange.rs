@@ -1,6 +1,6 @@
 //! Exact transfers, region by region.
 
-use program::{Exchange, ExchangeId, LeafId, Piece, RankId};
+use program::{Exchange, ExchangeId, LeafId, Pass, Piece, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
@@ -153,7 +153,8 @@ pub(crate) fn buffers(
         }
     }
     // An exchange without sources makes gradients that are nothing, or values without elements.
-    let backward = || members.first().is_some_and(|(member, ..)| place(&ranks[*member], None).backward);
+    let backward =
+        || members.first().is_some_and(|(member, ..)| place(&ranks[*member], None).pass == Pass::Backward);
     let made = arrivals(cx, exchange, grad.unwrap_or_else(backward), &shares)?;
     for (member, _, to) in members {
         for (&target, buf) in all_targets.get(ranks[*member].id).iter().zip(*to) {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use graph::{Graph, OpId, TensorId};
+use program::Pass;
 use rules::local::unchanged;
 use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
 
@@ -308,9 +309,8 @@ impl<'g> Facts<'g> {
 
     /// Whether the caller gives a gradient for this output of a program's code.
     pub(crate) fn expects_seed(&self, body: &program::Body, output: usize) -> bool {
-        let seeds = !(body.seeds.is_empty() && body.backward.is_empty());
         let needs = self.graph.outputs[output].is_some_and(|tensor| self.needs[tensor.index()]);
-        seeds && body.outputs[output].is_some() && needs
+        body.code(Pass::Backward).is_some() && body.gives(Pass::Forward)[output].is_some() && needs
     }
 
     /// The use of an output's tensor by the caller.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use diag::Error;
-use program::RankId;
+use program::{Pass, RankId};
 
 /// One thing that a program does wrong, on the first rank that does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub role: usize,
-    pub backward: bool,
-    /// The index of the instruction in that direction's list.
+    pub pass: Pass,
+    /// The index of the instruction in that code.
     pub index: usize,
     /// The index of the local operator inside a call.
     pub op: Option<usize>,
@@ -56,8 +56,7 @@ impl Fault {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = if self.backward { "backward" } else { "forward" };
-        write!(f, "role {}, {list}[{}]", self.role, self.index)?;
+        write!(f, "role {}, {}[{}]", self.role, self.pass.name(), self.index)?;
         if let Some(op) = self.op {
             write!(f, ", operator {op}")?;
         }

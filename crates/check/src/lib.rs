@@ -31,6 +31,9 @@
 //! | `SW0513` | every shard of a buffer that the model updates gets its new value, once, and is not read afterwards |
 //! | `SW0514` | every element of every parameter, and of every updated buffer, is held by some rank |
 //! | `SW0515` | random operators draw for the region that they compute, and overlapping parts for the same one |
+//! | `SW0517` | in a step each micro-batch runs each code once, backward after forward |
+//! | `SW0518` | each backward starts from the scale of the step, once |
+//! | `SW0519` | gradients are communicated in the last micro-batch of a step, when all contributions have arrived |
 //!
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
@@ -66,13 +69,14 @@ mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod timetable;
 mod uniform;
 
 pub use fault::{Fault, Place};
 pub use proof::{Bytes, Proof};
 
 use graph::Graph;
-use program::{Program, Table};
+use program::{Pass, Program, Table};
 use rules::{Analysis, rewrite, rewriting};
 
 use facts::Facts;
@@ -99,8 +103,7 @@ fn equal(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof,
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let trains =
-        program.roles.iter().any(|role| !role.body.seeds.is_empty() || !role.body.backward.is_empty());
+    let trains = program.roles.iter().any(|role| role.body.code(Pass::Backward).is_some());
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
@@ -118,7 +121,8 @@ fn equal(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof,
 
 /// Which outputs leave, and get a gradient from the caller.
 fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec<bool> {
-    let leaving = |index: usize| program.roles.iter().any(|role| role.body.outputs[index].is_some());
+    let leaving =
+        |index: usize| program.roles.iter().any(|role| role.body.gives(Pass::Forward)[index].is_some());
     let seeded = |(index, output): (usize, &Option<graph::TensorId>)| {
         trains && leaving(index) && output.is_some_and(|output| needs[output.index()])
     };
@@ -161,23 +165,25 @@ fn ranks<'a>(cx: &mut Context<'a>) -> Vec<Rank<'a>> {
 
 /// Inputs, leaves, and the gradients that the caller gives.
 fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
-    for (input, region) in rank.body.inputs.iter().zip(&rank.table.inputs) {
-        let of = Quantity { tensor: input.tensor, grad: false };
+    let inputs = rank.body.inputs.iter().zip(&rank.table.inputs);
+    for ((&tensor, region), buf) in inputs.zip(rank.body.takes(Pass::Forward)) {
+        let of = Quantity { tensor, grad: false };
         let region = cx.store.intervals.number(&region.0);
-        rank.bufs[input.buf.index()] = Some(Held { of, region, share: WHOLE });
+        rank.bufs[buf.index()] = Some(Held { of, region, share: WHOLE });
     }
     for (leaf, state) in rank.body.leaves.iter().zip(&rank.leaves) {
         let of = Quantity { tensor: leaf.tensor, grad: false };
         rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
     }
     let wanted: Vec<usize> =
-        (0..rank.body.outputs.len()).filter(|&output| cx.facts.expects_seed(rank.body, output)).collect();
-    if wanted.len() != rank.body.seeds.len() {
-        let why = format!("expected {}, found {}", wanted.len(), rank.body.seeds.len());
+        (0..rank.table.outputs.len()).filter(|&output| cx.facts.expects_seed(rank.body, output)).collect();
+    let seeds = rank.body.takes(Pass::Backward);
+    if wanted.len() != seeds.len() {
+        let why = format!("expected {}, found {}", wanted.len(), seeds.len());
         let what = "backward is given another number of gradients than there are outputs that need one";
         cx.faults.push(Fault::new("SW0509", what).why(why).at(rank.id, None));
     }
-    for (&output, buf) in wanted.iter().zip(&rank.body.seeds) {
+    for (&output, buf) in wanted.iter().zip(seeds) {
         rank.bufs[buf.index()] = seed(cx, rank.table, output);
     }
 }

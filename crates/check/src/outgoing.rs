@@ -1,7 +1,7 @@
 //! What the caller gets: outputs, and gradients of inputs.
 
 use graph::{Source, TensorId};
-use program::{Inputs, Output};
+use program::{Inputs, Output, Pass};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
@@ -14,7 +14,7 @@ use crate::sum::complete;
 use crate::sweep::sweep;
 
 pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
-    for (number, buf) in rank.body.outputs.iter().enumerate() {
+    for (number, buf) in rank.body.gives(Pass::Forward).iter().enumerate() {
         let (Some(buf), Some(output)) = (buf, cx.facts.graph.outputs[number]) else { continue };
         let (Some(held), Some(region)) = (rank.held(*buf), &rank.table.outputs[number]) else { continue };
         if let Err(fault) = output_fits(cx, number, cx.facts.class(output), (held, region)) {
@@ -69,13 +69,14 @@ pub(crate) fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
             continue;
         }
         let expected = wanted(cx, rank, tensor);
-        let listed = rank.body.gradients.iter().filter(|gradient| gradient.tensor == tensor);
-        let found: Vec<Held> = listed.filter_map(|gradient| rank.held(gradient.buf)).collect();
+        let given = rank.body.gradients.iter().zip(rank.body.gives(Pass::Backward));
+        let listed = given.filter(|(listed, _)| **listed == tensor);
+        let found: Vec<Held> = listed.filter_map(|(_, buf)| rank.held((*buf)?)).collect();
         if let Err(fault) = gradient_fits(cx, tensor, expected, &found) {
             cx.faults.push(fault.at(rank.id, None));
         }
     }
-    if !rank.body.gradients.is_sorted_by_key(|gradient| gradient.tensor) {
+    if !rank.body.gradients.is_sorted() {
         let what = "gradients of inputs are given in another order than that of the inputs";
         cx.faults.push(Fault::new("SW0511", what).at(rank.id, None));
     }
@@ -89,7 +90,7 @@ fn wanted(cx: &mut Context<'_>, rank: &Rank<'_>, tensor: TensorId) -> Option<Lis
     let whole = Region::whole(&cx.facts.flat[tensor.index()]);
     let region = match cx.program.boundary.inputs {
         Inputs::Global => &whole,
-        Inputs::Local => &rank.table.inputs[rank.body.inputs.iter().position(|i| i.tensor == tensor)?],
+        Inputs::Local => &rank.table.inputs[rank.body.inputs.iter().position(|input| *input == tensor)?],
     };
     Some(cx.store.intervals.number(&region.0))
 }

@@ -16,7 +16,7 @@ use crate::share::{EMPTY, ListId, ShareId, Store};
 /// What all ranks of a role have in common.
 pub(crate) struct Code<'a> {
     pub(crate) role: &'a Role,
-    /// Forward, then backward.
+    /// Of all codes, one after the other.
     pub(crate) instrs: Vec<&'a Instr>,
     /// For each instruction that is a call: the number of its first operator.
     pub(crate) first_op: Vec<usize>,
@@ -32,7 +32,7 @@ pub(crate) struct Code<'a> {
 impl<'a> Code<'a> {
     pub(crate) fn new(role: &'a Role, base: u32) -> Self {
         let body = &role.body;
-        let instrs: Vec<&Instr> = body.forward.iter().chain(&body.backward).collect();
+        let instrs: Vec<&Instr> = body.instrs().collect();
         let (mut first_op, mut reads, mut calls) = (vec![], vec![], Map::default());
         for (index, instr) in instrs.iter().enumerate() {
             first_op.push(reads.len());
@@ -161,8 +161,6 @@ impl Context<'_> {
 
 /// The instruction that a rank is at.
 pub(crate) fn place(rank: &Rank<'_>, op: Option<usize>) -> Place {
-    let forward = rank.body.forward.len();
-    let backward = rank.next >= forward;
-    let index = if backward { rank.next - forward } else { rank.next };
-    Place { role: rank.role, backward, index, op }
+    let (pass, index) = rank.body.locate(rank.next);
+    Place { role: rank.role, pass, index, op }
 }

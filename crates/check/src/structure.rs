@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source};
-use program::{Arg, Body, BufId, Call, CallId, Inputs, Instr, Output, Program, RankId, Role, Table};
+use program::{Arg, Body, BufId, Call, CallId, Inputs, Instr, Output, Pass, Program, RankId, Role, Table};
 use rules::Analysis;
 
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
+use crate::timetable::timetable;
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -46,7 +47,7 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
         return;
     }
     for role in &program.roles {
-        for (number, (asked, found)) in asked.iter().zip(&role.body.outputs).enumerate() {
+        for (number, (asked, found)) in asked.iter().zip(role.body.gives(Pass::Forward)).enumerate() {
             let (given, wanted) =
                 (found.is_some(), *asked == Output::Whole && graph.outputs[number].is_some());
             if given != wanted && (*asked != Output::Local || graph.outputs[number].is_none()) {
@@ -115,6 +116,9 @@ impl Roles<'_> {
         self.reads(body);
         self.calls(body);
         self.mirrored(body);
+        for fault in timetable(self.index, self.role) {
+            self.faults.push(fault);
+        }
     }
 
     fn table(&self, table: &Table) -> Result<(), String> {
@@ -122,7 +126,7 @@ impl Roles<'_> {
         if table.constants.len() != body.holes.len()
             || table.leaves.len() != body.leaves.len()
             || table.inputs.len() != body.inputs.len()
-            || table.outputs.len() != body.outputs.len()
+            || table.outputs.len() != body.gives(Pass::Forward).len()
         {
             return Err("a rank's table has other sizes than the code of its role".into());
         }
@@ -152,17 +156,14 @@ impl Roles<'_> {
             }
         }
         for (input, region) in body.inputs.iter().zip(&table.inputs) {
-            let tensor = self.graph.tensors.get(input.tensor.index());
+            let tensor = self.graph.tensors.get(input.index());
             let given = tensor.is_some_and(|tensor| matches!(tensor.source, Source::Input { .. }));
-            if !given || !fits(region, &self.flat[input.tensor.index()]) {
-                return Err(format!(
-                    "input of tensor {} is not a part of an input of the model",
-                    input.tensor.0
-                ));
+            if !given || !fits(region, &self.flat[input.index()]) {
+                return Err(format!("input of tensor {} is not a part of an input of the model", input.0));
             }
         }
         let local = self.program.boundary.inputs == Inputs::Local;
-        let parts = || body.inputs.iter().map(|input| input.tensor).zip(&table.inputs);
+        let parts = || body.inputs.iter().zip(&table.inputs);
         if local && parts().any(|(tensor, region)| parts().any(|(t, r)| t == tensor && r != region)) {
             return Err("a rank is given two parts of one input".into());
         }
@@ -170,8 +171,8 @@ impl Roles<'_> {
     }
 
     fn leaving(&self, table: &Table) -> Result<(), String> {
-        let body = &self.role.body;
-        for ((buf, region), output) in body.outputs.iter().zip(&table.outputs).zip(&self.graph.outputs) {
+        let outputs = self.role.body.gives(Pass::Forward).iter();
+        for ((buf, region), output) in outputs.zip(&table.outputs).zip(&self.graph.outputs) {
             let part = match (region, output) {
                 (Some(region), Some(tensor)) => fits(region, &self.flat[tensor.index()]),
                 (None, _) => true,
@@ -186,12 +187,12 @@ impl Roles<'_> {
 
     /// Every number that an instruction names exists.
     fn numbers(&self, body: &Body) -> Result<(), String> {
-        let mut bufs: Vec<BufId> = body.inputs.iter().map(|input| input.buf).collect();
-        bufs.extend(body.leaves.iter().map(|leaf| leaf.buf));
-        bufs.extend(body.outputs.iter().flatten().chain(&body.seeds));
-        bufs.extend(body.gradients.iter().map(|gradient| gradient.buf));
+        let mut bufs: Vec<BufId> = body.leaves.iter().map(|leaf| leaf.buf).collect();
+        for code in &body.codes {
+            bufs.extend(code.takes.iter().chain(code.gives.iter().flatten()));
+        }
         let mut holes = vec![];
-        for instr in body.forward.iter().chain(&body.backward) {
+        for instr in body.instrs() {
             bufs.extend(instr.reads().into_iter().chain(instr.writes()));
             if let Instr::Call(call) = instr {
                 bufs.extend(
@@ -210,8 +211,17 @@ impl Roles<'_> {
         if holes.iter().any(|hole| *hole as usize >= body.holes.len()) {
             return Err("an argument names a constant that does not exist".into());
         }
-        if body.outputs.len() != self.graph.outputs.len() {
+        if body.gives(Pass::Forward).len() != self.graph.outputs.len() {
             return Err("the program has another number of outputs than the model".into());
+        }
+        if body.takes(Pass::Forward).len() != body.inputs.len()
+            || body.gives(Pass::Backward).iter().flatten().count() != body.gradients.len()
+            || body.gives(Pass::Backward).contains(&None)
+        {
+            return Err("a code takes or gives another number of tensors than its role says".into());
+        }
+        if !body.codes.is_sorted_by(|a, b| a.pass < b.pass) {
+            return Err("a pass has two codes, or they are out of order".into());
         }
         Ok(())
     }
@@ -232,23 +242,20 @@ impl Roles<'_> {
     fn reads(&mut self, body: &Body) {
         let count = body.bufs.len();
         let mut known = Known { written: vec![false; count], hidden: vec![false; count] };
-        for buf in body.inputs.iter().map(|input| input.buf).chain(body.leaves.iter().map(|leaf| leaf.buf)) {
-            self.write(&mut known, buf, None);
+        for leaf in &body.leaves {
+            self.write(&mut known, leaf.buf, None);
         }
-        for (index, instr) in body.forward.iter().enumerate() {
-            self.instr(&mut known, instr, Place { role: self.index, backward: false, index, op: None });
-        }
-        for buf in body.outputs.iter().flatten() {
-            self.read(&known, *buf, None);
-        }
-        for buf in &body.seeds {
-            self.write(&mut known, *buf, None);
-        }
-        for (index, instr) in body.backward.iter().enumerate() {
-            self.instr(&mut known, instr, Place { role: self.index, backward: true, index, op: None });
-        }
-        for gradient in &body.gradients {
-            self.read(&known, gradient.buf, None);
+        for code in &body.codes {
+            for buf in &code.takes {
+                self.write(&mut known, *buf, None);
+            }
+            for (index, instr) in code.instrs.iter().enumerate() {
+                let place = Place { role: self.index, pass: code.pass, index, op: None };
+                self.instr(&mut known, instr, place);
+            }
+            for buf in code.gives.iter().flatten() {
+                self.read(&known, *buf, None);
+            }
         }
     }
 
@@ -307,15 +314,19 @@ impl Roles<'_> {
         }
     }
 
+    /// Of an instruction, counted over all codes.
+    fn place(&self, at: usize) -> Place {
+        let (pass, index) = self.role.body.locate(at);
+        Place { role: self.index, pass, index, op: None }
+    }
+
     /// Calls are numbered in their order.
     fn calls(&mut self, body: &Body) {
         let mut next = 0;
-        for (at, instr) in body.forward.iter().chain(&body.backward).enumerate() {
+        for (at, instr) in body.instrs().enumerate() {
             let Instr::Call(call) = instr else { continue };
             if call.id.0 != next {
-                let backward = at >= body.forward.len();
-                let index = if backward { at - body.forward.len() } else { at };
-                let place = Place { role: self.index, backward, index, op: None };
+                let place = self.place(at);
                 let what = format!("call {} stands where call {next} is expected", call.id.0);
                 self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], Some(place)));
                 return;
@@ -326,13 +337,12 @@ impl Roles<'_> {
 
     /// Backward mirrors forward: each call at most once, the last one first.
     fn mirrored(&mut self, body: &Body) {
-        let calls: BTreeSet<CallId> = { body.forward.iter() }
-            .filter_map(|instr| if let Instr::Call(call) = instr { Some(call.id) } else { None })
-            .collect();
+        let calls: BTreeSet<CallId> = body.calls().map(|call| call.id).collect();
         let mut last = None;
-        for (index, instr) in body.forward.iter().chain(&body.backward).enumerate() {
+        for (at, instr) in body.instrs().enumerate() {
             let Instr::Grad(grad) = instr else { continue };
-            let what = if !calls.contains(&grad.call) || index < body.forward.len() {
+            let place = self.place(at);
+            let what = if !calls.contains(&grad.call) || place.pass == Pass::Forward {
                 format!("the backward of call {} has no call before it", grad.call.0)
             } else if last.is_some_and(|last| last <= grad.call) {
                 format!("the backward of call {} does not follow in reverse order", grad.call.0)
@@ -340,8 +350,6 @@ impl Roles<'_> {
                 last = Some(grad.call);
                 continue;
             };
-            let index = index.saturating_sub(body.forward.len());
-            let place = Place { role: self.index, backward: true, index, op: None };
             self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
         }
     }

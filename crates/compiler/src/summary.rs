@@ -89,9 +89,9 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
 
 fn counts(body: &Body) -> BTreeMap<(&'static str, &'static str), usize> {
     let mut counts = BTreeMap::new();
-    for (phase, instrs) in [("forward", &body.forward), ("backward", &body.backward)] {
-        for instr in communicating(instrs) {
-            *counts.entry((phase, instr.kind().name())).or_insert(0) += 1;
+    for code in &body.codes {
+        for instr in communicating(&code.instrs) {
+            *counts.entry((code.pass.name(), instr.kind().name())).or_insert(0) += 1;
         }
     }
     counts
@@ -104,9 +104,9 @@ fn communicating(instrs: &[Instr]) -> impl Iterator<Item = &Instr> {
 
 fn communications(graph: &Graph, body: &Body) -> Vec<Communication> {
     let mut all = vec![];
-    for (phase, instrs) in [("forward", &body.forward), ("backward", &body.backward)] {
-        for instr in communicating(instrs) {
-            let kind = instr.kind().name();
+    for code in &body.codes {
+        for instr in communicating(&code.instrs) {
+            let (phase, kind) = (code.pass.name(), instr.kind().name());
             let tensor = moved(instr).map(|buf| body.buf(buf).tensor);
             let name = tensor.map_or(String::new(), |t| graph.tensor(t).name.clone());
             let maker = tensor.and_then(|t| graph.producer(t)).map(|(op, _)| graph.op(op).module.clone());

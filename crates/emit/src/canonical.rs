@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use graph::{OpId, TensorId};
-use program::{Arg, Body, BufId, Call, Collective, Instr, LocalOp, Program};
+use program::{Arg, Body, BufId, Call, Collective, Instr, LocalOp, Pass, Program};
 
 /// The program as [`crate::read`] would number it, without the hints that text does not hold: names
 /// of bufs and holes, operators, and tensors of bufs that calls and their backward make.
@@ -21,13 +21,14 @@ pub fn canonical(program: &Program) -> Program {
 fn body(old: &Body) -> Body {
     let mut new = old.clone();
     let mut order = Order { new: vec![None; old.bufs.len()], bufs: vec![], old, told: true };
-    new.inputs.iter_mut().for_each(|input| order.define(&mut input.buf));
-    new.leaves.iter_mut().for_each(|leaf| order.define(&mut leaf.buf));
-    new.forward.iter_mut().for_each(|instr| order.instr(instr));
-    new.outputs.iter_mut().flatten().for_each(|buf| order.define(buf));
-    new.seeds.iter_mut().for_each(|buf| order.define(buf));
-    new.backward.iter_mut().for_each(|instr| order.instr(instr));
-    new.gradients.iter_mut().for_each(|gradient| order.define(&mut gradient.buf));
+    for code in &mut new.codes {
+        code.takes.iter_mut().for_each(|buf| order.define(buf));
+        if code.pass == Pass::Forward {
+            new.leaves.iter_mut().for_each(|leaf| order.define(&mut leaf.buf));
+        }
+        code.instrs.iter_mut().for_each(|instr| order.instr(instr));
+        code.gives.iter_mut().flatten().for_each(|buf| order.define(buf));
+    }
     new.bufs = order.bufs;
     new.holes = (0..old.holes.len()).map(|index| format!("hole_{index}")).collect();
     new

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use graph::{Graph, OpId, TensorId};
-use program::{Arg, Body, Boundary, Instr, LocalOp};
+use program::{Arg, Body, Boundary, LocalOp};
 
 pub(crate) const UNKNOWN: TensorId = TensorId(u32::MAX);
 
@@ -84,7 +84,7 @@ impl<'a> Hints<'a> {
 /// The operators of a role's code, by position, that reading it would not guess.
 pub(crate) fn missed(graph: &Graph, boundary: &Boundary, body: &Body) -> BTreeMap<usize, OpId> {
     let mut hints = Hints::new(graph, boundary, BTreeMap::new());
-    let calls = body.forward.iter().filter_map(|i| if let Instr::Call(call) = i { Some(call) } else { None });
+    let calls = body.calls();
     let mut missed = BTreeMap::new();
     for (position, op) in calls.flat_map(|call| &call.ops).enumerate() {
         let guessed = hints.guess(body, op, op.outputs.len());

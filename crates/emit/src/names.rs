@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::python::{KEYWORDS, is_identifier};
 
 /// Names with a meaning of their own in an emitted file.
-const RESERVED: [&str; 10] = ["p", "rank", "run", "torch", "F", "ops", "float", "forward", "backward", "_"];
+const RESERVED: [&str; 13] =
+    ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "forward", "backward", "step", "_"];
 
 /// The names of one scope.
 #[derive(Clone, Default)]

@@ -1,7 +1,7 @@
 //! The subset of Python in which programs are written: syntax, reading, printing.
 //!
 //! It knows nothing of programs: only modules of plain functions with assignments, calls,
-//! operators, subscripts and literals.
+//! operators, subscripts and literals, conditions and loops.
 
 pub(crate) mod lexer;
 pub(crate) mod parser;
@@ -70,6 +70,13 @@ pub(crate) enum StmtKind<'a> {
     Expr(Expr<'a>),
     Return(Vec<Expr<'a>>),
     NoGrad(Vec<Stmt<'a>>),
+    If(Expr<'a>, Vec<Stmt<'a>>),
+    For {
+        target: &'a str,
+        values: Expr<'a>,
+        body: Vec<Stmt<'a>>,
+    },
+    Yield(Vec<Expr<'a>>),
     /// A line with nothing but a comment.
     Comment,
 }

@@ -14,6 +14,7 @@ mod json;
 mod methods;
 mod reader;
 mod tables;
+mod timetable;
 
 use diag::{Error, Result};
 use graph::Graph;

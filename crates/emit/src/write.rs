@@ -8,6 +8,7 @@ mod modules;
 mod outline;
 mod role;
 pub(crate) mod tables;
+mod timetable;
 
 use graph::Graph;
 use program::{Arg, Program, RankId, Role};
@@ -17,6 +18,7 @@ use crate::python::Expr;
 use modules::Modules;
 
 pub(crate) use calls::even_sizes;
+pub(crate) use timetable::words as task_words;
 
 pub(crate) fn files(graph: &Graph, program: &Program) -> Vec<File> {
     let modules = Modules::new(graph);

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{graph, roundtrip, single, text};
+use common::{Builder, graph, program, roundtrip, single, text};
 use emit::{File, emit, read};
 use graph::{Dtype, Graph, Op, OpId, Source, Tensor, TensorId};
+use program::{GroupingId, Instr, LeafId, RankId};
 use proptest::prelude::*;
 
 const MLP: &str = include_str!("mlp.graph");
@@ -132,8 +133,7 @@ fn files() -> (Graph, Vec<File>) {
 }
 
 /// One edit and what it is refused with.
-fn refusal(file: usize, from: &str, to: &str) -> String {
-    let (graph, mut files) = files();
+fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: &str) -> String {
     assert!(files[file].text.contains(from), "{from}");
     files[file].text = files[file].text.replacen(from, to, 1);
     let error = read(&graph, &files).expect_err("it is refused");
@@ -143,7 +143,7 @@ fn refusal(file: usize, from: &str, to: &str) -> String {
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 2", "\"format\": 1"),
+        ("\"format\": 3", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 2"),
@@ -174,10 +174,51 @@ fn refusals() {
         ("    return", "    while True:\n        pass\n    return"),
         ("    return", "   return"),
         ("def forward(run, p, rank, ", "def forward(run, p, rank, extra, "),
+        ("    return", "    yield\n    return"),
+        ("    return", "    if last:\n        pass\n    return"),
     ];
-    let json = json.iter().map(|(from, to)| refusal(1, from, to));
-    let code = code.iter().map(|(from, to)| refusal(0, from, to));
+    let json = json.iter().map(|(from, to)| refusal(files(), 1, from, to));
+    let code = code.iter().map(|(from, to)| refusal(files(), 0, from, to));
     insta::assert_snapshot!(json.chain(code).collect::<Vec<_>>().join("\n"));
+}
+
+/// A model that is trained, as one call.
+fn trained() -> (Graph, Vec<File>) {
+    let graph = graph(MLP);
+    let mut b = Builder::new(&graph);
+    let call = b.call(0..u32::try_from(graph.ops.len()).unwrap(), &["mse_loss"], |_| {});
+    b.outputs();
+    let seed = b.gradient("mse_loss");
+    b.seeds(&[seed]);
+    b.grad(call, &[seed], &[]);
+    b.backward(Instr::ReduceGradients { group: GroupingId(0), leaves: vec![LeafId(0)] });
+    let mut made = program(&graph, 1);
+    made.groupings = vec![vec![vec![RankId(0)]]];
+    made.roles.push(b.role(0..1));
+    let files = emit(&graph, &made).unwrap();
+    (graph, files)
+}
+
+#[test]
+fn refused_timetables() {
+    let edits = [
+        ("    if last:\n        run.", "    run."),
+        ("    run.grad(0, g_mse_loss)\n    if last:\n", "    if last:\n        run.grad(0, g_mse_loss)\n"),
+        ("if last:", "if g_mse_loss:"),
+        ("if last:", "if not last:"),
+        ("rank, last, g_mse_loss", "rank, g_mse_loss"),
+        ("yield forward, b", "forward(b)"),
+        ("yield forward, b", "yield forward, b + 1"),
+        ("yield forward, b", "yield backward, b"),
+        ("b, scale, b", "b, 2.0 * scale, b"),
+        ("batches - 1", "batches - 2"),
+        ("range(batches)", "range(1)"),
+        ("step(batches, scale)", "step(batches, scale, more)"),
+        ("for b in", "for c in"),
+        ("    for b in", "    batches = 3\n    for b in"),
+    ];
+    let found = edits.iter().map(|(from, to)| refusal(trained(), 0, from, to));
+    insta::assert_snapshot!(found.collect::<Vec<_>>().join("\n"));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use common::{Builder, graph, program, single, stable, text};
 use emit::{emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Piece, Program, RankId,
-    Slice,
+    Arg, CallId, Collective, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Pass, Piece, Program,
+    RankId, Slice, Task, Timetable, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -40,6 +40,22 @@ op %mean f32[] = aten.mean.default(%linear_1) in "" at "model.py:13"
 output %mean
 "#;
 
+#[test]
+fn every_timetable_that_can_be_written_is_read_back() {
+    let graph = graph(MLP);
+    for scaled in 0..3 {
+        for settles in [When::Never, When::Each, When::First, When::Last] {
+            let mut program = megatron(&graph);
+            let each = vec![Task::Backward { scaled, settles }, Task::Forward, Task::Forward];
+            program.roles[0].body.timetable = Timetable { each };
+            stable(&graph, &program);
+        }
+    }
+    let mut program = megatron(&graph);
+    program.roles[0].body.timetable = Timetable::default();
+    stable(&graph, &program);
+}
+
 /// Megatron: `c_fc` split by rows, `c_proj` by columns, one all-reduce.
 fn megatron(graph: &Graph) -> Program {
     let mut b = Builder::new(graph);
@@ -47,11 +63,11 @@ fn megatron(graph: &Graph) -> Program {
     let partial = b.of("linear_1");
     let sum = b.buf(b.id("linear_1"));
     let (group, how) = (GroupingId(0), How::AllReduce(Reduction::Sum));
-    b.body.forward.push(Instr::Collective(Collective { how, group, from: partial, to: sum }));
+    b.forward(Instr::Collective(Collective { how, group, from: partial, to: sum }));
     let second = b.call(3..4, &["mean"], |_| {});
     b.outputs();
     let seed = b.gradient("mean");
-    b.body.seeds.push(seed);
+    b.seeds(&[seed]);
     let g = b.gradient("linear_1");
     b.grad(second, &[seed], &[g]);
     b.grad(first, &[g], &[]);
@@ -114,56 +130,48 @@ fn mixed(graph: &Graph) -> Program {
     let (group, embedding) = (GroupingId(0), b.id("embedding"));
     let collective = |how, from, to| Instr::Collective(Collective { how, group, from, to });
     let (from, to) = (b.of("embedding"), b.buf(embedding));
-    b.body.forward.push(collective(How::AllReduce(Reduction::Max), from, to));
+    b.forward(collective(How::AllReduce(Reduction::Max), from, to));
     let (from, to) = (to, b.buf(embedding));
     let extents = vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Hole(1)]];
     let part = vec![(Arg::Int(0), Arg::Int(4)), (Arg::Hole(0), Arg::Int(3)), (Arg::Int(-1), Arg::Int(4))];
-    b.body.forward.push(Instr::Slice(Slice { from, to, extents, region: part }));
+    b.forward(Instr::Slice(Slice { from, to, extents, region: part }));
     let cut = |factor, sizes: &[i64]| Cut {
         extents: vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Int(4)]],
         factor,
         sizes: sizes.to_vec(),
     };
     let (from, to) = (to, b.buf(embedding));
-    b.body.forward.push(collective(How::AllGather(cut(1, &[2, 1])), from, to));
+    b.forward(collective(How::AllGather(cut(1, &[2, 1])), from, to));
     let (from, to) = (to, b.buf(embedding));
-    b.body.forward.push(collective(How::ReduceScatter(cut(0, &[2, 2])), from, to));
+    b.forward(collective(How::ReduceScatter(cut(0, &[2, 2])), from, to));
     let (from, to) = (to, b.buf(embedding));
     let (send, receive) = (cut(1, &[1, 2]), cut(2, &[2, 2]));
-    b.body.forward.push(collective(How::AllToAll { send, receive }, from, to));
+    b.forward(collective(How::AllToAll { send, receive }, from, to));
     let (from, to) = (to, b.buf(embedding));
     let other = b.extra("embedding", embedding, false);
-    b.body.forward.push(Instr::Exchange { exchange: ExchangeId(0), from: vec![from], to: vec![to, other] });
+    b.forward(Instr::Exchange { exchange: ExchangeId(0), from: vec![from], to: vec![to, other] });
     let last = b.call(1..10, &["sum", "cat", "add"], |op| {
         if op.target == "aten.dropout.default" {
             op.target = "sw.dropout".to_owned();
             op.args = vec![op.args[0].clone(), Arg::Float(0.1), Arg::Int(i64::from(op.op.0)), Arg::Int(0)];
         }
     });
-    if let Some(Instr::Call(call)) = b.body.forward.last_mut() {
+    if let Some(Instr::Call(call)) = b.body.code_mut(Pass::Forward).instrs.last_mut() {
         call.recompute = true;
     }
-    b.body.forward.push(Instr::Update { shard: 2, from: b.of("add") });
+    b.forward(Instr::Update { shard: 2, from: b.of("add") });
     b.outputs();
     let (seed, seed_2) = (b.gradient("sum"), b.gradient("cat"));
-    b.body.seeds.extend([seed, seed_2]);
+    b.seeds(&[seed, seed_2]);
     let (g, g_2, g_3) = (b.gradient("embedding"), b.gradient("embedding"), b.gradient("embedding"));
-    b.body.backward.push(Instr::Grad(program::Grad {
-        call: last,
-        from: vec![Some(seed), None],
-        to: vec![Some(g)],
-    }));
-    b.body.backward.push(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
-    b.body.backward.push(Instr::Add { from: vec![g, g_2, g], to: g_3 });
-    b.body.backward.push(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
-    b.body.backward.push(Instr::Grad(program::Grad {
-        call: CallId(0),
-        from: vec![Some(g_3)],
-        to: vec![None],
-    }));
+    b.backward(Instr::Grad(program::Grad { call: last, from: vec![Some(seed), None], to: vec![Some(g)] }));
+    b.backward(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
+    b.backward(Instr::Add { from: vec![g, g_2, g], to: g_3 });
+    b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
+    b.backward(Instr::Grad(program::Grad { call: CallId(0), from: vec![Some(g_3)], to: vec![None] }));
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
-    b.body.backward.push(Instr::ReduceGradients { group, leaves: leaves.clone() });
-    b.body.backward.push(Instr::ExchangeGradients { exchange: ExchangeId(1), leaves, shards: vec![0, 1] });
+    b.backward(Instr::ReduceGradients { group, leaves: leaves.clone() });
+    b.backward(Instr::ExchangeGradients { exchange: ExchangeId(1), leaves, shards: vec![0, 1] });
     let _ = e;
     let mut program = program(graph, 3);
     program.groupings = vec![vec![vec![RankId(0), RankId(2)]]];
@@ -299,7 +307,7 @@ fn operators_whose_parts_read_alike_are_told_apart() {
         program.roles.push(b.role(0..1));
         let files = stable(&graph, &program);
         let again = emit::read(&graph, &files).unwrap();
-        let Instr::Call(call) = &again.roles[0].body.forward[0] else { panic!("a call comes first") };
+        let call = again.roles[0].body.calls().next().expect("a call comes first");
         assert_eq!(call.ops[0].op, graph::OpId(wanted));
         // Reading alone would find the second one.
         assert_eq!(files[1].text.contains("\"operators\": {\"0\": 0}"), wanted == 0, "{}", files[1].text);

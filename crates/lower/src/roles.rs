@@ -70,7 +70,7 @@ fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
 
 /// Every argument of a body that may hold an integer, with a word for what it is.
 fn visit(body: &mut Body, see: &mut impl FnMut(&mut Arg, &str)) {
-    for instr in body.forward.iter_mut().chain(&mut body.backward) {
+    for instr in body.codes.iter_mut().flat_map(|code| &mut code.instrs) {
         instr.args_mut().into_iter().for_each(|(arg, word)| see(arg, word));
     }
 }

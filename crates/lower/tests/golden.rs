@@ -5,7 +5,7 @@ use std::fmt::Write;
 use graph::{Graph, Source};
 use lower::{loss, lower};
 use plan::sets;
-use program::{Inputs, Instr, Program, RankId};
+use program::{Body, Inputs, Pass, Program, RankId};
 use rules::Analysis;
 
 fn graph(model: &str) -> Graph {
@@ -25,9 +25,9 @@ fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Prog
 }
 
 /// A phase's communications on rank 0, equal neighbours counted.
-fn words(instrs: &[Instr]) -> String {
+fn words(body: &Body, pass: Pass) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
-    for instr in instrs {
+    for instr in body.code(pass).iter().flat_map(|code| &code.instrs) {
         if !instr.kind().communicates() {
             continue;
         }
@@ -49,7 +49,7 @@ fn check_with(graph: &Graph, inputs: Inputs, plans: &[(&str, u32)], expect: &str
     for (plan, devices) in plans {
         let program = lowered_with(graph, plan, *devices, inputs);
         let body = &program.role_of(RankId(0)).expect("rank 0").0.body;
-        let (forward, backward) = (words(&body.forward), words(&body.backward));
+        let (forward, backward) = (words(body, Pass::Forward), words(body, Pass::Backward));
         writeln!(text, "{plan} on {devices}: {forward} | {backward}").expect("a string");
     }
     assert_eq!(text.trim(), expect.trim(), "\n{text}");
@@ -155,7 +155,7 @@ fn a_move_takes_several_collectives_where_an_exchange_is_dearer() {
         let program = lower(&graph, &analysis, &plan, &loss(&graph, Inputs::Global)).expect("it lowers");
         let body = &program.role_of(RankId(0)).expect("rank 0").0.body;
         let (forward, backward, exchanges) =
-            (words(&body.forward), words(&body.backward), program.exchanges.len());
+            (words(body, Pass::Forward), words(body, Pass::Backward), program.exchanges.len());
         writeln!(found, "{what}: {forward} | {backward} | {exchanges}").expect("a string");
     }
     // On each side the communications of rank 0, then all exchanges. One message to another rank and

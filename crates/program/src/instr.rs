@@ -152,6 +152,11 @@ impl Kind {
         }
     }
 
+    /// Whether it is about the gradients of leaves as they have added up over micro-batches.
+    pub fn settles(self) -> bool {
+        matches!(self, Kind::ReduceGradients | Kind::ExchangeGradients)
+    }
+
     /// Whether other ranks take part in it.
     pub fn communicates(self) -> bool {
         match self {

@@ -12,13 +12,16 @@
 //! Invariants, all verified by the `check` crate:
 //! - a buffer is written once and before it is read;
 //! - all members of a group meet its communications in the same order, and nobody waits for ever;
-//! - `Grad` instructions mirror `Call` instructions, in reverse order.
+//! - `Grad` instructions mirror `Call` instructions, in reverse order;
+//! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
 
+mod code;
 mod instr;
 
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
+pub use code::{Code, Pass, Task, Timetable, When};
 pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Slice};
 
 graph::id!(
@@ -123,9 +126,9 @@ pub struct Table {
     pub shards: Vec<Shard>,
     /// For each leaf of the body: which shard it is part of, and its region.
     pub leaves: Vec<(usize, Region)>,
-    /// For each input of the body: the part of the caller's tensor.
+    /// For each of [`Body::inputs`]: the part of the caller's tensor.
     pub inputs: Vec<Region>,
-    /// For each output of the body: the part that leaves; `None` where none does.
+    /// For each output of the graph: the part that leaves; `None` where none does.
     pub outputs: Vec<Option<Region>>,
     /// For each random operator on this rank, the regions of its slots.
     pub random: Vec<(OpId, Vec<Region>)>,
@@ -137,22 +140,20 @@ pub struct Shard {
     pub region: Region,
 }
 
-/// The code of a role.
+/// What a role runs: codes over one list of buffers, and a timetable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
     /// Names of the integers that differ among the ranks of this role.
     pub holes: Vec<String>,
     pub bufs: Vec<Buf>,
-    pub inputs: Vec<InputPart>,
     pub leaves: Vec<Leaf>,
-    pub forward: Vec<Instr>,
-    /// In the order of the graph's outputs; `None` for what does not leave the program.
-    pub outputs: Vec<Option<BufId>>,
-    /// The gradients that the caller gives: one for each output that leaves and needs a gradient.
-    pub seeds: Vec<BufId>,
-    pub backward: Vec<Instr>,
-    /// The gradients of inputs that backward gives to the caller, in the order of the graph's inputs.
-    pub gradients: Vec<InputPart>,
+    /// The tensor of each input that forward takes.
+    pub inputs: Vec<TensorId>,
+    /// The tensor of each gradient that backward gives to the caller, in the order of the graph's inputs.
+    pub gradients: Vec<TensorId>,
+    /// At most one for each pass, in their order.
+    pub codes: Vec<Code>,
+    pub timetable: Timetable,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -162,12 +163,6 @@ pub struct Buf {
     pub tensor: TensorId,
     /// Whether it holds (part of) the gradient of the tensor instead of the tensor.
     pub grad: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputPart {
-    pub tensor: TensorId,
-    pub buf: BufId,
 }
 
 /// A parameter, buffer or constant as the code reads it: all or part of a shard. Uses of one shard
@@ -246,5 +241,46 @@ fn parse<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
 impl Body {
     pub fn buf(&self, id: BufId) -> &Buf {
         &self.bufs[id.index()]
+    }
+
+    pub fn code(&self, pass: Pass) -> Option<&Code> {
+        self.codes.iter().find(|code| code.pass == pass)
+    }
+
+    /// The code of a pass, empty if there was none.
+    pub fn code_mut(&mut self, pass: Pass) -> &mut Code {
+        let at = self.codes.partition_point(|code| code.pass < pass);
+        if self.codes.get(at).is_none_or(|code| code.pass != pass) {
+            self.codes.insert(at, Code::new(pass));
+        }
+        &mut self.codes[at]
+    }
+
+    pub fn takes(&self, pass: Pass) -> &[BufId] {
+        self.code(pass).map_or(&[], |code| &code.takes)
+    }
+
+    pub fn gives(&self, pass: Pass) -> &[Option<BufId>] {
+        self.code(pass).map_or(&[], |code| &code.gives)
+    }
+
+    /// What all codes do, one after the other.
+    pub fn instrs(&self) -> impl Iterator<Item = &Instr> {
+        self.codes.iter().flat_map(|code| &code.instrs)
+    }
+
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.instrs().filter_map(|instr| if let Instr::Call(call) = instr { Some(call) } else { None })
+    }
+
+    /// In which code an instruction of [`Body::instrs`] is, and where in it.
+    pub fn locate(&self, mut index: usize) -> (Pass, usize) {
+        for code in &self.codes {
+            if index < code.instrs.len() {
+                return (code.pass, index);
+            }
+            index -= code.instrs.len();
+        }
+        (self.codes.last().map_or(Pass::Forward, |code| code.pass), index)
     }
 }

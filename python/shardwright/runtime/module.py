@@ -22,8 +22,9 @@ from .communication.watch import inside
 from .execution import inputs as given_inputs
 from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
 from .execution.pieces import Pieces
-from .execution.run import Issued, Run
+from .execution.run import Issued, Run, without_backward
 from .execution.scaling import LossScaling
+from .execution.timetable import Forward, tasks
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
@@ -240,28 +241,42 @@ class ParallelModule(nn.Module):
         with inside("train_step"), program_runs():
             given = partial(given_inputs.batches_of, batches, self._tensors)
             calls = self._agreed("train_step", given, scale)
-            scale = 1 / len(calls) if scale is None else scale
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
-            last = {id(variant): at for at, variant in enumerate(chosen)}
-            losses = []
-            hooked = has_hooks(self._parameters_here())
-            step = object()
-            for at, (variant, call) in enumerate(zip(chosen, calls, strict=True)):
-                run, outputs = self._forward(variant, call.tensors, micro_batch=at, saving=True, step=step)
-                losses.append(loss_of(run, outputs))
-                # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
-                reduce = hooked or last[id(variant)] == at
-                with self.shards.collecting(hooked) as arrived:
-                    gradients = run.backward(seeds_of(run, outputs, scale), reduce=reduce)
-                    variant.after(gradients=reduce)
-                accumulate(self._parameters_here() if hooked else [], arrived)
-                pass_on(call.tensors, gradients)
+            losses = self._step(chosen, calls, 1 / len(calls) if scale is None else scale)
             guard(self._in_parts)
             self._agree_about_overflow({})
-            self._count(variant)
+            self._count(chosen[-1])
             self._agreement.count_step()
         found = [loss.detach() for loss in losses if loss is not None]
         return torch.stack(found).mean(0) if found else None
+
+    def _step(
+        self, chosen: Sequence[Variant], calls: Sequence[given_inputs.Call], scale: float
+    ) -> list[Tensor | None]:
+        """Runs the timetables of the programs that were chosen for the calls; gives the losses."""
+        codes = [variant.worker.code for variant in chosen]
+        if any(code.backward is None for code in codes):
+            raise without_backward()
+        # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
+        hooked = has_hooks(self._parameters_here())
+        losses: list[Tensor | None] = [None] * len(calls)
+        between: dict[int, tuple[Run, list[Any]]] = {}
+        step = object()
+        for task in tasks(codes, scale, alone=hooked):
+            variant, call = chosen[task.batch], calls[task.batch]
+            if isinstance(task, Forward):
+                between[task.batch] = run, outputs = self._forward(
+                    variant, call.tensors, micro_batch=task.batch, saving=True, step=step
+                )
+                losses[task.batch] = loss_of(run, outputs)
+                continue
+            run, outputs = between.pop(task.batch)
+            with self.shards.collecting(hooked) as arrived:
+                gradients = run.backward(seeds_of(run, outputs, task.scale), last=task.last)
+                variant.after(gradients=task.last)
+            accumulate(self._parameters_here() if hooked else [], arrived)
+            pass_on(call.tensors, gradients)
+        return losses
 
     def output_regions(self, *args: Any, **kwargs: Any) -> dict[str, OutputPart | None]:
         """By name, which part of each output that leaves this rank gets: `part.of(whole)` takes it out.

@@ -27,6 +27,8 @@
 //! grad 0 dy -> dx, _              backward begins with the first of seed, grad
 //! reduce_gradients g0 w, b
 //! exchange_gradients 5 w -> w
+//! task forward                    the timetable, where it is not the usual one
+//! task backward 1 last            scaled so often; gradients are communicated never, in each, the first, the last
 //! table 1 %y sum                  an exchange: sources, targets, pieces by these three lines
 //! from 0 0..2,:
 //! to 1 0..2,:
@@ -89,7 +91,7 @@ struct Reader<'a> {
     names: BTreeMap<String, BufId>,
     leaves: BTreeMap<String, LeafId>,
     shards: BTreeMap<String, usize>,
-    backward: bool,
+    pass: Pass,
     /// The numbers in the text of this role's calls, and of all tables.
     calls: Vec<String>,
     tables: Vec<String>,
@@ -110,10 +112,16 @@ impl<'a> Reader<'a> {
             roles: vec![],
         };
         let (names, leaves, shards, calls, tables) = Default::default();
-        Self { graph, analysis, program, names, leaves, shards, backward: false, calls, tables }
+        Self { graph, analysis, program, names, leaves, shards, pass: Pass::Forward, calls, tables }
     }
 
     fn finish(mut self) -> Program {
+        for role in &mut self.program.roles {
+            let trains = role.body.code(Pass::Backward).is_some();
+            if role.body.timetable.each.is_empty() {
+                role.body.timetable = Timetable::in_turn(trains);
+            }
+        }
         self.program.world = self.program.roles.iter().map(|role| role.ranks.len() as u32).sum();
         self.program
     }
@@ -169,9 +177,8 @@ impl<'a> Reader<'a> {
     }
 
     fn push(&mut self, instr: Instr) {
-        let backward = self.backward;
-        let body = self.body();
-        if backward { body.backward.push(instr) } else { body.forward.push(instr) }
+        let pass = self.pass;
+        self.body().code_mut(pass).instrs.push(instr);
     }
 
     fn line(&mut self, line: &str) {
@@ -193,9 +200,10 @@ impl<'a> Reader<'a> {
             "inputs" => self.program.boundary.inputs = Inputs::parse(rest).expect("a way to give inputs"),
             "seed" => {
                 let buf = self.buf(rest);
-                self.body().seeds.push(buf);
-                self.backward = true;
+                self.body().code_mut(Pass::Backward).takes.push(buf);
+                self.pass = Pass::Backward;
             }
+            "task" => self.task(rest),
             "table" => self.exchange_table(rest),
             "from" | "to" | "piece" => self.exchange_row(word, rest),
             _ => self.instr(word, rest),
@@ -210,7 +218,7 @@ impl<'a> Reader<'a> {
         self.names.clear();
         self.leaves.clear();
         self.shards.clear();
-        self.backward = false;
+        self.pass = Pass::Forward;
     }
 
     fn constant(&mut self, rest: &str) {
@@ -259,14 +267,15 @@ impl<'a> Reader<'a> {
         let mut words = rest.splitn(3, ' ');
         let (buf, tensor) = (self.buf(words.next().unwrap()), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
-        self.body().inputs.push(InputPart { tensor, buf });
+        self.body().inputs.push(tensor);
+        self.body().code_mut(Pass::Forward).takes.push(buf);
         self.role().tables.iter_mut().zip(regions).for_each(|(table, region)| table.inputs.push(region));
     }
 
     fn output(&mut self, rest: &str) {
         let mut words = rest.splitn(3, ' ');
         let (name, mode) = (words.next().unwrap(), words.next());
-        let number = self.body().outputs.len();
+        let number = self.body().gives(Pass::Forward).len();
         let asked = match (name, mode) {
             ("none", None) => Output::None,
             (_, None) => Output::Whole,
@@ -278,7 +287,7 @@ impl<'a> Reader<'a> {
             None => vec![Region::whole(&self.analysis.flat(tensor)); self.role().ranks.len()],
         });
         let buf = has.map(|_| self.buf(name));
-        self.body().outputs.push(buf);
+        self.body().code_mut(Pass::Forward).gives.push(buf);
         for (rank, table) in self.role().tables.iter_mut().enumerate() {
             table.outputs.push(regions.as_ref().map(|regions| regions[rank].clone()));
         }
@@ -291,7 +300,23 @@ impl<'a> Reader<'a> {
     fn gradient(&mut self, rest: &str) {
         let (name, tensor) = rest.split_once(' ').unwrap();
         let (buf, tensor) = (self.buf(name), self.tensor(tensor));
-        self.body().gradients.push(InputPart { tensor, buf });
+        self.body().gradients.push(tensor);
+        self.body().code_mut(Pass::Backward).gives.push(Some(buf));
+    }
+
+    fn task(&mut self, rest: &str) {
+        let words: Vec<&str> = rest.split(' ').collect();
+        let task = match words[..] {
+            ["forward"] => Task::Forward,
+            ["backward", scaled, settles] => {
+                let named = [When::Never, When::Each, When::First, When::Last].into_iter();
+                let settles =
+                    named.zip(["never", "each", "first", "last"]).find(|(_, name)| *name == settles);
+                Task::Backward { scaled: scaled.parse().unwrap(), settles: settles.unwrap().0 }
+            }
+            _ => panic!("no task: {rest}"),
+        };
+        self.body().timetable.each.push(task);
     }
 
     fn random(&mut self, rest: &str) {
@@ -360,7 +385,7 @@ impl<'a> Reader<'a> {
                 Instr::Call(Call { id, inputs, outputs, ops, recompute: word == "recompute" })
             }
             "grad" => {
-                self.backward = true;
+                self.pass = Pass::Backward;
                 let call = CallId::new(at(&self.calls, &number));
                 Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right) })
             }

@@ -107,8 +107,8 @@ impl<'a> Parser<'a, '_> {
 
     fn statement(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
         let Token { line, text, kind } = self.peek();
-        if kind == Kind::Name && text == "with" {
-            return self.no_grad(found);
+        if kind == Kind::Name && matches!(text, "with" | "if" | "for") {
+            return self.compound(found);
         }
         let kind = if self.eat("pass") {
             self.expect_kind(Kind::Newline, "the end of the line")?;
@@ -116,6 +116,8 @@ impl<'a> Parser<'a, '_> {
         } else if self.eat("return") {
             let bare = self.peek().kind == Kind::Newline;
             StmtKind::Return(if bare { vec![] } else { self.results()? })
+        } else if self.eat("yield") {
+            StmtKind::Yield(self.results()?)
         } else {
             self.assignment()?
         };
@@ -124,17 +126,38 @@ impl<'a> Parser<'a, '_> {
         Ok(())
     }
 
-    fn no_grad(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
+    /// A statement with statements below it.
+    fn compound(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
         let line = self.peek().line;
-        for part in ["with", "torch", ".", "no_grad", "(", ")", ":"] {
-            self.expect(part)?;
-        }
+        let kind = match self.next().text {
+            "if" => {
+                let condition = self.expr()?;
+                StmtKind::If(condition, self.below()?)
+            }
+            "for" => {
+                let target = self.name()?;
+                self.expect("in")?;
+                let values = self.expr()?;
+                StmtKind::For { target, values, body: self.below()? }
+            }
+            _ => {
+                for part in ["torch", ".", "no_grad", "(", ")"] {
+                    self.expect(part)?;
+                }
+                StmtKind::NoGrad(self.below()?)
+            }
+        };
+        found.push(Stmt { line, comment: None, kind });
+        Ok(())
+    }
+
+    /// A colon, and the statements that are indented below it.
+    fn below(&mut self) -> Result<Vec<Stmt<'a>>> {
+        self.expect(":")?;
         self.nested(|parser| {
             parser.expect_kind(Kind::Newline, "the end of the line")?;
             parser.expect_kind(Kind::Indent, "an indented line")?;
-            let kind = StmtKind::NoGrad(parser.block()?);
-            found.push(Stmt { line, comment: None, kind });
-            Ok(())
+            parser.block()
         })
     }
 

@@ -49,9 +49,23 @@ fn statement(out: &mut String, indent: usize, stmt: &Stmt<'_>) {
         StmtKind::Assign { targets, unpack, value } => assign(out, indent, targets, *unpack, value),
         StmtKind::Expr(value) => expression(out, indent, value),
         StmtKind::Return(values) => returned(out, indent, values),
+        StmtKind::Yield(values) => {
+            out.push_str("yield ");
+            sequence(out, values);
+        }
         StmtKind::NoGrad(body) => {
-            out.push_str("with torch.no_grad():\n");
-            return body.iter().for_each(|stmt| statement(out, indent + 4, stmt));
+            out.push_str("with torch.no_grad()");
+            return below(out, indent, body);
+        }
+        StmtKind::If(condition, body) => {
+            out.push_str("if ");
+            flat(out, condition);
+            return below(out, indent, body);
+        }
+        StmtKind::For { target, values, body } => {
+            let _ = write!(out, "for {target} in ");
+            flat(out, values);
+            return below(out, indent, body);
         }
         StmtKind::Comment => {
             let text = clean(stmt.comment.as_deref().unwrap_or_default());
@@ -62,6 +76,15 @@ fn statement(out: &mut String, indent: usize, stmt: &Stmt<'_>) {
         remark(out, start, indent, &clean(comment));
     }
     out.push('\n');
+}
+
+fn below(out: &mut String, indent: usize, body: &[Stmt<'_>]) {
+    out.push_str(":\n");
+    if body.is_empty() {
+        spaces(out, indent + 4);
+        out.push_str("pass\n");
+    }
+    body.iter().for_each(|stmt| statement(out, indent + 4, stmt));
 }
 
 /// A comment at the end of the line if there is room, else above the statement.

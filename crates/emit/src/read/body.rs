@@ -4,15 +4,18 @@ use std::collections::HashMap;
 
 use diag::Result;
 use graph::Graph;
-use program::{Body, BufId, InputPart, Instr, Leaf, Program};
+use program::{Body, BufId, Instr, Leaf, Pass, Program, Timetable};
 
 use super::methods::Methods;
 use super::reader::{Reader, Scope, is_reserved};
 use super::tables::RoleTable;
+use super::timetable::timetable;
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 
+/// What `backward` takes before tensors; `forward` takes the first three.
+const PARAMS: [&str; 4] = ["run", "p", "rank", "last"];
 /// Operators in all calls of a role.
 const MOST_OPS: usize = 1_000_000;
 
@@ -29,7 +32,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         hints: Hints::new(graph, &program.boundary, role.operators.clone()),
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
-        in_backward: false,
+        pass: Pass::Forward,
     };
     for (index, function) in functions.into_iter().enumerate() {
         let line = function.line;
@@ -43,6 +46,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     let forward = reader.functions.remove("forward");
     let (_, forward) = forward.ok_or_else(|| reader.misuse(1, "there is no function `forward`"))?;
     let backward = reader.functions.remove("backward").map(|(_, function)| function);
+    let step = reader.functions.remove("step").map(|(_, function)| function);
     reader.inputs(role, &forward)?;
     reader.make_leaves(graph, role)?;
     let sizes = group_sizes(program, role);
@@ -52,6 +56,10 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     } else if !role.gradients.is_empty() {
         return Err(reader.misuse(1, "there is no function `backward`, which gives the gradients of inputs"));
     }
+    reader.body.timetable = match step {
+        Some(step) => timetable(&reader, &step)?,
+        None => Timetable::in_turn(false),
+    };
     Ok(reader.body)
 }
 
@@ -73,20 +81,21 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
 
 impl<'a> Reader<'a> {
     fn inputs(&mut self, role: &RoleTable, forward: &Function<'a>) -> Result<()> {
-        let names = self.params(forward, role.inputs.len())?.to_vec();
+        let names = self.params(forward, &PARAMS[..3], role.inputs.len())?.to_vec();
         for (name, tensor) in names.iter().zip(&role.inputs) {
             let buf = self.new_buf(name, *tensor, false);
-            self.body.inputs.push(InputPart { tensor: *tensor, buf });
+            self.body.inputs.push(*tensor);
+            self.body.code_mut(Pass::Forward).takes.push(buf);
         }
         Ok(())
     }
 
-    /// What follows `run, p, k`.
-    fn params<'f>(&self, function: &'f Function<'a>, count: usize) -> Result<&'f [&'a str]> {
-        match function.params.strip_prefix(&["run", "p", "rank"]) {
-            Some(rest) if rest.len() == count => Ok(rest),
+    /// What follows the first parameters.
+    fn params<'f>(&self, function: &'f Function<'a>, first: &[&str], count: usize) -> Result<&'f [&'a str]> {
+        match function.params.split_at_checked(first.len()) {
+            Some((start, rest)) if start == first && rest.len() == count => Ok(rest),
             _ => {
-                let what = format!("`{}` must take run, p, k and {count} tensors", function.name);
+                let what = format!("`{}` must take {} and {count} tensors", function.name, first.join(", "));
                 Err(self.misuse(function.line, what))
             }
         }
@@ -112,12 +121,13 @@ impl<'a> Reader<'a> {
 
     fn forward(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
         let mut scope = Scope::new();
-        for (name, buf) in function.params[3..].iter().zip(self.body.inputs.clone()) {
-            self.define(&mut scope, name, buf.buf, function.line)?;
+        let inputs = self.body.takes(Pass::Forward).to_vec();
+        for (name, buf) in function.params[3..].iter().zip(inputs) {
+            self.define(&mut scope, name, buf, function.line)?;
         }
         let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
-        self.body.forward = instrs;
+        self.body.code_mut(Pass::Forward).instrs = instrs;
         if values.len() != role.outputs.len() {
             let what = format!("`forward` returns {} values, not {}", values.len(), role.outputs.len());
             return Err(self.misuse(line, what));
@@ -127,30 +137,32 @@ impl<'a> Reader<'a> {
             if buf.is_some() != output.is_some() {
                 return Err(self.misuse(line, "`forward` does not return what program.json says"));
             }
-            self.body.outputs.push(buf);
+            self.body.code_mut(Pass::Forward).gives.push(buf);
         }
         Ok(())
     }
 
     fn backward(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
         let wanted: Vec<_> = role.outputs.iter().flatten().filter(|(_, grad)| *grad).collect();
-        let names = self.params(function, wanted.len())?.to_vec();
+        let names = self.params(function, &PARAMS, wanted.len())?.to_vec();
         let mut scope = Scope::new();
         for (name, (tensor, _)) in names.iter().zip(wanted) {
             let seed = self.new_buf(name, *tensor, true);
-            self.body.seeds.push(seed);
+            self.body.code_mut(Pass::Backward).takes.push(seed);
             self.define(&mut scope, name, seed, function.line)?;
         }
-        self.in_backward = true;
+        self.pass = Pass::Backward;
         let (values, line, stmts) = returned(function);
-        self.body.backward = self.instrs(&mut scope, stmts, sizes)?;
+        let instrs = self.instrs(&mut scope, stmts, sizes)?;
+        self.body.code_mut(Pass::Backward).instrs = instrs;
         if values.len() != role.gradients.len() {
             let (found, wanted) = (values.len(), role.gradients.len());
             return Err(self.misuse(line, format!("`backward` returns {found} values, not {wanted}")));
         }
         for (value, tensor) in values.iter().zip(&role.gradients) {
             let buf = self.buf(&scope, value, line)?;
-            self.body.gradients.push(InputPart { tensor: *tensor, buf });
+            self.body.gradients.push(*tensor);
+            self.body.code_mut(Pass::Backward).gives.push(Some(buf));
         }
         Ok(())
     }
@@ -158,14 +170,37 @@ impl<'a> Reader<'a> {
     fn instrs(&mut self, scope: &mut Scope<'a>, stmts: &[Stmt<'a>], sizes: &[usize]) -> Result<Vec<Instr>> {
         let mut found = Vec::with_capacity(stmts.len());
         for stmt in stmts {
-            let (targets, unpack, value): (&[&'a str], bool, _) = match &stmt.kind {
-                StmtKind::Assign { targets, unpack, value } => (targets, *unpack, value),
-                StmtKind::Expr(value) => (&[], false, value),
-                _ => return Err(self.misuse(stmt.line, "only instructions may stand here")),
-            };
-            let mut methods = Methods { reader: self, scope, sizes, line: stmt.line };
-            found.push(methods.instr(targets, unpack, value)?);
+            match &stmt.kind {
+                StmtKind::If(Expr::Name("last"), inner) if self.pass == Pass::Backward => {
+                    for stmt in inner {
+                        found.push(self.instr(scope, stmt, sizes, true)?);
+                    }
+                }
+                _ => found.push(self.instr(scope, stmt, sizes, false)?),
+            }
         }
         Ok(found)
+    }
+
+    fn instr(
+        &mut self,
+        scope: &mut Scope<'a>,
+        stmt: &Stmt<'a>,
+        sizes: &[usize],
+        last: bool,
+    ) -> Result<Instr> {
+        let (targets, unpack, value): (&[&'a str], bool, _) = match &stmt.kind {
+            StmtKind::Assign { targets, unpack, value } => (targets, *unpack, value),
+            StmtKind::Expr(value) => (&[], false, value),
+            _ => return Err(self.misuse(stmt.line, "only instructions may stand here")),
+        };
+        let mut methods = Methods { reader: self, scope, sizes, line: stmt.line };
+        let instr = methods.instr(targets, unpack, value)?;
+        if instr.kind().settles() != last {
+            let stands = if last { "may not stand" } else { "must stand" };
+            let what = format!("`run.{}` {stands} below `if last:`", instr.kind().name());
+            return Err(self.misuse(stmt.line, what));
+        }
+        Ok(instr)
     }
 }

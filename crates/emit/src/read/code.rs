@@ -142,6 +142,11 @@ impl<'a, 'r> Code<'a, 'r> {
                 }
                 StmtKind::Return(_) => return Err(self.reader.misuse(stmt.line, "code follows a return")),
                 StmtKind::Comment => {}
+                StmtKind::If(..) | StmtKind::For { .. } | StmtKind::Yield(_) => {
+                    return Err(self
+                        .reader
+                        .misuse(stmt.line, "a function that is called is straight-line code"));
+                }
             }
         }
         Ok(None)

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, LeafId, Slice,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, LeafId, Pass, Slice,
 };
 use rules::Reduction;
 
@@ -187,7 +187,7 @@ impl<'a> Methods<'a, '_> {
             return Err(self.misuse("the results are assigned in another number"));
         }
         let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(TensorId(u32::MAX));
-        let grad = self.reader.in_backward;
+        let grad = self.reader.pass == Pass::Backward;
         let to = targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect::<Result<_>>()?;
         Ok(Instr::Exchange { exchange, from, to })
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Arg, Body, Buf, BufId, CallId, Instr};
+use program::{Arg, Body, Buf, BufId, CallId, Pass};
 
 use crate::hints::{Hints, UNKNOWN};
 use crate::python::{Expr, Function, print};
@@ -22,7 +22,8 @@ pub(super) struct Reader<'a> {
     pub(super) budget: usize,
     /// The tensor of each exchange.
     pub(super) exchanged: Vec<TensorId>,
-    pub(super) in_backward: bool,
+    /// The code that is read.
+    pub(super) pass: Pass,
 }
 
 /// The names of one function's bufs.
@@ -30,7 +31,7 @@ pub(super) type Scope<'a> = HashMap<&'a str, BufId>;
 
 /// Names that mean the same in every program.
 pub(super) fn is_reserved(name: &str) -> bool {
-    matches!(name, "p" | "rank" | "run" | "torch" | "F" | "ops" | "float" | "_")
+    matches!(name, "p" | "rank" | "run" | "last" | "torch" | "F" | "ops" | "float" | "range" | "_")
 }
 
 impl<'a> Reader<'a> {
@@ -113,10 +114,7 @@ impl<'a> Reader<'a> {
 
     /// The tensors whose gradients the backward of a call gives, where that can be told.
     pub(super) fn grad_tensors(&self, id: CallId, count: usize) -> Vec<TensorId> {
-        let call = self.body.forward.iter().find_map(|instr| match instr {
-            Instr::Call(call) if call.id == id => Some(call),
-            _ => None,
-        });
+        let call = self.body.calls().find(|call| call.id == id);
         let inputs = call.map_or(&[][..], |call| &call.inputs);
         let tensors = inputs.iter().filter(|buf| !self.is_leaf(**buf)).map(|buf| self.body.buf(*buf).tensor);
         let found: Vec<TensorId> = tensors.filter(|tensor| self.hints.needs_grad(*tensor)).collect();

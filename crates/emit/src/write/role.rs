@@ -1,13 +1,14 @@
-//! The file of one role: functions, `forward`, `backward`.
+//! The file of one role: functions, `forward`, `backward`, and the timetable `step`.
 
 use graph::Graph;
-use program::{Body, BufId, Call, Instr, Program, Role};
+use program::{Body, BufId, Call, Code, Instr, Pass, Program, Role};
 
 use super::calls::{Words, call_id, method};
 use super::comments::{Comments, group_of, is_gradient};
 use super::functions::{CallText, Names, Printer, statement};
 use super::modules::Modules;
 use super::outline::{Outline, Use};
+use super::timetable;
 use crate::leaves::Leaves;
 use crate::names::Scope;
 use crate::python::parser::IMPORTS;
@@ -17,11 +18,7 @@ pub(crate) fn text(graph: &Graph, program: &Program, role: &Role, modules: &Modu
     let body = &role.body;
     let leaves = Leaves::new(graph, body);
     let mut outline = Outline::new(graph, modules, body, &leaves);
-    let calls = body.forward.iter().filter_map(|instr| match instr {
-        Instr::Call(call) => Some(call),
-        _ => None,
-    });
-    let uses: Vec<Use<'_>> = calls.map(|call| outline.call(call)).collect();
+    let uses: Vec<Use<'_>> = body.calls().map(|call| outline.call(call)).collect();
     let texts: Vec<CallText> = uses.iter().map(|used| CallText::new(used, &leaves)).collect();
     let (names, scope) = Names::new(&outline.functions);
     let holes = hole_names(body);
@@ -34,13 +31,17 @@ pub(crate) fn text(graph: &Graph, program: &Program, role: &Role, modules: &Modu
 
     let mut out = head(program, role);
     printer.text(&mut out);
-    let bufs = buf_names(body, &leaf_texts, scope.clone(), forward_bufs(body));
+    let bufs = buf_names(body, &leaf_texts, scope.clone(), bufs_of(body, Pass::Forward));
     let words = Words { bufs: &bufs, leaves: &leaf_texts, holes: &holes, group_sizes: &group_sizes };
     forward(&mut out, &File { body, printer: &printer, comments: &comments, words: &words }, &uses, &texts);
-    if !body.backward.is_empty() || !body.seeds.is_empty() {
-        let bufs = buf_names(body, &leaf_texts, scope, backward_bufs(body));
+    if let Some(code) = body.code(Pass::Backward) {
+        let bufs = buf_names(body, &leaf_texts, scope, bufs_of(body, Pass::Backward));
         let words = Words { bufs: &bufs, ..words };
-        backward(&mut out, &File { body, printer: &printer, comments: &comments, words: &words });
+        backward(&mut out, &File { body, printer: &printer, comments: &comments, words: &words }, code);
+    }
+    if let Some(step) = timetable::step(&body.timetable) {
+        out.push_str("\n\n");
+        print::function(&mut out, &step);
     }
     out
 }
@@ -73,7 +74,7 @@ fn forward<'n>(out: &mut String, file: &File<'n>, uses: &[Use<'n>], texts: &'n [
     let mut stmts = vec![];
     let mut used = uses.iter().zip(texts);
     let mut place = "";
-    for instr in &file.body.forward {
+    for instr in file.body.code(Pass::Forward).iter().flat_map(|code| &code.instrs) {
         if let (Instr::Call(call), Some((used, text))) = (instr, call_of(instr, &mut used)) {
             if used.path != place && !used.path.is_empty() {
                 stmts.push(Stmt::comment(used.path));
@@ -84,10 +85,11 @@ fn forward<'n>(out: &mut String, file: &File<'n>, uses: &[Use<'n>], texts: &'n [
         let stmt = words.instr(instr);
         stmts.extend(stmt.map(|stmt| stmt.with(file.comments.of(instr))));
     }
-    let outputs = file.body.outputs.iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
+    let outputs =
+        file.body.gives(Pass::Forward).iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
     stmts.push(Stmt::new(StmtKind::Return(outputs.collect())));
     let mut params = vec!["run", "p", "rank"];
-    params.extend(file.body.inputs.iter().map(|input| words.name(input.buf)));
+    params.extend(file.body.takes(Pass::Forward).iter().map(|input| words.name(*input)));
     let function = Function { line: 0, name: "forward", params, doc: vec![], body: stmts };
     out.push_str("\n\n");
     print::function(out, &function);
@@ -106,19 +108,24 @@ fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
     statement(targets, unpack, method("call", args, recompute.into_iter().collect()))
 }
 
-fn backward<'n>(out: &mut String, file: &File<'n>) {
+fn backward<'n>(out: &mut String, file: &File<'n>, code: &'n Code) {
     let words = file.words;
-    let stmts = file.body.backward.iter().filter_map(|instr| {
-        let stmt = words.instr(instr)?;
-        Some(stmt.with(file.comments.of(instr)))
-    });
-    let mut stmts: Vec<_> = stmts.collect();
-    if !file.body.gradients.is_empty() {
-        let gradients = file.body.gradients.iter().map(|gradient| words.buf(gradient.buf));
+    let mut stmts = vec![];
+    for together in code.instrs.chunk_by(|a, b| a.kind().settles() == b.kind().settles()) {
+        let written = |instr| Some(words.instr(instr)?.with(file.comments.of(instr)));
+        let written = together.iter().filter_map(written);
+        if together[0].kind().settles() {
+            stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written.collect())));
+        } else {
+            stmts.extend(written);
+        }
+    }
+    if !code.gives.is_empty() {
+        let gradients = code.gives.iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
         stmts.push(Stmt::new(StmtKind::Return(gradients.collect())));
     }
-    let mut params = vec!["run", "p", "rank"];
-    params.extend(file.body.seeds.iter().map(|seed| words.name(*seed)));
+    let mut params = vec!["run", "p", "rank", "last"];
+    params.extend(code.takes.iter().map(|seed| words.name(*seed)));
     let function = Function { line: 0, name: "backward", params, doc: vec![], body: stmts };
     out.push_str("\n\n");
     print::function(out, &function);
@@ -148,14 +155,8 @@ fn wanted(body: &Body, buf: BufId) -> String {
     if is_gradient(body, buf) && !name.starts_with("g_") { format!("g_{name}") } else { name.clone() }
 }
 
-fn forward_bufs(body: &Body) -> Vec<BufId> {
-    let mut bufs: Vec<BufId> = body.inputs.iter().map(|input| input.buf).collect();
-    bufs.extend(body.forward.iter().flat_map(Instr::writes));
-    bufs
-}
-
-fn backward_bufs(body: &Body) -> Vec<BufId> {
-    let mut bufs = body.seeds.clone();
-    bufs.extend(body.backward.iter().flat_map(Instr::writes));
-    bufs
+/// What a code is given, and what it makes.
+fn bufs_of(body: &Body, pass: Pass) -> Vec<BufId> {
+    let Some(code) = body.code(pass) else { return vec![] };
+    code.takes.iter().copied().chain(code.instrs.iter().flat_map(Instr::writes)).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Exchange, Instr, Program, RankId, Role, Table};
+use program::{Body, BufId, Exchange, Instr, Pass, Program, RankId, Role, Table};
 use rules::{Region, Rewriting};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 2;
+pub(crate) const FORMAT: u64 = 3;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
@@ -99,8 +99,8 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
     for role in &program.roles {
         let body = &role.body;
         found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
-        found.extend(body.inputs.iter().map(|input| input.tensor));
-        found.extend(body.outputs.iter().flatten().map(|buf| body.buf(*buf).tensor));
+        found.extend(&body.inputs);
+        found.extend(body.gives(Pass::Forward).iter().flatten().map(|buf| body.buf(*buf).tensor));
         found.extend(role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor));
     }
     found.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
@@ -216,13 +216,11 @@ impl<'a> Tables<'a> {
 
     /// Which arguments and results of each call need a gradient, where that agrees with backward.
     fn grads(&self, body: &Body) -> String {
-        let calls: HashMap<_, _> = (body.forward.iter())
-            .filter_map(|instr| if let Instr::Call(call) = instr { Some((call.id, call)) } else { None })
-            .collect();
+        let calls: HashMap<_, _> = body.calls().map(|call| (call.id, call)).collect();
         let leaves: HashSet<BufId> = body.leaves.iter().map(|leaf| leaf.buf).collect();
         let needs =
             |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
-        let entries = body.backward.iter().filter_map(|instr| {
+        let entries = body.instrs().filter_map(|instr| {
             let Instr::Grad(grad) = instr else { return None };
             let call = calls.get(&grad.call)?;
             let tensors = call.inputs.iter().filter(|buf| !leaves.contains(buf));
@@ -248,8 +246,8 @@ impl<'a> Tables<'a> {
 
     fn role(&self, role: &Role) -> String {
         let body = &role.body;
-        let mut seeds = body.seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
-        let outputs = joined(&body.outputs, |output| {
+        let mut seeds = body.takes(Pass::Backward).iter().map(|seed| body.buf(*seed).tensor).peekable();
+        let outputs = joined(body.gives(Pass::Forward), |output| {
             let Some(output) = output else { return "null".to_owned() };
             let tensor = body.buf(*output).tensor;
             let grad = seeds.next_if_eq(&tensor).is_some();
@@ -263,8 +261,8 @@ impl<'a> Tables<'a> {
             quoted(&file_name(role)),
             joined(&role.ranks, |rank| rank.0.to_string()),
             joined(&hole_names(body), |hole| quoted(hole)),
-            joined(&body.inputs, |input| input.tensor.0.to_string()),
-            joined(&body.gradients, |gradient| gradient.tensor.0.to_string()),
+            joined(&body.inputs, |input| input.0.to_string()),
+            joined(&body.gradients, |gradient| gradient.0.to_string()),
             self.grads(body),
             self.operators(body),
         )

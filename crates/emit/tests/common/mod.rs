@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Boundary, Buf, BufId, Call, CallId, Grad, InputPart, Inputs, Instr, Leaf, LocalOp, Output,
-    Program, RankId, Role, Shard, Table,
+    Arg, Body, Boundary, Buf, BufId, Call, CallId, Grad, Inputs, Instr, Leaf, LocalOp, Output, Pass, Program,
+    RankId, Role, Shard, Table, Timetable,
 };
 use rules::Region;
 
@@ -62,7 +62,8 @@ impl<'g> Builder<'g> {
                 Source::Op { .. } => {}
                 Source::Input { .. } => {
                     let buf = found.buf(id);
-                    found.body.inputs.push(InputPart { tensor: id, buf });
+                    found.body.inputs.push(id);
+                    found.body.code_mut(Pass::Forward).takes.push(buf);
                 }
                 _ => {
                     let buf = found.buf(id);
@@ -120,7 +121,7 @@ impl<'g> Builder<'g> {
             call.ops.push(local);
         }
         call.outputs = outputs.iter().map(|name| self.of(name)).collect();
-        self.body.forward.push(Instr::Call(call));
+        self.forward(Instr::Call(call));
         id
     }
 
@@ -145,17 +146,31 @@ impl<'g> Builder<'g> {
         }
     }
 
+    pub(crate) fn forward(&mut self, instr: Instr) {
+        self.body.code_mut(Pass::Forward).instrs.push(instr);
+    }
+
+    pub(crate) fn backward(&mut self, instr: Instr) {
+        self.body.code_mut(Pass::Backward).instrs.push(instr);
+    }
+
+    pub(crate) fn seeds(&mut self, seeds: &[BufId]) {
+        self.body.code_mut(Pass::Backward).takes.extend(seeds);
+    }
+
     pub(crate) fn outputs(&mut self) {
-        self.body.outputs = self.graph.outputs.iter().map(|t| t.map(|t| self.bufs[&t])).collect();
+        let outputs = self.graph.outputs.iter().map(|t| t.map(|t| self.bufs[&t])).collect();
+        self.body.code_mut(Pass::Forward).gives = outputs;
     }
 
     pub(crate) fn grad(&mut self, call: CallId, from: &[BufId], to: &[BufId]) {
         let some = |bufs: &[BufId]| bufs.iter().copied().map(Some).collect();
-        self.body.backward.push(Instr::Grad(Grad { call, from: some(from), to: some(to) }));
+        self.backward(Instr::Grad(Grad { call, from: some(from), to: some(to) }));
     }
 
     /// A role for these ranks, each of which holds everything whole.
-    pub(crate) fn role(self, ranks: std::ops::Range<u32>) -> Role {
+    pub(crate) fn role(mut self, ranks: std::ops::Range<u32>) -> Role {
+        self.body.timetable = Timetable::in_turn(self.body.code(Pass::Backward).is_some());
         let table = Table {
             constants: vec![0; self.body.holes.len()],
             shards: (self.body.leaves.iter())
@@ -164,8 +179,8 @@ impl<'g> Builder<'g> {
             leaves: (self.body.leaves.iter().enumerate())
                 .map(|(index, leaf)| (index, whole(self.graph, leaf.tensor)))
                 .collect(),
-            inputs: self.body.inputs.iter().map(|input| whole(self.graph, input.tensor)).collect(),
-            outputs: (self.graph.outputs.iter().zip(&self.body.outputs))
+            inputs: self.body.inputs.iter().map(|input| whole(self.graph, *input)).collect(),
+            outputs: (self.graph.outputs.iter().zip(self.body.gives(Pass::Forward)))
                 .map(|(tensor, buf)| buf.and(*tensor).map(|tensor| whole(self.graph, tensor)))
                 .collect(),
             random: vec![],

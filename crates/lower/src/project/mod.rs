@@ -7,7 +7,7 @@ mod transfers;
 use std::collections::HashMap;
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, CallId, InputPart, Inputs, Instr, RankId, Table};
+use program::{Body, Buf, BufId, CallId, Inputs, Instr, Pass, RankId, Table, Timetable};
 use rules::Region;
 
 use crate::layout::{Entry, Interner, LayoutId};
@@ -58,7 +58,7 @@ pub struct Projector<'a> {
     inputs: HashMap<(TensorId, Region), BufId>,
     made: HashMap<usize, Vec<Made>>,
     calls: usize,
-    backward: bool,
+    pass: Pass,
 }
 
 pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
@@ -74,18 +74,19 @@ pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
         inputs: HashMap::new(),
         made: HashMap::new(),
         calls: 0,
-        backward: false,
+        pass: Pass::Forward,
     };
     it.hold();
     for event in &global.schedule.forward {
         it.event(event);
     }
     it.leave();
-    it.backward = true;
+    it.pass = Pass::Backward;
     for event in &global.schedule.backward {
         it.event(event);
     }
     it.leave_gradients();
+    it.body.timetable = Timetable::in_turn(it.body.code(Pass::Backward).is_some());
     it.table.random.sort_by_key(|(op, _)| *op);
     (it.body, it.table)
 }
@@ -105,7 +106,7 @@ impl Projector<'_> {
     }
 
     fn push(&mut self, instr: Instr) {
-        if self.backward { self.body.backward.push(instr) } else { self.body.forward.push(instr) }
+        self.body.code_mut(self.pass).instrs.push(instr);
     }
 
     fn buf(&mut self, tensor: TensorId, grad: bool) -> BufId {
@@ -161,7 +162,8 @@ impl Projector<'_> {
             let slice = self.slice_of(id, whole, buf, &given, region);
             self.push(Instr::Slice(slice));
         } else {
-            self.body.inputs.push(InputPart { tensor, buf });
+            self.body.inputs.push(tensor);
+            self.body.code_mut(Pass::Forward).takes.push(buf);
             self.table.inputs.push(region.clone());
         }
         buf
@@ -191,7 +193,7 @@ impl Projector<'_> {
     /// Results that leave, and the seeds that the caller gives for them.
     fn leave(&mut self) {
         let outputs = &self.global.cx.graph.outputs;
-        self.body.outputs = vec![None; outputs.len()];
+        self.body.code_mut(Pass::Forward).gives = vec![None; outputs.len()];
         self.table.outputs = vec![None; outputs.len()];
         for number in 0..outputs.len() {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
@@ -199,10 +201,11 @@ impl Projector<'_> {
             // Of an output that leaves in parts, a rank may have none.
             let Some(port) = ports.on(self.rank).next() else { continue };
             self.table.outputs[number] = Some(ports.entries[port].region.clone());
-            self.body.outputs[number] = Some(self.fetch(id, port));
+            let output = self.fetch(id, port);
+            self.body.code_mut(Pass::Forward).gives[number] = Some(output);
             if self.global.uses.get(id).carries_grad {
                 let seed = self.buf(tensor, true);
-                self.body.seeds.push(seed);
+                self.body.code_mut(Pass::Backward).takes.push(seed);
                 let owner = self.owner(id, port);
                 self.gradients.entry(owner).or_default().push(seed);
             }
@@ -215,7 +218,8 @@ impl Projector<'_> {
             let given = self.global.interner.get(self.global.uses.written[tensor.index()]);
             let Some(entry) = given.on(self.rank).next() else { continue };
             if let Some(buf) = self.gradient(Owner::Written(tensor, entry), tensor) {
-                self.body.gradients.push(InputPart { tensor, buf });
+                self.body.gradients.push(tensor);
+                self.body.code_mut(Pass::Backward).gives.push(Some(buf));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Moves on one rank: local sums and slices around one communication.
 
-use program::{Arg, BufId, Collective, Cut, How, Instr, Slice};
+use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 use rules::Region;
 
 use super::{Owner, Projector};
@@ -137,7 +137,7 @@ impl Projector<'_> {
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {
-        self.buf(self.global.uses.get(id).tensor, self.backward)
+        self.buf(self.global.uses.get(id).tensor, self.pass == Pass::Backward)
     }
 
     /// The middle entries on this rank.

@@ -51,7 +51,6 @@ class Run:
         self._saving = saving
         self._saved: dict[int, Saved] = {}
         self._state = "new"
-        self._reducing = True
         self._buckets: list[Bucket] = []
         self._reductions = 0
         self._of_shards: dict[int, Tensor] = {}
@@ -66,22 +65,21 @@ class Run:
         self._state = "forwarded"
         return _listed(outputs, len(worker.role.outputs))
 
-    def backward(self, seeds: Sequence[Tensor], *, reduce: bool = True) -> dict[int, Tensor]:
+    def backward(self, seeds: Sequence[Tensor], *, last: bool = True) -> dict[int, Tensor]:
         """The gradients of inputs that have one, by the inputs' positions.
 
-        With `reduce` the gradients of parameters become whole and move to the shards, else they stay
-        local.
+        In the last micro-batch of a step the gradients of parameters become whole and move to the
+        shards, else they stay local.
         """
         self._begin_backward()
-        self._reducing = reduce
         worker = self.worker
         if worker.scaling:
             seeds = worker.scaling.scaled(seeds)
         with torch.no_grad(), _no_autocast(self.comm.device):
             found = worker.code.backward(  # type: ignore[misc]
-                self, self.leaves.tree, worker.constants, *seeds
+                self, self.leaves.tree, worker.constants, last, *seeds
             )
-            if reduce:
+            if last:
                 self._settle()
                 if worker.scaling:
                     self._unscale(worker.scaling.scale)
@@ -173,8 +171,6 @@ class Run:
         return marked[0] if len(marked) == 1 else marked
 
     def reduce_gradients(self, group: int, leaves: Sequence[Tensor]) -> None:
-        if not self._reducing:
-            return
         ranks = self._in_group("reduce_gradients", group, sum(map(self._sent, leaves)))
         self._reductions += 1
         if any(bucket.has(leaf) for bucket in self._buckets for leaf in leaves):
@@ -186,8 +182,6 @@ class Run:
             self._buckets.append(Bucket(self.comm, own, ranks, self._reductions, self.worker.kept, sent))
 
     def exchange_gradients(self, number: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
-        if not self._reducing:
-            return
         self._settle()
         reduce = self.worker.reduce
         grads = [gradient_of(leaf).to(reduce or gradient_dtype(leaf)) for leaf in leaves]
@@ -261,12 +255,7 @@ class Run:
 
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
-            raise RuntimeFault(
-                "SW0709",
-                "this forward has no backward",
-                why="it was run without gradients, and kept nothing for a backward",
-                fix="run the forward outside of torch.no_grad()",
-            )
+            raise without_backward()
         if self._state != "forwarded":
             raise RuntimeFault(
                 "SW0709",
@@ -285,6 +274,15 @@ class Run:
                 yield
         finally:
             _current.reset(token)
+
+
+def without_backward() -> RuntimeFault:
+    return RuntimeFault(
+        "SW0709",
+        "this forward has no backward",
+        why="it was run without gradients, and kept nothing for a backward",
+        fix="run the forward outside of torch.no_grad()",
+    )
 
 
 def _no_autocast(device: torch.device) -> Any:

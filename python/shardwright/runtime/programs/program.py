@@ -8,7 +8,7 @@ import json
 import linecache
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from ...errors import RuntimeFault
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 2
+FORMAT = 3
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
@@ -153,6 +153,8 @@ class Code:
 
     forward: Callable[..., Any]
     backward: Callable[..., Any] | None
+    # The timetable: yields the tasks of a step. Not there where there is no backward on any rank.
+    step: Callable[[int, float], Iterator[tuple[Any, ...]]] | None
     creates_tensors: bool
 
 
@@ -412,4 +414,5 @@ def _compile(program: Program, file: str) -> Code:
             why="a rank's forward is the function of this name",
             fix="undo the edit, or compile the model again",
         )
-    return Code(names["forward"], names.get("backward"), CREATES.search(text) is not None)
+    creates = CREATES.search(text) is not None
+    return Code(names["forward"], names.get("backward"), names.get("step"), creates)

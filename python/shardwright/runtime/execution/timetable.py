@@ -1,0 +1,55 @@
+"""The tasks of a step, in the order that the programs' timetables say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..programs.program import Code
+
+
+@dataclass(frozen=True)
+class Forward:
+    batch: int
+
+
+@dataclass(frozen=True)
+class Backward:
+    batch: int
+    # What the gradient of the loss starts from.
+    scale: float
+    # Whether the gradients of all micro-batches of this program are communicated, and go to the shards.
+    last: bool
+
+
+def tasks(codes: Sequence[Code], scale: float, *, alone: bool) -> Iterator[Forward | Backward]:
+    """What a rank runs in a step, given the code of each micro-batch.
+
+    Micro-batches under one program follow its timetable. Of several programs the one goes on whose next
+    task is of the earliest micro-batch. Those that run `alone` are each a step of their own.
+    """
+    lines = [_tasks(codes[batches[0]], batches, scale) for batches in _together(codes, alone)]
+    heads = [next(line, None) for line in lines]
+    while any(heads):
+        at = min((head.batch, at) for at, head in enumerate(heads) if head)[1]
+        head = heads[at]
+        assert head is not None
+        yield head
+        heads[at] = next(lines[at], None)
+
+
+def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
+    """The micro-batches of each step of one program."""
+    if alone:
+        return [[batch] for batch in range(len(codes))]
+    found: dict[int, list[int]] = {}
+    for batch, code in enumerate(codes):
+        found.setdefault(id(code), []).append(batch)
+    return list(found.values())
+
+
+def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Forward | Backward]:
+    """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's."""
+    assert code.step is not None
+    for function, batch, *how in code.step(len(batches), scale):
+        yield Forward(batches[batch]) if function is code.forward else Backward(batches[batch], *how)
