@@ -1,7 +1,8 @@
 """All ranks of a program as threads of one process: for tests, and for looking at a program.
 
 Every operation is one meeting of its group: each rank leaves a copy of what it gives, waits for the
-others, and computes its own result in the order of the group. So results do not depend on timing.
+others, and computes its own result in the order of the group; messages of an exchange are left for the
+rank that they are for. So results do not depend on timing.
 A rank that fails stops the others at once; ranks that wait for each other in vain are found.
 """
 
@@ -20,6 +21,8 @@ from .comm import Done, Ranks, Work
 
 Result = TypeVar("Result")
 Key = tuple[str, Ranks, int]
+# From the first of two ranks to the second.
+MESSAGE = "message"
 
 COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -77,16 +80,36 @@ class LocalWorld:
             given = self._given.setdefault(key, {})
             given[rank] = value
             self._changed.notify_all()
-            self._waiting[rank] = key
-            self._find_deadlock()
-            self._changed.wait_for(lambda: self.error or len(given) == len(ranks))
-            del self._waiting[rank]
-            if self.error:
-                raise Stopped
+            self._wait(key, rank)
             self._taken[key] = self._taken.get(key, 0) + 1
             if self._taken[key] == len(ranks):
                 del self._given[key], self._taken[key]
             return [given[other] for other in ranks]
+
+    def post(self, key: Key, rank: int, value: Any) -> None:
+        """Gives a value to another rank, and goes on."""
+        with self._changed:
+            self._given[key] = {rank: value}
+            self._changed.notify_all()
+
+    def receive(self, key: Key, rank: int) -> Any:
+        with self._changed:
+            self._wait(key, rank)
+            [value] = self._given.pop(key).values()
+            return value
+
+    def _wait(self, key: Key, rank: int) -> None:
+        if not self._is_complete(key):
+            self._waiting[rank] = key
+            self._find_deadlock()
+            self._changed.wait_for(lambda: self.error or self._is_complete(key))
+            del self._waiting[rank]
+        if self.error:
+            raise Stopped
+
+    def _is_complete(self, key: Key) -> bool:
+        kind, ranks, _ = key
+        return len(self._given.get(key, ())) == (1 if kind == MESSAGE else len(ranks))
 
     def fail(self, error: BaseException) -> None:
         with self._changed:
@@ -103,7 +126,7 @@ class LocalWorld:
         """Nobody runs any more, and nobody's group is complete."""
         if self.error or not self._waiting or len(self._waiting) + len(self._left) < self.world:
             return
-        if any(len(self._given[key]) == len(key[1]) for key in self._waiting.values()):
+        if any(self._is_complete(key) for key in self._waiting.values()):
             return
         waits = [
             f"rank {rank} waits in {kind} {number} of ranks {list(ranks)}"
@@ -121,7 +144,7 @@ class LocalComm:
         self._meeting = meeting
         self.rank, self.world = rank, meeting.world
         self.device = torch.device("cpu")
-        self._count: dict[Ranks, int] = {}
+        self._count: dict[tuple[bool, Ranks], int] = {}
         self._models = count()
 
     def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
@@ -158,14 +181,12 @@ class LocalComm:
             target.copy_(part)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        for low, high in sorted({tuple(sorted((self.rank, peer))) for peer in (*sends, *receives)}):
-            peer = low + high - self.rank
-            mine = sends[peer].clone() if peer in sends else None
-            both = self._meet("exchange", (low, high), mine)
-            theirs = both[0 if peer == low else 1]
-            if peer in receives:
-                self._same_shape("exchange", (low, high), [receives[peer], theirs])
-                receives[peer].copy_(theirs)
+        for peer, message in sends.items():
+            self._meeting.post(self._next(MESSAGE, (self.rank, peer)), self.rank, message.clone())
+        for peer, message in receives.items():
+            theirs = self._meeting.receive(self._next(MESSAGE, (peer, self.rank)), self.rank)
+            self._same_shape("exchange", (peer, self.rank), [message, theirs])
+            message.copy_(theirs)
 
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])
@@ -195,8 +216,13 @@ class LocalComm:
         return tuple(range(self.world))
 
     def _meet(self, kind: str, ranks: Ranks, value: Any) -> list[Any]:
-        self._count[ranks] = number = self._count.get(ranks, -1) + 1
-        return self._meeting.meet((kind, ranks, number), self.rank, value)
+        return self._meeting.meet(self._next(kind, ranks), self.rank, value)
+
+    def _next(self, kind: str, ranks: Ranks) -> Key:
+        """Meetings of the same ranks are numbered, and so are messages from one rank to another."""
+        of = (kind == MESSAGE, ranks)
+        self._count[of] = number = self._count.get(of, -1) + 1
+        return kind, ranks, number
 
     def _same_shape(self, kind: str, ranks: Ranks, parts: list[Tensor]) -> None:
         kinds = {None if part is None else (tuple(part.shape), part.dtype) for part in parts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,79 +10,80 @@ from torch import Tensor
 
 from ..communication.comm import Comm
 from ..programs.program import Exchange, TensorInfo
-from ..programs.regions import Region, cut, extents, local_factors, numel, shape_of, window, within
+from ..programs.regions import Place, Region, local_factors, numel, shape_of, within
 
 # What leaves any other value as it is, for operations whose pieces may overlap.
 NEUTRAL = {"max": -torch.inf, "min": torch.inf, "any": False, "all": True}
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A piece of the table, as one rank sees it: `source` and `target` count its own."""
+@dataclass
+class Target:
+    """What this rank gets: its shape, and its pieces in the table's order."""
 
-    source: int
-    target: int
-    region: Region
+    shape: tuple[int, ...]
+    # For each piece who gives it, which of that rank's it is, and where it belongs.
+    arrivals: list[tuple[int, int, Place]] = field(default_factory=list)
 
 
 @dataclass
 class Part:
-    """One rank's part in an exchange."""
+    """One rank's part in an exchange. Sources and targets are numbered as the rank's own."""
 
-    factors: list[list[int]]
     op: str
-    sources: list[Region] = field(default_factory=list)
-    targets: list[Region] = field(default_factory=list)
-    sends: dict[int, list[Piece]] = field(default_factory=dict)
-    receives: dict[int, list[Piece]] = field(default_factory=dict)
-    # For each target: who gives a piece, and which of that rank's it is; in the table's order.
-    arrivals: list[list[tuple[int, int]]] = field(default_factory=list)
+    sources: list[Region]
+    targets: list[Target]
+    # To each rank: of which sources, and where in them.
+    sends: dict[int, list[tuple[int, Place]]] = field(default_factory=dict)
+    # From each rank: the sizes of the pieces.
+    receives: dict[int, list[int]] = field(default_factory=dict)
 
     def bytes_sent(self, rank: int, element_size: int) -> int:
-        pieces = [piece for peer, list_ in self.sends.items() if peer != rank for piece in list_]
-        return element_size * sum(numel(piece.region) for piece in pieces)
+        pieces = [place for peer, list_ in self.sends.items() if peer != rank for _, place in list_]
+        return element_size * sum(place.numel for place in pieces)
 
 
 def part_of(table: Exchange, tensor: TensorInfo, rank: int) -> Part:
     """Reads one rank's part out of the table."""
-    part = Part(tensor.factors, table.op)
     source_at, target_at = _numbers(table.sources), _numbers(table.targets)
-    part.sources = [region for owner, region in table.sources if owner == rank]
-    part.targets = [region for owner, region in table.targets if owner == rank]
-    part.arrivals = [[] for _ in part.targets]
+    sources = [region for owner, region in table.sources if owner == rank]
+    targets = [region for owner, region in table.targets if owner == rank]
+    shapes = [shape_of(local_factors(region, tensor.factors)) for region in targets]
+    part = Part(table.op, sources, [Target(shape) for shape in shapes])
+
+    def place(region: Region, frame: Region) -> Place:
+        return Place.of(local_factors(frame, tensor.factors), within(region, frame))
+
     for source, target, region in table.pieces:
         giver, taker = table.sources[source][0], table.targets[target][0]
-        piece = Piece(source_at[source], target_at[target], region)
         if giver == rank:
-            part.sends.setdefault(taker, []).append(piece)
+            at = source_at[source]
+            part.sends.setdefault(taker, []).append((at, place(region, sources[at])))
         if taker == rank:
             received = part.receives.setdefault(giver, [])
-            part.arrivals[piece.target].append((giver, len(received)))
-            received.append(piece)
+            at = target_at[target]
+            part.targets[at].arrivals.append((giver, len(received), place(region, targets[at])))
+            received.append(numel(region))
     return part
 
 
 def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """This rank's targets. They may share memory with messages, or with `xs`."""
-    own = [_taken(part, xs, piece) for piece in part.sends.get(comm.rank, [])]
+    own = [place.of_whole(xs[source]) for source, place in part.sends.get(comm.rank, [])]
     sends = {
-        peer: torch.cat([_taken(part, xs, piece).reshape(-1) for piece in pieces])
+        peer: torch.cat([place.of_whole(xs[source]).reshape(-1) for source, place in pieces])
         for peer, pieces in part.sends.items()
         if peer != comm.rank
     }
     receives = {
-        peer: torch.empty(sum(numel(p.region) for p in pieces), dtype=dtype, device=comm.device)
-        for peer, pieces in part.receives.items()
+        peer: torch.empty(sum(sizes), dtype=dtype, device=comm.device)
+        for peer, sizes in part.receives.items()
         if peer != comm.rank
     }
     if sends or receives:
         comm.exchange(_nonempty(sends), _nonempty(receives))
-    found = {
-        peer: list(torch.split(message, [numel(piece.region) for piece in part.receives[peer]]))
-        for peer, message in receives.items()
-    }
+    found = {peer: torch.split_with_sizes(message, part.receives[peer]) for peer, message in receives.items()}
     found[comm.rank] = own
-    return [_target(comm, part, at, found, dtype) for at in range(len(part.targets))]
+    return [_made(comm, part.op, target, found, dtype) for target in part.targets]
 
 
 def _numbers(owners: Iterable[tuple[int, Region]]) -> list[int]:
@@ -95,27 +96,22 @@ def _numbers(owners: Iterable[tuple[int, Region]]) -> list[int]:
     return numbers
 
 
-def _taken(part: Part, xs: Sequence[Tensor], piece: Piece) -> Tensor:
-    frame = part.sources[piece.source]
-    return cut(xs[piece.source], local_factors(frame, part.factors), within(piece.region, frame))
-
-
 def _nonempty(messages: dict[int, Tensor]) -> dict[int, Tensor]:
     return {peer: message for peer, message in messages.items() if message.numel()}
 
 
-def _target(comm: Comm, part: Part, at: int, found: dict[int, list[Tensor]], dtype: torch.dtype) -> Tensor:
-    frame = part.targets[at]
-    factors = local_factors(frame, part.factors)
-    pieces = [(part.receives[giver][n].region, found[giver][n]) for giver, n in part.arrivals[at]]
-    if len(pieces) == 1 and pieces[0][0] == frame:
-        return pieces[0][1].reshape(shape_of(factors))
-    out = torch.zeros(shape_of(factors), dtype=dtype, device=comm.device)
-    for region, _ in pieces if part.op != "sum" else []:
-        window(out, factors, within(region, frame)).fill_(_neutral(part.op, dtype))
-    for region, value in pieces:
-        there = window(out, factors, within(region, frame))
-        _combine(there, value.reshape(extents(region)), part.op)
+def _made(
+    comm: Comm, op: str, target: Target, found: Mapping[int, Sequence[Tensor]], dtype: torch.dtype
+) -> Tensor:
+    pieces = [(place, found[giver][number]) for giver, number, place in target.arrivals]
+    if len(pieces) == 1 and pieces[0][0].is_all:
+        return pieces[0][1].reshape(target.shape)
+    out = torch.zeros(target.shape, dtype=dtype, device=comm.device)
+    windows = [place.in_whole(out) for place, _ in pieces]
+    for there in windows if op != "sum" else []:
+        there.fill_(_neutral(op, dtype))
+    for there, (_, value) in zip(windows, pieces, strict=True):
+        _combine(there, value.reshape(there.shape), op)
     return out
 
 

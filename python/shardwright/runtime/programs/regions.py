@@ -6,6 +6,7 @@ A dim of size one has no factors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from torch import Tensor
@@ -60,6 +61,42 @@ def narrow(x: Tensor, intervals: Iterable[Interval]) -> Tensor:
         if (low, high) != (0, x.shape[dim]):
             x = x.narrow(dim, low, high - low)
     return x
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a region lies in a tensor, computed once for views that are taken often."""
+
+    # The tensor with a dim for each factor; the dims that are narrowed: where from, and how far.
+    factors: tuple[int, ...]
+    narrowed: tuple[tuple[int, int, int], ...]
+    numel: int
+
+    @staticmethod
+    def of(factors: Factors, region: Region) -> Place:
+        sizes = tuple(flat(factors))
+        sides = enumerate(zip(region, sizes, strict=True))
+        narrowed = ((dim, low, high - low) for dim, ((low, high), size) in sides if (low, high) != (0, size))
+        return Place(sizes, tuple(narrowed), numel(region))
+
+    @property
+    def is_all(self) -> bool:
+        return not self.narrowed
+
+    def of_whole(self, x: Tensor) -> Tensor:
+        """The part of `x`, a dim for each factor unless it is all; a view where the strides allow it."""
+        if not self.narrowed:
+            return x
+        return self._narrow(x if x.shape == self.factors else x.reshape(self.factors))
+
+    def in_whole(self, x: Tensor) -> Tensor:
+        """A view to write through, of the contiguous tensor `x`."""
+        return self._narrow(x.view(self.factors))
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        for dim, low, size in self.narrowed:
+            x = x.narrow(dim, low, size)
+        return x
 
 
 def cut(x: Tensor, factors: Factors, region: Region) -> Tensor:
