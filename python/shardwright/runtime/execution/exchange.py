@@ -81,8 +81,9 @@ def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -
     }
     if sends or receives:
         comm.exchange(_nonempty(sends), _nonempty(receives))
-    found = {peer: torch.split_with_sizes(message, part.receives[peer]) for peer, message in receives.items()}
-    found[comm.rank] = own
+    found: dict[int, Sequence[Tensor]] = {comm.rank: own}
+    for peer, message in receives.items():
+        found[peer] = torch.split_with_sizes(message, part.receives[peer])
     return [_made(comm, part.op, target, found, dtype) for target in part.targets]
 
 
