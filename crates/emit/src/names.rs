@@ -20,6 +20,15 @@ impl Scope {
         Self { taken: RESERVED.map(str::to_owned).into(), next: HashMap::new() }
     }
 
+    /// The same, but that these names are free again.
+    pub(crate) fn without<'n>(&self, names: impl Iterator<Item = &'n str>) -> Self {
+        let mut taken = self.taken.clone();
+        for name in names {
+            taken.remove(name);
+        }
+        Self { taken, next: HashMap::new() }
+    }
+
     /// This name as an identifier, with a number if it is taken.
     pub(crate) fn fresh(&mut self, wanted: &str) -> String {
         let base = identifier(wanted);

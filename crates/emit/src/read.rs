@@ -15,6 +15,7 @@ mod methods;
 mod reader;
 mod tables;
 mod timetable;
+mod turns;
 
 use diag::{Error, Result};
 use graph::Graph;

@@ -7,8 +7,10 @@ mod group;
 mod modules;
 mod outline;
 mod role;
+mod rolled;
 pub(crate) mod tables;
 mod timetable;
+mod turns;
 
 use graph::Graph;
 use program::{Arg, Program, RankId, Role};

@@ -1,7 +1,7 @@
 //! What the dims of a model are: the batch, the heads, the vocabulary. Found from the graph, for
 //! people who read a plan; nothing is decided by it.
 
-use graph::{Graph, OpId, Source};
+use graph::{Graph, OpId, Source, TensorId};
 use rules::{Analysis, Kind, Reduction};
 
 use crate::classes::Classes;
@@ -25,6 +25,15 @@ impl DimNames {
 
     pub fn of_loop(&self, op: OpId, index: usize) -> Option<&'static str> {
         self.words[self.classes.of_loop(op, index)]
+    }
+
+    /// The class of a factor of a tensor.
+    pub(crate) fn of_factor(&self, tensor: TensorId, factor: usize) -> usize {
+        self.classes.of_factor(tensor, factor)
+    }
+
+    pub(crate) fn word(&self, class: usize) -> Option<&'static str> {
+        self.words[class]
     }
 }
 

@@ -6,7 +6,7 @@ use rules::Analysis;
 
 use crate::dim_names::DimNames;
 use crate::select::{Selector, folded_path};
-use crate::{On, Plan, text};
+use crate::{On, Plan, model_dims, text};
 
 /// Operators of one kind at paths that differ in numbers only.
 struct Group {
@@ -21,7 +21,9 @@ pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
     let printer = Printer { plan, graph, analysis, names: DimNames::of(graph, analysis) };
     let groups = groups(graph);
     let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
-    let printed = text::header(plan) + &lines + &text::orders(plan, graph);
+    let dims = model_dims::of_inputs(graph, analysis, &printer.names);
+    let dims = if dims.is_empty() { dims } else { format!("# dims of the model: {dims}\n") };
+    let printed = text::header(plan) + &dims + &lines + &text::orders(plan, graph);
     match text::parse(&printed, graph, analysis, None) {
         Ok(same) if same == *plan => printed,
         // A path that is a glob itself, say.

@@ -10,6 +10,7 @@ pub mod classes;
 pub mod dim_names;
 mod fit;
 mod folded;
+mod model_dims;
 mod nearby;
 mod order;
 pub mod primitives;

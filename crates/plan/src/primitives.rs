@@ -4,11 +4,14 @@
 //! called; `assign` places a sub-operator; `order` puts one before another. [`Draft::finish`] gives
 //! the plan, or says which operator was forgotten.
 
+use std::cell::OnceCell;
+
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::{On, OpPlan, Plan, Split, legal, no_device, place, title};
+use crate::classes::Classes;
+use crate::{On, OpPlan, Plan, Split, legal, model_dims, no_device, place, title};
 
 /// One part of a divided operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +24,8 @@ pub struct Draft<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
     decided: Decided,
+    /// Of the model's own dims, once one is named.
+    classes: OnceCell<Classes>,
 }
 
 /// What a draft has decided so far, apart from the model it is about.
@@ -39,21 +44,21 @@ impl<'g> Draft<'g> {
         let name = name.into();
         let decided =
             Decided { name, devices, splits: vec![None; count], placed: vec![vec![]; count], order: vec![] };
-        Self { graph, analysis, decided }
+        Self::resume(graph, analysis, decided)
     }
 
     /// Goes on with what was decided before, about the same model.
     pub fn resume(graph: &'g Graph, analysis: &'g Analysis, decided: Decided) -> Self {
-        Self { graph, analysis, decided }
+        Self { graph, analysis, decided, classes: OnceCell::new() }
     }
 
     pub fn pause(self) -> Decided {
         self.decided
     }
 
-    /// Divides every sub-operator of `op` into `parts`: along a dim by its name, into copies
-    /// (`replicate`) or into partial sums (`value`). Called again, it divides further. Placements
-    /// made before are forgotten.
+    /// Divides every sub-operator of `op` into `parts`: along a dim by its name in the operator's rule or
+    /// by that of a dim of the model (`idx.0`), into copies (`replicate`) or into partial sums (`value`).
+    /// Called again, it divides further. Placements made before are forgotten.
     pub fn trans(&mut self, op: OpId, algo: &str, parts: u32) -> Result<Vec<SubOp>> {
         let mut splits = self.decided.splits[op.index()].clone().unwrap_or_default();
         let on = self.on(op, algo, parts, &splits).map_err(|e| e.at(place(self.graph, op)))?;
@@ -61,6 +66,13 @@ impl<'g> Draft<'g> {
         legal(self.graph, self.analysis, op, &splits).map_err(|e| e.at(place(self.graph, op)))?;
         self.set(op, splits);
         Ok(self.parts(op))
+    }
+
+    /// Whether `dim` is a dim of the model that an operator does not have, or has and may not split: along
+    /// such a dim it can only be copied.
+    pub fn goes_elsewhere(&self, op: OpId, dim: &str) -> bool {
+        let own = self.analysis.op(op).loops.iter().any(|l| l.name == dim);
+        !own && self.model_loops(op, dim).is_some_and(|loops| loops.is_empty())
     }
 
     /// Replaces all splits of an operator; they are validated in [`Draft::finish`].
@@ -161,6 +173,13 @@ impl<'g> Draft<'g> {
             .fix(fix)
     }
 
+    /// An operator's loops over a dim of the model that may be split, if this is one's name.
+    fn model_loops(&self, op: OpId, name: &str) -> Option<Vec<usize>> {
+        let classes = self.classes.get_or_init(|| Classes::of(self.graph, self.analysis));
+        let wanted = model_dims::classes(name, self.graph, self.analysis, classes)?;
+        Some(wanted.into_iter().filter_map(|class| classes.open_loop(self.analysis, op, class)).collect())
+    }
+
     /// What a word of `trans` means for an operator.
     fn on(&self, op: OpId, algo: &str, parts: u32, before: &[Split]) -> Result<On> {
         match algo {
@@ -186,6 +205,18 @@ impl<'g> Draft<'g> {
         let long = factors.iter().find(|&&i| left(i) >= i64::from(parts));
         if let Some(&index) = even.or(long).or(factors.first()) {
             return Ok(On::Loop(index));
+        }
+        if let Some(loops) = self.model_loops(op, algo) {
+            let even = loops.iter().find(|&&i| left(i) % i64::from(parts.max(1)) == 0);
+            if let Some(&index) = even.or(loops.first()) {
+                return Ok(On::Loop(index));
+            }
+            return Err(Error::new(
+                "SW0303",
+                format!("`{algo}` does not go through {}, or may not be split there", title(self.graph, op)),
+            )
+            .why(crate::whole_reason(self.analysis, op))
+            .fix(crate::choices(self.analysis, op)));
         }
         let error = match self.analysis.rules[op.index()].as_ref().and_then(|r| r.find(algo)) {
             Some(_) => {

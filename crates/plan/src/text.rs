@@ -8,6 +8,7 @@
 //! op "transformer.h.*.mlp.c_fc": split n 4           # operators by path, with globs
 //! op "transformer.h.*" aten.gelu.*: split c 4 on 0..4
 //! op "h.*" aten.add.Tensor[1]: split b 4             # the second of them at each path
+//! op "h.*": split idx.0 4                            # a dim of the model, by a tensor that has it; copies elsewhere
 //! op %linear_3: split b 2, replicate 2 on 3 1 0 2    # one operator by the name of its output
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
@@ -165,10 +166,10 @@ impl Reader<'_> {
             Some((trans, devices)) => (trans, Some(device_list(devices)?)),
             None => (what, None),
         };
-        for op in ops {
+        for &op in &ops {
             self.draft.set(op, vec![]);
             for word in trans.split(',').map(str::trim) {
-                self.trans(op, word)?;
+                self.trans(op, word, &ops)?;
             }
             let count = self.draft.parts(op).len();
             match &devices {
@@ -179,7 +180,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn trans(&mut self, op: OpId, word: &str) -> Result<()> {
+    /// For one of the operators that a line is about. A dim of the model need not go through all of them.
+    fn trans(&mut self, op: OpId, word: &str, all: &[OpId]) -> Result<()> {
         let words: Vec<&str> = word.split_whitespace().collect();
         let number = |text: &str| {
             let bad = |_| Error::new("SW0301", format!("`{}` is not a number of parts", clip(text)));
@@ -188,7 +190,11 @@ impl Reader<'_> {
         match words[..] {
             ["single"] => Ok(()),
             ["replicate", parts] => self.draft.trans(op, "replicate", number(parts)?).map(drop),
-            ["split", dim, parts] => self.draft.trans(op, dim, number(parts)?).map(drop),
+            ["split", dim, parts] => {
+                let elsewhere = |op: &OpId| self.draft.goes_elsewhere(*op, dim);
+                let copied = elsewhere(&op) && !all.iter().all(elsewhere);
+                self.draft.trans(op, if copied { "replicate" } else { dim }, number(parts)?).map(drop)
+            }
             _ => {
                 Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
                     .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`"))

@@ -37,6 +37,7 @@ fn layers_that_are_alike_are_one_line_and_dims_have_their_names() {
 shardwright-plan 1
 name \"data:2 x megatron:2\"
 devices 4
+# dims of the model: batch x0.0, inner x0.1
 op \"h.*.mlp\" aten.linear.default[0]: split b 2, split n 2 on 0..4  # batch, inner, 3 alike
 op \"h.*.mlp\" aten.relu.default: split a 2, split b 2 on 0..4  # batch, inner, 3 alike
 op \"h.*.mlp\" aten.linear.default[1]: split b 2, split k 2 on 0..4  # batch, inner, 3 alike

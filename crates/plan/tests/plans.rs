@@ -4,26 +4,7 @@ use graph::Graph;
 use plan::{Draft, On, Plan, sets, text};
 use rules::Analysis;
 
-const MODEL: &str = r#"shardwright-graph 1
-model "Tiny"
-input %x f64[4,6,24] 0
-param %w f64[72,24] "attn.qkv.weight"
-param %o f64[24,24] "attn.proj.weight"
-op %qkv f64[4,6,72] = aten.linear.default(%x, %w) in "attn.qkv" at "model.py:1"
-op %q f64[4,6,24], %k f64[4,6,24], %v f64[4,6,24] = aten.split.Tensor(%qkv, 24, 2) in "attn" at "model.py:2"
-op %qh f64[4,6,4,6] = aten.reshape.default(%q, [4, 6, 4, 6]) in "attn" at "model.py:3"
-op %kh f64[4,6,4,6] = aten.reshape.default(%k, [4, 6, 4, 6]) in "attn" at "model.py:3"
-op %vh f64[4,6,4,6] = aten.reshape.default(%v, [4, 6, 4, 6]) in "attn" at "model.py:3"
-op %qt f64[4,4,6,6] = aten.transpose.int(%qh, 1, 2) in "attn" at "model.py:3"
-op %kt f64[4,4,6,6] = aten.transpose.int(%kh, 1, 2) in "attn" at "model.py:3"
-op %vt f64[4,4,6,6] = aten.transpose.int(%vh, 1, 2) in "attn" at "model.py:3"
-op %a f64[4,4,6,6] = aten.scaled_dot_product_attention.default(%qt, %kt, %vt) in "attn" at "model.py:4"
-op %at f64[4,6,4,6] = aten.transpose.int(%a, 1, 2) in "attn" at "model.py:5"
-op %ar f64[4,6,24] = aten.reshape.default(%at, [4, 6, 24]) in "attn" at "model.py:5"
-op %y f64[4,6,24] = aten.linear.default(%ar, %o) in "attn.proj" at "model.py:6"
-op %loss f64[] = aten.mean.default(%y) in "" at "model.py:7"
-output %loss
-"#;
+const MODEL: &str = include_str!("attention.graph");
 
 fn model() -> (Graph, Analysis) {
     let graph: Graph = MODEL.parse().expect("it parses");

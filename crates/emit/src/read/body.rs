@@ -10,6 +10,7 @@ use super::methods::Methods;
 use super::reader::{Reader, Scope, is_reserved};
 use super::tables::RoleTable;
 use super::timetable::timetable;
+use super::turns::{in_turn, turns};
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
@@ -33,6 +34,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
         pass: Pass::Forward,
+        in_loop: false,
     };
     for (index, function) in functions.into_iter().enumerate() {
         let line = function.line;
@@ -175,6 +177,15 @@ impl<'a> Reader<'a> {
                     for stmt in inner {
                         found.push(self.instr(scope, stmt, sizes, true)?);
                     }
+                }
+                StmtKind::For { target, values, body } => {
+                    let outside = std::mem::replace(&mut self.in_loop, true);
+                    for value in turns(self, scope, (target, values, body), stmt.line)? {
+                        self.spend(body.len().max(1), stmt.line)?;
+                        let turn: Vec<Stmt<'a>> = body.iter().map(|s| in_turn(s, target, value)).collect();
+                        found.extend(self.instrs(scope, &turn, sizes)?);
+                    }
+                    self.in_loop = outside;
                 }
                 _ => found.push(self.instr(scope, stmt, sizes, false)?),
             }

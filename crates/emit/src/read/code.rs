@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use diag::{Error, Result};
+use diag::Result;
 use program::{Arg, BufId, LocalOp};
 
 use super::reader::Reader;
@@ -168,7 +168,7 @@ impl<'a, 'r> Code<'a, 'r> {
         value: &Expr<'a>,
         (index, no_grad, line): (usize, bool, u32),
     ) -> Result<()> {
-        self.spend(line)?;
+        self.reader.spend(1, line)?;
         if let Expr::Call(call) = value {
             if let Expr::Name(name) = call.function {
                 let results = self.nested(names, name, call, index, no_grad, line)?;
@@ -262,17 +262,6 @@ impl<'a, 'r> Code<'a, 'r> {
             Value::Int(value) => Ok(Arg::Int(value)),
             _ => Err(self.reader.misuse(line, "an argument is no value")),
         }
-    }
-
-    fn spend(&mut self, line: u32) -> Result<()> {
-        self.reader.budget = self.reader.budget.saturating_sub(1);
-        if self.reader.budget > 0 {
-            return Ok(());
-        }
-        Err(Error::new("SW0608", "the program runs more operators than can be read")
-            .at(format!("{}:{line}", self.reader.file))
-            .why("functions that call others several times grow without end")
-            .fix("compile again"))
     }
 }
 

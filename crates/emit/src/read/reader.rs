@@ -22,6 +22,7 @@ pub(super) struct Reader<'a> {
     pub(super) budget: usize,
     /// The tensor of each exchange.
     pub(super) exchanged: Vec<TensorId>,
+    pub(super) in_loop: bool,
     /// The code that is read.
     pub(super) pass: Pass,
 }
@@ -31,7 +32,10 @@ pub(super) type Scope<'a> = HashMap<&'a str, BufId>;
 
 /// Names that mean the same in every program.
 pub(super) fn is_reserved(name: &str) -> bool {
-    matches!(name, "p" | "rank" | "run" | "last" | "torch" | "F" | "ops" | "float" | "range" | "_")
+    matches!(
+        name,
+        "p" | "rank" | "run" | "last" | "torch" | "F" | "ops" | "float" | "range" | "reversed" | "_"
+    )
 }
 
 impl<'a> Reader<'a> {
@@ -54,8 +58,26 @@ impl<'a> Reader<'a> {
         id
     }
 
+    pub(super) fn is_function(&self, name: &str) -> bool {
+        self.functions.contains_key(name)
+    }
+
+    /// Takes so many operators or statements of a loop from what is allowed.
+    pub(super) fn spend(&mut self, count: usize, line: u32) -> Result<()> {
+        self.budget = self.budget.saturating_sub(count);
+        if self.budget > 0 {
+            return Ok(());
+        }
+        Err(Error::new("SW0608", "the program runs more operators than can be read")
+            .at(format!("{}:{line}", self.file))
+            .why("functions that call others several times, and loops, grow without end")
+            .fix("compile again"))
+    }
+
+    /// Gives a name to a value. Only what a loop makes may be called as something before.
     pub(super) fn define(&self, scope: &mut Scope<'a>, name: &'a str, buf: BufId, line: u32) -> Result<()> {
-        if is_reserved(name) || self.functions.contains_key(name) || scope.insert(name, buf).is_some() {
+        let taken = is_reserved(name) || self.is_function(name);
+        if taken || (scope.insert(name, buf).is_some() && !self.in_loop) {
             return Err(self.unknown(line, format!("the name `{name}` is taken and is assigned again")));
         }
         Ok(())

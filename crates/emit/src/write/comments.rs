@@ -1,7 +1,7 @@
 //! What the code says of itself: where it comes from, and what is moved.
 
 use graph::{Graph, Source, TensorId};
-use program::{Body, BufId, Collective, Cut, GroupingId, How, Instr, Program, Role};
+use program::{Body, BufId, Collective, Cut, Grouping, GroupingId, How, Instr, Program, RankId, Role};
 use rules::Reduction;
 
 use super::modules::Modules;
@@ -23,6 +23,22 @@ pub(crate) fn docstring(paths: &[&str], users: usize) -> Vec<String> {
         text.push_str(&format!(" and {} more", users - shown));
     }
     if text.trim().is_empty() { vec![] } else { vec![text] }
+}
+
+/// The groups of ranks that communicate: `ranks (0 1) (2 3)`; of many groups, or many ranks, the first.
+pub(crate) fn partition(grouping: &Grouping) -> String {
+    const GROUPS: usize = 4;
+    const RANKS: usize = 8;
+    let shown = |group: &Vec<RankId>| {
+        let ranks: Vec<String> = group.iter().take(RANKS).map(|rank| rank.0.to_string()).collect();
+        let more = group.len().saturating_sub(RANKS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("({}{more})", ranks.join(" "))
+    };
+    let groups: Vec<String> = grouping.iter().take(GROUPS).map(shown).collect();
+    let more = grouping.len().saturating_sub(GROUPS);
+    let more = if more > 0 { format!(" and {more} more groups") } else { String::new() };
+    format!("ranks {}{more}", groups.join(" "))
 }
 
 /// Names what is moved, and how.

@@ -86,7 +86,7 @@ impl<'n> Printer<'n> {
                 let value = templates::write(Applied { target: (*target).into(), args, kwargs });
                 let unpack = outputs.len() > 1 || templates::gives_list(target);
                 let targets = outputs.iter().map(|var| var.map_or("_", |var| self.var(index, var))).collect();
-                let comment = (*line != *last && !line.is_empty()).then(|| (*line).to_owned());
+                let comment = source(line, last);
                 *last = line;
                 statement(targets, unpack, value).with(comment)
             }
@@ -172,6 +172,19 @@ pub(crate) fn statement<'a>(targets: Vec<&'a str>, unpack: bool, value: Expr<'a>
         StmtKind::Expr(value)
     } else {
         StmtKind::Assign { targets, unpack, value }
+    })
+}
+
+/// Where an operator comes from, as far as it is another place than that of the one before: of the same file
+/// only the line.
+fn source(line: &str, last: &str) -> Option<String> {
+    if line == last || line.is_empty() {
+        return None;
+    }
+    let file = |place: &'_ str| place.rsplit_once(':').map(|(file, _)| file.to_owned());
+    Some(match line.rsplit_once(':') {
+        Some((here, number)) if file(last).as_deref() == Some(here) => format!(":{number}"),
+        _ => line.to_owned(),
     })
 }
 

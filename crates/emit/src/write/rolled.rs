@@ -1,0 +1,183 @@
+//! Layers that are alike as a loop.
+//!
+//! Where the same lines follow each other again and again, but for names and for numbers that grow by the same
+//! amount from turn to turn, they are written once. A name in a loop stands for what each turn makes; what a turn
+//! takes from the one before has the same name before the loop. Reading runs the loop, so the program is the
+//! same. That names mean what they should is seen by running through all lines; where they would not, there is
+//! no loop.
+
+use std::collections::HashMap;
+
+use super::turns::{Found, Lines, Slot, counted, visit};
+use crate::names::{self, Scope};
+use crate::python::parser::template;
+use crate::python::{Expr, Stmt, StmtKind};
+
+/// What is known of a function's lines before its loops are written.
+#[derive(Default)]
+pub(super) struct Rolled {
+    loops: Vec<Found>,
+    /// The names that values have instead of those that they have in straight-line code.
+    renamed: HashMap<String, String>,
+    /// The number of the turn.
+    counter: String,
+}
+
+/// Finds the loops of straight-line code; `params` are the function's.
+pub(super) fn find(stmts: &[Stmt<'_>], params: &[&str], scope: &Scope) -> Rolled {
+    let lines = Lines::of(stmts);
+    let mut loops = lines.loops();
+    while !loops.is_empty() {
+        if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope) {
+            return Rolled { loops, renamed, counter };
+        }
+        let least = (0..loops.len()).min_by_key(|&at| loops[at].saves());
+        loops.remove(least.unwrap_or(0));
+    }
+    Rolled::default()
+}
+
+/// The same lines with their loops.
+pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, rolled: &'n Rolled) -> Vec<Stmt<'n>> {
+    for stmt in stmts.iter_mut().filter(|_| !rolled.loops.is_empty()) {
+        visit(stmt, &mut |slot| {
+            if let Slot::Use(name) | Slot::Def(name) = slot {
+                *name = rolled.renamed.get(*name).map_or(*name, String::as_str);
+            }
+        });
+    }
+    let mut rest = stmts.into_iter();
+    let (mut out, mut at) = (vec![], 0);
+    for found in &rolled.loops {
+        out.extend(rest.by_ref().take(found.start - at));
+        let all: Vec<Stmt<'n>> = rest.by_ref().take(found.length * found.count).collect();
+        at = found.start + all.len();
+        out.push(written(found, all, &rolled.counter));
+    }
+    out.extend(rest);
+    out
+}
+
+/// Leaves as expressions, so that their indices are numbers like all others.
+pub(super) fn with_paths<'n>(mut stmts: Vec<Stmt<'n>>) -> Vec<Stmt<'n>> {
+    for stmt in &mut stmts {
+        visit(stmt, &mut |slot| {
+            if let Slot::Path(expr) = slot {
+                if let Expr::Name(text) = *expr {
+                    *expr = template(text).unwrap_or(Expr::Name(text));
+                }
+            }
+        });
+    }
+    stmts
+}
+
+/// New names for what loops make, and one for the counter, if each then means the same in every line as before.
+fn renamed(
+    lines: &Lines,
+    loops: &[Found],
+    params: &[&str],
+    scope: &Scope,
+) -> Option<(HashMap<String, String>, String)> {
+    let mut classes: Vec<Vec<&str>> = vec![];
+    for one in loops.iter().flat_map(|found| &found.values) {
+        let (joined, mut others): (Vec<_>, Vec<_>) = classes
+            .into_iter()
+            .partition(|class| class.iter().any(|name| one.iter().any(|other| other == name)));
+        let mut class: Vec<&str> = one.iter().map(String::as_str).collect();
+        class.extend(joined.into_iter().flatten());
+        others.push(class);
+        classes = others;
+    }
+    if classes.iter().flatten().any(|name| params.contains(name)) {
+        return None;
+    }
+    let mut free = scope.without(classes.iter().flatten().copied());
+    let mut new = HashMap::new();
+    classes.sort_by_key(|class| class.iter().filter_map(|name| lines.made_at(name)).min());
+    for class in &classes {
+        let name = free.fresh(names::base(class[0]));
+        new.extend(class.iter().map(|old| ((*old).to_owned(), name.clone())));
+    }
+    lines.mean_the_same(params, &new).then(|| (new, free.fresh("n")))
+}
+
+/// The lines of the first turn in a loop.
+fn written<'n>(found: &Found, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
+    let others: Vec<Stmt<'n>> = all.split_off(found.length);
+    let mut steps = found.steps.iter();
+    let mut body = vec![];
+    for (at, mut stmt) in all.into_iter().enumerate() {
+        visit(&mut stmt, &mut |slot| {
+            let Slot::Int(expr, _) = slot else { return };
+            let step = *steps.next().expect("a step for each number");
+            if let (Expr::Int(value), true) = (&*expr, step != 0) {
+                *expr = number(found, *value, step, counter);
+            }
+        });
+        let alike = others.iter().skip(at).step_by(found.length).map(|other| other.comment.as_deref());
+        stmt.comment = comment(found, stmt.comment.as_deref(), alike, counter);
+        if stmt.comment.is_some() || stmt.kind != StmtKind::Comment {
+            body.push(stmt);
+        }
+    }
+    let last = found.first + found.sign() * (i64::try_from(found.count).unwrap_or(0) - 1);
+    let (low, high) = (found.first.min(last), found.first.max(last) + 1);
+    let ends = if low == 0 { vec![Expr::Int(high)] } else { vec![Expr::Int(low), Expr::Int(high)] };
+    let rising = Expr::Name("range").call(ends);
+    let values = if found.falls { Expr::Name("reversed").call(vec![rising]) } else { rising };
+    Stmt::new(StmtKind::For { target: counter, values, body })
+}
+
+/// A number that is `value` in the first turn, by the counter: `2 * n + 1`.
+fn number<'n>(found: &Found, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
+    let (times, plus) = found.by_counter(value, step);
+    let binary = |operator, a, b| Expr::Binary(operator, Box::new((a, b)));
+    let n = Expr::Name(counter);
+    let product = if times == 1 { n } else { binary("*", Expr::Int(times), n) };
+    match plus {
+        0 => product,
+        1.. => binary("+", product, Expr::Int(plus)),
+        _ => binary("-", product, Expr::Int(-plus)),
+    }
+}
+
+/// A comment that is true in all turns, if there is one.
+fn comment<'s>(
+    found: &Found,
+    first: Option<&'s str>,
+    others: impl Iterator<Item = Option<&'s str>>,
+    counter: &str,
+) -> Option<String> {
+    let first = first?;
+    let others: Vec<&str> = others.collect::<Option<_>>()?;
+    if others.iter().all(|other| *other == first) {
+        return Some(first.to_owned());
+    }
+    let (words, values) = counted(first);
+    let mut turns = vec![values];
+    for other in others {
+        let (same, values) = counted(other);
+        turns.push(values);
+        if same != words {
+            return None;
+        }
+    }
+    let mut text = words[0].to_owned();
+    for (at, word) in words[1..].iter().enumerate() {
+        let step = turns.get(1).map_or(0, |second| second[at] - turns[0][at]);
+        if turns.windows(2).any(|pair| pair[1][at] - pair[0][at] != step) {
+            return None;
+        }
+        let (times, plus) = found.by_counter(turns[0][at], step);
+        match (times, plus) {
+            (0, value) => text += &value.to_string(),
+            (1, 0) => text += counter,
+            (1, 1..) => text += &format!("{counter}+{plus}"),
+            (1, _) => text += &format!("{counter}{plus}"),
+            _ => return None,
+        }
+        text += word;
+    }
+    Some(text)
+}

@@ -1,0 +1,150 @@
+//! Layers that are alike are written as a loop, and read back as if they were written out.
+
+mod common;
+
+use common::{Builder, graph, program, stable};
+use emit::{File, emit, read};
+use graph::Graph;
+use program::{Collective, GroupingId, How, Instr, LeafId, Program, RankId};
+use proptest::prelude::*;
+use rules::Reduction;
+
+/// A row of layers; those in `skips` are added up at the end.
+fn layers(count: usize, skips: &[usize]) -> Graph {
+    let mut text = String::from("model \"Net\"\n");
+    for layer in 0..count {
+        text += &format!("module \"h.{layer}\" \"Linear\"\n");
+    }
+    text += "input %x f64[8,8] 0\n";
+    for layer in 0..count {
+        text += &format!("param %w{layer} f64[8,8] \"h.{layer}.weight\"\n");
+    }
+    let mut before = "x".to_owned();
+    for layer in 0..count {
+        text += &format!(
+            "op %h{layer} f64[8,8] = aten.linear.default(%{before}, %w{layer}) in \"h.{layer}\" at \"net.py:7\"\n"
+        );
+        before = format!("h{layer}");
+    }
+    for (at, layer) in skips.iter().enumerate() {
+        text +=
+            &format!("op %s{at} f64[8,8] = aten.add.Tensor(%{before}, %h{layer}) in \"\" at \"net.py:9\"\n");
+        before = format!("s{at}");
+    }
+    text += &format!("op %loss f64[] = aten.sum.default(%{before}) in \"\" at \"net.py:10\"\noutput %loss\n");
+    graph(&text)
+}
+
+/// Every layer a call, whose result is summed; backward the same.
+fn summed(graph: &Graph, count: usize) -> Program {
+    let mut b = Builder::new(graph);
+    let sum = |from, to| {
+        Instr::Collective(Collective { how: How::AllReduce(Reduction::Sum), group: GroupingId(0), from, to })
+    };
+    let mut calls = vec![];
+    for layer in 0..count {
+        let name = format!("h{layer}");
+        let at = u32::try_from(layer).unwrap();
+        calls.push(b.call(at..at + 1, &[&name], |_| {}));
+        let (from, to) = (b.of(&name), b.buf(b.id(&name)));
+        b.forward(sum(from, to));
+    }
+    let at = u32::try_from(count).unwrap();
+    let last = b.call(at..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});
+    b.outputs();
+    let seed = b.gradient("loss");
+    b.seeds(&[seed]);
+    let mut gradient = b.gradient(&format!("h{}", count - 1));
+    b.grad(last, &[seed], &[gradient]);
+    for layer in (0..count).rev() {
+        let made: Vec<_> = if layer == 0 { vec![] } else { vec![b.gradient(&format!("h{}", layer - 1))] };
+        b.grad(calls[layer], &[gradient], &made);
+        b.backward(Instr::ReduceGradients { group: GroupingId(0), leaves: vec![LeafId::new(layer)] });
+        if let Some(made) = made.first() {
+            gradient = b.gradient(&format!("h{}", layer - 1));
+            b.backward(sum(*made, gradient));
+        }
+    }
+    let mut made = program(graph, 2);
+    made.groupings = vec![vec![vec![RankId(0), RankId(1)]]];
+    made.roles.push(b.role(0..2));
+    made
+}
+
+fn files(count: usize) -> (Graph, Vec<File>) {
+    let graph = layers(count, &[]);
+    let files = stable(&graph, &summed(&graph, count));
+    (graph, files)
+}
+
+#[test]
+fn layers_are_a_loop() {
+    insta::assert_snapshot!(files(8).1[0].text);
+    let lines = |count| files(count).1[0].text.lines().count();
+    assert_eq!(lines(8), lines(40));
+}
+
+#[test]
+fn a_value_of_an_early_turn_that_is_read_later_is_no_name_of_the_loop() {
+    let graph = layers(12, &[3, 9]);
+    let mut b = Builder::new(&graph);
+    for layer in 0..12_u32 {
+        let name = format!("h{layer}");
+        b.call(layer..layer + 1, &[&name], |_| {});
+        let (from, to) = (b.of(&name), b.buf(b.id(&name)));
+        let how = How::AllReduce(Reduction::Sum);
+        b.forward(Instr::Collective(Collective { how, group: GroupingId(0), from, to }));
+    }
+    b.call(12..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});
+    b.outputs();
+    let mut made = program(&graph, 1);
+    made.groupings = vec![vec![vec![RankId(0)]]];
+    made.roles.push(b.role(0..1));
+    stable(&graph, &made);
+}
+
+#[test]
+fn refused_loops() {
+    let edits = [
+        ("range(1, 8)", "range(1, 7)"),
+        ("range(1, 8)", "range(1, 80)"),
+        ("range(1, 8)", "range(1, 9223372036854775807)"),
+        ("range(1, 8)", "range(1, 8, 2)"),
+        ("range(1, 8)", "enumerate(8)"),
+        ("in range(1, 8)", "in (1, 2, 3)"),
+        ("for n in range(1", "for x in range(1"),
+        ("for n in range(1", "for run in range(1"),
+        ("h[n].weight", "h[m].weight"),
+        ("h[n].weight", "h[n / 1].weight"),
+        ("        h1_1 = run", "        n = run"),
+    ];
+    let found = edits.iter().map(|(from, to)| {
+        let (graph, mut files) = files(8);
+        assert!(files[0].text.contains(from), "{from}: {}", files[0].text);
+        files[0].text = files[0].text.replacen(from, to, 1);
+        let found = read(&graph, &files).map(|_| ());
+        format!("{from:?} -> {to:?}\n{}\n", found.map_or_else(|error| error.to_string(), |()| "read".into()))
+    });
+    insta::assert_snapshot!(found.collect::<Vec<_>>().join("\n"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is read later of whichever layer, the text is the program.
+    #[test]
+    fn what_is_rolled_reads_back(count in 1..14_usize, skips in prop::collection::vec(0..14_usize, 0..4)) {
+        let skips: Vec<usize> = skips.into_iter().filter(|skip| *skip < count).collect();
+        let graph = layers(count, &skips);
+        let mut b = Builder::new(&graph);
+        for op in 0..u32::try_from(graph.ops.len()).unwrap() {
+            let name = graph.tensor(graph.op(graph::OpId(op)).outputs[0].unwrap()).name.clone();
+            b.call(op..op + 1, &[&name], |_| {});
+        }
+        b.outputs();
+        let mut made = program(&graph, 1);
+        made.roles.push(b.role(0..1));
+        let files = emit(&graph, &made).unwrap();
+        prop_assert_eq!(emit::canonical(&read(&graph, &files).unwrap()), emit::canonical(&made));
+    }
+}

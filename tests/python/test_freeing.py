@@ -1,0 +1,84 @@
+"""Values of an emitted function live until their last use, also in loops."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from typing import Any
+
+from shardwright.runtime.programs.freeing import free_early
+
+
+class Value:
+    def __init__(self, name: str):
+        self.name = name
+
+
+class Run:
+    """Makes values, and notes which are alive whenever one is made."""
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[Value]] = []
+        self.alive: list[str] = []
+
+    def make(self, name: str, *_: Value) -> Value:
+        values = (made() for made in self.made)
+        self.alive.append(" ".join(value.name for value in values if value is not None))
+        value = Value(name)
+        self.made.append(weakref.ref(value))
+        return value
+
+
+def alive(source: str) -> list[str]:
+    names: dict[str, Any] = {}
+    exec(compile(free_early(ast.parse(source)), "source", "exec"), names)
+    run = Run()
+    names["forward"](run)
+    return run.alive
+
+
+def test_in_straight_lines() -> None:
+    source = """
+def forward(run):
+    a = run.make("a")
+    b = run.make("b", a)
+    c = run.make("c", b)
+    unread = run.make("unread")
+    d = run.make("d", c)
+    return d
+"""
+    assert alive(source) == ["", "a", "b", "c", "c"]
+
+
+def test_in_a_loop() -> None:
+    """What a turn takes from the one before is freed after its last use, not when it is replaced."""
+    source = """
+def forward(run):
+    kept = run.make("kept")
+    x = run.make("x")
+    for n in range(3):
+        y = run.make(f"y{n}", x)
+        z = run.make(f"z{n}", y, kept)
+        x = run.make(f"x{n}", z)
+    last = run.make("last", x)
+    return last
+"""
+    assert alive(source) == [
+        "", "kept",
+        "kept x", "kept y0", "kept z0",
+        "kept x0", "kept y1", "kept z1",
+        "kept x1", "kept y2", "kept z2",
+        "x2",
+    ]  # fmt: skip
+
+
+def test_below_a_condition() -> None:
+    source = """
+def forward(run):
+    a = run.make("a")
+    if a:
+        run.make("b", a)
+    run.make("c")
+    return None
+"""
+    assert alive(source) == ["", "a", ""]
