@@ -100,6 +100,14 @@ impl Ports {
         Ports::new(entries, 1, 1)
     }
 
+    /// Whether both read the same, in the same places.
+    pub fn reads_as(&self, other: &Ports) -> bool {
+        let place = |p: &Port| (p.rank, p.region.clone(), p.value);
+        self.values == other.values
+            && self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(|(a, b)| place(a) == place(b))
+    }
+
     pub fn need(&self, reduction: Reduction) -> Layout {
         let entry = |p: &Port| Entry { rank: p.rank, region: p.region.clone(), part: p.value };
         Layout::new(self.entries.iter().map(entry).collect(), self.values, reduction)

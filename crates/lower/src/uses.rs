@@ -1,7 +1,7 @@
 //! Who reads each tensor, and how: readers that need the same shards and give back gradients in the
 //! same layout are one use, so that what they need is moved once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use graph::{Graph, OpId, Source, TensorId};
@@ -45,6 +45,8 @@ pub struct Uses {
     pub of: Vec<Vec<UseId>>,
     /// What is there of each tensor: shards written, or held between steps.
     pub written: Vec<LayoutId>,
+    /// Readers that give back nothing and read what others do that give a gradient back: the ports of these.
+    shared: HashMap<(TensorId, PortsId), PortsId>,
 }
 
 impl Uses {
@@ -55,6 +57,8 @@ impl Uses {
     /// The use through which an operator reads an input.
     pub fn through(&self, tensor: TensorId, ports: PortsId, carries_grad: bool) -> UseId {
         let of = &self.of[tensor.index()];
+        let shared = self.shared.get(&(tensor, ports)).filter(|_| !carries_grad);
+        let (ports, carries_grad) = shared.map_or((ports, carries_grad), |ports| (*ports, true));
         let same = |id: &&UseId| self.get(**id).ports == ports && self.get(**id).carries_grad == carries_grad;
         *of.iter().find(same).expect("every reader is part of a use")
     }
@@ -96,7 +100,9 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
             grouped.entry(key).or_default().push(Reader::Output(number));
         }
     }
-    let mut uses = Uses { all: vec![], of: vec![vec![]; cx.graph.tensors.len()], written: vec![] };
+    let shared = share(cx, &mut grouped, interner);
+    let of = vec![vec![]; cx.graph.tensors.len()];
+    let mut uses = Uses { all: vec![], of, written: vec![], shared };
     for ((tensor, ports, carries_grad), readers) in grouped {
         uses.of[tensor.index()].push(UseId::new(uses.all.len()));
         uses.all.push(Use { tensor, ports, carries_grad, readers, direct: false });
@@ -107,6 +113,33 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
         uses.all[index].direct = is_direct(cx, &uses, index, interner);
     }
     uses
+}
+
+/// Lets operators that give back nothing read what others are given that do: it is moved once for both.
+fn share(
+    cx: &Context<'_>,
+    grouped: &mut IndexMap<(TensorId, PortsId, bool), Vec<Reader>>,
+    interner: &Interner,
+) -> HashMap<(TensorId, PortsId), PortsId> {
+    let made = |tensor: TensorId| matches!(cx.graph.tensor(tensor).source, Source::Op { .. });
+    let keys: Vec<_> = grouped.keys().copied().filter(|(tensor, ..)| made(*tensor)).collect();
+    let mut carrying: HashMap<TensorId, Vec<PortsId>> = HashMap::new();
+    for (tensor, ports, _) in keys.iter().filter(|(.., carries)| *carries) {
+        carrying.entry(*tensor).or_default().push(*ports);
+    }
+    let mut shared = HashMap::new();
+    for (tensor, ports, _) in keys.into_iter().filter(|(.., carries)| !carries) {
+        let reads = interner.get_ports(ports);
+        let others = carrying.get(&tensor).into_iter().flatten();
+        let same = others.copied().find(|other| interner.get_ports(*other).reads_as(reads));
+        let readers = &grouped[&(tensor, ports, false)];
+        if let Some(other) = same.filter(|_| readers.iter().all(|r| matches!(r, Reader::Op(..)))) {
+            let readers = grouped.shift_remove(&(tensor, ports, false)).unwrap_or_default();
+            grouped[&(tensor, other, true)].extend(readers);
+            shared.insert((tensor, ports), other);
+        }
+    }
+    shared
 }
 
 /// Where an output is needed, complete; `None` if it does not leave.

@@ -90,7 +90,7 @@ fn resnet() {
         "resnet",
         &[("data", 2), ("megatron", 2)],
         "
-data on 2: 26 all_reduce | 18 all_reduce, 1 reduce_gradients
+data on 2: 14 all_reduce | 18 all_reduce, 1 reduce_gradients
 megatron on 2: 6 all_reduce | 2 all_reduce",
     );
 }

@@ -47,7 +47,7 @@ impl Projector<'_> {
         let mut parent: Vec<usize> = (0..items.len()).collect();
         let mut maker: HashMap<(TensorId, usize), usize> = HashMap::new();
         for (index, item) in items.iter().enumerate() {
-            for (id, port) in self.reads(item).into_iter().flatten() {
+            for (id, port, _) in self.reads(item).into_iter().flatten() {
                 let it = self.global.uses.get(id);
                 if it.direct {
                     if let Some(&from) = maker.get(&(it.tensor, self.direct_entry(id, port))) {
@@ -71,14 +71,15 @@ impl Projector<'_> {
         groups.into_iter().map(|g| g.1).collect()
     }
 
-    /// The use and port of each input of a part; `None` for an operand it is not given.
-    fn reads(&self, item: &Item) -> Vec<Option<(UseId, usize)>> {
+    /// The use and port of each input of a part, and whether it gives a gradient back; `None` for an operand
+    /// it is not given.
+    fn reads(&self, item: &Item) -> Vec<Option<(UseId, usize, bool)>> {
         let cx = self.global.cx;
         let placement = &cx.placements[item.op.index()];
         (cx.graph.op(item.op).inputs().into_iter().zip(&placement.inputs))
             .map(|(tensor, read)| {
                 let id = self.global.uses.through(tensor, read.ports, read.carries_grad);
-                read.port[item.sub].map(|port| (id, port))
+                read.port[item.sub].map(|port| (id, port, read.carries_grad))
             })
             .collect()
     }
@@ -103,12 +104,13 @@ impl Projector<'_> {
         for item in items {
             let mut operands = vec![];
             for read in self.reads(item) {
-                let operand = read.map(|(id, port)| {
+                let operand = read.map(|(id, port, carries)| {
                     let buf = self.fetch(id, port);
                     if inside.contains_key(&buf) {
                         return buf;
                     }
-                    self.as_input(id, port, buf, &mut inputs)
+                    let owner = if carries { self.owner(id, port) } else { Owner::Nobody };
+                    self.as_input((id, port), buf, owner, &mut inputs)
                 });
                 operands.push(operand);
             }
@@ -141,8 +143,13 @@ impl Projector<'_> {
 
     /// A call's input; where one buffer would give gradients to two owners, the second gets a name of
     /// its own.
-    fn as_input(&mut self, id: UseId, port: usize, buf: BufId, inputs: &mut Vec<(BufId, Owner)>) -> BufId {
-        let owner = self.owner(id, port);
+    fn as_input(
+        &mut self,
+        (id, port): (UseId, usize),
+        buf: BufId,
+        owner: Owner,
+        inputs: &mut Vec<(BufId, Owner)>,
+    ) -> BufId {
         if let Some((known, _)) = inputs.iter().find(|(_, o)| *o == owner && owner != Owner::Nobody) {
             return *known;
         }
