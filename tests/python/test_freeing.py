@@ -72,6 +72,16 @@ def forward(run):
     ]  # fmt: skip
 
 
+def test_what_a_loop_does_not_read() -> None:
+    source = """
+def forward(run, unread=None):
+    for n in range(2):
+        x = run.make(f"x{n}")
+    return x
+"""
+    assert alive(source) == ["", "x0"]
+
+
 def test_below_a_condition() -> None:
     source = """
 def forward(run):

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from shardwright.runtime import Comm, TorchComm, launch, run_local
-from shardwright.runtime.execution.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from shardwright.runtime.execution.collectives import (
+    TOGETHER,
+    all_gather,
+    all_reduce,
+    all_reduce_together,
+    all_to_all,
+    reduce_scatter,
+)
 from shardwright.runtime.execution.exchange import exchange, part_of
 from shardwright.runtime.programs.program import Exchange, TensorInfo
 from shardwright.runtime.programs.regions import Region, cut, shape_of
@@ -87,6 +94,13 @@ def check_reduce(comm: Comm) -> None:
             parts = torch.stack([tensor(rank, 4, 3, dtype=dtype) for rank in EVERYONE])
             ours = all_reduce(comm, parts[comm.rank].t(), EVERYONE, op)
             assert torch.equal(ours, combine(parts, 0).to(dtype).t())
+    together = [tensor(rank, 4, 3).t() for rank in EVERYONE], [tensor(rank, 5).int() for rank in EVERYONE]
+    large = [tensor(rank, TOGETHER + 1) for rank in EVERYONE]
+    everything = [*together, large, together[0]]
+    ours = all_reduce_together(comm, [parts[comm.rank] for parts in everything], EVERYONE, "sum")
+    for found, parts in zip(ours, everything, strict=True):
+        assert torch.equal(found, torch.stack(parts).sum(0).to(found.dtype))
+    assert all(torch.equal(parts[comm.rank], tensor(comm.rank, 4, 3).t()) for parts in together[:1])
     bools = torch.stack([tensor(rank, 9) > 10 for rank in EVERYONE])
     assert torch.equal(all_reduce(comm, bools[comm.rank], EVERYONE, "any"), bools.any(0))
     assert torch.equal(all_reduce(comm, bools[comm.rank], MIXED, "all"), bools.all(0))

@@ -17,7 +17,8 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
         let instr = at(rank);
         let given = match instr {
             Instr::Collective(Collective { from, .. }) => {
-                rank.held(*from).map_or(0, |held| bytes(cx, held.of.tensor, cx.store.region(held.region)))
+                let held = from.iter().filter_map(|from| rank.held(*from));
+                held.map(|held| bytes(cx, held.of.tensor, cx.store.region(held.region))).sum()
             }
             Instr::ReduceGradients { leaves, .. } => {
                 let leaf = |l: &LeafId| rank.leaves.get(l.index());

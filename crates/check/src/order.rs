@@ -256,11 +256,16 @@ fn in_group<'i>(
         _ => None,
     };
     let all: Vec<&Collective> = instrs.iter().filter_map(own).collect();
-    let from: Vec<BufId> = all.iter().map(|c| c.from).collect();
-    let Some(group) = Group::of(ranks, members, &from) else { return Ok(()) };
-    let made = collective(cx, ranks, &group, &all)?;
-    for ((&member, to), held) in members.iter().zip(&all).zip(made) {
-        ranks[member].bufs[to.to.index()] = Some(held);
+    if all.iter().any(|c| c.from.len() != all[0].from.len()) {
+        return Err(Fault::new("SW0506", "the ranks of one group communicate different numbers of values"));
+    }
+    for value in 0..all[0].from.len() {
+        let from: Vec<BufId> = all.iter().map(|c| c.from[value]).collect();
+        let Some(group) = Group::of(ranks, members, &from) else { continue };
+        let made = collective(cx, ranks, &group, &all)?;
+        for ((&member, all), held) in members.iter().zip(&all).zip(made) {
+            ranks[member].bufs[all.to[value].index()] = Some(held);
+        }
     }
     Ok(())
 }

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source};
-use program::{Arg, Body, BufId, Call, CallId, Inputs, Instr, Output, Pass, Program, RankId, Role, Table};
+use program::{
+    Arg, Body, BufId, Call, CallId, Collective, Inputs, Instr, Output, Pass, Program, RankId, Role, Table,
+};
 use rules::Analysis;
 
 use crate::fault::{Fault, Faults, Place};
@@ -229,6 +231,11 @@ impl Roles<'_> {
     fn indices(&self, instr: &Instr) -> Result<(), String> {
         let leaves = self.role.body.leaves.len();
         let shards = self.role.tables.iter().map(|table| table.shards.len()).min().unwrap_or(0);
+        if let Instr::Collective(Collective { how, from, to, .. }) = instr {
+            if from.len() != to.len() || from.is_empty() || (from.len() > 1 && !how.cuts().is_empty()) {
+                return Err("a communication has another number of results than of values".into());
+            }
+        }
         let fine = instr.leaves().iter().all(|leaf| leaf.index() < leaves)
             && instr.shards().iter().all(|shard| *shard < shards)
             && instr.group().is_none_or(|group| group.index() < self.program.groupings.len())

@@ -2,7 +2,8 @@
 
 mod support;
 
-use support::{faults, graph};
+use program::{BufId, Instr, Pass, Program};
+use support::{faults, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const LAYER: &str = include_str!("programs/layer.graph");
@@ -13,6 +14,28 @@ const INNER: &str = include_str!("programs/mlp_inner.graph");
 const INNER_TENSOR: &str = include_str!("programs/inner_tensor.txt");
 const INNER_DATA: &str = include_str!("programs/inner_data.txt");
 const SEQUENCE: &str = include_str!("programs/layer_sequence.txt");
+
+/// Two values in one all-reduce, of which one rank gives one, or another.
+#[test]
+fn values_that_are_reduced_together_are_the_same_on_all_ranks() {
+    let mut model = program(&graph(MLP), DATA);
+    let found = |model: &Program| check::check(&graph(MLP), model).err().unwrap_or_default();
+    assert_eq!(found(&model), []);
+    let body = &mut model.roles[0].body;
+    let place = body.codes[0].instrs.iter().position(|i| matches!(i, Instr::Collective(_))).unwrap();
+    let Instr::Collective(all) = &body.codes[0].instrs[place] else { panic!("an all-reduce") };
+    let (from, to) = (all.from[0], all.to[0]);
+    let twice = |from: Vec<BufId>, to: Vec<BufId>| {
+        let mut model = program(&graph(MLP), DATA);
+        let code = model.roles[0].body.code_mut(Pass::Forward);
+        let Instr::Collective(all) = &mut code.instrs[place] else { panic!("an all-reduce") };
+        (all.from, all.to) = (from, to);
+        found(&model).first().map(|fault| fault.code)
+    };
+    assert_eq!(twice(vec![from, from], vec![to]), Some("SW0502"));
+    assert_eq!(twice(vec![], vec![]), Some("SW0502"));
+    assert_eq!(twice(vec![from, from], vec![to, to]), Some("SW0503"));
+}
 
 #[test]
 fn planted_faults_are_found() {

@@ -131,7 +131,7 @@ ranks 0,1
 shard w %w :,:
 input x %x 0..2,: | 2..4,:
 input t %t 0..2 | 2..4
-call 0 x, w, t -> s, n : z = aten.linear.default(x, w) ; s = aten.cross_entropy_loss.default(z, t, None, 2, -100) ; v = aten.ne.Scalar(t, -100) nograd ; n = aten.sum.default(v) nograd
+call 0 x, w, t -> s, n : z = aten.linear.default(x, w) ; s = aten.cross_entropy_loss.default(z, t, None, 2, -100) ; v = aten.ne.Scalar(t, -100) nograd ; n = aten.sum.default(v, dtype=f64) nograd
 all_reduce g0 sum s -> s2
 all_reduce g0 sum n -> n2
 call 1 s2, n2 -> y : y = aten.div.Tensor(s2, n2)

@@ -60,6 +60,11 @@ impl Order<'_> {
 
     fn copy(&mut self, from: &mut BufId, to: &mut BufId) {
         self.define(from);
+        self.like(from, to);
+    }
+
+    /// What is made of a buf that has its number.
+    fn like(&mut self, from: &BufId, to: &mut BufId) {
         self.told = self.bufs[from.index()].tensor != TensorId(u32::MAX);
         self.define(to);
         self.told = true;
@@ -81,7 +86,10 @@ impl Order<'_> {
                 self.define(to);
                 self.told = true;
             }
-            Instr::Collective(Collective { from, to, .. }) => self.copy(from, to),
+            Instr::Collective(Collective { from, to, .. }) => {
+                from.iter_mut().for_each(|buf| self.define(buf));
+                from.iter_mut().zip(to).for_each(|(from, to)| self.like(from, to));
+            }
             Instr::Exchange { from, to, .. } => {
                 from.iter_mut().for_each(|buf| self.define(buf));
                 to.iter_mut().for_each(|buf| self.define(buf));

@@ -39,7 +39,12 @@ fn layers(count: usize, skips: &[usize]) -> Graph {
 fn summed(graph: &Graph, count: usize) -> Program {
     let mut b = Builder::new(graph);
     let sum = |from, to| {
-        Instr::Collective(Collective { how: How::AllReduce(Reduction::Sum), group: GroupingId(0), from, to })
+        Instr::Collective(Collective {
+            how: How::AllReduce(Reduction::Sum),
+            group: GroupingId(0),
+            from: vec![from],
+            to: vec![to],
+        })
     };
     let mut calls = vec![];
     for layer in 0..count {
@@ -93,7 +98,12 @@ fn a_value_of_an_early_turn_that_is_read_later_is_no_name_of_the_loop() {
         b.call(layer..layer + 1, &[&name], |_| {});
         let (from, to) = (b.of(&name), b.buf(b.id(&name)));
         let how = How::AllReduce(Reduction::Sum);
-        b.forward(Instr::Collective(Collective { how, group: GroupingId(0), from, to }));
+        b.forward(Instr::Collective(Collective {
+            how,
+            group: GroupingId(0),
+            from: vec![from],
+            to: vec![to],
+        }));
     }
     b.call(12..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});
     b.outputs();

@@ -6,7 +6,8 @@
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order; and
-//! [`project`] gives what each rank executes, which [`roles`] shares among ranks. All of them speak of shards as
+//! [`project`] gives what each rank executes, which [`roles`] shares among ranks, with what can be communicated
+//! [`together`] in one message. All of them speak of shards as
 //! [`layout`] defines them.
 
 mod boundary;
@@ -21,6 +22,7 @@ mod project;
 mod roles;
 mod schedule;
 mod segments;
+mod together;
 mod uses;
 
 use diag::Result;
@@ -85,7 +87,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         let (body, table) = project::project(&global, rank);
         roles.add(rank, body, table);
     }
-    Ok(Program {
+    let mut program = Program {
         model: graph.model.clone(),
         digest: String::new(),
         rewritings: vec![],
@@ -96,5 +98,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
         roles: roles.finish(),
-    })
+    };
+    together::together(&mut program);
+    Ok(program)
 }

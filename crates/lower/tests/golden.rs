@@ -77,9 +77,9 @@ fn gpt() {
         "gpt",
         &[("data", 4), ("megatron", 4), ("data:2 x megatron:2", 4)],
         "
-data on 4: 2 all_reduce | 1 all_reduce, 1 reduce_gradients
+data on 4: 1 all_reduce | 1 all_reduce, 1 reduce_gradients
 megatron on 4: 8 all_reduce | 5 all_reduce
-data:2 x megatron:2 on 4: 10 all_reduce | 6 all_reduce, 2 reduce_gradients",
+data:2 x megatron:2 on 4: 9 all_reduce | 6 all_reduce, 2 reduce_gradients",
     );
 }
 
@@ -90,7 +90,7 @@ fn resnet() {
         "resnet",
         &[("data", 2), ("megatron", 2)],
         "
-data on 2: 14 all_reduce | 18 all_reduce, 1 reduce_gradients
+data on 2: 13 all_reduce | 12 all_reduce, 1 reduce_gradients
 megatron on 2: 6 all_reduce | 2 all_reduce",
     );
 }

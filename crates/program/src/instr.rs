@@ -58,12 +58,14 @@ pub struct Slice {
     pub region: Vec<(Arg, Arg)>,
 }
 
+/// One value, or several that are all-reduced together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     pub how: How,
     pub group: GroupingId,
-    pub from: BufId,
-    pub to: BufId,
+    pub from: Vec<BufId>,
+    /// One for each of `from`.
+    pub to: Vec<BufId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -232,10 +234,10 @@ impl Instr {
         match self {
             Instr::Call(call) => call.inputs.clone(),
             Instr::Grad(grad) => grad.from.iter().flatten().copied().collect(),
-            Instr::Slice(Slice { from, .. })
-            | Instr::Collective(Collective { from, .. })
-            | Instr::Update { from, .. } => vec![*from],
-            Instr::Add { from, .. } | Instr::Exchange { from, .. } => from.clone(),
+            Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![*from],
+            Instr::Collective(Collective { from, .. })
+            | Instr::Add { from, .. }
+            | Instr::Exchange { from, .. } => from.clone(),
             Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => vec![],
         }
     }
@@ -245,10 +247,8 @@ impl Instr {
         match self {
             Instr::Call(call) => call.outputs.clone(),
             Instr::Grad(grad) => grad.to.iter().flatten().copied().collect(),
-            Instr::Slice(Slice { to, .. })
-            | Instr::Collective(Collective { to, .. })
-            | Instr::Add { to, .. } => vec![*to],
-            Instr::Exchange { to, .. } => to.clone(),
+            Instr::Slice(Slice { to, .. }) | Instr::Add { to, .. } => vec![*to],
+            Instr::Collective(Collective { to, .. }) | Instr::Exchange { to, .. } => to.clone(),
             Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Update { .. } => vec![],
         }
     }

@@ -396,7 +396,7 @@ impl<'a> Reader<'a> {
                 Instr::Update { shard: self.shards[shard], from: self.buf(from) }
             }
             "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
-                let (from, to) = (self.buf(left), self.buf(right));
+                let (from, to) = (self.bufs(left), self.bufs(right));
                 let how = match word {
                     "all_reduce" => How::AllReduce(by.unwrap()),
                     "all_gather" => How::AllGather(self.cut(sections[0])),

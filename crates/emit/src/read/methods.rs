@@ -199,7 +199,12 @@ impl<'a> Methods<'a, '_> {
         unpack: bool,
         args: &mut Args<'_, 'a>,
     ) -> Result<Instr> {
-        let from = self.next_buf(args)?;
+        let from = match args.args.next() {
+            Some(Expr::List(items)) if name == "all_reduce" && items.len() > 1 => {
+                items.iter().map(|item| self.buf(item)).collect::<Result<Vec<_>>>()?
+            }
+            arg => vec![self.buf(arg.ok_or_else(|| self.misuse("a tensor is missing"))?)?],
+        };
         let group = self.group(args)?;
         let how = match name {
             "all_gather" => How::AllGather(self.cut(args, group, "")?),
@@ -210,8 +215,11 @@ impl<'a> Methods<'a, '_> {
             }
             _ => How::AllReduce(self.reduction(args.named("op"))?),
         };
-        self.end(targets, 1, unpack, args)?;
-        let to = self.like(targets[0], from)?;
+        if args.args.len() > 0 || targets.len() != from.len() || unpack != (from.len() > 1) {
+            return Err(self.misuse(format!("there must be {} results, and no more arguments", from.len())));
+        }
+        let pairs = targets.iter().zip(&from);
+        let to = pairs.map(|(name, from)| self.like(name, *from)).collect::<Result<_>>()?;
         Ok(Instr::Collective(Collective { how, group, from, to }))
     }
 

@@ -89,7 +89,11 @@ impl<'n> Words<'n> {
     }
 
     fn collective(&self, name: &'static str, it: &'n Collective) -> Stmt<'n> {
-        let mut args = vec![self.buf(it.from), id(it.group.0)];
+        let given = match it.from[..] {
+            [one] => self.buf(one),
+            _ => Expr::Rows(it.from.iter().map(|buf| self.buf(*buf)).collect()),
+        };
+        let mut args = vec![given, id(it.group.0)];
         args.extend(it.how.cuts().into_iter().map(|cut| index(cut.factor)));
         let kwargs = match &it.how {
             How::AllReduce(Reduction::Sum) => vec![],
@@ -108,7 +112,9 @@ impl<'n> Words<'n> {
                 sent.into_iter().chain(received).chain(factors).collect()
             }
         };
-        statement(vec![self.name(it.to)], false, method(name, args, kwargs))
+        let targets: Vec<_> = it.to.iter().map(|buf| self.name(*buf)).collect();
+        let unpack = targets.len() > 1;
+        statement(targets, unpack, method(name, args, kwargs))
     }
 
     /// The sizes of the pieces, unless they are what anybody would expect.

@@ -52,7 +52,10 @@ pub(crate) struct Comments<'a> {
 impl Comments<'_> {
     pub(crate) fn of(&self, instr: &Instr) -> Option<String> {
         let (buf, what) = match instr {
-            Instr::Collective(Collective { how, group, from, .. }) => (*from, self.how(how, *group)),
+            Instr::Collective(Collective { how, group, from, .. }) => {
+                let together = if from.len() > 1 { ", in one message" } else { "" };
+                (*from.first()?, format!("{}{together}", self.how(how, *group)))
+            }
             Instr::Exchange { from, to, .. } => {
                 (*from.first().or(to.first())?, "moved region by region".to_owned())
             }

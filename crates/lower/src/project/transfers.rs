@@ -106,7 +106,8 @@ impl Projector<'_> {
                     let from = mid(member.middle).expect("a member has its source");
                     let result = self.move_buf(id);
                     let how = self.how(id, plan, member);
-                    self.push(Instr::Collective(Collective { how, group: c.group, from, to: result }));
+                    let (group, from, to) = (c.group, vec![from], vec![result]);
+                    self.push(Instr::Collective(Collective { how, group, from, to }));
                     results = received.iter().map(|_| result).collect();
                     result_region = Some(member.result.clone());
                     if received.is_empty() {

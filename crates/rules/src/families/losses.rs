@@ -240,11 +240,16 @@ impl Loss<'_, '_> {
         }
     }
 
-    /// How many targets are not ignored.
+    /// How many targets are not ignored: in the type of the loss where that counts far enough, so that
+    /// both are summed in one message.
     fn count(&mut self) -> TensorId {
         let valid = Arg::Tensor(self.valid());
         let labels = format!("{} -> scalar", self.rows());
-        self.to.op_no_grad("aten.sum.default", vec![valid], &labels, Dtype::I64, &[])
+        let (dtype, kwargs) = match self.work {
+            Dtype::F32 | Dtype::F64 => (self.work, vec![("dtype".to_owned(), Arg::Dtype(self.work))]),
+            _ => (Dtype::I64, vec![]),
+        };
+        self.to.op_no_grad_with("aten.sum.default", (vec![valid], kwargs), &labels, dtype, &[])
     }
 }
 

@@ -93,8 +93,20 @@ impl<'g> Builder<'g> {
         dtype: Dtype,
         shape: &[i64],
     ) -> TensorId {
+        self.op_no_grad_with(target, (args, vec![]), labels, dtype, shape)
+    }
+
+    /// The same, with arguments by keyword.
+    pub fn op_no_grad_with(
+        &mut self,
+        target: &str,
+        arguments: (Vec<Arg>, Vec<(String, Arg)>),
+        labels: &str,
+        dtype: Dtype,
+        shape: &[i64],
+    ) -> TensorId {
         let value = self.value(dtype, shape);
-        self.append(target, (args, vec![]), true, labels, value)
+        self.append(target, arguments, true, labels, value)
     }
 
     /// Appends the operator that writes result `index` of the original one, unless nothing reads it.

@@ -54,12 +54,40 @@ class Cut:
         return torch.cat(shaped, self.at).reshape(shape_of(self.factors))
 
 
+# What has more elements is sent as it lies: copying it together would cost more than a message.
+TOGETHER = 1 << 16
+
+
 def all_reduce(comm: Comm, x: Tensor, ranks: Ranks, op: str) -> Tensor:
+    return all_reduce_together(comm, [x], ranks, op)[0]
+
+
+def all_reduce_together(comm: Comm, xs: Sequence[Tensor], ranks: Ranks, op: str) -> list[Tensor]:
+    """Small ones of one dtype are one message, and no message waits for another."""
+    ys = [_own_reducible(x, op) for x in xs]
+    if len(ranks) > 1:
+        op = {"any": "max", "all": "min"}.get(op, op)
+        messages = [[y] for y in ys if y.numel() > TOGETHER]
+        for dtype in dict.fromkeys(y.dtype for y in ys):
+            messages.append([y for y in ys if y.dtype == dtype and 0 < y.numel() <= TOGETHER])
+        sent = [(parts, _joined(parts)) for parts in messages if parts]
+        works = [comm.all_reduce(message, ranks, op) for _, message in sent]
+        for (parts, message), work in zip(sent, works, strict=True):
+            work.wait()
+            if len(parts) > 1:
+                for part, found in zip(parts, message.split([p.numel() for p in parts]), strict=True):
+                    part.copy_(found.view(part.shape))
+    return [y if y.dtype == x.dtype else y.to(x.dtype) for x, y in zip(xs, ys, strict=True)]
+
+
+def _own_reducible(x: Tensor, op: str) -> Tensor:
+    """In memory that is written over."""
     y = _reducible(x, op)
-    y = y.clone(memory_format=torch.contiguous_format) if y.data_ptr() == x.data_ptr() else y.contiguous()
-    if len(ranks) > 1 and y.numel():
-        comm.all_reduce(y, ranks, {"any": "max", "all": "min"}.get(op, op)).wait()
-    return y if y.dtype == x.dtype else y.to(x.dtype)
+    return y.clone(memory_format=torch.contiguous_format) if y.data_ptr() == x.data_ptr() else y.contiguous()
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([part.view(-1) for part in parts])
 
 
 def all_gather(

@@ -115,11 +115,14 @@ class Run:
         found = tuple(slot.take() for slot in saved.slots)
         return found[0] if len(found) == 1 else found
 
-    def all_reduce(self, x: Tensor, group: int, op: str = "sum") -> Tensor:
-        ranks = self._in_group("all_reduce", group, x.nbytes)
+    def all_reduce(self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum") -> Any:
+        """A tuple for a list of tensors."""
+        xs = [x] if isinstance(x, Tensor) else x
+        ranks = self._in_group("all_reduce", group, sum(x.nbytes for x in xs))
         with torch.no_grad():
-            y = collectives.all_reduce(self.comm, x, ranks, op)
-        return self._marked(y, x.requires_grad)
+            ys = collectives.all_reduce_together(self.comm, xs, ranks, op)
+        found = tuple(self._marked(y, x.requires_grad) for x, y in zip(xs, ys, strict=True))
+        return found[0] if isinstance(x, Tensor) else found
 
     def all_gather(
         self,

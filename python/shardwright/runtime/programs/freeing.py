@@ -28,9 +28,11 @@ def _with_deletions(
     after = _needed_after(body, needed)
     for statement, still in zip(body, after, strict=True):
         if isinstance(statement, ast.For):
-            # What a turn starts with, the one before must leave.
-            inside = set(bound)
-            statement.body = list(_with_deletions(statement.body, inside, _before(statement, still), kept))
+            # What a turn starts with, the one before must leave; what none reads is freed behind the loop.
+            start = _before(statement, still)
+            inside = bound & start
+            bound -= inside
+            statement.body = list(_with_deletions(statement.body, inside, start, kept))
             bound |= inside
         else:
             bound |= _stored(statement) - kept
