@@ -92,7 +92,9 @@ def compared(it: Case) -> int:
     return found
 
 
-NAMES = ("batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce", "kl_div")
+NAMES = (
+    "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce", "kl_div",
+)  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 
 
@@ -157,6 +159,8 @@ def unusual() -> Iterator[tuple[str, Callable[..., Any], tuple[Spec, ...]]]:
             )
     for scores in (masked(7, 6), masked(7, 6, 2)):
         yield f"softmax masked {len(scores[1]().shape)}", lambda x: x.softmax(-2), (scores,)
+    yield "linear of one row", F.linear, (normal(4, 5, 7), normal(7), normal())
+    yield "linear of a vector", F.linear, (normal(7), normal(6, 7), normal(6))
     yield "log_softmax masked", lambda x: x.log_softmax(-1)[:, ::2], (masked(7, 6),)
     yield "cross_entropy masked", F.cross_entropy, (masked(7, 6), given([0, 2, 3, 4, 5, 0, -100]))
     yield "cross_entropy all ignored", F.cross_entropy, (normal(3, 6), given([-100] * 3))
@@ -172,7 +176,7 @@ def test_rewritings_hold_for_other_types_and_at_the_ends(it: Any) -> None:
 
 def test_every_family_that_rewrites_is_compared() -> None:
     rows = re.findall(r"^\| (\w+) \| yes \|", operators_table(), re.MULTILINE)
-    assert rows == ["norms", "softmax", "losses", "distances"]
+    assert rows == ["contraction", "norms", "softmax", "losses", "distances"]
 
 
 def test_what_computes_something_else_is_found() -> None:

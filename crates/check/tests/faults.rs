@@ -99,7 +99,7 @@ fn planted_faults_are_found() {
         "operands in the wrong order",
         MLP,
         DATA,
-        &[("y = aten.linear.default(a, w2, b2)", "y = aten.linear.default(w2, a, b2)")],
+        &[("y = aten.addmm.default(b2, a, w2)", "y = aten.addmm.default(b2, w2, a)")],
     );
     plant(
         "a cut along the wrong dim",
@@ -130,7 +130,7 @@ fn planted_faults_are_found() {
         "a communication that one rank leaves out",
         MLP,
         MEGATRON,
-        &[("(a, w2, None)\nall_reduce g0 sum y -> y2", "(a, w2, None)\nadd y -> y2")],
+        &[("aten.mm.default(a, w2)\nall_reduce g0 sum y -> y2", "aten.mm.default(a, w2)\nadd y -> y2")],
     );
     plant(
         "two groups that meet in different orders",
@@ -138,10 +138,10 @@ fn planted_faults_are_found() {
         MEGATRON,
         &[
             ("group 0,1\n", "group 0,1\ngroup 0,1\n"),
-            ("(a, w2, None)\n", "(a, w2, None)\nall_reduce g1 max y -> other\n"),
+            ("aten.mm.default(a, w2)\n", "aten.mm.default(a, w2)\nall_reduce g1 max y -> other\n"),
             (
-                "(a, w2, b2)\nall_reduce g0 sum y -> y2\n",
-                "(a, w2, b2)\nall_reduce g0 sum y -> y2\nall_reduce g1 max y -> other\n",
+                "aten.addmm.default(b2, a, w2)\nall_reduce g0 sum y -> y2\n",
+                "aten.addmm.default(b2, a, w2)\nall_reduce g0 sum y -> y2\nall_reduce g1 max y -> other\n",
             ),
         ],
     );
@@ -151,12 +151,17 @@ fn planted_faults_are_found() {
         MLP,
         MEGATRON,
         &[
-            ("shard w2 %w2 :,8..16\n", "shard w2 %w2 :,8..16\nshard b2 %b2 :\n"),
+            ("shard w2 %w2 8..16,:\n", "shard w2 %w2 8..16,:\nshard b2 %b2 :\n"),
             ("call 0 x, w1, b1, w2 -> y", "call 0 x, w1, b1, w2, b2 -> y"),
-            ("(a, w2, None)", "(a, w2, b2)"),
+            ("aten.mm.default(a, w2)", "aten.addmm.default(b2, a, w2)"),
         ],
     );
-    plant("a bias that is not added", MLP, MEGATRON, &[("(a, w2, b2)", "(a, w2, None)")]);
+    plant(
+        "a bias that is not added",
+        MLP,
+        MEGATRON,
+        &[("aten.addmm.default(b2, a, w2)", "aten.mm.default(a, w2)")],
+    );
     plant(
         "replicas summed",
         MLP,
@@ -178,7 +183,7 @@ fn planted_faults_are_found() {
         &[
             ("shard w1 %w1 8..16,:", "shard w1 %w1 0..8,:"),
             ("shard b1 %b1 8..16", "shard b1 %b1 0..8"),
-            ("shard w2 %w2 :,8..16", "shard w2 %w2 :,0..8"),
+            ("shard w2 %w2 8..16,:", "shard w2 %w2 0..8,:"),
         ],
     );
     plant(
@@ -186,8 +191,8 @@ fn planted_faults_are_found() {
         MLP,
         MEGATRON,
         &[(
-            "(a, w2, None)\nall_reduce g0 sum y -> y2",
-            "(a, w2, None)\nall_gather g0 y -> y2 : [8, 8] 0 [4, 4]",
+            "aten.mm.default(a, w2)\nall_reduce g0 sum y -> y2",
+            "aten.mm.default(a, w2)\nall_gather g0 y -> y2 : [8, 8] 0 [4, 4]",
         )],
     );
     plant("gradients off", MLP, DATA, &[("a = aten.relu.default(h)", "a = aten.relu.default(h) nograd")]);

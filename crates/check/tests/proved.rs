@@ -27,7 +27,7 @@ proved: plan test on 2 ranks computes the outputs, updates and gradients of M
   all-reduce: 1
   reduction of gradients: 1
 this rests on
-  the rules of aten.linear.default, aten.mul.Tensor, aten.relu.default, aten.sum.default
+  the rules of aten.addmm.default, aten.linear.default, aten.mul.Tensor, aten.relu.default, aten.sum.default
   the runtime's communications and its functions (none)
 ";
     assert_eq!(proof.to_string(), expected);

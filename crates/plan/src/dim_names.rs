@@ -84,7 +84,7 @@ fn name_by_contractions(model: &Model<'_>, words: &mut Words) {
         let loops = &model.classes.all[class].loops;
         let kind = |&(op, index): &(OpId, usize)| model.analysis.op(op).loops[index].kind;
         let of = |wanted: fn(Kind) -> bool| loops.iter().any(|l| contracts(l.0) && wanted(kind(l)));
-        let summed = of(|kind| kind == Kind::Reduce(Reduction::Sum));
+        let summed = of(|kind| matches!(kind, Kind::Reduce(Reduction::Sum) | Kind::Own));
         if summed {
             *word = Some(if of(|kind| kind == Kind::Map) { "inner" } else { "width" });
         }

@@ -42,9 +42,11 @@ fn a_product_costs_by_the_sizes_of_its_part() {
     let (inputs, op) = LINEAR;
     check(inputs, op, "", "128 [128, 128, 0], 208 32, 224 208, [0, 1] [] 0");
     check(inputs, op, "n 0..1", "32 [32, 32, 0], 100 8, 104 100, [0, 1] [] 0");
-    check(inputs, op, "k 0..2", "32 [32, 32, 0], 64 32, 80 64, [0, 1] [] 0");
+    let (inputs, op) =
+        ("b f32[4]; param x f32[2,8]; param w f32[8,4]", "%y f32[2,4] = aten.addmm.default(%b, %x, %w)");
+    check(inputs, op, "k 0..2", "32 [0, 32, 32], 64 32, 80 48, [1, 2] [] 0");
     // The bias belongs to another part.
-    check(inputs, op, "k 2..8", "96 [96, 96, 0], 144 32, 176 144, [0, 1] [] 0");
+    check(inputs, op, "k 2..8", "96 [0, 96, 96], 144 32, 176 144, [1, 2] [] 0");
 }
 
 #[test]

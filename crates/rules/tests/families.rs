@@ -168,7 +168,7 @@ fn ranges_keep_their_dim_whole() {
 #[test]
 fn contractions_sum_what_only_operands_have() {
     let linear = "x f32[2,5,8]; w f32[4,8]; b f32[4]";
-    check(linear, "%y f32[2,5,4] = aten.linear.default(%x, %w, %b)", "b s k+, n k+, !n -> b s n");
+    check(linear, "%y f32[2,5,4] = aten.linear.default(%x, %w, %b)", "b s k@, n k@, n -> b s n");
     check(
         "x f32[2,8]; w f32[4,8]",
         "%y f32[2,4] = aten.linear.default(%x, %w)",

@@ -42,14 +42,11 @@ fn pieces_have_the_size_of_the_part() {
 
 #[test]
 fn a_bias_is_given_to_the_first_part() {
-    let (inputs, op) = ("x f32[2,8]; w f32[4,8]; b f32[4]", "%y f32[2,4] = aten.linear.default(%x, %w, %b)");
-    check_local(inputs, op, "k 0..4", "aten.linear.default(%0, %1, %2)");
-    check_local(inputs, op, "k 4..8", "aten.linear.default(%0, %1, None)");
-    check_local(inputs, op, "n 2..4", "aten.linear.default(%0, %1, %2)");
     let (inputs, op) =
         ("c f32[3]; x f32[2,8]; y f32[8,3]", "%z f32[2,3] = aten.addmm.default(%c, %x, %y, beta=2)");
     check_local(inputs, op, "k 0..4", "aten.addmm.default(%0, %1, %2, beta=2)");
     check_local(inputs, op, "k 4..8", "aten.mm.default(%1, %2)");
+    check_local(inputs, op, "m 0..1", "aten.addmm.default(%0, %1, %2, beta=2)");
 }
 
 #[test]

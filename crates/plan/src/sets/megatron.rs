@@ -82,7 +82,7 @@ fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.
 fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let dims = model.analysis.op(op);
-    let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum));
+    let contracts = dims.loops.iter().any(|l| matches!(l.kind, Kind::Reduce(Reduction::Sum) | Kind::Own));
     let weight = |(tensor, carried): (TensorId, &Vec<Option<usize>>)| {
         is_weight(model, tensor) && carried.contains(&Some(index))
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use graph::Arg;
+use graph::{Arg, Op};
 
 use super::common::{
     Terms, batch, broadcast, float, mark, operand, output, plain, shape, tensor, term, text,
@@ -11,6 +11,7 @@ use super::{Family, View};
 use crate::algebra::{DimId, Rule};
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "contraction",
@@ -30,7 +31,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    rewriting: None,
+    rewriting: Some(rewriting),
     cost,
     costs: "two operations for each product that is summed, and as many for the gradient of each \
             factor; keeps the factors",
@@ -55,7 +56,9 @@ fn rule(view: View<'_>) -> Option<String> {
 fn linear(view: View<'_>) -> Option<String> {
     let (input, weight) = (shape(view, 0, "input")?, shape(view, 1, "weight")?);
     let mut written = batch(input.len().checked_sub(1)?, output(view)?);
-    let summed = mark(&term(*input.last()?, "k"), "+");
+    let bias = tensor(view.op, 2, "bias").is_some();
+    // Parts of the sum have no bias: it is added to the sum.
+    let summed = mark(&term(*input.last()?, "k"), if bias { "@" } else { "+" });
     let mut read = written.clone();
     read.push(summed.clone());
     let mut inputs = vec![operand(&read)];
@@ -63,13 +66,31 @@ fn linear(view: View<'_>) -> Option<String> {
     let rows = weight.len().checked_sub(1)?;
     let made: Terms = weight[..rows].iter().map(|&size| term(size, "n")).collect();
     inputs.push(operand(&[made.clone(), vec![summed]].concat()));
-    if tensor(view.op, 2, "bias").is_some() {
-        inputs.push(format!("!{}", operand(&made)));
+    if bias {
+        inputs.push(operand(&made));
         written.extend(made);
         return text(view, &inputs, &[operand(&written)], &[]);
     }
     written.extend(made);
     text(view, &inputs, &[operand(&written)], &[vec![0], vec![1]])
+}
+
+/// A `linear` over a split sum: the product, and the bias once that is complete.
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    let [x, weight, bias] = op.inputs()[..] else { return };
+    let Some(dtype) = to.result_dtype(0) else { return };
+    let (given, rows) = (to.shape(x).to_vec(), to.shape(bias).to_vec());
+    let made = [&given[..given.len() - 1], &rows].concat();
+    let (batch, rows) = (batch(given.len() - 1, &made), rows.iter().map(|&size| term(size, "n")));
+    let rows: Terms = rows.collect();
+    let summed = vec![term(given[given.len() - 1], "k")];
+    let result = operand(&[batch.clone(), rows.clone()].concat());
+    let factors = [operand(&[batch, summed.clone()].concat()), operand(&[rows.clone(), summed].concat())];
+    let args = vec![Arg::Tensor(x), Arg::Tensor(weight)];
+    let labels = format!("{} -> {result}", factors.join(", "));
+    let product = to.op("aten.linear.default", args, &labels, dtype, &made);
+    let args = vec![Arg::Tensor(product), Arg::Tensor(bias)];
+    to.result(0, "aten.add.Tensor", args, &format!("{result}, {} -> {result}", operand(&rows)));
 }
 
 /// `m k+, k n -> m n` with dims of a batch before, which are broadcast; either side may lack its
