@@ -92,9 +92,10 @@ def compared(it: Case) -> int:
     return found
 
 
-NAMES = (
-    "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce", "kl_div",
-)  # fmt: skip
+NAMES = {
+    "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
+    "kl_div",
+}  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 
 
