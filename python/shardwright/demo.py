@@ -132,8 +132,8 @@ def main(devices: int = 4, plan: str = "data:2 x megatron:2", folder: str | None
 
 
 def _function(file: Path, name: str) -> str:
-    """One function of an emitted file."""
+    """One function of an emitted file, whose name begins so."""
     lines = file.read_text().splitlines()
-    start = next((at for at, line in enumerate(lines) if line.startswith(f"def {name}(")), 0)
+    start = next((at for at, line in enumerate(lines) if line.startswith(f"def {name}")), 0)
     end = next((at for at in range(start + 1, len(lines)) if lines[at].startswith("def ")), len(lines))
     return f"From {file.name}:\n\n" + "\n".join(lines[start:end]).rstrip()

@@ -216,8 +216,12 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
 
 /// The inputs of which an operator may be given partial sums: it is linear in them jointly, and
 /// operators make them (what a rank holds of a parameter is always whole). Of several such sets the one
-/// with the most elements: a weighted row and not its weight.
+/// with the most elements: a weighted row and not its weight. None of what has no elements, whose parts
+/// nothing tells apart.
 pub fn value_operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Option<&'a Vec<usize>> {
+    if analysis.op(op).loops.iter().any(|l| l.size == 0) {
+        return None;
+    }
     let inputs = graph.op(op).inputs();
     let made = |set: &&Vec<usize>| set.iter().all(|&i| graph.producer(inputs[i]).is_some());
     let size = |set: &&Vec<usize>| -> i64 {

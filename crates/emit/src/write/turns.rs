@@ -247,19 +247,24 @@ impl Lines {
             }
         }
         let mut found = Found { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
-        indices.extend(self.numbered(start, length));
+        indices.extend(self.numbered(start, length, count)?);
         found.count_by(&indices);
         Some(found)
     }
 
-    /// The numbers in comments of the first turn that grow or fall by one.
-    fn numbered(&self, start: usize, length: usize) -> Vec<(i64, i64)> {
+    /// The numbers in comments of the first turn that grow or fall by one. `None` if some grow unevenly: one comment
+    /// would not do for all turns.
+    fn numbered(&self, start: usize, length: usize, count: usize) -> Option<Vec<(i64, i64)>> {
         let mut all = vec![];
         for at in start..start + length {
-            let pairs = self.comments[at].iter().zip(&self.comments[at + length]);
-            all.extend(pairs.map(|(a, b)| (*a, b - a)).filter(|(_, step)| step.abs() == 1));
+            let turns: Vec<&[i64]> = (0..count).map(|turn| &self.comments[at + turn * length][..]).collect();
+            for (place, first) in turns[0].iter().enumerate() {
+                let step = turns[1][place] - first;
+                let evenly = turns.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
+                all.push(evenly.then_some((*first, step))?);
+            }
         }
-        all
+        Some(all.into_iter().filter(|(_, step): &(i64, i64)| step.abs() == 1).collect())
     }
 
     /// Where a value is made, among all.

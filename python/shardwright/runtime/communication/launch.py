@@ -151,6 +151,8 @@ def _body(
     pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
+    # What libraries have of the system, such as the lock of a progress bar, is given back.
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     # Taking a process group down can hang when others have died.
     os._exit(1 if report.trace else 0)
 
