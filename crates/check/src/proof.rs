@@ -109,6 +109,12 @@ impl fmt::Display for Proof {
         for (kind, count) in &self.communications {
             writeln!(f, "  {kind}: {count}")?;
         }
+        if self.backward {
+            writeln!(
+                f,
+                "  of any number of micro-batches: losses scaled once, gradients reduced with the last"
+            )?;
+        }
         writeln!(f, "this rests on")?;
         writeln!(f, "  the rules of {}", list(self.rules.iter()))?;
         for rewriting in &self.rewritings {

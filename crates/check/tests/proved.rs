@@ -26,6 +26,7 @@ proved: plan test on 2 ranks computes the outputs, updates and gradients of M
   5 operators, as 10 local operators
   all-reduce: 1
   reduction of gradients: 1
+  of any number of micro-batches: losses scaled once, gradients reduced with the last
 this rests on
   the rules of aten.addmm.default, aten.linear.default, aten.mul.Tensor, aten.relu.default, aten.sum.default
   the runtime's communications and its functions (none)

@@ -102,10 +102,10 @@ impl Ports {
 
     /// Whether both read the same, in the same places.
     pub fn reads_as(&self, other: &Ports) -> bool {
-        let place = |p: &Port| (p.rank, p.region.clone(), p.value);
+        let same = |a: &Port, b: &Port| a.rank == b.rank && a.value == b.value && a.region == b.region;
         self.values == other.values
             && self.entries.len() == other.entries.len()
-            && self.entries.iter().zip(&other.entries).all(|(a, b)| place(a) == place(b))
+            && self.entries.iter().zip(&other.entries).all(|(a, b)| same(a, b))
     }
 
     pub fn need(&self, reduction: Reduction) -> Layout {

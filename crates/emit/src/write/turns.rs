@@ -97,14 +97,36 @@ impl Found {
         let times = step * self.sign();
         (times, value - times * self.first)
     }
+
+    /// Chooses the counter so that most of these numbers are the counter itself.
+    fn count_by(&mut self, numbers: &[(i64, i64)]) {
+        let mut seen: Vec<((i64, i64), usize)> = vec![];
+        for number in numbers {
+            match seen.iter_mut().find(|(known, _)| known == number) {
+                Some((_, count)) => *count += 1,
+                None => seen.push((*number, 1)),
+            }
+        }
+        self.mixed = seen.len();
+        let turns = i64::try_from(self.count).unwrap_or(0);
+        let most = seen.iter().rev().max_by_key(|(_, count)| *count).map(|(number, _)| *number);
+        let falling = self.steps.iter().find(|step| **step != 0).is_some_and(|step| *step < 0);
+        (self.first, self.falls) = match most {
+            Some((first, step)) if step > 0 || first + 1 >= turns => (first, step < 0),
+            _ if falling => (turns - 1, true),
+            _ => (0, false),
+        };
+    }
 }
 
+/// What [`Slot`]s hold.
 enum Item {
     Use(String),
     Def(String),
     Int(i64, bool),
 }
 
+/// Straight-line code, as far as it matters for what repeats in it.
 pub(super) struct Lines {
     /// Equal for lines that are alike.
     shapes: Vec<usize>,
@@ -285,28 +307,6 @@ impl Lines {
             }
         }
         true
-    }
-}
-
-impl Found {
-    /// Chooses the counter so that most of these numbers are the counter itself.
-    fn count_by(&mut self, numbers: &[(i64, i64)]) {
-        let mut seen: Vec<((i64, i64), usize)> = vec![];
-        for number in numbers {
-            match seen.iter_mut().find(|(known, _)| known == number) {
-                Some((_, count)) => *count += 1,
-                None => seen.push((*number, 1)),
-            }
-        }
-        self.mixed = seen.len();
-        let turns = i64::try_from(self.count).unwrap_or(0);
-        let most = seen.iter().rev().max_by_key(|(_, count)| *count).map(|(number, _)| *number);
-        let falling = self.steps.iter().find(|step| **step != 0).is_some_and(|step| *step < 0);
-        (self.first, self.falls) = match most {
-            Some((first, step)) if step > 0 || first + 1 >= turns => (first, step < 0),
-            _ if falling => (turns - 1, true),
-            _ => (0, false),
-        };
     }
 }
 
