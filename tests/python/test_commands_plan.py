@@ -155,10 +155,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Capture
 def test_the_rule_of_an_operator_is_shown(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "ops", "show", "linear", gpt)
     assert text.startswith("aten.linear.default: of the family contraction\n")
-    assert "  rule     b s k+, n k+, !n -> b s n\n" in text
+    assert "  rule     b s k@, n k@, n -> b s n\n" in text
     assert re.search(r"  dims     b \(\d+\), s \(\d+\), k \(\d+\), n.0 \(3\), n.1 \(\d+\)", text)
     assert re.search(r"  example  %\w+ f64\[.*\] = aten.linear.default\(%\w+, %\w+, %\w+\)\n", text)
-    assert "  marks    `+` parts give sums that are added up, `!` given to one part only\n" in text
+    assert "  marks    `+` parts give sums that are added up, `@` rewritten before it is split\n" in text
     assert "rewritten into simpler operators" in said(capsys, "ops", "show", "aten.layer_norm.default", gpt)
 
 

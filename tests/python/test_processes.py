@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,25 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
     }
     found = []
     for name in ("forward", "backward"):
-        for node in ast.walk(functions[name]):
+        for node, turns in _executed(functions[name].body, {}):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
                 kind = ast.unparse(node.func).removeprefix("run.")
                 if kind not in ("call", "grad", "update"):
                     place = 0 if "exchange" in kind or kind == "reduce_gradients" else 1
-                    found.append((kind, int(ast.unparse(node.args[place]))))
+                    found.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
     return found
+
+
+def _executed(body: Sequence[ast.stmt], turns: dict[str, int]) -> Iterator[tuple[ast.AST, dict[str, int]]]:
+    """What runs, in order, in the last micro-batch of a step; with the counters of loops."""
+    for statement in body:
+        if isinstance(statement, ast.For):
+            for value in eval(ast.unparse(statement.iter), dict(turns)):
+                yield from _executed(statement.body, {**turns, ast.unparse(statement.target): value})
+        elif isinstance(statement, ast.If):
+            yield from _executed(statement.body, turns)
+        else:
+            yield from ((node, turns) for node in ast.walk(statement))
 
 
 def _counted(made: Compiled, rank: int) -> Counter[str]:
