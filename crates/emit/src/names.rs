@@ -4,9 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use crate::python::{KEYWORDS, is_identifier};
 
-/// Names with a meaning of their own in an emitted file.
-const RESERVED: [&str; 13] =
-    ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "forward", "backward", "step", "_"];
+/// Names that mean the same in every emitted file.
+const RESERVED: [&str; 11] =
+    ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "reversed", "_"];
+/// The functions that the runtime calls.
+const CALLED: [&str; 3] = ["forward", "backward", "step"];
+
+/// Whether nothing in a file may be called so.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
 
 /// The names of one scope.
 #[derive(Clone, Default)]
@@ -17,7 +24,8 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn new() -> Self {
-        Self { taken: RESERVED.map(str::to_owned).into(), next: HashMap::new() }
+        let taken = RESERVED.iter().chain(&CALLED).map(|name| (*name).to_owned()).collect();
+        Self { taken, next: HashMap::new() }
     }
 
     /// The same, but that these names are free again.

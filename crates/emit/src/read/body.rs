@@ -7,12 +7,13 @@ use graph::Graph;
 use program::{Body, BufId, Instr, Leaf, Pass, Program, Timetable};
 
 use super::methods::Methods;
-use super::reader::{Reader, Scope, is_reserved};
+use super::reader::{Reader, Scope};
 use super::tables::RoleTable;
 use super::timetable::timetable;
 use super::turns::{in_turn, turns};
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
+use crate::names::is_reserved;
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 
 /// What `backward` takes before tensors; `forward` takes the first three.

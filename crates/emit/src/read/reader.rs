@@ -7,6 +7,7 @@ use graph::TensorId;
 use program::{Arg, Body, Buf, BufId, CallId, Pass};
 
 use crate::hints::{Hints, UNKNOWN};
+use crate::names::is_reserved;
 use crate::python::{Expr, Function, print};
 
 /// Everything that is known while the text of a role is read.
@@ -29,14 +30,6 @@ pub(super) struct Reader<'a> {
 
 /// The names of one function's bufs.
 pub(super) type Scope<'a> = HashMap<&'a str, BufId>;
-
-/// Names that mean the same in every program.
-pub(super) fn is_reserved(name: &str) -> bool {
-    matches!(
-        name,
-        "p" | "rank" | "run" | "last" | "torch" | "F" | "ops" | "float" | "range" | "reversed" | "_"
-    )
-}
 
 impl<'a> Reader<'a> {
     pub(super) fn misuse(&self, line: u32, what: impl Into<String>) -> Error {

@@ -2,7 +2,8 @@
 
 use diag::Result;
 
-use super::reader::{Reader, Scope, is_reserved};
+use super::reader::{Reader, Scope};
+use crate::names::is_reserved;
 use crate::python::{Expr, Stmt, StmtKind};
 
 /// The values of the counter, one after the other, of `for n in range(3)` or `reversed(range(1, 3))`.
