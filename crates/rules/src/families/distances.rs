@@ -91,7 +91,7 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let dtype = to.dtype(inputs[0]);
     let labels = format!("{} -> {all}", labels.join(", "));
     let (args, kwargs) = unreduced(op);
-    let loss = to.op_with(&op.target, (args, kwargs), &labels, dtype, &common);
+    let loss = to.op(&op.target, (args, kwargs), &labels, dtype, &common);
     let wide_loss = widened(to, loss, wide(dtype), &all);
     let step = ("aten.mean.default", vec![Arg::Tensor(wide_loss)], &format!("{all} -> scalar")[..]);
     finish(to, 0, step, (wide(dtype), &[]));

@@ -249,7 +249,7 @@ impl Loss<'_, '_> {
             Dtype::F32 | Dtype::F64 => (self.work, vec![("dtype".to_owned(), Arg::Dtype(self.work))]),
             _ => (Dtype::I64, vec![]),
         };
-        self.to.op_no_grad_with("aten.sum.default", (vec![valid], kwargs), &labels, dtype, &[])
+        self.to.op_no_grad("aten.sum.default", (vec![valid], kwargs), &labels, dtype, &[])
     }
 }
 

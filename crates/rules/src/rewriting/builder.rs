@@ -23,6 +23,24 @@ pub struct Builder<'g> {
     labels: Vec<String>,
 }
 
+/// What an operator is called with: arguments by position alone, or by keyword, too.
+pub struct Arguments {
+    args: Vec<Arg>,
+    kwargs: Vec<(String, Arg)>,
+}
+
+impl From<Vec<Arg>> for Arguments {
+    fn from(args: Vec<Arg>) -> Self {
+        Self { args, kwargs: vec![] }
+    }
+}
+
+impl From<(Vec<Arg>, Vec<(String, Arg)>)> for Arguments {
+    fn from((args, kwargs): (Vec<Arg>, Vec<(String, Arg)>)) -> Self {
+        Self { args, kwargs }
+    }
+}
+
 impl<'g> Builder<'g> {
     pub(super) fn new(
         graph: &'g mut Graph,
@@ -63,50 +81,26 @@ impl<'g> Builder<'g> {
     pub fn op(
         &mut self,
         target: &str,
-        args: Vec<Arg>,
-        labels: &str,
-        dtype: Dtype,
-        shape: &[i64],
-    ) -> TensorId {
-        self.op_with(target, (args, vec![]), labels, dtype, shape)
-    }
-
-    /// The same, with arguments by keyword.
-    pub fn op_with(
-        &mut self,
-        target: &str,
-        arguments: (Vec<Arg>, Vec<(String, Arg)>),
+        arguments: impl Into<Arguments>,
         labels: &str,
         dtype: Dtype,
         shape: &[i64],
     ) -> TensorId {
         let value = self.value(dtype, shape);
-        self.append(target, arguments, self.origin.no_grad, labels, value)
+        self.append(target, arguments.into(), self.origin.no_grad, labels, value)
     }
 
-    /// The same without keywords, in a region where gradients are off.
+    /// The same in a region where gradients are off.
     pub fn op_no_grad(
         &mut self,
         target: &str,
-        args: Vec<Arg>,
-        labels: &str,
-        dtype: Dtype,
-        shape: &[i64],
-    ) -> TensorId {
-        self.op_no_grad_with(target, (args, vec![]), labels, dtype, shape)
-    }
-
-    /// The same, with arguments by keyword.
-    pub fn op_no_grad_with(
-        &mut self,
-        target: &str,
-        arguments: (Vec<Arg>, Vec<(String, Arg)>),
+        arguments: impl Into<Arguments>,
         labels: &str,
         dtype: Dtype,
         shape: &[i64],
     ) -> TensorId {
         let value = self.value(dtype, shape);
-        self.append(target, arguments, true, labels, value)
+        self.append(target, arguments.into(), true, labels, value)
     }
 
     /// Appends the operator that writes result `index` of the original one, unless nothing reads it.
@@ -122,7 +116,7 @@ impl<'g> Builder<'g> {
     fn last(&mut self, index: usize, target: &str, args: Vec<Arg>, labels: &str, no_grad: bool) {
         if let Some(result) = self.results[index].take() {
             let result = Tensor { source: self.source(), ..result };
-            let made = self.append(target, (args, vec![]), no_grad, labels, result);
+            let made = self.append(target, args.into(), no_grad, labels, result);
             self.made[index] = Some(made);
         }
     }
@@ -147,7 +141,7 @@ impl<'g> Builder<'g> {
     fn append(
         &mut self,
         target: &str,
-        (args, kwargs): (Vec<Arg>, Vec<(String, Arg)>),
+        Arguments { args, kwargs }: Arguments,
         no_grad: bool,
         labels: &str,
         made: Tensor,
