@@ -115,8 +115,7 @@ fn written<'n>(found: &Found, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<
                 *expr = number(found, *value, step, counter);
             }
         });
-        let alike = others.iter().skip(at).step_by(found.length).map(|other| other.comment.as_deref());
-        stmt.comment = comment(found, stmt.comment.as_deref(), alike, counter);
+        stmt.comment = comment(found, stmt.comment.as_deref(), others[at].comment.as_deref(), counter);
         if stmt.comment.is_some() || stmt.kind != StmtKind::Comment {
             body.push(stmt);
         }
@@ -142,39 +141,21 @@ fn number<'n>(found: &Found, value: i64, step: i64, counter: &'n str) -> Expr<'n
     }
 }
 
-/// A comment that is true in all turns, if there is one.
-fn comment<'s>(
-    found: &Found,
-    first: Option<&'s str>,
-    others: impl Iterator<Item = Option<&'s str>>,
-    counter: &str,
-) -> Option<String> {
-    let first = first?;
-    let others: Vec<&str> = others.collect::<Option<_>>()?;
-    if others.iter().all(|other| *other == first) {
+/// A comment that is true in all turns, from those of the first two: a loop is only found where its comments are
+/// the same words with numbers that grow evenly.
+fn comment(found: &Found, first: Option<&str>, second: Option<&str>, counter: &str) -> Option<String> {
+    let (first, second) = (first?, second?);
+    if first == second {
         return Some(first.to_owned());
     }
-    let (words, values) = counted(first);
-    let mut turns = vec![values];
-    for other in others {
-        let (same, values) = counted(other);
-        turns.push(values);
-        if same != words {
-            return None;
-        }
-    }
+    let ((words, values), (_, next)) = (counted(first), counted(second));
     let mut text = words[0].to_owned();
-    for (at, word) in words[1..].iter().enumerate() {
-        let step = turns.get(1).map_or(0, |second| second[at] - turns[0][at]);
-        if turns.windows(2).any(|pair| pair[1][at] - pair[0][at] != step) {
-            return None;
-        }
-        let (times, plus) = found.by_counter(turns[0][at], step);
-        match (times, plus) {
+    for ((value, next), word) in values.into_iter().zip(next).zip(&words[1..]) {
+        match found.by_counter(value, next - value) {
             (0, value) => text += &value.to_string(),
             (1, 0) => text += counter,
-            (1, 1..) => text += &format!("{counter}+{plus}"),
-            (1, _) => text += &format!("{counter}{plus}"),
+            (1, plus @ 1..) => text += &format!("{counter}+{plus}"),
+            (1, minus) => text += &format!("{counter}{minus}"),
             _ => return None,
         }
         text += word;
