@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from .cache import open_cache
@@ -21,9 +20,9 @@ from .further import compiler_of, skeleton_of
 from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
-from .runtime import Comm, LocalComm, ParallelModule, TorchComm, load_program
+from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.together import each, from_rank_0
-from .runtime.communication.local import LocalWorld
+from .runtime.communication.joining import joined
 from .runtime.execution.inputs import arguments_of, plain
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
@@ -72,7 +71,7 @@ def parallelize(
     require_one_of("inputs", inputs, ("global", "local"))
     require_outputs(outputs)
     require_one_of("randomness", randomness, MODES)
-    comm = comm or _comm()
+    comm = comm or joined()
     unit, units = units_of(devices, comm.world)
     if kwargs is None:
         args, kwargs = arguments_of(args)
@@ -178,13 +177,3 @@ def _program_files(folder: Path) -> set[str]:
         return {"program.json", "graph.txt", "__pycache__", *(role["file"] for role in tables["roles"])}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-
-
-def _comm() -> Comm:
-    if not dist.is_initialized() and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("nccl")
-        else:
-            dist.init_process_group("gloo")
-    return TorchComm() if dist.is_initialized() else LocalComm(LocalWorld(1), 0)

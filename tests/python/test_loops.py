@@ -21,7 +21,7 @@ PYTHON = Path(sw.__file__).parents[1]
 LIMIT = 30.0
 
 LOOP = """
-import sys, time
+import atexit, sys, time
 import torch, torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
@@ -30,6 +30,8 @@ from shardwright.runtime.communication import watch
 
 watch.PATIENCE = 5.0
 how, folder = sys.argv[1:]
+if how == "steps":
+    atexit.register(lambda: print("a group" if dist.is_initialized() else "no group"))
 
 
 class Net(nn.Module):
@@ -192,6 +194,12 @@ def test_an_error_that_one_rank_catches(tmp_path: Path) -> None:
 def test_what_all_ranks_refuse_alike_may_be_caught(how: str, code: str, tmp_path: Path) -> None:
     for ended in run(how, tmp_path):
         assert (ended.code, ended.out.split()) == (0, [code, "done"]), ended.error
+
+
+def test_a_group_that_nobody_made_is_taken_down(tmp_path: Path) -> None:
+    """Else a thread of it may outlive the interpreter, which aborts a process that has done all it had to."""
+    for ended in run("steps", tmp_path):
+        assert (ended.code, ended.out.split("\n")) == (0, ["done", "no group", ""]), ended.error
 
 
 # ---- the examples ------------------------------------------------------------------------------

@@ -83,6 +83,11 @@ def explain_once(rank: int) -> None:
     sys.excepthook = hook
 
 
+def has_failed() -> bool:
+    """Whether this rank has met an error that nobody mended, or heard of another's."""
+    return _watcher is not None and (_watcher._failing or _watcher.fault is not None)
+
+
 def finished() -> None:
     """This rank will take part in nothing any more."""
     if _watcher is not None:
