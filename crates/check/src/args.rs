@@ -1,13 +1,13 @@
 //! Compares what a program executes with what a rule says a part executes, argument by argument.
 
-use program::{Arg, BufId, LocalOp};
+use program::{Arg, BufId, LocalOp, Own};
 use rules::LocalArg;
 
 /// An integer argument, holes filled.
-pub(crate) fn integer(arg: &Arg, constants: &[i64]) -> Option<i64> {
+pub(crate) fn integer(arg: &Arg, own: Own<'_>) -> Option<i64> {
     match arg {
         Arg::Int(value) => Some(*value),
-        Arg::Hole(hole) => constants.get(*hole as usize).copied(),
+        Arg::Hole(hole) => own.constant(*hole),
         _ => None,
     }
 }
@@ -16,7 +16,7 @@ pub(crate) fn integer(arg: &Arg, constants: &[i64]) -> Option<i64> {
 pub(crate) fn compare(
     expected: &rules::LocalOp,
     found: &LocalOp,
-    constants: &[i64],
+    own: Own<'_>,
 ) -> Option<Vec<(BufId, usize)>> {
     let same = expected.target == found.target
         && expected.args.len() == found.args.len()
@@ -24,19 +24,19 @@ pub(crate) fn compare(
     let mut binding = vec![];
     let args = expected.args.iter().zip(&found.args);
     let all = same
-        && { args }.all(|(a, b)| same_arg(a, b, constants, &mut binding))
+        && { args }.all(|(a, b)| same_arg(a, b, own, &mut binding))
         && expected.kwargs.iter().all(|(name, a)| {
             let found = found.kwargs.iter().find(|(other, _)| other == name);
-            found.is_some_and(|(_, b)| same_arg(a, b, constants, &mut binding))
+            found.is_some_and(|(_, b)| same_arg(a, b, own, &mut binding))
         });
     all.then_some(binding)
 }
 
-fn same_arg(expected: &LocalArg, found: &Arg, constants: &[i64], binding: &mut Vec<(BufId, usize)>) -> bool {
+fn same_arg(expected: &LocalArg, found: &Arg, own: Own<'_>, binding: &mut Vec<(BufId, usize)>) -> bool {
     match (expected, found) {
         (LocalArg::None, Arg::None) => true,
         (LocalArg::Bool(a), Arg::Bool(b)) => a == b,
-        (LocalArg::Int(a), Arg::Int(_) | Arg::Hole(_)) => integer(found, constants) == Some(*a),
+        (LocalArg::Int(a), Arg::Int(_) | Arg::Hole(_)) => integer(found, own) == Some(*a),
         (LocalArg::Float(a), Arg::Float(b)) => a == b || a.to_bits() == b.to_bits(),
         (LocalArg::Str(a), Arg::Str(b)) => a == b,
         (LocalArg::Dtype(a), Arg::Dtype(b)) => a == b,
@@ -45,7 +45,7 @@ fn same_arg(expected: &LocalArg, found: &Arg, constants: &[i64], binding: &mut V
             true
         }
         (LocalArg::List(a), Arg::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_arg(a, b, constants, binding))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_arg(a, b, own, binding))
         }
         _ => false,
     }
@@ -77,16 +77,16 @@ pub(crate) fn expected_ints(op: &rules::LocalOp) -> Vec<i64> {
 }
 
 /// The integers of the program's arguments, in order, holes filled.
-pub(crate) fn found_ints(op: &LocalOp, constants: &[i64]) -> Vec<i64> {
-    fn collect(arg: &Arg, constants: &[i64], ints: &mut Vec<i64>) {
+pub(crate) fn found_ints(op: &LocalOp, own: Own<'_>) -> Vec<i64> {
+    fn collect(arg: &Arg, own: Own<'_>, ints: &mut Vec<i64>) {
         match arg {
-            Arg::List(items) => items.iter().for_each(|item| collect(item, constants, ints)),
-            other => ints.extend(integer(other, constants)),
+            Arg::List(items) => items.iter().for_each(|item| collect(item, own, ints)),
+            other => ints.extend(integer(other, own)),
         }
     }
     let mut ints = vec![];
     let all = op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg));
-    all.for_each(|arg| collect(arg, constants, &mut ints));
+    all.for_each(|arg| collect(arg, own, &mut ints));
     ints
 }
 
@@ -106,23 +106,23 @@ pub(crate) fn expected_text(op: &rules::LocalOp) -> String {
     call(&op.target, op.args.iter().map(text), op.kwargs.iter().map(|(name, arg)| (name, text(arg))))
 }
 
-pub(crate) fn found_text(op: &LocalOp, constants: &[i64]) -> String {
-    fn text(arg: &Arg, constants: &[i64]) -> String {
+pub(crate) fn found_text(op: &LocalOp, own: Own<'_>) -> String {
+    fn text(arg: &Arg, own: Own<'_>) -> String {
         match arg {
             Arg::None => "None".into(),
             Arg::Bool(value) => if *value { "True" } else { "False" }.into(),
             Arg::Int(_) | Arg::Hole(_) => {
-                integer(arg, constants).map_or_else(|| "?".into(), |value| value.to_string())
+                integer(arg, own).map_or_else(|| "?".into(), |value| value.to_string())
             }
             Arg::Float(value) => format!("{value:?}"),
             Arg::Str(value) => format!("{value:?}"),
             Arg::Dtype(value) => value.short().into(),
             Arg::Buf(_) => "_".into(),
-            Arg::List(items) => bracket(items.iter().map(|item| text(item, constants)).collect()),
+            Arg::List(items) => bracket(items.iter().map(|item| text(item, own)).collect()),
         }
     }
-    let args = op.args.iter().map(|arg| text(arg, constants));
-    call(&op.target, args, op.kwargs.iter().map(|(name, arg)| (name, text(arg, constants))))
+    let args = op.args.iter().map(|arg| text(arg, own));
+    call(&op.target, args, op.kwargs.iter().map(|(name, arg)| (name, text(arg, own))))
 }
 
 fn bracket(items: Vec<String>) -> String {

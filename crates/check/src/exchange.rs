@@ -236,8 +236,8 @@ pub(crate) fn gradients(
 }
 
 fn shard_fits(exchange: &Exchange, target: usize, rank: &Rank<'_>, shard: usize) -> Result<(), Fault> {
-    let held = &rank.table.shards[shard];
-    if held.tensor == exchange.tensor && held.region == exchange.targets[target].1 {
+    let held = (rank.own.table.shards[shard].tensor, rank.own.shard(shard));
+    if held == (exchange.tensor, &exchange.targets[target].1) {
         return Ok(());
     }
     Err(Fault::new("SW0507", "an exchange brings gradients to another shard than its table says")

@@ -72,8 +72,8 @@ pub(crate) fn update(cx: &mut Context<'_>, rank: &mut Rank<'_>, shard: usize, fr
 }
 
 fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Result<(), Fault> {
-    let shard = &rank.table.shards[index];
-    let (name, tensor) = (cx.name(shard.tensor), shard.tensor);
+    let (tensor, part) = (rank.own.table.shards[index].tensor, rank.own.shard(index));
+    let name = cx.name(tensor);
     let Some(value) = new_value(cx, tensor) else {
         return Err(Fault::new("SW0513", format!("{name} is updated, which the model does not update")));
     };
@@ -86,15 +86,15 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
     };
     let region = cx.store.region(held.region);
     let same = factors(tensor) == factors(value)
-        && agree(cx.facts, value, region, &shard.region.0).is_some_and(|there| there == *shard.region.0);
-    let all = whole(tensor, &shard.region.0) && whole(value, region);
+        && agree(cx.facts, value, region, &part.0).is_some_and(|there| there == *part.0);
+    let all = whole(tensor, &part.0) && whole(value, region);
     if held.of == (Quantity { tensor: value, grad: false }) && held.share == WHOLE && (same || all) {
         return Ok(());
     }
-    let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
-    let expected = region_text(factors(tensor), &shard.region.0);
+    let share = if held.share == WHOLE { "" } else { "a part of the sum of " };
+    let expected = region_text(factors(tensor), &part.0);
     Err(Fault::new("SW0513", format!("{name} is updated with something else than its new value")).why(
-        format!("expected %{}{expected}, found {part}{}", cx.facts.graph.tensor(value).name, cx.text(held)),
+        format!("expected %{}{expected}, found {share}{}", cx.facts.graph.tensor(value).name, cx.text(held)),
     ))
 }
 
@@ -119,12 +119,12 @@ pub(crate) fn finish(cx: &mut Context<'_>, ranks: &[Rank<'_>], trains: bool) {
         }
     }
     outgoing::together(cx, ranks);
-    covered(cx, ranks);
+    covered(cx);
     drawn_apart(cx);
 }
 
 fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
-    for (shard, updated) in rank.table.shards.iter().zip(&rank.updated) {
+    for (shard, updated) in rank.own.table.shards.iter().zip(&rank.updated) {
         if !updated && new_value(cx, shard.tensor).is_some() {
             let fault = Fault::new("SW0513", format!("{} is not updated", cx.name(shard.tensor)));
             cx.faults.push(fault.at(rank.id, None));
@@ -133,15 +133,15 @@ fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
 }
 
 fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
-    let mut leaves: Vec<Vec<usize>> = vec![vec![]; rank.table.shards.len()];
+    let mut leaves: Vec<Vec<usize>> = vec![vec![]; rank.own.table.shards.len()];
     for (leaf, state) in rank.leaves.iter().enumerate().filter(|(_, state)| !state.exchanged) {
         leaves[state.shard].push(leaf);
     }
-    for (index, shard) in rank.table.shards.iter().enumerate() {
+    for (index, shard) in rank.own.table.shards.iter().enumerate() {
         if !cx.facts.reached(shard.tensor) {
             continue;
         }
-        let region = cx.store.intervals.number(&shard.region.0);
+        let region = cx.store.intervals.number(&rank.own.shard(index).0);
         let of = Quantity { tensor: shard.tensor, grad: true };
         let mut shares = vec![rank.shards[index]];
         for &leaf in &leaves[index] {
@@ -155,10 +155,11 @@ fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
 }
 
 /// Every element of every parameter, and of every buffer that changes, lies somewhere.
-fn covered(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
+fn covered(cx: &mut Context<'_>) {
     let mut regions = vec![vec![]; cx.facts.graph.tensors.len()];
-    for shard in ranks.iter().flat_map(|rank| &rank.table.shards) {
-        regions[shard.tensor.index()].push(cx.store.intervals.number(&shard.region.0));
+    for shard in cx.program.roles.iter().flat_map(|role| &role.table.shards) {
+        let parts = shard.region.values().iter().map(|region| cx.store.intervals.number(&region.0));
+        regions[shard.tensor.index()].extend(parts);
     }
     for (id, mut regions) in cx.facts.graph.tensor_ids().zip(regions) {
         let param = matches!(cx.facts.graph.tensor(id).source, Source::Param { .. });

@@ -1,7 +1,7 @@
 //! What buffers hold, and what is known where a local operator stands.
 
 use graph::OpId;
-use program::{BufId, LocalOp, Table};
+use program::{BufId, LocalOp, Own};
 
 use crate::facts::Facts;
 use crate::share::{EMPTY, ListId, Quantity, ShareId};
@@ -35,7 +35,7 @@ pub(crate) struct Scene<'s> {
     pub(crate) bufs: &'s [Option<Held>],
     /// What its operands hold, in order.
     pub(crate) inputs: &'s [Held],
-    pub(crate) table: &'s Table,
+    pub(crate) own: Own<'s>,
 }
 
 /// The gradients of buffers inside one call, while its backward is followed.

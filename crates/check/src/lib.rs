@@ -76,7 +76,7 @@ pub use fault::{Fault, Place};
 pub use proof::{Bytes, Proof};
 
 use graph::Graph;
-use program::{Pass, Program, Table};
+use program::{Own, Pass, Program};
 use rules::{Analysis, rewrite, rewriting};
 
 use facts::Facts;
@@ -165,7 +165,7 @@ fn ranks<'a>(cx: &mut Context<'a>) -> Vec<Rank<'a>> {
 
 /// Inputs, leaves, and the gradients that the caller gives.
 fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
-    let inputs = rank.body.inputs.iter().zip(&rank.table.inputs);
+    let inputs = rank.body.inputs.iter().zip(rank.own.inputs());
     for ((&tensor, region), buf) in inputs.zip(rank.body.takes(Pass::Forward)) {
         let of = Quantity { tensor, grad: false };
         let region = cx.store.intervals.number(&region.0);
@@ -175,8 +175,9 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
         let of = Quantity { tensor: leaf.tensor, grad: false };
         rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
     }
-    let wanted: Vec<usize> =
-        (0..rank.table.outputs.len()).filter(|&output| cx.facts.expects_seed(rank.body, output)).collect();
+    let wanted: Vec<usize> = (0..rank.own.table.outputs.len())
+        .filter(|&output| cx.facts.expects_seed(rank.body, output))
+        .collect();
     let seeds = rank.body.takes(Pass::Backward);
     if wanted.len() != seeds.len() {
         let why = format!("expected {}, found {}", wanted.len(), seeds.len());
@@ -184,15 +185,15 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
         cx.faults.push(Fault::new("SW0509", what).why(why).at(rank.id, None));
     }
     for (&output, buf) in wanted.iter().zip(seeds) {
-        rank.bufs[buf.index()] = seed(cx, rank.table, output);
+        rank.bufs[buf.index()] = seed(cx, rank.own, output);
     }
 }
 
 /// The gradient of what leaves. Ranks to which the same part leaves give the same: it counts once.
-fn seed(cx: &mut Context<'_>, table: &Table, output: usize) -> Option<Held> {
+fn seed(cx: &mut Context<'_>, own: Own<'_>, output: usize) -> Option<Held> {
     let tensor = cx.facts.class(cx.facts.graph.outputs[output]?);
     let of = Quantity { tensor, grad: true };
-    let region = cx.store.intervals.number(&table.outputs[output].as_ref()?.0);
+    let region = cx.store.intervals.number(&own.output(output)?.0);
     let share = match cx.facts.seed(output) {
         Some(number) => {
             let term = Term { owner: Owner::Use(number), cut: FULL, mode: Mode::Plain, subs: 0, once: true };

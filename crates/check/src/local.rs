@@ -160,14 +160,14 @@ impl Finder {
         if let Some(Some(binding)) = self.compared.get(&(scene.site, number)).filter(|_| !holes) {
             return Ok(*binding);
         }
-        let constants = &scene.table.constants;
-        let mut binding = compare(&self.expected[number], scene.local, constants);
+        let own = scene.own;
+        let mut binding = compare(&self.expected[number], scene.local, own);
         if binding.is_none()
             && way.first
             && is_whole(scene.facts.analysis, op, at)
             && !scene.facts.op(op).random
         {
-            binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, constants);
+            binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, own);
         }
         let binding = binding.map(|binding| self.bindings.number(&binding));
         if !holes {
@@ -175,7 +175,7 @@ impl Finder {
         }
         binding.ok_or_else(|| {
             let expected = expected_text(&self.expected[number]);
-            let found = found_text(scene.local, constants);
+            let found = found_text(scene.local, own);
             Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
                 .why(format!("expected `{expected}` for {}, found `{found}`", describe(scene.facts, op, at)))
                 .operator(scene.facts.graph.describe(op))
@@ -359,13 +359,15 @@ fn is_whole(analysis: &Analysis, op: OpId, at: &[Interval]) -> bool {
 /// The slot that a random operator names: its last argument.
 fn slot(scene: &Scene<'_>) -> i64 {
     let last = scene.local.args.last();
-    last.and_then(|arg| integer(arg, &scene.table.constants)).unwrap_or(0)
+    last.and_then(|arg| integer(arg, scene.own)).unwrap_or(0)
 }
 
 /// The region that the rank's table says a random operator draws for.
 fn table_region<'s>(scene: &Scene<'s>, op: OpId) -> Option<&'s Region> {
-    let slots = scene.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
-    { slots }.flat_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?)).next()
+    let slots = scene.own.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
+    { slots }
+        .find_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?))
+        .map(|region| region.get(scene.own.at))
 }
 
 /// Where a random operator's operands are the same everywhere, its part is that which it draws for.
@@ -408,7 +410,7 @@ fn nothing_reads(scene: &Scene<'_>) -> Fault {
         .iter()
         .map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name))
         .collect();
-    let found = found_text(scene.local, &scene.table.constants);
+    let found = found_text(scene.local, scene.own);
     Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
         .why(format!("found `{found}`; no operator reads {}", names.join(", ")))
 }

@@ -16,7 +16,7 @@ use crate::sweep::sweep;
 pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
     for (number, buf) in rank.body.gives(Pass::Forward).iter().enumerate() {
         let (Some(buf), Some(output)) = (buf, cx.facts.graph.outputs[number]) else { continue };
-        let (Some(held), Some(region)) = (rank.held(*buf), &rank.table.outputs[number]) else { continue };
+        let (Some(held), Some(region)) = (rank.held(*buf), rank.own.output(number)) else { continue };
         if let Err(fault) = output_fits(cx, number, cx.facts.class(output), (held, region)) {
             cx.faults.push(fault.at(rank.id, None));
         }
@@ -53,7 +53,7 @@ pub(crate) fn together(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     for (number, output) in cx.facts.graph.outputs.iter().enumerate() {
         let (Some(tensor), Output::Local) = (output, cx.program.boundary.outputs[number]) else { continue };
         let parts: Vec<&[Interval]> =
-            ranks.iter().filter_map(|rank| rank.table.outputs[number].as_ref()).map(|r| &r.0[..]).collect();
+            ranks.iter().filter_map(|rank| rank.own.output(number)).map(|r| &r.0[..]).collect();
         let space = Region::whole(&cx.facts.flat[tensor.index()]);
         if sweep(&space.0, &parts, &mut |inside, _| inside.is_empty().then_some(())).is_some() {
             let what = format!("the ranks' parts of the output {} are not all of it", cx.name(*tensor));
@@ -90,7 +90,9 @@ fn wanted(cx: &mut Context<'_>, rank: &Rank<'_>, tensor: TensorId) -> Option<Lis
     let whole = Region::whole(&cx.facts.flat[tensor.index()]);
     let region = match cx.program.boundary.inputs {
         Inputs::Global => &whole,
-        Inputs::Local => &rank.table.inputs[rank.body.inputs.iter().position(|input| *input == tensor)?],
+        Inputs::Local => {
+            rank.own.inputs().nth(rank.body.inputs.iter().position(|input| *input == tensor)?)?
+        }
     };
     Some(cx.store.intervals.number(&region.0))
 }

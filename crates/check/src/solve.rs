@@ -52,7 +52,7 @@ fn place(scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize, ints: Ints<'_>)
         ints(&at)
     };
     let (first, second) = (with(0), with(1));
-    let found = found_ints(scene.local, &scene.table.constants);
+    let found = found_ints(scene.local, scene.own);
     let tell =
         |j: usize| (second.get(j)? != first.get(j)?).then(|| (found[j] - first[j]) / (second[j] - first[j]));
     let last = scene.facts.analysis.op(op).loops[l].size - at[l].len();
@@ -78,7 +78,7 @@ fn solve_dim(
         ints(&at)
     };
     let (full, less) = (with(0, size), with(0, size - 1));
-    let found = found_ints(scene.local, &scene.table.constants);
+    let found = found_ints(scene.local, scene.own);
     let contiguous = is_contiguous(scene, op, dim.start);
     let moved = if contiguous { with(1, size) } else { less.clone() };
     if full.len() != found.len() || less.len() != found.len() || moved.len() != found.len() {

@@ -1,7 +1,7 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
 use graph::TensorId;
-use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Program, RankId, Role, Table};
+use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Own, Program, RankId, Role};
 
 use crate::args::integer;
 use crate::facts::Facts;
@@ -59,7 +59,7 @@ pub(crate) struct Rank<'a> {
     pub(crate) id: RankId,
     pub(crate) role: usize,
     pub(crate) body: &'a Body,
-    pub(crate) table: &'a Table,
+    pub(crate) own: Own<'a>,
     /// `None` for what is not known, because of a fault that is already reported.
     pub(crate) bufs: Vec<Option<Held>>,
     pub(crate) parts: Vec<Option<Part>>,
@@ -99,11 +99,12 @@ pub(crate) struct Context<'a> {
 impl<'a> Rank<'a> {
     pub(crate) fn new(cx: &mut Context<'a>, role: usize, index: usize) -> Self {
         let code = &cx.codes[role];
-        let (body, table) = (&code.role.body, &code.role.tables[index]);
+        let (body, own) = (&code.role.body, code.role.own(index));
         let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.reads.len()]);
-        let leaves = (body.leaves.iter().zip(&table.leaves))
+        let leaves = (body.leaves.iter().enumerate())
+            .map(|(number, leaf)| (leaf, own.leaf(number)))
             .map(|(leaf, (shard, region))| LeafState {
-                shard: *shard,
+                shard,
                 tensor: leaf.tensor,
                 region: cx.store.intervals.number(&region.0),
                 gradient: EMPTY,
@@ -115,12 +116,12 @@ impl<'a> Rank<'a> {
             id: code.role.ranks[index],
             role,
             body,
-            table,
+            own,
             bufs,
             parts,
             leaves,
-            shards: vec![EMPTY; table.shards.len()],
-            updated: vec![false; table.shards.len()],
+            shards: vec![EMPTY; own.table.shards.len()],
+            updated: vec![false; own.table.shards.len()],
             next: 0,
         }
     }
@@ -130,7 +131,7 @@ impl<'a> Rank<'a> {
     }
 
     pub(crate) fn integer(&self, arg: &Arg) -> Option<i64> {
-        integer(arg, &self.table.constants)
+        integer(arg, self.own)
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graph::{Graph, Source};
+use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Collective, Inputs, Instr, Output, Pass, Program, RankId, Role, Table,
+    Arg, Body, BufId, Call, CallId, Collective, Column, Inputs, Instr, Leaf, Output, Own, Pass, Program,
+    RankId, Role,
 };
-use rules::Analysis;
+use rules::{Analysis, Region};
 
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
@@ -81,8 +82,11 @@ fn ranks(program: &Program, faults: &mut Faults) {
             faults.push(Fault::new("SW0502", format!("grouping {index} is not a partition of ranks")));
         }
     }
-    if program.roles.iter().any(|role| role.ranks.is_empty() || role.ranks.len() != role.tables.len()) {
-        faults.push(Fault::new("SW0502", "a role has no ranks, or another number of tables than of ranks"));
+    if program.roles.iter().any(|role| role.ranks.is_empty() || !role.table.fits(role.ranks.len())) {
+        faults.push(Fault::new(
+            "SW0502",
+            "a role has no ranks, or its table is that of another number of ranks",
+        ));
     }
 }
 
@@ -103,11 +107,26 @@ struct Known {
     hidden: Vec<bool>,
 }
 
+const NO_OUTPUT: &str = "what leaves the program is not a part of an output of the model";
+
+fn no_leaf(leaf: &Leaf) -> String {
+    format!("leaf {} of tensor {} is not a part of a shard of it", leaf.number, leaf.tensor.0)
+}
+
+fn no_input(input: TensorId) -> String {
+    format!("input of tensor {} is not a part of an input of the model", input.0)
+}
+
 impl Roles<'_> {
     fn check(mut self) {
-        for (rank, table) in self.role.ranks.iter().zip(&self.role.tables) {
-            if let Err(what) = self.table(table) {
-                self.faults.push(Fault::new("SW0502", what).at(*rank, None));
+        if let Err(what) = self.sizes() {
+            self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], None));
+            return;
+        }
+        let alike = self.role.table.regions().all(|column| matches!(column, Column::Same(_)));
+        for at in 0..if alike { 1 } else { self.role.ranks.len() } {
+            if let Err(what) = self.table(self.role.own(at)) {
+                self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[at], None));
             }
         }
         let body = &self.role.body;
@@ -123,68 +142,76 @@ impl Roles<'_> {
         }
     }
 
-    fn table(&self, table: &Table) -> Result<(), String> {
-        let body = &self.role.body;
+    /// The table has as much of everything as the code needs, of tensors of the right kind.
+    fn sizes(&self) -> Result<(), String> {
+        let (body, table) = (&self.role.body, &self.role.table);
         if table.constants.len() != body.holes.len()
             || table.leaves.len() != body.leaves.len()
             || table.inputs.len() != body.inputs.len()
             || table.outputs.len() != body.gives(Pass::Forward).len()
         {
-            return Err("a rank's table has other sizes than the code of its role".into());
+            return Err("the table of a role has other sizes than its code".into());
         }
         for shard in &table.shards {
             let Some(tensor) = self.graph.tensors.get(shard.tensor.index()) else {
                 return Err("a shard is of a tensor that does not exist".into());
             };
-            let held =
-                matches!(tensor.source, Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. });
-            if !held || !fits(&shard.region, &self.flat[shard.tensor.index()]) {
-                return Err(format!(
-                    "a shard of %{} is not a part of a parameter, buffer or constant",
-                    tensor.name
-                ));
+            if matches!(tensor.source, Source::Op { .. } | Source::Input { .. }) {
+                return Err(self.no_part(shard.tensor));
             }
         }
-        for (leaf, (shard, region)) in body.leaves.iter().zip(&table.leaves) {
-            let shard = table.shards.get(*shard).filter(|shard| shard.tensor == leaf.tensor);
-            let inside = shard.is_some_and(|shard| {
-                fits(region, &self.flat[shard.tensor.index()]) && shard.region.contains(region)
-            });
-            if !inside {
-                return Err(format!(
-                    "leaf {} of tensor {} is not a part of a shard of it",
-                    leaf.number, leaf.tensor.0
-                ));
+        for (leaf, (shard, _)) in body.leaves.iter().zip(&table.leaves) {
+            if table.shards.get(*shard).is_none_or(|shard| shard.tensor != leaf.tensor) {
+                return Err(no_leaf(leaf));
             }
         }
-        for (input, region) in body.inputs.iter().zip(&table.inputs) {
+        for input in &body.inputs {
             let tensor = self.graph.tensors.get(input.index());
-            let given = tensor.is_some_and(|tensor| matches!(tensor.source, Source::Input { .. }));
-            if !given || !fits(region, &self.flat[input.index()]) {
-                return Err(format!("input of tensor {} is not a part of an input of the model", input.0));
+            if tensor.is_none_or(|tensor| !matches!(tensor.source, Source::Input { .. })) {
+                return Err(no_input(*input));
             }
+        }
+        let leaves = |region: bool, buf: bool, output: bool| region == buf && (output || !region);
+        let outputs = body.gives(Pass::Forward).iter().zip(&self.graph.outputs);
+        let fits = { outputs }
+            .zip(&table.outputs)
+            .all(|((buf, output), region)| leaves(region.is_some(), buf.is_some(), output.is_some()));
+        if fits { Ok(()) } else { Err(NO_OUTPUT.into()) }
+    }
+
+    /// The regions of one rank are parts of what they are of.
+    fn table(&self, own: Own<'_>) -> Result<(), String> {
+        let (body, table) = (&self.role.body, &self.role.table);
+        let part = |region: &Region, tensor: TensorId| fits(region, &self.flat[tensor.index()]);
+        for (number, shard) in table.shards.iter().enumerate() {
+            if !part(own.shard(number), shard.tensor) {
+                return Err(self.no_part(shard.tensor));
+            }
+        }
+        for (number, leaf) in body.leaves.iter().enumerate() {
+            let (shard, region) = own.leaf(number);
+            if !part(region, leaf.tensor) || !own.shard(shard).contains(region) {
+                return Err(no_leaf(leaf));
+            }
+        }
+        let parts = || body.inputs.iter().zip(own.inputs());
+        if let Some((input, _)) = parts().find(|(input, region)| !part(region, **input)) {
+            return Err(no_input(*input));
         }
         let local = self.program.boundary.inputs == Inputs::Local;
-        let parts = || body.inputs.iter().zip(&table.inputs);
         if local && parts().any(|(tensor, region)| parts().any(|(t, r)| t == tensor && r != region)) {
             return Err("a rank is given two parts of one input".into());
         }
-        self.leaving(table)
+        let mut outputs = self.graph.outputs.iter().enumerate();
+        let leaves =
+            |number: usize, tensor: TensorId| own.output(number).is_none_or(|region| part(region, tensor));
+        let fit = outputs.all(|(number, tensor)| tensor.is_none_or(|tensor| leaves(number, tensor)));
+        if fit { Ok(()) } else { Err(NO_OUTPUT.into()) }
     }
 
-    fn leaving(&self, table: &Table) -> Result<(), String> {
-        let outputs = self.role.body.gives(Pass::Forward).iter();
-        for ((buf, region), output) in outputs.zip(&table.outputs).zip(&self.graph.outputs) {
-            let part = match (region, output) {
-                (Some(region), Some(tensor)) => fits(region, &self.flat[tensor.index()]),
-                (None, _) => true,
-                (Some(_), None) => false,
-            };
-            if !part || buf.is_some() != region.is_some() {
-                return Err("what leaves the program is not a part of an output of the model".into());
-            }
-        }
-        Ok(())
+    fn no_part(&self, tensor: TensorId) -> String {
+        let name = &self.graph.tensor(tensor).name;
+        format!("a shard of %{name} is not a part of a parameter, buffer or constant")
     }
 
     /// Every number that an instruction names exists.
@@ -230,7 +257,7 @@ impl Roles<'_> {
 
     fn indices(&self, instr: &Instr) -> Result<(), String> {
         let leaves = self.role.body.leaves.len();
-        let shards = self.role.tables.iter().map(|table| table.shards.len()).min().unwrap_or(0);
+        let shards = self.role.table.shards.len();
         if let Instr::Collective(Collective { how, from, to, .. }) = instr {
             if from.len() != to.len() || from.is_empty() || (from.len() > 1 && !how.cuts().is_empty()) {
                 return Err("a communication has another number of results than of values".into());

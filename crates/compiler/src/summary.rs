@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use check::Bytes;
 use graph::{Graph, Source};
 use plan::{On, OpPlan, Plan};
-use program::{Body, BufId, Instr, Program, RankId, Table};
-use rules::Region;
+use program::{Body, BufId, Instr, Own, Program, RankId};
 
 /// One kind of communication, as one rank issues it in a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,11 +73,12 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
     summary.trained = vec![0; world];
     for role in &program.roles {
         let counts = counts(&role.body);
-        for (rank, table) in role.ranks.iter().zip(&role.tables) {
+        for (at, rank) in role.ranks.iter().enumerate() {
             summary.counts[rank.index()].clone_from(&counts);
             let trained = |source: &Source| matches!(source, Source::Param { frozen: false, .. });
-            summary.held[rank.index()] = held(graph, table, |source| !matches!(source, Source::Input { .. }));
-            summary.trained[rank.index()] = held(graph, table, trained);
+            summary.held[rank.index()] =
+                held(graph, role.own(at), |source| !matches!(source, Source::Input { .. }));
+            summary.trained[rank.index()] = held(graph, role.own(at), trained);
         }
     }
     if let Some((role, _)) = program.role_of(RankId(0)) {
@@ -121,13 +121,11 @@ fn moved(instr: &Instr) -> Option<BufId> {
 }
 
 /// Bytes of the shards whose tensors come from such sources.
-fn held(graph: &Graph, table: &Table, counts: impl Fn(&Source) -> bool) -> u64 {
-    let size = |region: &Region| u64::try_from(region.numel()).unwrap_or(0);
-    let counted = |s: &&program::Shard| counts(&graph.tensor(s.tensor).source);
-    table
-        .shards
-        .iter()
-        .filter(counted)
-        .map(|s| size(&s.region) * graph.tensor(s.tensor).dtype.bytes() as u64)
-        .sum()
+fn held(graph: &Graph, own: Own<'_>, counts: impl Fn(&Source) -> bool) -> u64 {
+    let size = |(number, shard): (usize, &program::Shard)| {
+        let numel = u64::try_from(own.shard(number).numel()).unwrap_or(0);
+        numel * graph.tensor(shard.tensor).dtype.bytes() as u64
+    };
+    let counted = |s: &(usize, &program::Shard)| counts(&graph.tensor(s.1.tensor).source);
+    own.table.shards.iter().enumerate().filter(counted).map(size).sum()
 }

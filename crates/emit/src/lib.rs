@@ -12,6 +12,7 @@ mod leaves;
 mod names;
 mod python;
 mod read;
+mod rows;
 mod templates;
 mod write;
 

@@ -10,6 +10,7 @@
 
 mod body;
 mod code;
+mod columns;
 mod json;
 mod methods;
 mod reader;
@@ -36,7 +37,7 @@ pub(crate) fn program(model: &Graph, files: &[File]) -> Result<Program> {
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;
         let body = body::read(graph, &program, &role, text)?;
-        program.roles.push(Role { ranks: role.ranks, tables: role.tables, body });
+        program.roles.push(Role { ranks: role.ranks, table: role.table, body });
     }
     let known = |file: &&File| file.name != TABLES && !tables.files.contains(&file.name);
     match files.iter().find(known) {

@@ -1,6 +1,7 @@
 //! A program to text.
 
 mod calls;
+mod columns;
 mod comments;
 mod functions;
 mod group;

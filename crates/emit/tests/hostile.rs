@@ -149,15 +149,29 @@ fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: 
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 3", "\"format\": 1"),
+        ("\"format\": 4", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
-        ("\"world\": 1", "\"world\": 2"),
+        ("\"world\": 1", "\"world\": 4294967295"),
         ("\"world\": 1", "\"world\": \"one\""),
         ("\"world\": 1,", ""),
-        ("{\"tensor\": 2, \"number\": 0}", "{\"tensor\": 2222, \"number\": 0}"),
+        ("{\"tensor\": 2, \"number\": 0,", "{\"tensor\": 2222, \"number\": 0,"),
         ("rank_0.py", "rank_1.py"),
         ("\"format\"", "format"),
+        ("\"ranks\": [0]", "\"ranks\": []"),
+        ("\"ranks\": [0]", "\"ranks\": [1]"),
+        ("\"ranks\": [0]", "\"ranks\": {\"from\": -1, \"by\": []}"),
+        ("\"ranks\": [0]", "\"ranks\": {\"from\": 0, \"by\": [[4294967295, 0]]}"),
+        ("\"ranks\": [0]", "\"ranks\": {\"from\": 0, \"by\": [[4294967295, 1], [4294967295, 0], [9, 0]]}"),
+        ("\"groups\": []", "\"groups\": [{\"from\": 0, \"by\": [], \"of\": [[4294967295, 1]]}]"),
+        ("\"regions\": [", "\"regions\": [[[0, 1, [[4294967295, 1]]]],"),
+        ("\"regions\": [", "\"regions\": [[[0, 1, [[1, 1]]], [0]],"),
+        ("\"regions\": [", "\"regions\": [{\"of\": [0]},"),
+        ("\"regions\": [", "\"regions\": [{\"of\": [9]},"),
+        ("\"regions\": [", "\"regions\": [{\"of\": [1, 2]},"),
+        ("\"regions\": [", "\"regions\": [{\"of\": [1], \"by\": [[2, 1]]},"),
+        ("\"constants\": []", "\"constants\": [1]"),
+        ("\"constants\": []", "\"constants\": [[1, 2]]"),
     ];
     let code = [
         ("import torch\n", "import os\n"),

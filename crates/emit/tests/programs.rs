@@ -6,8 +6,8 @@ use common::{Builder, graph, program, single, stable, text};
 use emit::{emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Pass, Piece, Program,
-    RankId, Slice, Task, Timetable, When,
+    Arg, CallId, Collective, Column, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Pass, Piece,
+    Program, RankId, Slice, Task, Timetable, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -74,13 +74,15 @@ fn megatron(graph: &Graph) -> Program {
     let mut program = program(graph, 2);
     program.groupings.push(vec![vec![RankId(0), RankId(1)]]);
     let mut role = b.role(0..2);
-    for (rank, table) in role.tables.iter_mut().enumerate() {
-        let half = (16 * rank as i64, 16 * rank as i64 + 16);
-        let regions = [region(&[half, (0, 8)]), region(&[half]), region(&[(0, 8), half])];
-        for (index, region) in regions.into_iter().enumerate() {
-            table.shards[index].region = region.clone();
-            table.leaves[index].1 = region;
-        }
+    let halves = |of: &dyn Fn((i64, i64)) -> Region| Column::of(vec![of((0, 16)), of((16, 32))]);
+    let columns = [
+        halves(&|half| region(&[half, (0, 8)])),
+        halves(&|half| region(&[half])),
+        halves(&|half| region(&[(0, 8), half])),
+    ];
+    for (index, column) in columns.into_iter().enumerate() {
+        role.table.shards[index].region = column.clone();
+        role.table.leaves[index].1 = column;
     }
     program.roles.push(role);
     program
@@ -190,12 +192,10 @@ fn mixed(graph: &Graph) -> Program {
     program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
-    for (rank, table) in role.tables.iter_mut().enumerate() {
-        table.constants = vec![5 * rank as i64, 7];
-        table.leaves[3].0 = 1;
-        table.shards.truncate(3);
-        table.random = vec![(graph::OpId(8), vec![region(&[(0, 4), (0, 12)])])];
-    }
+    role.table.constants = vec![Column::of(vec![0, 5]), Column::Same(7)];
+    role.table.leaves[3].0 = 1;
+    role.table.shards.truncate(3);
+    role.table.random = vec![(graph::OpId(8), vec![Column::Same(region(&[(0, 4), (0, 12)]))])];
     program.roles.push(role);
     program
 }

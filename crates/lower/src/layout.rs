@@ -164,12 +164,6 @@ pub fn whole(analysis: &Analysis, tensor: TensorId) -> Region {
     Region::whole(&analysis.flat(tensor))
 }
 
-/// The local extents of a region, dim by dim and factor by factor.
-pub fn extents(graph_factors: &[Vec<i64>], region: &Region) -> Vec<Vec<i64>> {
-    let mut rest = region.0.iter();
-    graph_factors.iter().map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).collect()).collect()
-}
-
 pub fn bytes(graph: &Graph, tensor: TensorId, region: &Region) -> u64 {
     u64::try_from(region.numel()).unwrap_or(0) * graph.tensor(tensor).dtype.bytes() as u64
 }

@@ -6,7 +6,7 @@
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order; and
-//! [`project`] gives what each rank executes, which [`roles`] shares among ranks, with what can be communicated
+//! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
 //! [`together`] in one message. All of them speak of shards as
 //! [`layout`] defines them.
 
@@ -28,7 +28,7 @@ mod uses;
 use diag::Result;
 use graph::Graph;
 use plan::{Plan, carried, rewritings};
-use program::{Boundary, Program, RankId};
+use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
 pub use boundary::{all, loss};
@@ -82,11 +82,6 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         schedule: &schedule,
         interner: &interner,
     };
-    let mut roles = roles::Roles::default();
-    for rank in (0..plan.devices).map(RankId) {
-        let (body, table) = project::project(&global, rank);
-        roles.add(rank, body, table);
-    }
     let mut program = Program {
         model: graph.model.clone(),
         digest: String::new(),
@@ -97,7 +92,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
-        roles: roles.finish(),
+        roles: roles::roles(project::all(&global, plan.devices)),
     };
     together::together(&mut program);
     Ok(program)

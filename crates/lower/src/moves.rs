@@ -34,6 +34,19 @@ pub enum Method {
     Exchange(Pieces),
 }
 
+impl Method {
+    /// The communication of groups, if it is one.
+    pub fn collective(&self) -> Option<&Collective> {
+        match self {
+            Method::Local | Method::Exchange(_) => None,
+            Method::AllReduce(c)
+            | Method::AllGather(c, _)
+            | Method::ReduceScatter(c, _)
+            | Method::AllToAll(c, _, _) => Some(c),
+        }
+    }
+}
+
 /// Where a target entry comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {

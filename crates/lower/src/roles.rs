@@ -1,71 +1,124 @@
 //! Ranks that run the same code share it; the integers in which they differ become holes.
 
-use program::{Arg, Body, RankId, Role, Table};
+use program::{Arg, Body, Column, RankId, Role, Table};
 
-/// Ranks whose code is the same but for integers, and each rank's integers in the code's order.
-#[derive(Default)]
-pub struct Roles {
-    found: Vec<(Role, Vec<Vec<i64>>)>,
+use crate::project::Projected;
+
+/// Ranks whose code is the same but for integers, which are columns in the code's order.
+struct Kind {
+    ranks: Vec<RankId>,
+    body: Body,
+    table: Table,
+    numbers: Vec<Column<i64>>,
 }
 
-impl Roles {
-    pub fn add(&mut self, rank: RankId, mut body: Body, table: Table) {
-        let ints = take_integers(&mut body);
-        match self.found.iter_mut().find(|(role, _)| role.body == body) {
-            Some((role, all)) => {
-                role.ranks.push(rank);
-                role.tables.push(table);
-                all.push(ints);
-            }
-            None => self.found.push((Role { ranks: vec![rank], tables: vec![table], body }, vec![ints])),
+pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
+    let mut kinds: Vec<Kind> = vec![];
+    for Projected { ranks, mut body, table, numbers } in projected {
+        let numbers = take_integers(&mut body, &numbers);
+        let kind = Kind { ranks, body, table, numbers };
+        match kinds.iter_mut().find(|known| known.body == kind.body && alike(&known.table, &kind.table)) {
+            Some(known) => known.join(&kind),
+            None => kinds.push(kind),
         }
     }
-
-    /// The roles, with holes where their ranks differ.
-    pub fn finish(self) -> Vec<Role> {
-        self.found.into_iter().map(|(role, ints)| punch(role, &ints)).collect()
-    }
+    kinds.into_iter().map(punch).collect()
 }
 
 /// The integers of a body, which are left as zeros.
-fn take_integers(body: &mut Body) -> Vec<i64> {
+fn take_integers(body: &mut Body, numbers: &[Column<i64>]) -> Vec<Column<i64>> {
     let mut found = vec![];
     visit(body, &mut |arg, _| {
-        if let Arg::Int(value) = arg {
-            found.push(std::mem::take(value));
+        match arg {
+            Arg::Int(value) => found.push(Column::Same(*value)),
+            Arg::Hole(hole) => found.push(numbers[*hole as usize].clone()),
+            _ => return,
         }
+        *arg = Arg::Int(0);
     });
     found
 }
 
-fn punch(mut role: Role, ints: &[Vec<i64>]) -> Role {
-    let mut holes: Vec<(String, Vec<i64>)> = vec![];
-    let mut position = 0;
-    visit(&mut role.body, &mut |arg, name| {
-        let Arg::Int(_) = arg else { return };
-        let first = ints[0][position];
-        let differs = ints.iter().any(|list| list[position] != first);
-        position += 1;
-        if !differs {
-            *arg = Arg::Int(first);
-            return;
+/// Whether two tables have as many of everything, of the same tensors.
+fn alike(a: &Table, b: &Table) -> bool {
+    let (shards, others) = (a.shards.iter().map(|s| s.tensor), b.shards.iter().map(|s| s.tensor));
+    let (leaves, their_leaves) = (a.leaves.iter().map(|l| l.0), b.leaves.iter().map(|l| l.0));
+    let (outputs, their_outputs) =
+        (a.outputs.iter().map(Option::is_some), b.outputs.iter().map(Option::is_some));
+    let random =
+        |table: &Table| -> Vec<_> { table.random.iter().map(|(op, slots)| (*op, slots.len())).collect() };
+    shards.eq(others)
+        && leaves.eq(their_leaves)
+        && a.inputs.len() == b.inputs.len()
+        && outputs.eq(their_outputs)
+        && random(a) == random(b)
+}
+
+impl Kind {
+    fn join(&mut self, other: &Kind) {
+        let (own, theirs) = (self.ranks.iter().zip(0..), other.ranks.iter().zip(0..));
+        let own = own.map(|(rank, at): (&RankId, usize)| (*rank, false, at));
+        let mut order: Vec<(RankId, bool, usize)> =
+            own.chain(theirs.map(|(rank, at): (&RankId, usize)| (*rank, true, at))).collect();
+        order.sort_unstable();
+        self.ranks = order.iter().map(|it| it.0).collect();
+        let joined = Joined { order: &order };
+        joined.all(self.numbers.iter_mut().zip(&other.numbers));
+        let (table, theirs) = (&mut self.table, &other.table);
+        joined
+            .all(table.shards.iter_mut().map(|s| &mut s.region).zip(theirs.shards.iter().map(|s| &s.region)));
+        joined.all(table.leaves.iter_mut().map(|l| &mut l.1).zip(theirs.leaves.iter().map(|l| &l.1)));
+        joined.all(table.inputs.iter_mut().zip(&theirs.inputs));
+        joined.all(table.outputs.iter_mut().flatten().zip(theirs.outputs.iter().flatten()));
+        let slots = table.random.iter_mut().flat_map(|(_, slots)| slots);
+        joined.all(slots.zip(theirs.random.iter().flat_map(|(_, slots)| slots)));
+    }
+}
+
+/// In which order two lists of ranks are one: of each rank whose it is, and where in its list.
+struct Joined<'a> {
+    order: &'a [(RankId, bool, usize)],
+}
+
+impl Joined<'_> {
+    fn all<'c, T: PartialEq + Clone + 'c>(
+        &self,
+        columns: impl Iterator<Item = (&'c mut Column<T>, &'c Column<T>)>,
+    ) {
+        for (own, theirs) in columns {
+            let value =
+                |(_, other, at): &(RankId, bool, usize)| if *other { theirs.get(*at) } else { own.get(*at) };
+            *own = Column::of(self.order.iter().map(|it| value(it).clone()).collect());
         }
-        let values: Vec<i64> = ints.iter().map(|list| list[position - 1]).collect();
-        let at = holes.iter().position(|(_, known)| *known == values).unwrap_or_else(|| {
+    }
+}
+
+fn punch(kind: Kind) -> Role {
+    let Kind { ranks, mut body, mut table, numbers } = kind;
+    let mut holes: Vec<(String, Column<i64>)> = vec![];
+    let mut numbers = numbers.into_iter();
+    visit(&mut body, &mut |arg, name| {
+        let Arg::Int(_) = arg else { return };
+        let column = match numbers.next() {
+            Some(Column::Same(value)) => {
+                *arg = Arg::Int(value);
+                return;
+            }
+            Some(column) => column,
+            None => return,
+        };
+        let at = holes.iter().position(|(_, known)| *known == column).unwrap_or_else(|| {
             let count = holes
                 .iter()
                 .filter(|(n, _)| n.rsplit_once('_').is_some_and(|(base, _)| base == name))
                 .count();
-            holes.push((format!("{name}_{count}"), values));
+            holes.push((format!("{name}_{count}"), column));
             holes.len() - 1
         });
         *arg = Arg::Hole(u32::try_from(at).unwrap_or(u32::MAX));
     });
-    for (index, table) in role.tables.iter_mut().enumerate() {
-        table.constants = holes.iter().map(|(_, values)| values[index]).collect();
-    }
-    role.body.holes = holes.into_iter().map(|(name, _)| name).collect();
-    role
+    (body.holes, table.constants) = holes.into_iter().unzip();
+    Role { ranks, table, body }
 }
 
 /// Every argument of a body that may hold an integer, with a word for what it is.

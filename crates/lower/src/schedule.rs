@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::{IndexMap, IndexSet};
-use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece};
+use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId};
 use rules::Reduction;
 
 use crate::exchange;
@@ -77,6 +77,14 @@ pub struct Leaves {
     pub gradient: LayoutId,
     /// For each gradient the middle entry that it is added up in.
     pub of: Vec<usize>,
+}
+
+impl Leaves {
+    /// The positions of a rank's leaves.
+    pub fn on(&self, rank: RankId) -> std::ops::Range<usize> {
+        let start = self.middle.partition_point(|m| m.entry.rank < rank);
+        start..start + self.middle[start..].partition_point(|m| m.entry.rank == rank)
+    }
 }
 
 pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) -> Schedule {

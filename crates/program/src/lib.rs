@@ -1,7 +1,7 @@
 //! What each rank executes: instructions, forward and backward, and the tables behind them.
 //!
 //! Ranks that run the same code share a [`Role`]; where they differ only in numbers, the code has
-//! holes ([`Arg::Hole`]) and each rank's [`Table`] has their values. The text form of a program is the
+//! holes ([`Arg::Hole`]), and their [`Table`] has a [`Column`] of values for each. The text form of a program is the
 //! Python that is emitted, and `program.json` beside it: see `docs/emitted-program.md`.
 //!
 //! A program knows nothing of how it was made: no plans, no search, no PyTorch.
@@ -16,12 +16,14 @@
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
 
 mod code;
+mod column;
 mod instr;
 
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
 pub use code::{Code, Pass, Task, Timetable, When};
+pub use column::{Column, Own};
 pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Slice};
 
 graph::id!(
@@ -112,32 +114,31 @@ pub enum Output {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
     pub ranks: Vec<RankId>,
-    /// One per rank, in the same order.
-    pub tables: Vec<Table>,
+    pub table: Table,
     pub body: Body,
 }
 
-/// What one rank has of its own.
+/// What the ranks of a role have of their own: as many of everything, of which numbers and regions may differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// The values of the holes, in the order of [`Body::holes`].
-    pub constants: Vec<i64>,
-    /// What the rank holds of parameters, buffers and constants, between steps.
+    pub constants: Vec<Column<i64>>,
+    /// What a rank holds of parameters, buffers and constants, between steps.
     pub shards: Vec<Shard>,
     /// For each leaf of the body: which shard it is part of, and its region.
-    pub leaves: Vec<(usize, Region)>,
+    pub leaves: Vec<(usize, Column<Region>)>,
     /// For each of [`Body::inputs`]: the part of the caller's tensor.
-    pub inputs: Vec<Region>,
+    pub inputs: Vec<Column<Region>>,
     /// For each output of the graph: the part that leaves; `None` where none does.
-    pub outputs: Vec<Option<Region>>,
-    /// For each random operator on this rank, the regions of its slots.
-    pub random: Vec<(OpId, Vec<Region>)>,
+    pub outputs: Vec<Option<Column<Region>>>,
+    /// For each random operator, the regions of its slots.
+    pub random: Vec<(OpId, Vec<Column<Region>>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     pub tensor: TensorId,
-    pub region: Region,
+    pub region: Column<Region>,
 }
 
 /// What a role runs: codes over one list of buffers, and a timetable.
@@ -196,12 +197,33 @@ pub struct Piece {
 }
 
 impl Program {
-    /// The role of a rank, and the rank's own table.
-    pub fn role_of(&self, rank: RankId) -> Option<(&Role, &Table)> {
-        self.roles.iter().find_map(|role| {
-            let at = role.ranks.iter().position(|&r| r == rank)?;
-            Some((role, &role.tables[at]))
-        })
+    /// The role of a rank, and its position among the role's ranks.
+    pub fn role_of(&self, rank: RankId) -> Option<(&Role, usize)> {
+        self.roles.iter().find_map(|role| Some((role, role.ranks.iter().position(|&r| r == rank)?)))
+    }
+}
+
+impl Role {
+    /// What the rank at a position has.
+    pub fn own(&self, at: usize) -> Own<'_> {
+        Own { table: &self.table, at }
+    }
+}
+
+impl Table {
+    /// All columns of regions.
+    pub fn regions(&self) -> impl Iterator<Item = &Column<Region>> {
+        let shards = self.shards.iter().map(|shard| &shard.region);
+        let leaves = self.leaves.iter().map(|(_, region)| region);
+        let outputs = self.outputs.iter().flatten();
+        let random = self.random.iter().flat_map(|(_, regions)| regions);
+        shards.chain(leaves).chain(&self.inputs).chain(outputs).chain(random)
+    }
+
+    /// Whether every column has a value for each of so many ranks.
+    pub fn fits(&self, ranks: usize) -> bool {
+        self.constants.iter().all(|column| column.fits(ranks))
+            && self.regions().all(|column| column.fits(ranks))
     }
 }
 

@@ -213,8 +213,7 @@ impl<'a> Reader<'a> {
     fn new_role(&mut self, rest: &str) {
         self.calls.clear();
         let ranks: Vec<RankId> = rest.split(',').map(|rank| RankId(rank.parse().unwrap())).collect();
-        let tables = vec![Table::default(); ranks.len()];
-        self.program.roles.push(Role { ranks, tables, body: Body::default() });
+        self.program.roles.push(Role { ranks, table: Table::default(), body: Body::default() });
         self.names.clear();
         self.leaves.clear();
         self.shards.clear();
@@ -226,18 +225,15 @@ impl<'a> Reader<'a> {
         let values: Vec<i64> = values.split(' ').map(|value| value.parse().unwrap()).collect();
         let role = self.role();
         role.body.holes.push(name.into());
-        role.tables.iter_mut().zip(values).for_each(|(table, value)| table.constants.push(value));
+        role.table.constants.push(Column::of(values));
     }
 
     fn shard(&mut self, rest: &str, leaf: bool) {
         let mut words = rest.splitn(3, ' ');
         let (name, tensor) = (words.next().unwrap(), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
-        let index = self.role().tables[0].shards.len();
-        let tables = self.role().tables.iter_mut();
-        tables.zip(&regions).for_each(|(table, region)| {
-            table.shards.push(Shard { tensor, region: region.clone() });
-        });
+        let index = self.role().table.shards.len();
+        self.role().table.shards.push(Shard { tensor, region: Column::of(regions.clone()) });
         self.shards.insert(name.into(), index);
         if leaf {
             self.new_leaf(name, index, tensor, regions);
@@ -247,7 +243,7 @@ impl<'a> Reader<'a> {
     fn leaf(&mut self, rest: &str) {
         let mut words = rest.splitn(3, ' ');
         let (name, shard) = (words.next().unwrap(), self.shards[words.next().unwrap()]);
-        let tensor = self.role().tables[0].shards[shard].tensor;
+        let tensor = self.role().table.shards[shard].tensor;
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.new_leaf(name, shard, tensor, regions);
     }
@@ -258,8 +254,7 @@ impl<'a> Reader<'a> {
         let number = body.leaves.iter().filter(|leaf| leaf.tensor == tensor).count() as u32;
         let id = LeafId::new(body.leaves.len());
         body.leaves.push(Leaf { tensor, number, buf });
-        let tables = self.role().tables.iter_mut();
-        tables.zip(regions).for_each(|(table, region)| table.leaves.push((shard, region)));
+        self.role().table.leaves.push((shard, Column::of(regions)));
         self.leaves.insert(name.into(), id);
     }
 
@@ -269,7 +264,7 @@ impl<'a> Reader<'a> {
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(tensor);
         self.body().code_mut(Pass::Forward).takes.push(buf);
-        self.role().tables.iter_mut().zip(regions).for_each(|(table, region)| table.inputs.push(region));
+        self.role().table.inputs.push(Column::of(regions));
     }
 
     fn output(&mut self, rest: &str) {
@@ -288,9 +283,7 @@ impl<'a> Reader<'a> {
         });
         let buf = has.map(|_| self.buf(name));
         self.body().code_mut(Pass::Forward).gives.push(buf);
-        for (rank, table) in self.role().tables.iter_mut().enumerate() {
-            table.outputs.push(regions.as_ref().map(|regions| regions[rank].clone()));
-        }
+        self.role().table.outputs.push(regions.map(Column::of));
         let all = &mut self.program.boundary.outputs;
         if number == all.len() {
             all.push(asked);
@@ -324,8 +317,7 @@ impl<'a> Reader<'a> {
         let op = OpId(op.parse().unwrap());
         let tensor = self.graph.op(op).outputs[0].unwrap();
         let regions = self.regions(tensor, regions);
-        let tables = self.role().tables.iter_mut();
-        tables.zip(regions).for_each(|(table, region)| table.random.push((op, vec![region])));
+        self.role().table.random.push((op, vec![Column::of(regions)]));
     }
 
     fn exchange_table(&mut self, rest: &str) {

@@ -3,7 +3,7 @@
 use diag::{Error, Result};
 use serde_json::{Map, Value};
 
-/// A value and where it is: `ranks[3].shards`.
+/// A value and where it is: `roles[3].shards`.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     pub(super) value: &'a Value,
@@ -107,6 +107,19 @@ impl Node<'_> {
         self.value.as_bool().ok_or_else(|| self.refuse("true or false is expected here"))
     }
 
+    pub(super) fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
+    pub(super) fn is_int(&self) -> bool {
+        self.value.is_i64()
+    }
+
+    /// How many items a list has.
+    pub(super) fn len(&self) -> Result<usize> {
+        Ok(self.array()?.len())
+    }
+
     pub(super) fn is_null(&self) -> bool {
         self.value.is_null()
     }
@@ -118,4 +131,8 @@ pub(super) fn int(node: &Node<'_>) -> Result<i64> {
 
 pub(super) fn string(node: &Node<'_>) -> Result<String> {
     node.string()
+}
+
+pub(super) fn index(node: &Node<'_>) -> Result<usize> {
+    node.index()
 }

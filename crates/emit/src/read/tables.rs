@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
-use program::{Boundary, Exchange, Inputs, Output, Piece, Program, RankId, Shard, Table};
-use rules::{Interval, Reduction, Region, Rewriting};
+use program::{Boundary, Column, Exchange, Inputs, Output, Piece, Program, RankId, Shard, Table};
+use rules::{Reduction, Region, Rewriting};
 use serde_json::Value;
 
+use super::columns::{self, Regions};
 use super::json::{Node, Place, int, string};
 use crate::write::tables::{FORMAT, plain_factors};
 
@@ -15,16 +16,18 @@ use crate::write::tables::{FORMAT, plain_factors};
 pub(super) struct RoleTable {
     pub(super) file: String,
     pub(super) ranks: Vec<RankId>,
-    pub(super) tables: Vec<Table>,
+    pub(super) table: Table,
     pub(super) holes: Vec<String>,
     pub(super) inputs: Vec<TensorId>,
     pub(super) leaves: Vec<(TensorId, u32)>,
-    /// The tensor, and whether it has a gradient.
-    pub(super) outputs: Vec<Option<(TensorId, bool)>>,
+    pub(super) outputs: Vec<Option<Gives>>,
     /// Operators that reading the code would not guess, by position among all local operators.
     pub(super) operators: BTreeMap<usize, OpId>,
     pub(super) gradients: Vec<TensorId>,
 }
+
+/// The tensor of an output, and whether it has a gradient.
+type Gives = (TensorId, bool);
 
 /// The program without its roles, and what is known of these.
 pub(super) struct Tables {
@@ -32,6 +35,9 @@ pub(super) struct Tables {
     pub(super) roles: Vec<RoleTable>,
     pub(super) files: HashSet<String>,
 }
+
+/// A program is for at most so many ranks.
+const MOST: u32 = 1 << 20;
 
 pub(super) fn value(text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|error| {
@@ -53,9 +59,14 @@ pub(super) fn rewritings(model: &Graph, value: &Value) -> Result<Vec<Rewriting>>
 /// The tables, which speak of the rewritten graph.
 pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> Result<Tables> {
     let top = Node { value, place: Place::Top };
-    let regions = top.get("regions")?.list(region)?;
+    let regions = Regions::read(&top.get("regions")?)?;
     let reader = Reader { regions, tensors: graph.tensors.len(), operators: graph.ops.len() };
-    let world = top.get("world")?.id()?;
+    let world = top.get("world")?;
+    let world = world
+        .id()
+        .ok()
+        .filter(|count| *count <= MOST)
+        .ok_or_else(|| world.refuse("this is no number of ranks"))?;
     let program = Program {
         model: top.get("model")?.string()?,
         digest: top.get("digest")?.string()?,
@@ -64,15 +75,11 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         world,
         boundary: boundary(&top)?,
         factors: reader.factors(graph, &top)?,
-        groupings: top.get("groups")?.list(|g| g.list(|group| group.list(|r| rank(r, world))))?,
+        groupings: top.get("groups")?.list(|grouping| columns::grouping(grouping, world))?,
         exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
         roles: vec![],
     };
-    let mut tables: Vec<Option<Table>> = top.get("ranks")?.list(|node| reader.table(node).map(Some))?;
-    if tables.len() != world as usize {
-        return Err(top.get("ranks")?.refuse(format!("there are {} ranks, not {world}", tables.len())));
-    }
-    let roles = top.get("roles")?.list(|node| reader.role(node, world, &mut tables))?;
+    let roles = top.get("roles")?.list(|node| reader.role(node, world))?;
     let files: HashSet<String> = roles.iter().map(|role| role.file.clone()).collect();
     if files.len() != roles.len() {
         return Err(top.get("roles")?.refuse("two roles name the same file"));
@@ -109,14 +116,6 @@ fn check_origin(model: &Graph, top: &Node<'_>) -> Result<()> {
     Ok(())
 }
 
-fn region(node: &Node<'_>) -> Result<Region> {
-    let interval = |node: &Node<'_>| {
-        let [lo, hi] = node.tuple()?;
-        Ok(Interval { lo: lo.int()?, hi: hi.int()? })
-    };
-    Ok(Region(node.list(interval)?.into_boxed_slice()))
-}
-
 fn rank(node: &Node<'_>, world: u32) -> Result<RankId> {
     let rank = node.id()?;
     if rank < world {
@@ -127,17 +126,12 @@ fn rank(node: &Node<'_>, world: u32) -> Result<RankId> {
 }
 
 struct Reader {
-    regions: Vec<Region>,
+    regions: Regions,
     tensors: usize,
     operators: usize,
 }
 
 impl Reader {
-    fn region(&self, node: &Node<'_>) -> Result<Region> {
-        let found = self.regions.get(node.index()?).cloned();
-        found.ok_or_else(|| node.refuse("there is no region of this number"))
-    }
-
     fn tensor(&self, node: &Node<'_>) -> Result<TensorId> {
         let id = TensorId(node.id()?);
         if id.index() < self.tensors { Ok(id) } else { Err(node.refuse("there is no tensor of this number")) }
@@ -164,13 +158,13 @@ impl Reader {
     fn exchange(&self, node: &Node<'_>, world: u32) -> Result<Exchange> {
         let end = |node: &Node<'_>| {
             let [at, region] = node.tuple()?;
-            Ok((rank(&at, world)?, self.region(&region)?))
+            Ok((rank(&at, world)?, self.regions.one(&region)?))
         };
         let sources = node.get("sources")?.list(end)?;
         let targets = node.get("targets")?.list(end)?;
         let pieces = node.get("pieces")?.list(|node| {
             let [from, to, region] = node.tuple()?;
-            let piece = Piece { from: from.index()?, to: to.index()?, region: self.region(&region)? };
+            let piece = Piece { from: from.index()?, to: to.index()?, region: self.regions.one(&region)? };
             let exists = piece.from < sources.len() && piece.to < targets.len();
             if exists { Ok(piece) } else { Err(node.refuse("there is no source or target of this number")) }
         })?;
@@ -179,60 +173,48 @@ impl Reader {
         Ok(Exchange { tensor: self.tensor(&node.get("tensor")?)?, reduction, sources, targets, pieces })
     }
 
-    fn table(&self, node: &Node<'_>) -> Result<Table> {
-        let shards = node.get("shards")?.list(|node| {
+    fn role(&self, node: &Node<'_>, world: u32) -> Result<RoleTable> {
+        let ranks = columns::ranks(&node.get("ranks")?, world)?;
+        let (mut table, mut gives) = (Table::default(), vec![]);
+        let regions = |node: &Node<'_>| self.regions.column(node, ranks.len());
+        table.constants = node.get("constants")?.list(|node| columns::numbers(node, ranks.len()))?;
+        table.shards = node.get("shards")?.list(|node| {
             let [tensor, region] = node.tuple()?;
-            Ok(Shard { tensor: self.tensor(&tensor)?, region: self.region(&region)? })
+            Ok(Shard { tensor: self.tensor(&tensor)?, region: regions(&region)? })
         })?;
         let leaves = node.get("leaves")?.list(|node| {
-            let [shard, region] = node.tuple()?;
-            if shard.index()? >= shards.len() {
-                return Err(shard.refuse("the rank has no shard of this number"));
+            let shard = node.get("shard")?;
+            if shard.index()? >= table.shards.len() {
+                return Err(shard.refuse("the role has no shard of this number"));
             }
-            Ok((shard.index()?, self.region(&region)?))
+            table.leaves.push((shard.index()?, regions(&node.get("region")?)?));
+            Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?))
         })?;
-        let random = node
-            .get("random")?
-            .entries(|op, node| Ok((OpId(op), node.list(|region| self.region(region))?)))?;
-        Ok(Table {
-            constants: node.get("constants")?.list(int)?,
-            inputs: node.get("inputs")?.list(|region| self.region(region))?,
-            outputs: node
-                .get("outputs")?
-                .list(|region| if region.is_null() { Ok(None) } else { self.region(region).map(Some) })?,
-            shards,
-            leaves,
-            random,
-        })
-    }
-
-    fn role(&self, node: &Node<'_>, world: u32, tables: &mut [Option<Table>]) -> Result<RoleTable> {
-        let ranks = node.get("ranks")?.list(|node| rank(node, world))?;
-        let mut own = Vec::with_capacity(ranks.len());
-        for rank in &ranks {
-            let table = tables[rank.index()].take();
-            own.push(table.ok_or_else(|| node.refuse(format!("rank {} has no table of its own", rank.0)))?);
-        }
+        let inputs = node.get("inputs")?.list(|node| {
+            let [tensor, region] = node.tuple()?;
+            table.inputs.push(regions(&region)?);
+            self.tensor(&tensor)
+        })?;
+        node.get("outputs")?.list(|node| {
+            let (output, region) = self.output(node, &regions)?.unzip();
+            gives.push(output);
+            table.outputs.push(region);
+            Ok(())
+        })?;
+        table.random = node.get("random")?.entries(|op, node| Ok((OpId(op), node.list(regions)?)))?;
         let role = RoleTable {
             file: node.get("file")?.string()?,
-            ranks,
-            tables: own,
             holes: node.get("holes")?.list(string)?,
-            inputs: node.get("inputs")?.list(|node| self.tensor(node))?,
-            leaves: node
-                .get("leaves")?
-                .list(|node| Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?)))?,
-            outputs: node.get("outputs")?.list(|node| self.output(node))?,
+            inputs,
+            leaves,
+            outputs: gives,
             operators: self.operators(node.maybe("operators")?)?,
             gradients: node.get("gradients")?.list(|node| self.tensor(node))?,
+            ranks,
+            table,
         };
-        let fits = role.tables.iter().all(|table| {
-            table.constants.len() == role.holes.len()
-                && table.leaves.len() == role.leaves.len()
-                && table.inputs.len() == role.inputs.len()
-                && (table.outputs.iter().map(Option::is_some)).eq(role.outputs.iter().map(Option::is_some))
-        });
-        if fits { Ok(role) } else { Err(node.refuse("a rank's table does not fit its role")) }
+        let fits = role.table.constants.len() == role.holes.len() && !role.ranks.is_empty();
+        if fits { Ok(role) } else { Err(node.refuse("a role has no ranks, or not a constant for each hole")) }
     }
 
     fn operators(&self, node: Option<Node<'_>>) -> Result<BTreeMap<usize, OpId>> {
@@ -249,11 +231,17 @@ impl Reader {
         Ok(entries.into_iter().collect())
     }
 
-    fn output(&self, node: &Node<'_>) -> Result<Option<(TensorId, bool)>> {
+    /// The tensor, and whether it has a gradient; and the part that leaves.
+    fn output(
+        &self,
+        node: &Node<'_>,
+        regions: &impl Fn(&Node<'_>) -> Result<Column<Region>>,
+    ) -> Result<Option<(Gives, Column<Region>)>> {
         if node.is_null() {
             return Ok(None);
         }
-        Ok(Some((self.tensor(&node.get("tensor")?)?, node.get("grad")?.bool()?)))
+        let output = (self.tensor(&node.get("tensor")?)?, node.get("grad")?.bool()?);
+        Ok(Some((output, regions(&node.get("region")?)?)))
     }
 }
 

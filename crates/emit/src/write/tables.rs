@@ -4,28 +4,25 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Exchange, Instr, Pass, Program, RankId, Role, Table};
+use program::{Body, BufId, Column, Exchange, Instr, Pass, Program, RankId, Role};
 use rules::{Region, Rewriting};
 use serde_json::Value;
 
+use super::columns::{self, Regions};
 use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 3;
+pub(crate) const FORMAT: u64 = 4;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
-    let nothing = Table::default();
     let mut tables = Tables::new(graph, program);
-    let ranks: Vec<String> =
-        (by_rank(program).into_iter()).map(|table| tables.table(table.unwrap_or(&nothing))).collect();
+    let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
     let exchanges: Vec<String> = program.exchanges.iter().map(|e| tables.exchange(e)).collect();
-    let regions: Vec<String> = tables.regions.iter().map(|region| intervals(region)).collect();
     let listed = listed(graph, program);
     let tensors: Vec<String> = listed.iter().filter_map(|id| tables.tensor(*id)).collect();
     let random: Vec<String> = graph.op_ids().filter_map(|id| random(graph, id)).collect();
-    let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
 
     let mut out = String::from("{\n");
     let _ = writeln!(out, "  \"format\": {FORMAT},");
@@ -45,13 +42,12 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let _ = writeln!(out, "  \"outputs\": [{asked}],");
     let rewritings: Vec<String> = program.rewritings.iter().map(rewriting).collect();
     list(&mut out, "rewritings", &rewritings, '[');
-    list(&mut out, "groups", &program.groupings.iter().map(|g| groups(g)).collect::<Vec<_>>(), '[');
-    list(&mut out, "regions", &regions, '[');
+    list(&mut out, "groups", &program.groupings.iter().map(|g| columns::groups(g)).collect::<Vec<_>>(), '[');
+    list(&mut out, "regions", &tables.regions.texts, '[');
     list(&mut out, "tensors", &tensors, '[');
     list(&mut out, "factors", &tables.factors(&listed), '{');
     list(&mut out, "random", &random, '[');
     list(&mut out, "roles", &roles, '[');
-    list(&mut out, "ranks", &ranks, '[');
     list(&mut out, "exchanges", &exchanges, '[');
     out.truncate(out.len() - 2);
     out.push_str("\n}\n");
@@ -82,17 +78,6 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
         && program.exchanges.iter().enumerate().all(|(at, exchange)| tables.moves_as(at, exchange, given))
 }
 
-/// The table of every rank that has a role.
-fn by_rank(program: &Program) -> Vec<Option<&Table>> {
-    let mut tables = vec![None; program.world as usize];
-    for (rank, table) in program.roles.iter().flat_map(|role| role.ranks.iter().zip(&role.tables)) {
-        if let Some(entry) = tables.get_mut(rank.index()) {
-            *entry = Some(table);
-        }
-    }
-    tables
-}
-
 /// The tensors that the tables mention, all of which the runtime looks up.
 fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
     let mut found: BTreeSet<_> = graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
@@ -101,7 +86,7 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
         found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
         found.extend(&body.inputs);
         found.extend(body.gives(Pass::Forward).iter().flatten().map(|buf| body.buf(*buf).tensor));
-        found.extend(role.tables.iter().flat_map(|table| &table.shards).map(|shard| shard.tensor));
+        found.extend(role.table.shards.iter().map(|shard| shard.tensor));
     }
     found.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
     found
@@ -110,50 +95,23 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
 struct Tables<'a> {
     graph: &'a Graph,
     program: &'a Program,
-    regions: Vec<&'a Region>,
-    numbers: HashMap<&'a Region, usize>,
+    regions: Regions<'a>,
     needs_grad: Vec<bool>,
 }
 
 impl<'a> Tables<'a> {
     fn new(graph: &'a Graph, program: &'a Program) -> Self {
         let needs_grad = program.boundary.needs_grad(graph);
-        Self { graph, program, regions: vec![], numbers: HashMap::new(), needs_grad }
-    }
-
-    fn region(&mut self, region: &'a Region) -> usize {
-        let next = self.regions.len();
-        let number = *self.numbers.entry(region).or_insert(next);
-        if number == next {
-            self.regions.push(region);
-        }
-        number
-    }
-
-    fn table(&mut self, table: &'a Table) -> String {
-        let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, self.region(&s.region)));
-        let leaves = joined(&table.leaves, |(shard, region)| format!("[{shard}, {}]", self.region(region)));
-        let inputs = joined(&table.inputs, |region| self.region(region).to_string());
-        let outputs = joined(&table.outputs, |region| {
-            region.as_ref().map_or_else(|| "null".to_owned(), |region| self.region(region).to_string())
-        });
-        let random = joined(&table.random, |(op, regions)| {
-            format!("\"{}\": [{}]", op.0, joined(regions, |region| self.region(region).to_string()))
-        });
-        let constants = joined(&table.constants, i64::to_string);
-        format!(
-            "{{\"constants\": [{constants}], \"shards\": [{shards}], \"leaves\": [{leaves}], \
-             \"inputs\": [{inputs}], \"outputs\": [{outputs}], \"random\": {{{random}}}}}"
-        )
+        Self { graph, program, regions: Regions::default(), needs_grad }
     }
 
     fn exchange(&mut self, exchange: &'a Exchange) -> String {
         let mut ends = |ends: &'a [(RankId, Region)]| {
-            joined(ends, |(rank, region)| format!("[{}, {}]", rank.0, self.region(region)))
+            joined(ends, |(rank, region)| format!("[{}, {}]", rank.0, self.regions.one(region)))
         };
         let (sources, targets) = (ends(&exchange.sources), ends(&exchange.targets));
         let pieces =
-            joined(&exchange.pieces, |p| format!("[{}, {}, {}]", p.from, p.to, self.region(&p.region)));
+            joined(&exchange.pieces, |p| format!("[{}, {}, {}]", p.from, p.to, self.regions.one(&p.region)));
         format!(
             "{{\"tensor\": {}, \"op\": \"{}\", \"grad\": {}, \"sources\": [{sources}], \
              \"targets\": [{targets}], \"pieces\": [{pieces}]}}",
@@ -244,24 +202,44 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn role(&self, role: &Role) -> String {
-        let body = &role.body;
+    fn role(&mut self, role: &'a Role) -> String {
+        let (body, table) = (&role.body, &role.table);
+        let regions = &mut self.regions;
+        let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, regions.column(&s.region)));
+        let leaves: Vec<String> = (body.leaves.iter().zip(&table.leaves))
+            .map(|(leaf, (shard, region))| {
+                let (tensor, number, region) = (leaf.tensor.0, leaf.number, regions.column(region));
+                let names = format!("\"tensor\": {tensor}, \"number\": {number}");
+                format!("{{{names}, \"shard\": {shard}, \"region\": {region}}}")
+            })
+            .collect();
+        let inputs = body.inputs.iter().zip(&table.inputs);
+        let inputs: Vec<String> =
+            inputs.map(|(input, region)| format!("[{}, {}]", input.0, regions.column(region))).collect();
         let mut seeds = body.takes(Pass::Backward).iter().map(|seed| body.buf(*seed).tensor).peekable();
-        let outputs = joined(body.gives(Pass::Forward), |output| {
-            let Some(output) = output else { return "null".to_owned() };
+        let mut output = |(output, region): (&Option<BufId>, &'a Option<Column<Region>>)| {
+            let (Some(output), Some(region)) = (output, region) else { return "null".to_owned() };
             let tensor = body.buf(*output).tensor;
             let grad = seeds.next_if_eq(&tensor).is_some();
-            format!("{{\"tensor\": {}, \"grad\": {grad}}}", tensor.0)
+            let region = regions.column(region);
+            format!("{{\"tensor\": {}, \"grad\": {grad}, \"region\": {region}}}", tensor.0)
+        };
+        let outputs: Vec<String> =
+            body.gives(Pass::Forward).iter().zip(&table.outputs).map(&mut output).collect();
+        let random = joined(&table.random, |(op, slots)| {
+            format!("\"{}\": [{}]", op.0, joined(slots, |region| regions.column(region).to_string()))
         });
-        let leaves =
-            joined(&body.leaves, |l| format!("{{\"tensor\": {}, \"number\": {}}}", l.tensor.0, l.number));
         format!(
-            "{{\"file\": {}, \"ranks\": [{}], \"holes\": [{}], \"inputs\": [{}], \"leaves\": [{leaves}], \
-             \"outputs\": [{outputs}], \"gradients\": [{}], \"grads\": {{{}}}{}}}",
+            "{{\"file\": {}, \"ranks\": {}, \"holes\": [{}], \"constants\": [{}], \"shards\": [{shards}], \
+             \"leaves\": [{}], \"inputs\": [{}], \"outputs\": [{}], \"random\": {{{random}}}, \
+             \"gradients\": [{}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
-            joined(&role.ranks, |rank| rank.0.to_string()),
+            columns::ranks(&role.ranks),
             joined(&hole_names(body), |hole| quoted(hole)),
-            joined(&body.inputs, |input| input.0.to_string()),
+            joined(&table.constants, columns::numbers),
+            leaves.join(", "),
+            inputs.join(", "),
+            outputs.join(", "),
             joined(&body.gradients, |gradient| gradient.0.to_string()),
             self.grads(body),
             self.operators(body),
@@ -349,14 +327,6 @@ fn joined<'a, T>(items: &'a [T], item: impl FnMut(&'a T) -> String) -> String {
 
 fn rewriting(rewriting: &Rewriting) -> String {
     format!("{{\"op\": {}, \"dims\": [{}]}}", rewriting.op.0, joined(&rewriting.dims, |dim| quoted(dim)))
-}
-
-fn groups(grouping: &[Vec<RankId>]) -> String {
-    format!("[{}]", joined(grouping, |group| format!("[{}]", joined(group, |rank| rank.0.to_string()))))
-}
-
-fn intervals(region: &Region) -> String {
-    format!("[{}]", joined(&region.0, |i| format!("[{}, {}]", i.lo, i.hi)))
 }
 
 fn factors(dims: &[Vec<i64>]) -> String {

@@ -1,62 +1,82 @@
 //! Calls of local code, and their backward.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp};
+use program::{Arg, BufId, Call, CallId, Column, Grad, Instr, LocalOp};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
+use rules::{Kind, Rule};
 
+use super::alike::{Asked, NumbersId};
 use super::{Made, Owner, Projector};
+use crate::place::Placement;
 use crate::uses::{Reader, UseId};
 
-/// One sub-operator of a segment on this rank.
+/// One part of an operator of a segment: the first, second, ... on its rank.
 #[derive(Clone, Copy)]
 struct Item {
     op: OpId,
-    sub: usize,
     slot: usize,
 }
 
+/// The parts of operators that execute the same, by placement, slot, and the dims of which it matters where
+/// a part begins.
+#[derive(Default)]
+pub(super) struct Variants {
+    known: HashMap<(*const Placement, usize, Vec<bool>), Rc<Alternatives>>,
+    columns: HashMap<(*const Alternatives, Vec<i64>), NumbersId>,
+}
+
+/// Which of several things each rank's part executes.
+struct Alternatives {
+    of: Vec<usize>,
+    /// One part of each, among all parts of the placement.
+    parts: Vec<usize>,
+}
+
 impl Projector<'_> {
-    pub(super) fn call(&mut self, segment: usize) {
-        let items = self.items(segment);
+    pub(super) fn call(&mut self, segment: usize) -> Asked<()> {
+        let items = self.items(segment)?;
         let mut made = vec![];
-        for group in self.pieces(segment, &items) {
-            made.push(self.piece(segment, &group));
+        for group in self.pieces(segment, &items)? {
+            made.push(self.piece(segment, &group)?);
         }
         self.made.insert(segment, made);
+        Ok(())
     }
 
-    fn items(&self, segment: usize) -> Vec<Item> {
+    fn items(&mut self, segment: usize) -> Asked<Vec<Item>> {
         let mut items = vec![];
         for &op in &self.global.segments.all[segment].ops {
-            let placement = &self.global.cx.placements[op.index()];
-            items.extend(placement.on(self.rank).enumerate().map(|(slot, sub)| Item { op, sub, slot }));
+            let parts = self.alike.parts(&self.global.cx.placements[op.index()])?.parts.len();
+            items.extend((0..parts).map(|slot| Item { op, slot }));
         }
-        items
+        Ok(items)
     }
 
     /// Parts that run one after another are calls of their own; everything else is one call.
-    fn pieces(&self, segment: usize, items: &[Item]) -> Vec<Vec<Item>> {
+    fn pieces(&mut self, segment: usize, items: &[Item]) -> Asked<Vec<Vec<Item>>> {
         let ops = &self.global.segments.all[segment].ops;
         let in_turn = ops.iter().any(|op| self.global.cx.placements[op.index()].in_turn);
         if !in_turn || items.is_empty() {
-            return if items.is_empty() { vec![] } else { vec![items.to_vec()] };
+            return Ok(if items.is_empty() { vec![] } else { vec![items.to_vec()] });
         }
         let mut parent: Vec<usize> = (0..items.len()).collect();
         let mut maker: HashMap<(TensorId, usize), usize> = HashMap::new();
         for (index, item) in items.iter().enumerate() {
-            for (id, port, _) in self.reads(item).into_iter().flatten() {
+            for (id, port, _) in self.reads(item)?.into_iter().flatten() {
                 let it = self.global.uses.get(id);
                 if it.direct {
-                    if let Some(&from) = maker.get(&(it.tensor, self.direct_entry(id, port))) {
+                    let shard = self.direct_shard(id, port)?;
+                    if let Some(&from) = maker.get(&(it.tensor, shard)) {
                         let (a, b) = (root(&parent, from), root(&parent, index));
                         parent[a.max(b)] = a.min(b);
                     }
                 }
             }
-            for written in self.writes(item).into_iter().flatten() {
+            for written in self.writes(item)?.into_iter().flatten() {
                 maker.insert(written, index);
             }
         }
@@ -68,33 +88,32 @@ impl Projector<'_> {
                 None => groups.push((root, vec![*item])),
             }
         }
-        groups.into_iter().map(|g| g.1).collect()
+        Ok(groups.into_iter().map(|g| g.1).collect())
     }
 
     /// The use and port of each input of a part, and whether it gives a gradient back; `None` for an operand
     /// it is not given.
-    fn reads(&self, item: &Item) -> Vec<Option<(UseId, usize, bool)>> {
+    fn reads(&mut self, item: &Item) -> Asked<Vec<Option<(UseId, usize, bool)>>> {
         let cx = self.global.cx;
         let placement = &cx.placements[item.op.index()];
-        (cx.graph.op(item.op).inputs().into_iter().zip(&placement.inputs))
-            .map(|(tensor, read)| {
-                let id = self.global.uses.through(tensor, read.ports, read.carries_grad);
-                read.port[item.sub].map(|port| (id, port, read.carries_grad))
-            })
-            .collect()
+        let here = self.alike.parts(placement)?;
+        let reads = placement.inputs.iter().zip(&here.parts[item.slot].reads);
+        let found = (cx.graph.op(item.op).inputs().into_iter().zip(reads)).map(|(tensor, (read, port))| {
+            let id = self.global.uses.through(tensor, read.ports, read.carries_grad);
+            port.map(|port| (id, port, read.carries_grad))
+        });
+        Ok(found.collect())
     }
 
     /// The tensor and shard of each output of a part.
-    fn writes(&self, item: &Item) -> Vec<Option<(TensorId, usize)>> {
+    fn writes(&mut self, item: &Item) -> Asked<Vec<Option<(TensorId, usize)>>> {
         let cx = self.global.cx;
-        let outputs = &cx.placements[item.op.index()].outputs;
-        let written = |(tensor, w): (&Option<TensorId>, &Option<crate::place::Written>)| {
-            Some(((*tensor)?, w.as_ref()?.entry[item.sub]))
-        };
-        cx.graph.op(item.op).outputs.iter().zip(outputs).map(written).collect()
+        let here = self.alike.parts(&cx.placements[item.op.index()])?;
+        let written = |(tensor, shard): (&Option<TensorId>, &Option<usize>)| Some(((*tensor)?, (*shard)?));
+        Ok(cx.graph.op(item.op).outputs.iter().zip(&here.parts[item.slot].writes).map(written).collect())
     }
 
-    fn piece(&mut self, segment: usize, items: &[Item]) -> Made {
+    fn piece(&mut self, segment: usize, items: &[Item]) -> Asked<Made> {
         let id = CallId::new(self.calls);
         self.calls += 1;
         let mut inside: HashMap<BufId, ()> = HashMap::new();
@@ -103,19 +122,20 @@ impl Projector<'_> {
         let mut ops = vec![];
         for item in items {
             let mut operands = vec![];
-            for read in self.reads(item) {
-                let operand = read.map(|(id, port, carries)| {
-                    let buf = self.fetch(id, port);
-                    if inside.contains_key(&buf) {
-                        return buf;
-                    }
-                    let owner = if carries { self.owner(id, port) } else { Owner::Nobody };
-                    self.as_input((id, port), buf, owner, &mut inputs)
-                });
-                operands.push(operand);
+            for read in self.reads(item)? {
+                let Some((id, port, carries)) = read else {
+                    operands.push(None);
+                    continue;
+                };
+                let mut buf = self.fetch(id, port)?;
+                if !inside.contains_key(&buf) {
+                    let owner = if carries { self.owner(id, port)? } else { Owner::Nobody };
+                    buf = self.as_input((id, port), buf, owner, &mut inputs)?;
+                }
+                operands.push(Some(buf));
             }
             let mut results = vec![];
-            for written in self.writes(item) {
+            for written in self.writes(item)? {
                 results.push(written.map(|(tensor, entry)| {
                     let buf = self.buf(tensor, false);
                     self.written.insert((tensor, entry), buf);
@@ -126,19 +146,22 @@ impl Projector<'_> {
                     buf
                 }));
             }
-            ops.push(self.local_op(item, &operands, results));
+            ops.push(self.local_op(item, &operands, results)?);
         }
-        let in_turn = |i: &Item| self.global.cx.placements[i.op.index()].on(self.rank).len() > 1;
+        let mut in_turn = false;
+        for item in items {
+            in_turn |= self.alike.parts(&self.global.cx.placements[item.op.index()])?.parts.len() > 1;
+        }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let call = Call {
             id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
-            recompute: learns && items.iter().any(in_turn),
+            recompute: learns && in_turn,
         };
         self.push(Instr::Call(call));
-        Made { id, outputs, inputs }
+        Ok(Made { id, outputs, inputs })
     }
 
     /// A call's input; where one buffer would give gradients to two owners, the second gets a name of
@@ -149,11 +172,11 @@ impl Projector<'_> {
         buf: BufId,
         owner: Owner,
         inputs: &mut Vec<(BufId, Owner)>,
-    ) -> BufId {
+    ) -> Asked<BufId> {
         if let Some((known, _)) = inputs.iter().find(|(_, o)| *o == owner && owner != Owner::Nobody) {
-            return *known;
+            return Ok(*known);
         }
-        match inputs.iter_mut().find(|(b, _)| *b == buf) {
+        Ok(match inputs.iter_mut().find(|(b, _)| *b == buf) {
             Some((_, o)) if *o == owner || owner == Owner::Nobody => buf,
             Some((_, o)) if *o == Owner::Nobody => {
                 *o = owner;
@@ -161,9 +184,9 @@ impl Projector<'_> {
             }
             Some(_) => {
                 let it = self.global.uses.get(id);
-                let region = self.global.interner.get_ports(it.ports).entries[port].region.clone();
+                let region = self.alike.port(it.ports, port)?;
                 let to = self.buf(it.tensor, false);
-                let slice = self.slice_of(id, buf, to, &region, &region);
+                let slice = self.slice_of(id, buf, to, region, region);
                 self.push(Instr::Slice(slice));
                 inputs.push((to, owner));
                 to
@@ -172,7 +195,7 @@ impl Projector<'_> {
                 inputs.push((buf, owner));
                 buf
             }
-        }
+        })
     }
 
     fn escapes(&self, tensor: TensorId, segment: usize) -> bool {
@@ -186,37 +209,107 @@ impl Projector<'_> {
             .all(|id| uses.get(*id).direct && uses.get(*id).readers.iter().all(stays))
     }
 
-    fn local_op(&mut self, item: &Item, operands: &[Option<BufId>], outputs: Vec<Option<BufId>>) -> LocalOp {
+    fn local_op(
+        &mut self,
+        item: &Item,
+        operands: &[Option<BufId>],
+        outputs: Vec<Option<BufId>>,
+    ) -> Asked<LocalOp> {
         let cx = self.global.cx;
         let view = View::new(cx.graph, item.op);
-        let slot = i64::try_from(item.slot).unwrap_or(0);
-        let local = match &cx.analysis.rules[item.op.index()] {
-            None => local::unchanged(view.op),
-            Some(rule) => {
-                let sub = &cx.placements[item.op.index()].subs[item.sub];
-                let part = cx.analysis.part(cx.graph, item.op, &sub.at, sub.first, slot);
-                families::local_of(view, rule, &part)
-            }
+        let (no_grad, rule) = (view.op.no_grad, cx.analysis.rules[item.op.index()].as_ref());
+        let (local, numbers) = match rule {
+            None => (local::unchanged(view.op), vec![]),
+            Some(rule) => self.local_of(item, rule)?,
         };
         if is_random(&local.target) {
-            self.random_region(item);
+            self.random_region(item)?;
         }
-        let args = local.args.iter().map(|a| arg(a, operands)).collect();
-        let kwargs = local.kwargs.iter().map(|(k, a)| (k.clone(), arg(a, operands))).collect();
-        LocalOp { op: item.op, target: local.target, args, kwargs, outputs, no_grad: view.op.no_grad }
+        let mut numbers = numbers.into_iter();
+        let mut arg = |a: &LocalArg| arg(a, operands, &mut numbers);
+        let args = local.args.iter().map(&mut arg).collect();
+        let kwargs = local.kwargs.iter().map(|(k, a)| (k.clone(), arg(a))).collect();
+        Ok(LocalOp { op: item.op, target: local.target, args, kwargs, outputs, no_grad })
     }
 
-    fn random_region(&mut self, item: &Item) {
-        let Some((tensor, entry)) = self.writes(item).into_iter().flatten().next() else { return };
-        let layout = self.global.interner.get(self.global.uses.written[tensor.index()]);
-        let region = layout.entries[entry].region.clone();
+    /// What the ranks' parts execute, and its integers, in order.
+    fn local_of(&mut self, item: &Item, rule: &Rule) -> Asked<(local::LocalOp, Vec<Arg>)> {
+        let cx = self.global.cx;
+        let (view, placement) = (View::new(cx.graph, item.op), &cx.placements[item.op.index()]);
+        let alternatives = self.alternatives(item, rule)?;
+        let slot = i64::try_from(item.slot).unwrap_or(0);
+        let mut locals = vec![];
+        for part in &alternatives.parts {
+            let sub = &placement.subs[*part];
+            let part = cx.analysis.part(cx.graph, item.op, &sub.at, sub.first, slot);
+            let mut local = families::local_of(view, rule, &part);
+            let ints = local.take_ints();
+            locals.push((local, ints));
+        }
+        self.alike.agreed(|at| &locals[alternatives.of[at]].0)?;
+        let mut numbers = vec![];
+        for position in 0..locals[0].1.len() {
+            let values: Vec<i64> = locals.iter().map(|(_, ints)| ints[position]).collect();
+            numbers.push(self.number(&alternatives, values));
+        }
+        Ok((locals.swap_remove(0).0, numbers))
+    }
+
+    /// A number that parts have by what they execute.
+    fn number(&mut self, alternatives: &Rc<Alternatives>, values: Vec<i64>) -> Arg {
+        if values.iter().all(|value| *value == values[0]) {
+            return Arg::Int(values[0]);
+        }
+        let key = (Rc::as_ptr(alternatives), values);
+        let known = self.variants.columns.get(&key).copied();
+        let id = known.unwrap_or_else(|| {
+            let column = Column::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
+            self.alike.number(column)
+        });
+        self.variants.columns.insert(key, id);
+        self.alike.arg(id)
+    }
+
+    /// Parts of one size execute the same. Where a part begins is only told for dims marked `~`, and which one
+    /// is the first.
+    fn alternatives(&mut self, item: &Item, rule: &Rule) -> Asked<Rc<Alternatives>> {
+        let cx = self.global.cx;
+        let (dims, placement) = (cx.analysis.op(item.op), &cx.placements[item.op.index()]);
+        let begins: Vec<bool> = dims.loops.iter().map(|l| rule.dim(l.dim).contiguous).collect();
+        let key = (Rc::as_ptr(placement), item.slot, begins);
+        if let Some(known) = self.variants.known.get(&key) {
+            return Ok(Rc::clone(known));
+        }
+        let here = self.alike.parts(placement)?;
+        let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
+        let (mut of, mut parts, mut numbers) = (vec![], vec![], HashMap::new());
+        for first in &here.first {
+            let sub = &placement.subs[first + item.slot];
+            let first_part = sub.first && sub.at.iter().enumerate().all(|(l, i)| !reduces(l) || i.lo == 0);
+            let spans = sub.at.iter().zip(&key.2).map(|(i, begins)| (i.len(), begins.then_some(i.lo)));
+            let next = parts.len();
+            let number = *numbers.entry((first_part, spans.collect::<Vec<_>>())).or_insert(next);
+            if number == next {
+                parts.push(first + item.slot);
+            }
+            of.push(number);
+        }
+        let found = Rc::new(Alternatives { of, parts });
+        Ok(Rc::clone(self.variants.known.entry(key).or_insert(found)))
+    }
+
+    fn random_region(&mut self, item: &Item) -> Asked<()> {
+        let Some((tensor, shard)) = self.writes(item)?.into_iter().flatten().next() else { return Ok(()) };
+        let region = self.alike.shard(self.global.uses.written[tensor.index()], shard)?;
+        let region = self.alike.region(region).clone();
         match self.table.random.iter_mut().find(|(op, _)| *op == item.op) {
             Some((_, slots)) => slots.push(region),
             None => self.table.random.push((item.op, vec![region])),
         }
+        Ok(())
     }
 
-    pub(super) fn grad(&mut self, segment: usize) {
+    pub(super) fn grad(&mut self, segment: usize) -> Asked<()> {
         for made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
             let learning: Vec<(TensorId, usize)> =
@@ -231,7 +324,7 @@ impl Projector<'_> {
             let mut to = vec![];
             for (buf, owner) in &made.inputs {
                 let tensor = self.body.bufs[buf.index()].tensor;
-                let leaf = self.body.leaves.iter().any(|leaf| leaf.buf == *buf);
+                let leaf = self.leaf_of.contains_key(buf);
                 if *owner != Owner::Nobody {
                     let grad = self.buf(tensor, true);
                     self.gradients.entry(*owner).or_default().push(grad);
@@ -242,6 +335,7 @@ impl Projector<'_> {
             }
             self.push(Instr::Grad(Grad { call: made.id, from, to }));
         }
+        Ok(())
     }
 }
 
@@ -252,16 +346,16 @@ fn root(parent: &[usize], mut node: usize) -> usize {
     node
 }
 
-fn arg(a: &LocalArg, operands: &[Option<BufId>]) -> Arg {
+fn arg(a: &LocalArg, operands: &[Option<BufId>], numbers: &mut impl Iterator<Item = Arg>) -> Arg {
     match a {
         LocalArg::None => Arg::None,
         LocalArg::Bool(v) => Arg::Bool(*v),
-        LocalArg::Int(v) => Arg::Int(*v),
+        LocalArg::Int(v) => numbers.next().unwrap_or(Arg::Int(*v)),
         LocalArg::Float(v) => Arg::Float(*v),
         LocalArg::Str(v) => Arg::Str(v.clone()),
         LocalArg::Dtype(v) => Arg::Dtype(*v),
         LocalArg::Input(position) => operands[*position].map_or(Arg::None, Arg::Buf),
-        LocalArg::List(items) => Arg::List(items.iter().map(|i| arg(i, operands)).collect()),
+        LocalArg::List(items) => Arg::List(items.iter().map(|i| arg(i, operands, numbers)).collect()),
     }
 }
 

@@ -1,5 +1,6 @@
-//! From the global schedule to what one rank executes.
+//! From the global schedule to what ranks execute that do the same.
 
+mod alike;
 mod calls;
 mod leaves;
 mod transfers;
@@ -7,13 +8,15 @@ mod transfers;
 use std::collections::HashMap;
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, CallId, Inputs, Instr, Pass, RankId, Table, Timetable};
-use rules::Region;
+use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table, Timetable};
 
-use crate::layout::{Entry, Interner, LayoutId};
+use crate::layout::{Interner, LayoutId};
 use crate::schedule::{Event, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
+
+pub use alike::Apart;
+use alike::{Alike, Asked, RegionsId};
 
 /// Everything that projection reads.
 pub struct Global<'a> {
@@ -24,10 +27,18 @@ pub struct Global<'a> {
     pub interner: &'a Interner,
 }
 
-/// Whose gradient an input of a call gives.
+/// What some ranks execute. Arguments that differ among them are holes that name one of the numbers.
+pub struct Projected {
+    pub ranks: Vec<RankId>,
+    pub body: Body,
+    pub table: Table,
+    pub numbers: Vec<Column<i64>>,
+}
+
+/// Whose gradient an input of a call gives. Shards and ports are counted from the first one of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// A written shard: an index into the tensor's layout.
+    /// A written shard.
     Written(TensorId, usize),
     Port(UseId, usize),
     /// What uses of an input give back in one layout.
@@ -44,55 +55,80 @@ struct Made {
     inputs: Vec<(BufId, Owner)>,
 }
 
-pub struct Projector<'a> {
+/// A tensor as it is read: by all uses that give no gradient back, or by one that does, through one of its leaves.
+type Leaf = (TensorId, Option<UseId>, usize);
+
+struct Projector<'a> {
     global: &'a Global<'a>,
-    rank: RankId,
+    alike: Alike<'a>,
     body: Body,
     table: Table,
     written: HashMap<(TensorId, usize), BufId>,
     ports: HashMap<(UseId, usize), BufId>,
     /// Gradients that have arisen, not yet added up.
     gradients: HashMap<Owner, Vec<BufId>>,
-    leaves: HashMap<(TensorId, Region, Option<UseId>, u32), BufId>,
+    /// What is held of each tensor: which shard, and its region.
+    held: HashMap<TensorId, Vec<(usize, RegionsId)>>,
+    leaves: HashMap<Leaf, Vec<(RegionsId, BufId)>>,
+    /// The leaf that a buffer is.
+    leaf_of: HashMap<BufId, usize>,
     /// What is given of inputs, and slices of it.
-    inputs: HashMap<(TensorId, Region), BufId>,
+    inputs: HashMap<TensorId, Vec<(RegionsId, BufId)>>,
     made: HashMap<usize, Vec<Made>>,
+    variants: calls::Variants,
     calls: usize,
     pass: Pass,
 }
 
-pub fn project(global: &Global<'_>, rank: RankId) -> (Body, Table) {
+/// What all ranks execute, by what they do: those that do the same are projected together.
+pub fn all(global: &Global<'_>, world: u32) -> Vec<Projected> {
+    let mut waiting = vec![(0..world).map(RankId).collect::<Vec<RankId>>()];
+    let mut found = vec![];
+    while let Some(ranks) = waiting.pop() {
+        match together(global, &ranks) {
+            Ok((body, table, numbers)) => found.push(Projected { ranks, body, table, numbers }),
+            Err(Apart(kinds)) => waiting.extend(kinds),
+        }
+    }
+    found.sort_by_key(|it| it.ranks[0]);
+    found
+}
+
+fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Column<i64>>)> {
     let mut it = Projector {
         global,
-        rank,
+        alike: Alike::new(ranks, global.interner),
         body: Body::default(),
         table: Table::default(),
         written: HashMap::new(),
         ports: HashMap::new(),
         gradients: HashMap::new(),
+        held: HashMap::new(),
         leaves: HashMap::new(),
+        leaf_of: HashMap::new(),
         inputs: HashMap::new(),
         made: HashMap::new(),
+        variants: calls::Variants::default(),
         calls: 0,
         pass: Pass::Forward,
     };
-    it.hold();
+    it.hold()?;
     for event in &global.schedule.forward {
-        it.event(event);
+        it.event(event)?;
     }
-    it.leave();
+    it.leave()?;
     it.pass = Pass::Backward;
     for event in &global.schedule.backward {
-        it.event(event);
+        it.event(event)?;
     }
-    it.leave_gradients();
+    it.leave_gradients()?;
     it.body.timetable = Timetable::in_turn(it.body.code(Pass::Backward).is_some());
     it.table.random.sort_by_key(|(op, _)| *op);
-    (it.body, it.table)
+    Ok((it.body, it.table, it.alike.into_numbers()))
 }
 
 impl Projector<'_> {
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event) -> Asked<()> {
         match event {
             Event::Call { segment } => self.call(*segment),
             Event::Move { id, way } => self.transfer(*id, way),
@@ -116,63 +152,62 @@ impl Projector<'_> {
     }
 
     /// The buffer that a reader finds at its port.
-    fn fetch(&mut self, id: UseId, port: usize) -> BufId {
+    fn fetch(&mut self, id: UseId, port: usize) -> Asked<BufId> {
         let it = self.global.uses.get(id);
-        let wanted = &self.global.interner.get_ports(it.ports).entries[port];
         match self.global.cx.graph.tensor(it.tensor).source {
-            Source::Op { .. } if it.direct => self.written[&(it.tensor, self.direct_entry(id, port))],
-            Source::Op { .. } => self.ports[&(id, port)],
-            Source::Input { .. } => self.input(id, it.tensor, &wanted.region),
+            Source::Op { .. } if it.direct => {
+                let shard = self.direct_shard(id, port)?;
+                Ok(self.written[&(it.tensor, shard)])
+            }
+            Source::Op { .. } => Ok(self.ports[&(id, port)]),
+            Source::Input { .. } => {
+                let wanted = self.alike.port(it.ports, port)?;
+                self.input(id, it.tensor, wanted)
+            }
             _ => self.leaf(id, port),
         }
     }
 
-    fn direct_entry(&self, id: UseId, port: usize) -> usize {
+    fn direct_shard(&mut self, id: UseId, port: usize) -> Asked<usize> {
         let it = self.global.uses.get(id);
-        let wanted = &self.global.interner.get_ports(it.ports).entries[port];
-        let there = self.global.interner.get(self.global.uses.written[it.tensor.index()]);
-        let entry = Entry { rank: wanted.rank, region: wanted.region.clone(), part: wanted.value };
-        there.find(&entry).expect("a direct use finds its shard")
+        self.alike.direct(it.ports, port, self.global.uses.written[it.tensor.index()])
     }
 
     /// Whose gradient a reader's input gives.
-    fn owner(&self, id: UseId, port: usize) -> Owner {
+    fn owner(&mut self, id: UseId, port: usize) -> Asked<Owner> {
         let it = self.global.uses.get(id);
-        match self.global.cx.graph.tensor(it.tensor).source {
+        Ok(match self.global.cx.graph.tensor(it.tensor).source {
             _ if !it.carries_grad => Owner::Nobody,
-            Source::Op { .. } if it.direct => Owner::Written(it.tensor, self.direct_entry(id, port)),
+            Source::Op { .. } if it.direct => Owner::Written(it.tensor, self.direct_shard(id, port)?),
             Source::Op { .. } => Owner::Port(id, port),
             Source::Input { .. } if self.global.cx.given_back[it.tensor.index()] => Owner::Port(id, port),
             _ => Owner::Nobody,
-        }
+        })
     }
 
     /// The part of an input that a reader needs. Of a global input the runtime takes every part that
     /// is asked for; of a local one it has one part, of which others are slices.
-    fn input(&mut self, id: UseId, tensor: TensorId, region: &Region) -> BufId {
-        if let Some(buf) = self.inputs.get(&(tensor, region.clone())) {
-            return *buf;
+    fn input(&mut self, id: UseId, tensor: TensorId, wanted: RegionsId) -> Asked<BufId> {
+        for (region, buf) in self.inputs.get(&tensor).cloned().unwrap_or_default() {
+            if self.alike.same(region, wanted)? {
+                return Ok(buf);
+            }
         }
-        let given = self.given(tensor);
-        let sliced = self.global.cx.boundary.inputs == Inputs::Local && given != *region;
-        let whole = sliced.then(|| self.input(id, tensor, &given));
+        let given = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
+        let local = self.global.cx.boundary.inputs == Inputs::Local;
+        let sliced = local && !self.alike.same(given, wanted)?;
+        let whole = if sliced { Some(self.input(id, tensor, given)?) } else { None };
         let buf = self.buf(tensor, false);
-        self.inputs.insert((tensor, region.clone()), buf);
+        self.inputs.entry(tensor).or_default().push((wanted, buf));
         if let Some(whole) = whole {
-            let slice = self.slice_of(id, whole, buf, &given, region);
+            let slice = self.slice_of(id, whole, buf, given, wanted);
             self.push(Instr::Slice(slice));
         } else {
             self.body.inputs.push(tensor);
             self.body.code_mut(Pass::Forward).takes.push(buf);
-            self.table.inputs.push(region.clone());
+            self.table.inputs.push(self.alike.region(wanted).clone());
         }
-        buf
-    }
-
-    /// What the caller gives this rank of an input.
-    fn given(&self, tensor: TensorId) -> Region {
-        let given = self.global.interner.get(self.global.uses.written[tensor.index()]);
-        given.entries[given.on(self.rank).start].region.clone()
+        Ok(buf)
     }
 
     /// The sum of the gradients that have arisen for an owner.
@@ -191,37 +226,43 @@ impl Projector<'_> {
     }
 
     /// Results that leave, and the seeds that the caller gives for them.
-    fn leave(&mut self) {
+    fn leave(&mut self) -> Asked<()> {
         let outputs = &self.global.cx.graph.outputs;
         self.body.code_mut(Pass::Forward).gives = vec![None; outputs.len()];
         self.table.outputs = vec![None; outputs.len()];
         for number in 0..outputs.len() {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
-            let ports = self.global.interner.get_ports(self.global.uses.get(id).ports);
+            let ports = self.global.uses.get(id).ports;
             // Of an output that leaves in parts, a rank may have none.
-            let Some(port) = ports.on(self.rank).next() else { continue };
-            self.table.outputs[number] = Some(ports.entries[port].region.clone());
-            let output = self.fetch(id, port);
+            if self.alike.ports(ports)? == 0 {
+                continue;
+            }
+            let region = self.alike.port(ports, 0)?;
+            self.table.outputs[number] = Some(self.alike.region(region).clone());
+            let output = self.fetch(id, 0)?;
             self.body.code_mut(Pass::Forward).gives[number] = Some(output);
             if self.global.uses.get(id).carries_grad {
                 let seed = self.buf(tensor, true);
                 self.body.code_mut(Pass::Backward).takes.push(seed);
-                let owner = self.owner(id, port);
+                let owner = self.owner(id, 0)?;
                 self.gradients.entry(owner).or_default().push(seed);
             }
         }
+        Ok(())
     }
 
     /// The gradients of inputs, once all that read them have contributed.
-    fn leave_gradients(&mut self) {
+    fn leave_gradients(&mut self) -> Asked<()> {
         for tensor in self.global.cx.graph.tensor_ids().filter(|t| self.global.cx.given_back[t.index()]) {
-            let given = self.global.interner.get(self.global.uses.written[tensor.index()]);
-            let Some(entry) = given.on(self.rank).next() else { continue };
-            if let Some(buf) = self.gradient(Owner::Written(tensor, entry), tensor) {
+            if self.alike.shards(self.global.uses.written[tensor.index()])? == 0 {
+                continue;
+            }
+            if let Some(buf) = self.gradient(Owner::Written(tensor, 0), tensor) {
                 self.body.gradients.push(tensor);
                 self.body.code_mut(Pass::Backward).gives.push(Some(buf));
             }
         }
+        Ok(())
     }
 
     fn reader_use(&self, reader: &Reader) -> Option<(UseId, TensorId)> {
@@ -230,23 +271,24 @@ impl Projector<'_> {
         Some((UseId::new(index), all[index].tensor))
     }
 
-    fn update(&mut self, id: UseId, number: usize) {
+    fn update(&mut self, id: UseId, number: usize) -> Asked<()> {
         let graph = self.global.cx.graph;
         let (name, value) = (&graph.updates[number].0, graph.updates[number].1);
-        let ports = self.global.interner.get_ports(self.global.uses.get(id).ports);
-        for port in ports.on(self.rank) {
-            let region = &ports.entries[port].region;
-            // With other factors, both are whole.
-            let fits =
-                |s: &program::Shard| s.region == *region || !self.global.cx.same_factors(s.tensor, value);
-            let is_it = |s: &program::Shard| {
-                matches!(&graph.tensor(s.tensor).source, Source::Buffer { name: n, .. } if n == name)
-                    && fits(s)
-            };
-            if let Some(shard) = self.table.shards.iter().position(is_it) {
-                let from = self.fetch(id, port);
-                self.push(Instr::Update { shard, from });
+        let is_it = |tensor: &TensorId| matches!(&graph.tensor(*tensor).source, Source::Buffer { name: n, .. } if n == name);
+        let Some(buffer) = graph.tensor_ids().find(is_it) else { return Ok(()) };
+        let held = self.held.get(&buffer).cloned().unwrap_or_default();
+        let ports = self.global.uses.get(id).ports;
+        for port in 0..self.alike.ports(ports)? {
+            let region = self.alike.port(ports, port)?;
+            for (shard, own) in &held {
+                // With other factors, both are whole.
+                if !self.global.cx.same_factors(buffer, value) || self.alike.same(*own, region)? {
+                    let from = self.fetch(id, port)?;
+                    self.push(Instr::Update { shard: *shard, from });
+                    break;
+                }
             }
         }
+        Ok(())
     }
 }

@@ -1,208 +1,204 @@
-//! Moves on one rank: local sums and slices around one communication.
+//! Moves on the ranks themselves: local sums and slices around one communication.
 
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
-use rules::Region;
 
+use super::alike::{Asked, MoveHere, RegionsId};
 use super::{Owner, Projector};
-use crate::layout::{Entry, extents};
-use crate::moves::{self, Get, Member, Method};
+use crate::layout::LayoutId;
+use crate::moves::{Get, Method, Move};
 use crate::schedule::{Leg, Way};
 use crate::uses::UseId;
 
-/// Where a move's target entries end up on this rank.
+/// Where a move's target shards end up.
 type Arrived = Vec<(usize, BufId)>;
 
 impl Projector<'_> {
-    pub(super) fn transfer(&mut self, id: UseId, way: &Way) {
-        let global = self.global;
-        let it = global.uses.get(id);
-        let ports = global.interner.get_ports(it.ports);
-        let (from, need) = (global.interner.get(way.from), global.interner.get(way.to));
-        let sources: Vec<(usize, BufId)> =
-            from.on(self.rank).filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
-        for (entry, buf) in self.run(id, way, sources) {
-            let entry = &need.entries[entry];
-            for port in ports.on(self.rank) {
-                let p = &ports.entries[port];
-                if p.region == entry.region && p.value == entry.part {
-                    self.ports.insert((id, port), buf);
-                }
+    pub(super) fn transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
+        let it = self.global.uses.get(id);
+        let shards = 0..self.alike.shards(way.from)?;
+        let sources = shards.filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
+        let arrives = self.alike.arrives(it.ports, way.to)?;
+        for (shard, buf) in self.run(id, way, sources)? {
+            for port in &arrives[shard] {
+                self.ports.insert((id, *port), buf);
             }
         }
+        Ok(())
     }
 
-    pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) {
-        let global = self.global;
-        let it = global.uses.get(id);
-        let ports = global.interner.get_ports(it.ports);
-        let written = global.interner.get(global.uses.written[it.tensor.index()]);
-        let gradient = global.interner.get(way.from);
+    pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) -> Asked<()> {
+        let it = self.global.uses.get(id);
+        let gives = self.alike.gives(it.ports, way.from)?;
         let mut sources = vec![];
-        for entry in gradient.on(self.rank) {
-            let e = &gradient.entries[entry];
-            let port = ports
-                .on(self.rank)
-                .find(|&p| ports.entries[p].region == e.region && ports.entries[p].grad == e.part);
+        for (shard, port) in gives.iter().enumerate() {
             if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
-                sources.push((entry, buf));
+                sources.push((shard, buf));
             }
         }
-        let complete = global.interner.get(way.to);
-        for (entry, buf) in self.run(id, way, sources) {
-            if global.cx.given_back[it.tensor.index()] {
-                self.gradients.entry(Owner::Input(it.tensor, way.to, entry)).or_default().push(buf);
+        let given_back = self.global.cx.given_back[it.tensor.index()];
+        let twins = self.alike.twins(way.to, self.global.uses.written[it.tensor.index()])?;
+        for (shard, buf) in self.run(id, way, sources)? {
+            if given_back {
+                self.gradients.entry(Owner::Input(it.tensor, way.to, shard)).or_default().push(buf);
                 continue;
             }
-            let region = &complete.entries[entry].region;
-            for e in written.on(self.rank).filter(|&e| written.entries[e].region == *region) {
-                self.gradients.entry(Owner::Written(it.tensor, e)).or_default().push(buf);
+            for written in &twins[shard] {
+                self.gradients.entry(Owner::Written(it.tensor, *written)).or_default().push(buf);
             }
         }
+        Ok(())
     }
 
-    pub(super) fn give_back(&mut self, id: UseId, way: &Way) {
-        let global = self.global;
-        let tensor = global.uses.get(id).tensor;
+    pub(super) fn give_back(&mut self, id: UseId, way: &Way) -> Asked<()> {
+        let tensor = self.global.uses.get(id).tensor;
         let mut sources = vec![];
-        for entry in global.interner.get(way.from).on(self.rank) {
-            if let Some(buf) = self.gradient(Owner::Input(tensor, way.from, entry), tensor) {
-                sources.push((entry, buf));
+        for shard in 0..self.alike.shards(way.from)? {
+            if let Some(buf) = self.gradient(Owner::Input(tensor, way.from, shard), tensor) {
+                sources.push((shard, buf));
             }
         }
-        for (entry, buf) in self.run(id, way, sources) {
-            self.gradients.entry(Owner::Written(tensor, entry)).or_default().push(buf);
+        for (shard, buf) in self.run(id, way, sources)? {
+            self.gradients.entry(Owner::Written(tensor, shard)).or_default().push(buf);
         }
+        Ok(())
     }
 
     /// All legs of a way: what arrives from one is what the next one starts with.
-    fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Arrived {
-        way.legs.iter().fold(sources, |sources, leg| self.leg(id, leg, &sources))
+    fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Asked<Arrived> {
+        let (mut from, mut arrived) = (way.from, sources);
+        for leg in &way.legs {
+            arrived = self.leg(id, leg, from, &arrived)?;
+            from = leg.to;
+        }
+        Ok(arrived)
     }
 
-    fn leg(&mut self, id: UseId, leg: &Leg, sources: &[(usize, BufId)]) -> Arrived {
-        let (plan, to) = (&leg.plan, self.global.interner.get(leg.to));
-        let middle = self.sums(id, plan, sources);
-        let mid = |index: usize| middle.iter().find(|(i, _)| *i == index).map(|(_, buf)| *buf);
-        let targets: Vec<usize> = to.on(self.rank).collect();
-        let received: Vec<usize> =
-            targets.iter().copied().filter(|&t| plan.gets[t] == Get::Received).collect();
-        let mut results = vec![];
-        let mut result_region: Option<Region> = None;
-        match &plan.method {
-            Method::Local => {}
-            Method::Exchange(pieces) => {
-                let from: Vec<BufId> = pieces.sources.iter().filter_map(|&s| mid(s)).collect();
-                results = received.iter().map(|_| self.move_buf(id)).collect();
-                if !from.is_empty() || !results.is_empty() {
-                    let exchange = leg.exchange.expect("an exchange has a table");
-                    self.push(Instr::Exchange { exchange, from, to: results.clone() });
-                }
-            }
-            Method::AllReduce(c)
-            | Method::AllGather(c, _)
-            | Method::ReduceScatter(c, _)
-            | Method::AllToAll(c, _, _) => {
-                if let Some(member) = c.members.get(&self.rank) {
-                    let from = mid(member.middle).expect("a member has its source");
-                    let result = self.move_buf(id);
-                    let how = self.how(id, plan, member);
-                    let (group, from, to) = (c.group, vec![from], vec![result]);
-                    self.push(Instr::Collective(Collective { how, group, from, to }));
-                    results = received.iter().map(|_| result).collect();
-                    result_region = Some(member.result.clone());
-                    if received.is_empty() {
-                        results = vec![result];
-                    }
-                }
-            }
-        }
+    fn leg(&mut self, id: UseId, leg: &Leg, source: LayoutId, sources: &[(usize, BufId)]) -> Asked<Arrived> {
+        let here = self.alike.moved(&leg.plan, source, leg.to)?;
+        let middle = self.sums(id, &here, sources);
+        let received = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
+        let results = self.communicate(id, leg, &here, &middle, received);
         let mut arrived = vec![];
         let mut next = results.iter();
-        for target in targets {
-            let wanted = &to.entries[target];
-            let buf = match plan.gets[target] {
-                Get::Is(index) => mid(index).expect("a local source"),
+        for (target, get) in here.shape.gets.iter().enumerate() {
+            let buf = match *get {
+                Get::Is(index) => middle[index].expect("a local source"),
                 Get::Of(index) => {
-                    let from = mid(index).expect("a local source");
-                    self.slice(id, from, &plan.middle[index].entry.region, wanted)
+                    let from = middle[index].expect("a local source");
+                    self.slice(id, from, here.middle[index], (leg.to, target))?
                 }
                 Get::Received => *next.next().expect("one buffer for each target"),
                 Get::OfResult => {
-                    let whole = result_region.clone().expect("a result on this rank");
-                    self.slice(id, results[0], &whole, wanted)
+                    let whole = here.result.expect("a result on this rank");
+                    self.slice(id, results[0], whole, (leg.to, target))?
                 }
             };
             arrived.push((target, buf));
         }
-        arrived
+        Ok(arrived)
+    }
+
+    /// The communication of a leg, if there is one: a buffer for each target that is received.
+    fn communicate(
+        &mut self,
+        id: UseId,
+        leg: &Leg,
+        here: &MoveHere,
+        middle: &[Option<BufId>],
+        received: usize,
+    ) -> Vec<BufId> {
+        if let Method::Exchange(_) = &leg.plan.method {
+            let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
+            let results: Vec<BufId> = (0..received).map(|_| self.move_buf(id)).collect();
+            if !from.is_empty() || !results.is_empty() {
+                let exchange = leg.exchange.expect("an exchange has a table");
+                self.push(Instr::Exchange { exchange, from, to: results.clone() });
+            }
+            return results;
+        }
+        let member = leg.plan.method.collective().zip(here.shape.member.as_ref());
+        let Some((collective, (own, ..))) = member else { return vec![] };
+        let from = middle[*own].expect("a member has its source");
+        let result = self.move_buf(id);
+        let how = self.how(id, &leg.plan, here);
+        let (group, from, to) = (collective.group, vec![from], vec![result]);
+        self.push(Instr::Collective(Collective { how, group, from, to }));
+        vec![result; received.max(1)]
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {
         self.buf(self.global.uses.get(id).tensor, self.pass == Pass::Backward)
     }
 
-    /// The middle entries on this rank.
-    fn sums(&mut self, id: UseId, plan: &moves::Move, sources: &[(usize, BufId)]) -> Vec<(usize, BufId)> {
-        let rank = self.rank;
-        let start = plan.middle.partition_point(|m| m.entry.rank < rank);
+    /// The middle shards; `None` where nothing has arisen.
+    fn sums(&mut self, id: UseId, here: &MoveHere, sources: &[(usize, BufId)]) -> Vec<Option<BufId>> {
         let mut found = vec![];
-        for (index, middle) in
-            plan.middle.iter().enumerate().skip(start).take_while(|(_, m)| m.entry.rank == rank)
-        {
+        for from in &here.shape.sums {
             let of = |e: &usize| sources.iter().find(|(s, _)| s == e).map(|(_, buf)| *buf);
-            let bufs: Vec<BufId> = middle.from.iter().filter_map(of).collect();
-            match bufs[..] {
-                [] => {}
-                [one] => found.push((index, one)),
+            let bufs: Vec<BufId> = from.iter().filter_map(of).collect();
+            found.push(match bufs[..] {
+                [] => None,
+                [one] => Some(one),
                 _ => {
                     let to = self.move_buf(id);
                     self.push(Instr::Add { from: bufs, to });
-                    found.push((index, to));
+                    Some(to)
                 }
-            }
+            });
         }
         found
     }
 
-    fn slice(&mut self, id: UseId, from: BufId, whole: &Region, wanted: &Entry) -> BufId {
+    fn slice(
+        &mut self,
+        id: UseId,
+        from: BufId,
+        whole: RegionsId,
+        (layout, target): (LayoutId, usize),
+    ) -> Asked<BufId> {
+        let wanted = self.alike.shard(layout, target)?;
         let to = self.move_buf(id);
-        let slice = self.slice_of(id, from, to, whole, &wanted.region);
+        let slice = self.slice_of(id, from, to, whole, wanted);
         self.push(Instr::Slice(slice));
-        to
+        Ok(to)
     }
 
     pub(super) fn slice_of(
-        &self,
+        &mut self,
         id: UseId,
         from: BufId,
         to: BufId,
-        whole: &Region,
-        wanted: &Region,
+        whole: RegionsId,
+        wanted: RegionsId,
     ) -> Slice {
-        let inner = wanted.within(whole);
-        let region = inner.0.iter().map(|i| (Arg::Int(i.lo), Arg::Int(i.hi))).collect();
+        let inner = self.alike.within(whole, wanted);
+        let region = inner.iter().map(|(lo, hi)| (self.alike.arg(*lo), self.alike.arg(*hi))).collect();
         Slice { from, to, extents: self.extents(id, whole), region }
     }
 
-    fn extents(&self, id: UseId, region: &Region) -> Vec<Vec<Arg>> {
+    /// The extents of a region, dim by dim.
+    fn extents(&mut self, id: UseId, region: RegionsId) -> Vec<Vec<Arg>> {
         let tensor = self.global.uses.get(id).tensor;
+        let lengths = self.alike.lengths(region);
+        let mut rest = lengths.iter().map(|number| self.alike.arg(*number));
         let factors = &self.global.cx.analysis.factors[tensor.index()];
-        extents(factors, region).into_iter().map(|dim| dim.into_iter().map(Arg::Int).collect()).collect()
+        factors.iter().map(|dim| rest.by_ref().take(dim.len()).collect()).collect()
     }
 
-    fn how(&self, id: UseId, plan: &moves::Move, member: &Member) -> How {
-        let source = &plan.middle[member.middle].entry.region;
-        let cut = |whole: &Region, factor: usize, sizes: &[i64]| Cut {
+    fn how(&mut self, id: UseId, plan: &Move, here: &MoveHere) -> How {
+        let (own, sizes, other_sizes) = here.shape.member.as_ref().expect("a member");
+        let (source, result) = (here.middle[*own], here.result.expect("a member has a result"));
+        let mut cut = |whole: RegionsId, factor: usize, sizes: &[i64]| Cut {
             extents: self.extents(id, whole),
             factor,
             sizes: sizes.to_vec(),
         };
         match &plan.method {
-            Method::AllGather(_, along) => How::AllGather(cut(&member.result, along.factor, &member.sizes)),
-            Method::ReduceScatter(_, along) => How::ReduceScatter(cut(source, along.factor, &member.sizes)),
+            Method::AllGather(_, along) => How::AllGather(cut(result, along.factor, sizes)),
+            Method::ReduceScatter(_, along) => How::ReduceScatter(cut(source, along.factor, sizes)),
             Method::AllToAll(_, sent, joined) => How::AllToAll {
-                send: cut(source, sent.factor, &member.sizes),
-                receive: cut(&member.result, joined.factor, &member.other_sizes),
+                send: cut(source, sent.factor, sizes),
+                receive: cut(result, joined.factor, other_sizes),
             },
             _ => How::AllReduce(plan.reduction),
         }

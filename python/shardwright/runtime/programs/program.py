@@ -8,7 +8,7 @@ import json
 import linecache
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,11 @@ import torch
 
 from ..._core import verify
 from ...errors import RuntimeFault
+from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 3
+FORMAT = 4
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
@@ -111,6 +112,8 @@ class Role:
     gradients: list[int]
     # By the call's number; a call that is not here needs what autograd says.
     grads: dict[int, Needs]
+    # The entry of `program.json`.
+    entry: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,29 @@ class RankTable:
     inputs: list[Region]
     outputs: list[Region | None]
     random: dict[int, list[Region]]
+
+
+class Tables(Sequence[RankTable]):
+    """The tables of all ranks, each of which is made when it is asked for."""
+
+    def __init__(self, roles: Sequence[Role], regions: Regions, world: int):
+        self._regions, self._world = regions, world
+        self._places = {rank: (role, at) for role in roles for at, rank in enumerate(role.ranks)}
+        self._made: dict[int, RankTable] = {}
+
+    def __len__(self) -> int:
+        return self._world
+
+    def __getitem__(self, rank: Any) -> Any:
+        if not 0 <= rank < self._world:
+            raise IndexError(rank)
+        if rank not in self._made:
+            role, at = self._places[rank]
+            self._made[rank] = _rank(role.entry, at, self._regions)
+        return self._made[rank]
+
+    def role(self, rank: int) -> Role:
+        return self._places[rank][0]
 
 
 @dataclass(frozen=True)
@@ -169,7 +195,7 @@ class Program:
     groups: list[list[list[int]]]
     tensors: dict[int, TensorInfo]
     roles: list[Role]
-    ranks: list[RankTable]
+    ranks: Tables
     exchanges: list[Exchange]
     random: list[Draw]
     files: Mapping[str, str]
@@ -177,7 +203,7 @@ class Program:
     _codes: dict[str, Code] = field(default_factory=dict)
 
     def role(self, rank: int) -> Role:
-        return next(role for role in self.roles if rank in role.ranks)
+        return self.ranks.role(rank)
 
     def constants(self, rank: int) -> SimpleNamespace:
         values = self.ranks[rank].constants
@@ -325,18 +351,19 @@ def _own_version() -> str | None:
 
 
 def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | None) -> Program:
-    regions: list[Region] = [tuple((lo, hi) for lo, hi in region) for region in tables["regions"]]
+    regions = Regions(tables["regions"])
     tensors = [_tensor(entry) for entry in tables["tensors"]]
+    roles = [_role(entry) for entry in tables["roles"]]
     return Program(
         model=tables.get("model", ""),
         plan=tables.get("plan", ""),
         digest=tables["digest"],
         world=tables["world"],
         given=tables.get("inputs", "global"),
-        groups=tables["groups"],
+        groups=[groups_of(entry) for entry in tables["groups"]],
         tensors={tensor.id: tensor for tensor in tensors},
-        roles=[_role(entry) for entry in tables["roles"]],
-        ranks=[_rank(entry, regions) for entry in tables["ranks"]],
+        roles=roles,
+        ranks=Tables(roles, regions, tables["world"]),
         exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
         files=texts,
@@ -351,9 +378,9 @@ def _tensor(entry: dict[str, Any]) -> TensorInfo:
 def _role(entry: dict[str, Any]) -> Role:
     return Role(
         file=entry["file"],
-        ranks=entry["ranks"],
+        ranks=numbers_of(entry["ranks"]),
         holes=entry["holes"],
-        inputs=entry["inputs"],
+        inputs=[tensor for tensor, _ in entry["inputs"]],
         leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         gradients=entry.get("gradients", []),
@@ -361,27 +388,30 @@ def _role(entry: dict[str, Any]) -> Role:
             int(number): Needs(needs["arguments"], needs["results"])
             for number, needs in entry.get("grads", {}).items()
         },
+        entry=entry,
     )
 
 
-def _rank(entry: dict[str, Any], regions: list[Region]) -> RankTable:
+def _rank(entry: Mapping[str, Any], at: int, regions: Regions) -> RankTable:
     return RankTable(
-        constants=entry["constants"],
-        shards=[(tensor, regions[region]) for tensor, region in entry["shards"]],
-        leaves=[(shard, regions[region]) for shard, region in entry["leaves"]],
-        inputs=[regions[region] for region in entry["inputs"]],
-        outputs=[None if region is None else regions[region] for region in entry.get("outputs", [])],
-        random={int(op): [regions[slot] for slot in slots] for op, slots in entry.get("random", {}).items()},
+        constants=[number_at(constant, at) for constant in entry["constants"]],
+        shards=[(tensor, regions.at(region, at)) for tensor, region in entry["shards"]],
+        leaves=[(leaf["shard"], regions.at(leaf["region"], at)) for leaf in entry["leaves"]],
+        inputs=[regions.at(region, at) for _, region in entry["inputs"]],
+        outputs=[output and regions.at(output["region"], at) for output in entry["outputs"]],
+        random={
+            int(op): [regions.at(slot, at) for slot in slots] for op, slots in entry.get("random", {}).items()
+        },
     )
 
 
-def _exchange(entry: dict[str, Any], regions: list[Region]) -> Exchange:
+def _exchange(entry: dict[str, Any], regions: Regions) -> Exchange:
     return Exchange(
         tensor=entry["tensor"],
         op=entry["op"],
-        sources=[(rank, regions[region]) for rank, region in entry["sources"]],
-        targets=[(rank, regions[region]) for rank, region in entry["targets"]],
-        pieces=[(source, target, regions[region]) for source, target, region in entry["pieces"]],
+        sources=[(rank, regions.one(region)) for rank, region in entry["sources"]],
+        targets=[(rank, regions.one(region)) for rank, region in entry["targets"]],
+        pieces=[(source, target, regions.one(region)) for source, target, region in entry["pieces"]],
         grad=entry.get("grad", True),
     )
 
