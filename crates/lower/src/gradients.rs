@@ -4,12 +4,13 @@
 //! reads: backward is linear. So a row that several experts read gets one gradient, not one for each of
 //! its copies.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
 use program::Output;
 
-use crate::layout::{Interner, Layout, Port, Ports, bytes};
+use crate::layout::{Interner, Layout, LayoutId, Port, Ports, PortsId};
 use crate::moves::collapse;
 use crate::place::{Placement, Read};
 use crate::uses::Context;
@@ -18,7 +19,7 @@ use crate::uses::Context;
 /// to the operator that makes it, where that is partial.
 pub struct Passed {
     pub placements: Vec<Rc<Placement>>,
-    pub wanted: Vec<Option<Layout>>,
+    pub wanted: Vec<Option<LayoutId>>,
 }
 
 pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
@@ -33,7 +34,7 @@ pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
         .filter_map(|(tensor, _)| *tensor)
         .collect();
     let passed = Passed { placements: cx.placements.to_vec(), wanted: vec![None; cx.graph.tensors.len()] };
-    let mut it = Search { cx, interner, readers, leaves, passed };
+    let mut it = Search { cx, interner, readers, leaves, passed, known: Known::default() };
     for &op in cx.order.iter().rev() {
         if let Some(tensor) = it.learns(op) {
             it.settle(tensor);
@@ -48,12 +49,32 @@ struct Search<'a, 'c> {
     readers: Vec<Vec<(OpId, usize)>>,
     leaves: Vec<TensorId>,
     passed: Passed,
+    known: Known,
+}
+
+/// What is asked of the same layouts in every layer.
+#[derive(Default)]
+struct Known {
+    summed: HashMap<LayoutId, LayoutId>,
+    largest: HashMap<LayoutId, i64>,
+    /// Whether one layout has the shards of another.
+    one_each: HashMap<(LayoutId, LayoutId), bool>,
+    numbered: HashMap<Reading, Read>,
+}
+
+/// How an operand is read, and the partial gradients over which its own is partial too.
+#[derive(PartialEq, Eq, Hash)]
+struct Reading {
+    ports: PortsId,
+    port: Vec<Option<usize>>,
+    entry: Vec<usize>,
+    gradient: LayoutId,
 }
 
 /// One operator that could pass the gradient of what it makes on.
 struct Step {
     tensor: TensorId,
-    gradient: Layout,
+    gradient: LayoutId,
     op: OpId,
     placement: Rc<Placement>,
 }
@@ -69,7 +90,8 @@ impl Search<'_, '_> {
         let (mut at, mut beside) = (tensor, 0);
         let mut best: Option<(u64, usize)> = None;
         while let Some(gradient) = self.partial(at, steps.last()) {
-            let (least, _) = *best.get_or_insert((size(self.cx, at, &gradient), 0));
+            let least = best.map_or_else(|| self.size(at, gradient), |(least, _)| least);
+            best.get_or_insert((least, 0));
             let Some(step) = self.step(at, gradient) else { break };
             let mut gives = self.gives(&step);
             steps.push(step);
@@ -98,40 +120,67 @@ impl Search<'_, '_> {
 
     /// The layout of a tensor's gradient, if it is partial and the same for all that read it. `last` is
     /// the step before, which is not decided yet.
-    fn partial(&self, tensor: TensorId, last: Option<&Step>) -> Option<Layout> {
+    fn partial(&mut self, tensor: TensorId, last: Option<&Step>) -> Option<LayoutId> {
         if self.leaves.contains(&tensor) {
             return None;
         }
-        let mut found: Option<Layout> = None;
+        let mut found: Option<LayoutId> = None;
         for &(op, position) in &self.readers[tensor.index()] {
             let decided = &self.passed.placements[op.index()];
             let placement = last.filter(|step| step.op == op).map_or(decided, |step| &step.placement);
             let read = &placement.inputs[position];
             if read.carries_grad {
-                let gradient = self.interner.get_ports(read.ports).gradient();
-                if *found.get_or_insert_with(|| gradient.clone()) != gradient {
+                let gradient = self.interner.gradient(read.ports);
+                if *found.get_or_insert(gradient) != gradient {
                     return None;
                 }
             }
         }
-        found.map(|gradient| summed_up(&gradient)).filter(|gradient| gradient.parts > 1)
+        let summed = self.summed_up(found?);
+        (self.interner.get(summed).parts > 1).then_some(summed)
+    }
+
+    /// The same, after what lies on one rank was added up.
+    fn summed_up(&mut self, gradient: LayoutId) -> LayoutId {
+        if let Some(known) = self.known.summed.get(&gradient) {
+            return *known;
+        }
+        let layout = self.interner.get(gradient);
+        let (middle, parts) = collapse(layout, 1);
+        let summed = Layout::new(middle.into_iter().map(|m| m.entry).collect(), parts, layout.reduction);
+        let summed = self.interner.layout(summed);
+        *self.known.summed.entry(gradient).or_insert(summed)
+    }
+
+    /// The bytes of the largest shard of a gradient.
+    fn size(&mut self, tensor: TensorId, gradient: LayoutId) -> u64 {
+        let entries = &self.interner.get(gradient).entries;
+        let largest = self.known.largest.entry(gradient);
+        let largest = largest.or_insert_with(|| entries.iter().map(|e| e.region.numel()).max().unwrap_or(0));
+        u64::try_from(*largest).unwrap_or(0) * self.cx.graph.tensor(tensor).dtype.bytes() as u64
+    }
+
+    /// Whether each part that writes complete shards has one of the partial gradients.
+    fn one_each(&mut self, written: LayoutId, gradient: LayoutId) -> bool {
+        let (there, gradients) = (self.interner.get(written), self.interner.get(gradient));
+        *self.known.one_each.entry((written, gradient)).or_insert_with(|| {
+            let mut alike = there.entries.iter().zip(&gradients.entries);
+            there.parts == 1
+                && there.entries.len() == gradients.entries.len()
+                && alike.all(|(a, b)| a.rank == b.rank && a.region == b.region)
+        })
     }
 
     /// The maker of a tensor, passing its gradient on: each of its parts has one of the partial gradients.
-    fn step(&mut self, tensor: TensorId, gradient: Layout) -> Option<Step> {
+    fn step(&mut self, tensor: TensorId, gradient: LayoutId) -> Option<Step> {
         let (op, output) = self.cx.graph.producer(tensor)?;
         let placement = Rc::clone(&self.passed.placements[op.index()]);
         self.learns(op)?;
         let written = placement.outputs[output].as_ref()?;
-        let there = self.interner.get(written.layout);
-        let alike = there.entries.iter().zip(&gradient.entries);
-        let one_each = there.parts == 1 && there.entries.len() == gradient.entries.len() && { alike }
-            .all(|(a, b)| a.rank == b.rank && a.region == b.region);
-        if !one_each || !self.keeps_dtype(op, tensor, &placement) {
+        if !self.one_each(written.layout, gradient) || !self.keeps_dtype(op, tensor, &placement) {
             return None;
         }
-        let part = |sub: usize| gradient.entries[written.entry[sub]].part;
-        let inputs = placement.inputs.iter().map(|read| self.reads(read, gradient.parts, &part)).collect();
+        let inputs = placement.inputs.iter().map(|read| self.reads(read, &written.entry, gradient)).collect();
         let placement = Placement {
             subs: placement.subs.clone(),
             inputs,
@@ -150,48 +199,44 @@ impl Search<'_, '_> {
     }
 
     /// The same operand, whose gradient is partial over the parts of what is made too.
-    fn reads(&mut self, read: &Read, parts: u32, part: &impl Fn(usize) -> u32) -> Read {
+    fn reads(&mut self, read: &Read, entry: &[usize], gradient: LayoutId) -> Read {
         if !read.carries_grad {
             return read.clone();
         }
-        let ports = self.interner.get_ports(read.ports);
-        let numbered = |(sub, port): (usize, &Option<usize>)| {
+        let key = Reading { ports: read.ports, port: read.port.clone(), entry: entry.to_vec(), gradient };
+        if let Some(known) = self.known.numbered.get(&key) {
+            return known.clone();
+        }
+        let (ports, gradients) = (self.interner.get_ports(read.ports), self.interner.get(gradient));
+        let parts = gradients.parts;
+        let numbered = |(port, entry): (&Option<usize>, &usize)| {
             port.map(|port| {
                 let port = &ports.entries[port];
-                Port { grad: port.grad * parts + part(sub), ..port.clone() }
+                Port { grad: port.grad * parts + gradients.entries[*entry].part, ..port.clone() }
             })
         };
-        let all: Vec<Option<Port>> = read.port.iter().enumerate().map(numbered).collect();
+        let all: Vec<Option<Port>> = read.port.iter().zip(entry).map(numbered).collect();
         let ports = Ports::new(all.iter().flatten().cloned().collect(), ports.values, ports.grads * parts);
         let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
-        Read { ports: self.interner.ports(ports), port, carries_grad: true }
+        let found = Read { ports: self.interner.ports(ports), port, carries_grad: true };
+        self.known.numbered.entry(key).or_insert(found).clone()
     }
 
     /// What gets a gradient from a step, and how many bytes of it are to be completed.
-    fn gives(&self, step: &Step) -> Vec<(TensorId, u64)> {
+    fn gives(&mut self, step: &Step) -> Vec<(TensorId, u64)> {
         let mut found: Vec<(TensorId, u64)> = vec![];
         for (tensor, read) in self.cx.graph.op(step.op).inputs().into_iter().zip(&step.placement.inputs) {
             if read.carries_grad && !found.iter().any(|(known, _)| *known == tensor) {
-                let gradient = self.interner.get_ports(read.ports).gradient();
-                found.push((tensor, size(self.cx, tensor, &gradient)));
+                let gradient = self.interner.gradient(read.ports);
+                found.push((tensor, self.size(tensor, gradient)));
             }
         }
         found
     }
 }
 
-/// The same, after what lies on one rank was added up.
-fn summed_up(gradient: &Layout) -> Layout {
-    let (middle, parts) = collapse(gradient, 1);
-    Layout::new(middle.into_iter().map(|m| m.entry).collect(), parts, gradient.reduction)
-}
-
-/// The bytes of the largest shard of a gradient.
-fn size(cx: &Context<'_>, tensor: TensorId, gradient: &Layout) -> u64 {
-    gradient.entries.iter().map(|e| bytes(cx.graph, tensor, &e.region)).max().unwrap_or(0)
-}
-
 /// Whether the gradients that readers give back are what the maker of the tensor takes.
-pub fn is_wanted(wanted: Option<&Layout>, ports: &Ports) -> bool {
-    wanted.map_or(ports.grads == 1, |wanted| ports.gradient() == *wanted)
+pub fn is_wanted(wanted: Option<LayoutId>, ports: PortsId, interner: &mut Interner) -> bool {
+    let gradient = interner.gradient(ports);
+    wanted.map_or(interner.get_ports(ports).grads == 1, |wanted| gradient == wanted)
 }

@@ -1,5 +1,7 @@
 //! Layouts: which shards of a tensor are where.
 
+use std::collections::HashMap;
+
 use graph::{Graph, TensorId};
 use indexmap::IndexSet;
 use program::RankId;
@@ -129,11 +131,13 @@ impl Ports {
     }
 }
 
-/// Layouts and ports, each kept once.
+/// Layouts and ports, each kept once, and what is asked of them again for every layer.
 #[derive(Default)]
 pub struct Interner {
     layouts: IndexSet<Layout>,
     ports: IndexSet<Ports>,
+    needs: HashMap<(PortsId, Reduction), LayoutId>,
+    gradients: HashMap<PortsId, LayoutId>,
 }
 
 impl Interner {
@@ -151,6 +155,27 @@ impl Interner {
 
     pub fn get_ports(&self, id: PortsId) -> &Ports {
         &self.ports[id.index()]
+    }
+
+    /// What ports read. Values that are partial are always sums, but for what is read whole, where the
+    /// reduction does not matter.
+    pub fn need(&mut self, ports: PortsId, reduction: Reduction) -> LayoutId {
+        if let Some(known) = self.needs.get(&(ports, reduction)) {
+            return *known;
+        }
+        let layout = self.get_ports(ports).need(reduction);
+        let id = self.layout(layout);
+        *self.needs.entry((ports, reduction)).or_insert(id)
+    }
+
+    /// What ports give back.
+    pub fn gradient(&mut self, ports: PortsId) -> LayoutId {
+        if let Some(known) = self.gradients.get(&ports) {
+            return *known;
+        }
+        let layout = self.get_ports(ports).gradient();
+        let id = self.layout(layout);
+        *self.gradients.entry(ports).or_insert(id)
     }
 }
 

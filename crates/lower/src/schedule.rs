@@ -6,7 +6,6 @@ use std::rc::Rc;
 use graph::{Source, TensorId};
 use indexmap::{IndexMap, IndexSet};
 use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId};
-use rules::Reduction;
 
 use crate::exchange;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
@@ -65,14 +64,14 @@ pub struct Schedule {
     known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
     known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
-    known_layouts: HashMap<PortsId, (LayoutId, LayoutId)>,
+    known_reductions: HashMap<(LayoutId, LayoutId), Reduce>,
     complete: HashMap<LayoutId, LayoutId>,
 }
 
 /// The leaves of a use: ports on one rank whose gradients may be added up are one leaf.
 pub struct Leaves {
     pub middle: Vec<Middle>,
-    pub layout: Layout,
+    pub layout: LayoutId,
     /// The layout of the gradients before they are added up: `middle.from` points here.
     pub gradient: LayoutId,
     /// For each gradient the middle entry that it is added up in.
@@ -119,7 +118,7 @@ impl Schedule {
                     return;
                 }
                 let from = uses.written[it.tensor.index()];
-                let to = self.layouts(it.ports, interner.get(from).reduction, interner).0;
+                let to = interner.need(it.ports, interner.get(from).reduction);
                 let way = self.way(cx, it.tensor, (from, to), interner);
                 self.forward.push(Event::Move { id, way });
             }
@@ -129,21 +128,6 @@ impl Schedule {
                 self.leaves.insert(id, Rc::clone(leaves));
             }
         }
-    }
-
-    /// What ports read and what they give back. Values that are partial are always sums, but for
-    /// what is read whole, where the reduction does not matter.
-    fn layouts(
-        &mut self,
-        ports: PortsId,
-        reduction: Reduction,
-        interner: &mut Interner,
-    ) -> (LayoutId, LayoutId) {
-        *self.known_layouts.entry(ports).or_insert_with(|| {
-            let (need, gradient) =
-                (interner.get_ports(ports).need(reduction), interner.get_ports(ports).gradient());
-            (interner.layout(need), interner.layout(gradient))
-        })
     }
 
     fn plan(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &Interner) -> Rc<Move> {
@@ -252,39 +236,50 @@ impl Schedule {
             return;
         }
         let written = uses.written[it.tensor.index()];
-        let held = match &cx.wanted[it.tensor.index()] {
-            Some(wanted) => interner.layout(wanted.clone()),
-            None => self.completed(written, interner),
-        };
+        let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
-            let from = interner.layout(leaves.layout.clone());
-            let plan = self.plan(cx, from, held, interner);
-            return match reduction_kind(&plan, &leaves.layout, interner.get(held)) {
+            match self.reduction(cx, leaves.layout, held, interner) {
                 Reduce::Nothing => {}
                 Reduce::Group(group) => {
-                    let size = bytes(cx.graph, it.tensor, &leaves.layout.entries[0].region);
+                    let size = bytes(cx.graph, it.tensor, &interner.get(leaves.layout).entries[0].region);
                     buckets.add((group, cx.graph.tensor(it.tensor).dtype.bytes()), id, size);
                 }
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
                     let target = interner.get(held);
-                    let plan = exactly(&leaves.layout, target, cx.plan.devices);
+                    let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
                     let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
                     self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan) });
                 }
-            };
+            }
+            return;
         }
         let made = matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. });
         if !made && !cx.given_back[it.tensor.index()] {
             return;
         }
-        let from = self.layouts(it.ports, Reduction::Sum, interner).1;
+        let from = interner.gradient(it.ports);
         let to = if made { held } else { self.completed(from, interner) };
         let way = self.way(cx, it.tensor, (from, to), interner);
         self.backward.push(Event::MoveGrad { id, way });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
+    }
+
+    fn reduction(
+        &mut self,
+        cx: &Context<'_>,
+        leaves: LayoutId,
+        held: LayoutId,
+        interner: &Interner,
+    ) -> Reduce {
+        if let Some(known) = self.known_reductions.get(&(leaves, held)) {
+            return *known;
+        }
+        let plan = self.plan(cx, leaves, held, interner);
+        let found = reduction_kind(&plan, interner.get(leaves), interner.get(held));
+        *self.known_reductions.entry((leaves, held)).or_insert(found)
     }
 
     fn completed(&mut self, layout: LayoutId, interner: &mut Interner) -> LayoutId {
@@ -317,7 +312,7 @@ impl Schedule {
         let tensor = uses.get(id).tensor;
         let mut layouts = IndexSet::new();
         for other in uses.of[tensor.index()].iter().filter(|other| uses.get(**other).carries_grad) {
-            let gradient = self.layouts(uses.get(*other).ports, Reduction::Sum, interner).1;
+            let gradient = interner.gradient(uses.get(*other).ports);
             layouts.insert(self.completed(gradient, interner));
         }
         for from in layouts {
@@ -335,9 +330,10 @@ fn leaves(interner: &mut Interner, ports: PortsId) -> Leaves {
     for (index, it) in middle.iter().enumerate() {
         it.from.iter().for_each(|&entry| of[entry] = index);
     }
-    Leaves { middle, layout, gradient: interner.layout(gradient), of }
+    Leaves { middle, layout: interner.layout(layout), gradient: interner.layout(gradient), of }
 }
 
+#[derive(Clone, Copy)]
 enum Reduce {
     /// Every rank's own gradients are all there is.
     Nothing,

@@ -74,7 +74,7 @@ pub struct Context<'a> {
     /// For each tensor, whether it is an input whose gradient the caller gets.
     pub given_back: &'a [bool],
     /// For each tensor the layout in which its gradient goes to its maker, if that is partial.
-    pub wanted: &'a [Option<Layout>],
+    pub wanted: &'a [Option<LayoutId>],
     pub order: &'a [OpId],
 }
 
@@ -107,10 +107,20 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
         uses.of[tensor.index()].push(UseId::new(uses.all.len()));
         uses.all.push(Use { tensor, ports, carries_grad, readers, direct: false });
     }
-    uses.written = cx.graph.tensor_ids().map(|t| written(cx, &uses, t, interner)).collect();
+    let mut known = HashMap::new();
+    uses.written = cx.graph.tensor_ids().map(|t| written(cx, &uses, t, interner, &mut known)).collect();
     add_updates(cx, &mut uses, interner);
+    let mut known = HashMap::new();
     for index in 0..uses.all.len() {
-        uses.all[index].direct = is_direct(cx, &uses, index, interner);
+        let it = &uses.all[index];
+        if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
+            continue;
+        }
+        let wanted = cx.wanted[it.tensor.index()];
+        let reading = Reading { ports: it.ports, carries_grad: it.carries_grad, wanted };
+        let key = (uses.written[it.tensor.index()], reading);
+        let direct = *known.entry(key).or_insert_with(|| is_direct(key.0, key.1, interner));
+        uses.all[index].direct = direct;
     }
     uses
 }
@@ -165,7 +175,16 @@ fn one_a_rank<'a>(places: impl Iterator<Item = (RankId, &'a Region)>) -> Vec<(Ra
     found.into_iter().collect()
 }
 
-fn written(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &mut Interner) -> LayoutId {
+/// Of what tensors of some sizes are held: as all their uses read it, or all of it.
+type Held = HashMap<(Vec<i64>, Vec<PortsId>, bool), LayoutId>;
+
+fn written(
+    cx: &Context<'_>,
+    uses: &Uses,
+    tensor: TensorId,
+    interner: &mut Interner,
+    known: &mut Held,
+) -> LayoutId {
     match &cx.graph.tensor(tensor).source {
         Source::Op { op, output } => {
             cx.placements[op.index()].outputs[*output].as_ref().expect("an output that is read").layout
@@ -178,8 +197,13 @@ fn written(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &mut Inter
             interner.layout(Layout::whole(given))
         }
         Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. } => {
-            let held = held(cx, uses, tensor, interner);
-            interner.layout(Layout::whole(held))
+            let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
+            // A buffer whose new value has other factors is held whole: a region of the one is none of the other.
+            let all = new_value(cx, tensor).is_some_and(|value| !cx.same_factors(tensor, value));
+            *known.entry((cx.analysis.flat(tensor), ports, all)).or_insert_with(|| {
+                let held = held(cx, uses, tensor, all, interner);
+                interner.layout(Layout::whole(held))
+            })
         }
     }
 }
@@ -195,13 +219,17 @@ fn read_of<'a>(
 }
 
 /// What each rank holds of a parameter, buffer or constant: what its operators read, as regions that
-/// do not overlap. What nobody reads is held by every rank. A buffer whose new value has other factors is
-/// held whole: a region of the one is none of the other.
-fn held(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &Interner) -> Vec<(RankId, Region)> {
+/// do not overlap. What nobody reads is held by every rank.
+fn held(
+    cx: &Context<'_>,
+    uses: &Uses,
+    tensor: TensorId,
+    all: bool,
+    interner: &Interner,
+) -> Vec<(RankId, Region)> {
     let read = read_of(uses, tensor, interner);
-    let all = whole(cx.analysis, tensor);
-    let other = new_value(cx, tensor).is_some_and(|value| !cx.same_factors(tensor, value));
-    let place = |(rank, region): (RankId, &Region)| (rank, if other { all.clone() } else { region.clone() });
+    let whole = whole(cx.analysis, tensor);
+    let place = |(rank, region): (RankId, &Region)| (rank, if all { whole.clone() } else { region.clone() });
     let mut places: Vec<(RankId, Region)> = read.map(place).collect();
     if places.is_empty() {
         return everywhere(cx.analysis, tensor, cx.plan.devices);
@@ -211,8 +239,9 @@ fn held(cx: &Context<'_>, uses: &Uses, tensor: TensorId, interner: &Interner) ->
     let mut held: Vec<(RankId, Region)> = vec![];
     for (rank, mut region) in places {
         // Regions of a rank that overlap become the smallest one that holds them.
-        while let Some(at) = held.iter().rposition(|(r, h)| *r == rank && overlaps(h, &region)) {
-            region = region.hull(&held.remove(at).1);
+        let own = held.partition_point(|(r, _)| *r < rank);
+        while let Some(at) = held[own..].iter().rposition(|(_, h)| overlaps(h, &region)) {
+            region = region.hull(&held.remove(own + at).1);
         }
         held.push((rank, region));
     }
@@ -246,20 +275,22 @@ fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
     cx.graph.updates.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
-fn is_direct(cx: &Context<'_>, uses: &Uses, index: usize, interner: &Interner) -> bool {
-    let it = &uses.all[index];
-    if !matches!(cx.graph.tensor(it.tensor).source, Source::Op { .. }) {
-        return false;
-    }
-    let ports = interner.get_ports(it.ports);
-    let there = interner.get(uses.written[it.tensor.index()]);
-    let need = ports.need(there.reduction);
+/// How a use reads what an operator makes, and how its maker takes gradients.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Reading {
+    ports: PortsId,
+    carries_grad: bool,
+    wanted: Option<LayoutId>,
+}
+
+fn is_direct(written: LayoutId, reading: Reading, interner: &mut Interner) -> bool {
+    let (ports, reduction) = (reading.ports, interner.get(written).reduction);
+    let need = interner.need(ports, reduction);
+    let (need, there) = (interner.get(need), interner.get(written));
     if need.parts != there.parts || !need.entries.iter().all(|e| there.find(e).is_some()) {
         return false;
     }
-    if !it.carries_grad {
-        return true;
-    }
     // Every shard that was written must be read, or it would get no gradient.
-    is_wanted(cx.wanted[it.tensor.index()].as_ref(), ports) && need.entries == there.entries
+    let all = need.entries == there.entries;
+    !reading.carries_grad || (all && is_wanted(reading.wanted, ports, interner))
 }

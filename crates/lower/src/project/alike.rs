@@ -446,8 +446,9 @@ impl<'a> Alike<'a> {
             return Ok(Rc::clone(known));
         }
         let found = self.agreed(|at| {
-            let (own, start) = (leaves.on(self.ranks[at]), leaves.layout.on(self.ranks[at]).start);
-            let position = |m: usize| leaves.layout.find(&leaves.middle[m].entry).expect("a leaf's entry");
+            let layout = self.interner.get(leaves.layout);
+            let (own, start) = (leaves.on(self.ranks[at]), layout.on(self.ranks[at]).start);
+            let position = |m: usize| layout.find(&leaves.middle[m].entry).expect("a leaf's entry");
             let mut found: Vec<(usize, usize)> =
                 own.clone().map(|m| (position(m) - start, m - own.start)).collect();
             found.sort_unstable();
