@@ -127,3 +127,54 @@ fn visit(body: &mut Body, see: &mut impl FnMut(&mut Arg, &str)) {
         instr.args_mut().into_iter().for_each(|(arg, word)| see(arg, word));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use graph::TensorId;
+    use program::{Buf, BufId, Instr, Pass, Shard, Slice};
+    use rules::{Interval, Region};
+
+    use super::*;
+
+    /// One slice from `lo` on, of one shard.
+    fn projected(ranks: &[u32], lo: Arg, numbers: &[Column<i64>], shard: Column<Region>) -> Projected {
+        let mut body = Body::default();
+        for name in ["x", "y"] {
+            body.bufs.push(Buf { name: name.into(), tensor: TensorId(0), grad: false });
+        }
+        let (from, to, extents) = (BufId(0), BufId(1), vec![vec![Arg::Int(8)]]);
+        let slice = Slice { from, to, extents, region: vec![(lo, Arg::Int(8))] };
+        body.code_mut(Pass::Forward).instrs.push(Instr::Slice(slice));
+        let shards = vec![Shard { tensor: TensorId(0), region: shard }];
+        let ranks = ranks.iter().copied().map(RankId).collect();
+        Projected { ranks, body, table: Table { shards, ..Table::default() }, numbers: numbers.to_vec() }
+    }
+
+    fn region(lo: i64) -> Region {
+        Region([Interval { lo, hi: lo + 2 }].into())
+    }
+
+    #[test]
+    fn ranks_that_were_projected_apart_and_run_the_same_share_a_role() {
+        let two = Column::of(vec![region(0), region(4)]);
+        let numbers = [Column::Same(3), Column::of(vec![5, 7])];
+        let all = vec![
+            projected(&[0, 2], Arg::Hole(1), &numbers, two),
+            projected(&[1], Arg::Int(6), &[], Column::Same(region(2))),
+        ];
+        let [role] = <[Role; 1]>::try_from(roles(all)).expect("one role");
+        assert_eq!(role.ranks, [RankId(0), RankId(1), RankId(2)]);
+        assert_eq!(role.table.constants, [Column::of(vec![5, 6, 7])]);
+        assert_eq!(role.table.shards[0].region, Column::of(vec![region(0), region(2), region(4)]));
+        let Instr::Slice(slice) = &role.body.codes[0].instrs[0] else { panic!("a slice") };
+        assert_eq!(slice.region, [(Arg::Hole(0), Arg::Int(8))]);
+    }
+
+    #[test]
+    fn ranks_that_hold_different_things_share_none() {
+        let mut other = projected(&[1], Arg::Int(6), &[], Column::Same(region(2)));
+        other.table.shards.clear();
+        let all = vec![projected(&[0], Arg::Int(6), &[], Column::Same(region(2))), other];
+        assert_eq!(roles(all).len(), 2);
+    }
+}
