@@ -61,10 +61,12 @@ class Tables:
 
     def __init__(self, world: int, **others: Any):
         self.regions: list[Any] = []
+        # What each rank has, in their order.
+        self.ranks: list[dict[str, Any]] = []
         self.json: dict[str, Any] = {
-            "format": 3, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 4, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
-            "tensors": [], "roles": [], "ranks": [], "exchanges": [], "random": [], **others,
+            "tensors": [], "roles": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip
 
     def region(self, *intervals: tuple[int, int]) -> int:
@@ -109,7 +111,7 @@ class Tables:
                 self.tensor(output["tensor"], "value", "loss", [])
         self.json["roles"].append({
             "file": file, "ranks": ranks, "holes": list(holes), "inputs": inputs,
-            "outputs": outputs,
+            "outputs": [output and {**output, "region": self.region()} for output in outputs],
             "leaves": [
                 {"tensor": tensor, "number": leaves[:at].count(tensor)}
                 for at, tensor in enumerate(leaves)
@@ -128,7 +130,7 @@ class Tables:
         parts = [[at, region] for at, (_, region) in enumerate(numbered)]
         if leaves is not None:
             parts = [[shard, self.region(*region)] for shard, region in leaves]
-        self.json["ranks"].append({
+        self.ranks.append({
             "constants": list(constants), "shards": numbered, "leaves": parts,
             "inputs": [self.region(*region) for region in inputs],
             "random": {
@@ -146,9 +148,44 @@ class Tables:
             "pieces": [[source, target, self.region(*region)] for source, target, region in pieces],
         })  # fmt: skip
 
+    def column(self, numbers: list[Any]) -> Any:
+        """A region of each rank of a role."""
+        if all(number == numbers[0] for number in numbers):
+            return numbers[0]
+        self.regions.append({"of": numbers})
+        return len(self.regions) - 1
+
+    def complete(self, role: dict[str, Any]) -> dict[str, Any]:
+        """A role with what its ranks have."""
+        own = [self.ranks[rank] for rank in role["ranks"]]
+
+        def pairs(key: str) -> list[tuple[Any, Any]]:
+            rows = zip(*(table[key] for table in own), strict=True)
+            return [(row[0][0], self.column([region for _, region in row])) for row in rows]
+
+        inputs = [self.column(list(row)) for row in zip(*(table["inputs"] for table in own), strict=True)]
+        return {
+            **role,
+            "constants": [list(row) for row in zip(*(table["constants"] for table in own), strict=True)],
+            "shards": pairs("shards"),
+            "leaves": [
+                {**leaf, "shard": shard, "region": region}
+                for leaf, (shard, region) in zip(role["leaves"], pairs("leaves"), strict=True)
+            ],
+            "inputs": list(zip(role["inputs"], inputs, strict=True)),
+            "random": {
+                op: [
+                    self.column(list(row))
+                    for row in zip(*(table["random"][op] for table in own), strict=True)
+                ]
+                for op in own[0]["random"]
+            },
+        }
+
     def files(self, **sources: str) -> dict[str, str]:
+        roles = [self.complete(role) for role in self.json["roles"]]
         texts = {f"{name}.py": HEADER + stepping(text) for name, text in sources.items()}
-        return {"program.json": json.dumps(self.json), **texts}
+        return {"program.json": json.dumps({**self.json, "roles": roles}), **texts}
 
 
 def _mlp_tables(world: int, size: int) -> Tables:

@@ -287,7 +287,7 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 1, "error[SW0702]: the program's format is 1, needed is 3"),
+        ("format", 1, "error[SW0702]: the program's format is 1, needed is 4"),
         (
             "shardwright",
             "0.0.9",
@@ -376,10 +376,10 @@ def test_a_buffer_has_its_new_value_in_the_next_micro_batch() -> None:
     buffer = {"id": 8, "kind": "buffer", "names": ["odd count"], "dtype": "f64", "factors": []}
     tables["tensors"].append({**buffer, "persistent": True})
     tables["regions"].append([])
-    tables["roles"][0]["leaves"].append({"tensor": 8, "number": 0})
+    number = len(tables["regions"]) - 1
+    tables["roles"][0]["leaves"].append({"tensor": 8, "number": 0, "shard": 4, "region": number})
     tables["roles"][0]["outputs"].append(None)
-    tables["ranks"][0]["shards"].append([8, len(tables["regions"]) - 1])
-    tables["ranks"][0]["leaves"].append([4, len(tables["regions"]) - 1])
+    tables["roles"][0]["shards"].append([8, number])
     given = {"program.json": json.dumps(tables), "all.py": "import torch\n" + stepping(COUNTING)}
     given["all.py"] = "import torch.nn.functional as F\n" + given["all.py"]
     plain = mlp()

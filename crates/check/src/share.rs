@@ -262,6 +262,44 @@ impl Store {
         self.shares.number(&left)
     }
 
+    /// Three shares that differ only in their cuts, as one whose cuts are made of theirs.
+    pub(crate) fn combine(
+        &mut self,
+        shares: [ShareId; 3],
+        cut: &mut dyn FnMut([&[Interval]; 3]) -> Option<Vec<Interval>>,
+    ) -> Option<ShareId> {
+        let mut entries = shares.map(|share| self.shares.get(share).to_vec());
+        let key = |entry: &Entry| {
+            let Term { owner, mode, subs, once, .. } = self.terms[entry.term as usize];
+            (owner, mode, subs, once, entry.support)
+        };
+        entries.iter_mut().for_each(|entries| entries.sort_by_key(key));
+        let [first, second, third] = &entries;
+        if first.len() != second.len() || first.len() != third.len() {
+            return None;
+        }
+        let mut made = vec![];
+        for ((a, b), c) in first.iter().zip(second).zip(third) {
+            let terms = [a, b, c].map(|entry| self.terms[entry.term as usize]);
+            if key(a) != key(b) || key(a) != key(c) || a.support != EVERYWHERE {
+                return None;
+            }
+            let cuts = terms.map(|term| &**self.intervals.get(term.cut));
+            if cuts.iter().any(|cut| cut.len() != cuts[0].len()) {
+                return None;
+            }
+            made.push((terms[0], cut(cuts)?));
+        }
+        let mut all = vec![];
+        for (term, cut) in made {
+            let cut = self.intervals.number(&cut);
+            let share = self.share(Term { cut, ..term });
+            all.extend(self.shares.get(share).iter().copied());
+        }
+        all.sort_unstable();
+        Some(self.shares.number(&all))
+    }
+
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
         let mut entries: Vec<Entry> =
             shares.iter().flat_map(|share| self.shares.get(*share).iter().copied()).collect();
