@@ -1,11 +1,12 @@
 //! What must have happened by the end: updates, and every gradient of a parameter, whole and once.
 
 use graph::{Source, TensorId};
-use program::{BufId, Instr, LeafId};
+use program::{BufId, GroupingId, Instr, LeafId, Program};
 use rules::Interval;
 
 use crate::fault::Fault;
 use crate::fluid::agree;
+use crate::fold::others_too;
 use crate::held::Held;
 use crate::outgoing;
 use crate::region::region_text;
@@ -17,7 +18,7 @@ use crate::sweep::sweep;
 pub(crate) fn reduce_gradients(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    members: &[usize],
+    (group, members): (GroupingId, &[usize]),
     instrs: &[&Instr],
 ) -> Result<(), Fault> {
     let lists: Vec<&[LeafId]> = instrs.iter().filter_map(|instr| leaves(instr)).collect();
@@ -26,7 +27,7 @@ pub(crate) fn reduce_gradients(
     }
     for position in 0..lists[0].len() {
         let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
-        reduce_leaf(cx, ranks, members, &own)?;
+        reduce_leaf(cx, ranks, (group, members), &own)?;
     }
     Ok(())
 }
@@ -41,7 +42,7 @@ fn leaves<'i>(instr: &&'i Instr) -> Option<&'i [LeafId]> {
 fn reduce_leaf(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    members: &[usize],
+    (group, members): (GroupingId, &[usize]),
     own: &[usize],
 ) -> Result<(), Fault> {
     let states: Vec<_> = members.iter().zip(own).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
@@ -54,7 +55,9 @@ fn reduce_leaf(
             .why(format!("expected {expected} on every rank of the group, found {found}")));
     }
     let of = Quantity { tensor: first.tensor, grad: true };
-    let shares: Vec<ShareId> = states.iter().map(|state| state.gradient).collect();
+    let held = states.iter().map(|state| Held { of, region: state.region, share: state.gradient });
+    let all = others_too(cx, ranks, group, members, held.collect());
+    let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
     let gradient = sum(cx, of, first.region, &shares)?;
     for (&member, &leaf) in members.iter().zip(own) {
         let state = &mut ranks[member].leaves[leaf];
@@ -118,9 +121,13 @@ pub(crate) fn finish(cx: &mut Context<'_>, ranks: &[Rank<'_>], trains: bool) {
             return;
         }
     }
-    outgoing::together(cx, ranks);
-    covered(cx);
     drawn_apart(cx);
+}
+
+/// What must hold of all ranks together.
+pub(crate) fn all_of_it(cx: &mut Context<'_>, program: &Program) {
+    outgoing::together(cx, program);
+    covered(cx, program);
 }
 
 fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
@@ -155,9 +162,9 @@ fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
 }
 
 /// Every element of every parameter, and of every buffer that changes, lies somewhere.
-fn covered(cx: &mut Context<'_>) {
+fn covered(cx: &mut Context<'_>, program: &Program) {
     let mut regions = vec![vec![]; cx.facts.graph.tensors.len()];
-    for shard in cx.program.roles.iter().flat_map(|role| &role.table.shards) {
+    for shard in program.roles.iter().flat_map(|role| &role.table.shards) {
         let parts = shard.region.values().iter().map(|region| cx.store.intervals.number(&region.0));
         regions[shard.tensor.index()].extend(parts);
     }

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use program::{Column, Grouping, Program, RankId, Role, Table};
+use program::{Column, Grouping, GroupingId, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
 use crate::held::Held;
@@ -116,7 +116,8 @@ impl Lines {
         }
         let whole = |line: &Vec<usize>| {
             let mut expected = 0..axis.size;
-            line.iter().all(|at| expected.next() == Some(axis.position(role.ranks[*at]))) && expected.is_empty()
+            line.iter().all(|at| expected.next() == Some(axis.position(role.ranks[*at])))
+                && expected.is_empty()
         };
         lines.values().all(whole).then(|| Lines(lines.into_values().collect()))
     }
@@ -221,12 +222,8 @@ fn only(table: &Table, at: &[usize]) -> Table {
 }
 
 impl Fold {
-    /// For each line of a group along the axis, where among its members those at positions 1, 2 and 3 are;
-    /// nothing for a group across it.
-    pub(crate) fn lines(&self, grouping: usize, ranks: &[Rank<'_>], members: &[usize]) -> Vec<[usize; 3]> {
-        if !self.along[grouping] {
-            return vec![];
-        }
+    /// For each line of a group along the axis, where among its members those at positions 1, 2 and 3 are.
+    fn lines(&self, ranks: &[Rank<'_>], members: &[usize]) -> Vec<[usize; 3]> {
         let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
         for (at, member) in members.iter().enumerate() {
             lines.entry(self.axis.at(ranks[*member].id, 0)).or_default().push(at);
@@ -235,13 +232,32 @@ impl Fold {
     }
 }
 
-/// What the ranks that are not followed give to a sum, together, given what those at 1, 2 and 3 give.
-pub(crate) fn rest(cx: &mut Context<'_>, given: [Held; 3]) -> Option<Held> {
-    let size = cx.fold.as_ref()?.axis.size;
-    let [first, others @ ..] = given;
-    let alike = others.iter().all(|held| held.of == first.of && held.region == first.region);
-    let share = cx.store.rest(given.map(|held| held.share), size).filter(|_| alike)?;
-    Some(Held { share, ..first })
+/// What the members of a group give to a sum, and what those give that are not followed.
+pub(crate) fn others_too(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    grouping: GroupingId,
+    members: &[usize],
+    mut held: Vec<Held>,
+) -> Vec<Held> {
+    let Some(fold) = cx.fold.as_mut().filter(|fold| fold.along[grouping.index()]) else { return held };
+    let size = fold.axis.size;
+    for line in fold.lines(ranks, members) {
+        let given = line.map(|at| held[at]);
+        let alike = given.iter().all(|h| h.of == given[0].of && h.region == given[0].region);
+        match cx.store.rest(given.map(|h| h.share), size).filter(|_| alike) {
+            Some(share) => held.push(Held { share, ..given[0] }),
+            None => fold.gave_up = true,
+        }
+    }
+    held
+}
+
+/// Of what else is communicated along the axis, those that are not followed have a part too.
+pub(crate) fn only_these(cx: &mut Context<'_>, grouping: GroupingId) {
+    if let Some(fold) = cx.fold.as_mut() {
+        fold.gave_up |= fold.along[grouping.index()];
+    }
 }
 
 impl Store {
@@ -264,7 +280,10 @@ impl Store {
                 }
                 changed += 1;
                 let (begin, end) = (i64::from(FOLLOWED) - 1, i64::from(size) - 1);
-                cut.push(Interval { lo: a.lo.checked_add(len.checked_mul(begin)?)?, hi: a.lo.checked_add(len.checked_mul(end)?)? });
+                cut.push(Interval {
+                    lo: a.lo.checked_add(len.checked_mul(begin)?)?,
+                    hi: a.lo.checked_add(len.checked_mul(end)?)?,
+                });
             }
             // Neighbours that differ in one interval are together one box.
             (changed <= 1).then_some(cut)
@@ -290,14 +309,17 @@ fn steps(a: &[Interval], b: &[Interval], c: &[Interval]) -> bool {
 /// Whether what was found of the ranks that were followed is what it is of all: nothing differs between them but
 /// where intervals lie, and these move on.
 pub(crate) fn uniform(cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
-    let Some(axis) = cx.fold.as_ref().filter(|fold| !fold.gave_up).map(|fold| fold.axis) else { return false };
+    let Some(axis) = cx.fold.as_ref().filter(|fold| !fold.gave_up).map(|fold| fold.axis) else {
+        return false;
+    };
     let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
     for (index, rank) in ranks.iter().enumerate() {
         lines.entry(axis.at(rank.id, 0)).or_default().push(index);
     }
     let mut known = Known::default();
     lines.into_values().all(|line| {
-        let line: [&Rank<'_>; FOLLOWED as usize] = [&ranks[line[0]], &ranks[line[1]], &ranks[line[2]], &ranks[line[3]]];
+        let line: [&Rank<'_>; FOLLOWED as usize] =
+            [&ranks[line[0]], &ranks[line[1]], &ranks[line[2]], &ranks[line[3]]];
         line.iter().all(|rank| rank.role == line[0].role)
             && known.bufs(cx, line)
             && known.parts(cx, line)

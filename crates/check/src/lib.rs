@@ -54,6 +54,7 @@ mod facts;
 mod fault;
 mod finish;
 mod fluid;
+mod fold;
 mod held;
 mod infer;
 mod intern;
@@ -88,17 +89,25 @@ use state::{Code, Context, Rank};
 /// Proves that every rank's program, together, computes the outputs, the updates of buffers and the
 /// gradients of parameters that the model's graph says; or says what is wrong, first things first.
 pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
+    check_folding(model, program, LONG)
+}
+
+/// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
+const LONG: u32 = 16;
+
+/// The same, given how long an axis must be to be folded.
+pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let rewritten = rewrite(model, &program.rewritings).map_err(|error| vec![Fault::from(error)])?;
-    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program)?;
+    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least)?;
     Ok(Proof { rewritings: rewriting::describe(model, &program.rewritings), ..proof })
 }
 
 /// The same against the graph that the program's numbers refer to.
-fn equal(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof, Vec<Fault>> {
+fn equal(graph: &Graph, analysis: &Analysis, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);
@@ -107,16 +116,48 @@ fn equal(graph: &Graph, analysis: &Analysis, program: &Program) -> Result<Proof,
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let mut cx = context(&facts, program);
+    let folded = fold::axis(program, least).and_then(|axis| folded(&facts, program, axis, trains));
+    let proof = match folded {
+        Some(proof) => proof,
+        None => one_by_one(&facts, program, trains)?,
+    };
+    Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
+}
+
+/// Follows every rank.
+fn one_by_one(facts: &Facts<'_>, program: &Program, trains: bool) -> Result<Proof, Vec<Fault>> {
+    let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
         finish::finish(&mut cx, &ranks, trains);
+        finish::all_of_it(&mut cx, program);
     }
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let proof = cx.tally.proof(&facts, program.world);
-    Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
+    Ok(cx.tally.proof(facts, program.world))
+}
+
+/// Follows some of the ranks along an axis; `None` if that does not show that all of them are right.
+fn folded(facts: &Facts<'_>, program: &Program, axis: fold::Axis, trains: bool) -> Option<Proof> {
+    let (followed, fold) = fold::followed(program, axis);
+    let mut cx = context(facts, &followed, Some(fold));
+    let mut ranks = ranks(&mut cx);
+    if !order::run(&mut cx, &mut ranks) || !cx.faults.is_empty() || !fold::uniform(&mut cx, &ranks) {
+        return None;
+    }
+    finish::finish(&mut cx, &ranks, trains);
+    finish::all_of_it(&mut cx, program);
+    if !cx.faults.is_empty() {
+        return None;
+    }
+    let mut proof = cx.tally.proof(facts, program.world);
+    proof.local_operators = axis.times(proof.local_operators);
+    for rank in 0..program.world as usize {
+        proof.bytes[rank] = proof.bytes[axis.standing_for(program::RankId::new(rank)).index()].clone();
+    }
+    proof.folded = Some(axis.size);
+    Some(proof)
 }
 
 /// Which outputs leave, and get a gradient from the caller.
@@ -129,7 +170,7 @@ fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec
     graph.outputs.iter().enumerate().map(seeded).collect()
 }
 
-fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
+fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<fold::Fold>) -> Context<'a> {
     let (mut codes, mut base) = (vec![], 0);
     for role in &program.roles {
         let code = Code::new(role, base);
@@ -145,6 +186,7 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program) -> Context<'a> {
         faults: Faults::default(),
         tally: proof::Tally::default(),
         sums: held::Sums::default(),
+        fold,
     }
 }
 

@@ -13,6 +13,7 @@ use crate::count;
 use crate::exchange;
 use crate::fault::Fault;
 use crate::finish;
+use crate::fold::{only_these, others_too};
 use crate::held::Held;
 use crate::moves::{self, Group};
 use crate::state::{Context, Rank, place};
@@ -214,7 +215,7 @@ fn communicate(
     }
     count::count(cx, ranks, members);
     match meeting {
-        Meeting::Group(..) => in_group(cx, ranks, members, &instrs),
+        Meeting::Group(group, _) => in_group(cx, ranks, (group, members), &instrs),
         Meeting::Exchange(id) => exchanged(cx, ranks, id, (members, &instrs)),
     }
 }
@@ -245,11 +246,11 @@ fn named(instr: &Instr) -> String {
 fn in_group<'i>(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    members: &[usize],
+    (grouping, members): (GroupingId, &[usize]),
     instrs: &[&'i Instr],
 ) -> Result<(), Fault> {
     if let Instr::ReduceGradients { .. } = instrs[0] {
-        return finish::reduce_gradients(cx, ranks, members, instrs);
+        return finish::reduce_gradients(cx, ranks, (grouping, members), instrs);
     }
     let own = |instr: &&'i Instr| match instr {
         Instr::Collective(collective) => Some(collective),
@@ -261,7 +262,12 @@ fn in_group<'i>(
     }
     for value in 0..all[0].from.len() {
         let from: Vec<BufId> = all.iter().map(|c| c.from[value]).collect();
-        let Some(group) = Group::of(ranks, members, &from) else { continue };
+        let Some(mut group) = Group::of(ranks, members, &from) else { continue };
+        if matches!(all[0].how, How::AllReduce(_)) {
+            group.held = others_too(cx, ranks, grouping, members, group.held);
+        } else {
+            only_these(cx, grouping);
+        }
         let made = collective(cx, ranks, &group, &all)?;
         for ((&member, all), held) in members.iter().zip(&all).zip(made) {
             ranks[member].bufs[all.to[value].index()] = Some(held);

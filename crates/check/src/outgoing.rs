@@ -1,7 +1,7 @@
 //! What the caller gets: outputs, and gradients of inputs.
 
 use graph::{Source, TensorId};
-use program::{Inputs, Output, Pass};
+use program::{Inputs, Output, Pass, Program};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
@@ -49,11 +49,11 @@ fn output_fits(
 }
 
 /// The ranks' parts of an output are all of it.
-pub(crate) fn together(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
+pub(crate) fn together(cx: &mut Context<'_>, program: &Program) {
     for (number, output) in cx.facts.graph.outputs.iter().enumerate() {
-        let (Some(tensor), Output::Local) = (output, cx.program.boundary.outputs[number]) else { continue };
-        let parts: Vec<&[Interval]> =
-            ranks.iter().filter_map(|rank| rank.own.output(number)).map(|r| &r.0[..]).collect();
+        let (Some(tensor), Output::Local) = (output, program.boundary.outputs[number]) else { continue };
+        let columns = program.roles.iter().filter_map(|role| role.table.outputs[number].as_ref());
+        let parts: Vec<&[Interval]> = columns.flat_map(program::Column::values).map(|r| &r.0[..]).collect();
         let space = Region::whole(&cx.facts.flat[tensor.index()]);
         if sweep(&space.0, &parts, &mut |inside, _| inside.is_empty().then_some(())).is_some() {
             let what = format!("the ranks' parts of the output {} are not all of it", cx.name(*tensor));

@@ -30,6 +30,8 @@ pub struct Proof {
     pub unknown: Vec<String>,
     /// Operators that draw random numbers without a key: ranks agree only if their generators do.
     pub unkeyed: Vec<String>,
+    /// How many ranks along an axis are alike but for where their parts lie, if only some of them were followed.
+    pub folded: Option<u32>,
     /// How many communications of each kind there are, in the one order.
     pub communications: BTreeMap<&'static str, usize>,
     /// Per rank: the bytes that it hands to its communications, by phase and kind.
@@ -116,6 +118,12 @@ impl fmt::Display for Proof {
             )?;
         }
         writeln!(f, "this rests on")?;
+        if let Some(ranks) = self.folded {
+            writeln!(
+                f,
+                "  {ranks} ranks along an axis running one code, alike but for where their parts lie: 4 were followed"
+            )?;
+        }
         writeln!(f, "  the rules of {}", list(self.rules.iter()))?;
         for rewriting in &self.rewritings {
             writeln!(f, "  the rewriting of {rewriting}")?;

@@ -6,6 +6,7 @@ use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Own, Program, Rank
 use crate::args::integer;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
+use crate::fold::Fold;
 use crate::held::{Held, Part, Sums};
 use crate::intern::Map;
 use crate::local::Finder;
@@ -94,6 +95,8 @@ pub(crate) struct Context<'a> {
     pub(crate) tally: Tally,
     /// Room for the gradients inside one call.
     pub(crate) sums: Sums,
+    /// If only some of the ranks are followed.
+    pub(crate) fold: Option<Fold>,
 }
 
 impl<'a> Rank<'a> {
