@@ -33,30 +33,36 @@ def bench(quick: bool) -> Table:
         " beyond torch and the module, by the rest beyond an interpreter with the extension and the text.",
         ["", "capture", *(f"{devices} devices" for devices in PLANS)],
     )
+    return measured(table, ("llama_3_8b", BATCH), PLANS, repeats, min(repeats, 3))
+
+
+def measured(table: Table, shape: tuple[str, int], plans: dict[int, str], repeats: int, times: int) -> Table:
+    """A shape of `shapes` with its batch, captured so many times, and its plans by numbers of devices."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "graph.txt"
-        captures = [_child("capture", str(text)) for _ in range(min(repeats, 3))]
+        captures = [_child("capture", str(text), shape[0], str(shape[1])) for _ in range(times)]
         found = {
             devices: [_child("compile", str(text), name, str(devices)) for _ in range(repeats)]
-            for devices, name in PLANS.items()
+            for devices, name in plans.items()
         }
     capture = {key: statistics.median(one[key] for one in captures) for key in captures[0]}
     compiled = {
         devices: {key: statistics.median(one[key] for one in each) for key in each[0]}
         for devices, each in found.items()
     }
-    table.add("plan", "", *(f"`{name}`" for name in PLANS.values()))
-    table.add("torch.export", time_of(capture["export"]), *("" for _ in PLANS))
-    table.add("capture, the rest", time_of(capture["capture"] - capture["export"]), *("" for _ in PLANS))
-    phases = [key for key in compiled[min(PLANS)] if key not in ("all", "memory")]
+    table.add("plan", "", *(f"`{name}`" for name in plans.values()))
+    table.add("torch.export", time_of(capture["export"]), *("" for _ in plans))
+    table.add("capture, the rest", time_of(capture["capture"] - capture["export"]), *("" for _ in plans))
+    phases = [key for key in compiled[min(plans)] if key not in ("all", "memory", "files")]
     for phase in phases:
-        table.add(phase, "", *(time_of(compiled[devices][phase]) for devices in PLANS))
+        table.add(phase, "", *(time_of(compiled[devices][phase]) for devices in plans))
     table.add(
         "**in all**",
         time_of(capture["capture"]),
-        *(f"**{time_of(compiled[devices]['all'])}**" for devices in PLANS),
+        *(f"**{time_of(compiled[devices]['all'])}**" for devices in plans),
     )
-    table.add("memory", size_of(capture["memory"]), *(size_of(compiled[d]["memory"]) for d in PLANS))
+    table.add("memory", size_of(capture["memory"]), *(size_of(compiled[d]["memory"]) for d in plans))
+    table.add("files", "", *(size_of(compiled[d]["files"]) for d in plans))
     table.notes.append(f"The graph's text has {capture['text'] / 1024:.0f} KiB.")
     table.values = {"capture": capture, **{str(devices): each for devices, each in compiled.items()}}
     return table
@@ -72,15 +78,15 @@ def _child(*args: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _capture(path: str) -> dict[str, float]:
+def _capture(path: str, shape: str, batch: str) -> dict[str, float]:
+    import shapes
     import torch
     from measure import rss, rss_peak
-    from shapes import llama_3_8b
 
     from shardwright.capture import capture
 
     torch.set_num_threads(1)
-    model, args = llama_3_8b(batch=BATCH)
+    model, args = getattr(shapes, shape)(batch=int(batch))
     whole = torch.export.export
     taken = [0.0]
 
@@ -127,6 +133,7 @@ def _compile(path: str, name: str, devices: str) -> dict[str, float]:
         **dict(compiled.phases),
         "all": end - start,
         "memory": memory,
+        "files": sum(len(text) for text in compiled.files.values()),
     }
 
 

@@ -15,6 +15,7 @@ from tables import Table
 
 BENCHES = {
     "compile": "compile_time",
+    "fleet": "fleet",
     "models": "models",
     "one-device": "one_device",
     "two-ranks": "two_ranks",

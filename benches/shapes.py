@@ -66,6 +66,14 @@ def llama_3_8b(batch: int = 64, length: int = 8192) -> tuple[nn.Module, tuple[Te
         return model, (words, words.clone())
 
 
+def llama_3_405b(batch: int = 8192, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Llama-3-405B's shape on `meta`: 126 layers."""
+    with torch.device("meta"):
+        model = Gpt(126, 16384, 128, 8, 53248, 128256, length).to(torch.bfloat16)
+        words = torch.zeros(batch, length, dtype=torch.long)
+        return model, (words, words.clone())
+
+
 def gpt_100m(batch: int = 4, length: int = 256) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """A GPT of about 100M parameters, with values."""
     torch.manual_seed(0)

@@ -42,10 +42,11 @@
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
-//! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together. Modules import only
-//! what comes before them here.
+//! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;
+mod axis;
 mod calls;
 mod count;
 mod cuts;
@@ -116,7 +117,7 @@ fn equal(graph: &Graph, analysis: &Analysis, program: &Program, least: u32) -> R
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let folded = fold::axis(program, least).and_then(|axis| folded(&facts, program, axis, trains));
+    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains));
     let proof = match folded {
         Some(proof) => proof,
         None => one_by_one(&facts, program, trains)?,
@@ -139,8 +140,8 @@ fn one_by_one(facts: &Facts<'_>, program: &Program, trains: bool) -> Result<Proo
 }
 
 /// Follows some of the ranks along an axis; `None` if that does not show that all of them are right.
-fn folded(facts: &Facts<'_>, program: &Program, axis: fold::Axis, trains: bool) -> Option<Proof> {
-    let (followed, fold) = fold::followed(program, axis);
+fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) -> Option<Proof> {
+    let (followed, fold) = axis::followed(program, axis);
     let mut cx = context(facts, &followed, Some(fold));
     let mut ranks = ranks(&mut cx);
     if !order::run(&mut cx, &mut ranks) || !cx.faults.is_empty() || !fold::uniform(&mut cx, &ranks) {
@@ -170,7 +171,7 @@ fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec
     graph.outputs.iter().enumerate().map(seeded).collect()
 }
 
-fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<fold::Fold>) -> Context<'a> {
+fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<axis::Fold>) -> Context<'a> {
     let (mut codes, mut base) = (vec![], 0);
     for role in &program.roles {
         let code = Code::new(role, base);

@@ -55,6 +55,9 @@ pub(crate) struct Term {
     pub(crate) once: bool,
 }
 
+/// One cut made of three.
+pub(crate) type Combine<'c> = &'c mut dyn FnMut([&[Interval]; 3]) -> Option<Vec<Interval>>;
+
 /// A term, and where in the buffer it holds: a region, or everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Entry {
@@ -263,11 +266,7 @@ impl Store {
     }
 
     /// Three shares that differ only in their cuts, as one whose cuts are made of theirs.
-    pub(crate) fn combine(
-        &mut self,
-        shares: [ShareId; 3],
-        cut: &mut dyn FnMut([&[Interval]; 3]) -> Option<Vec<Interval>>,
-    ) -> Option<ShareId> {
+    pub(crate) fn combine(&mut self, shares: [ShareId; 3], cut: Combine<'_>) -> Option<ShareId> {
         let mut entries = shares.map(|share| self.shares.get(share).to_vec());
         let key = |entry: &Entry| {
             let Term { owner, mode, subs, once, .. } = self.terms[entry.term as usize];

@@ -4,9 +4,9 @@ use graph::TensorId;
 use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Own, Program, RankId, Role};
 
 use crate::args::integer;
+use crate::axis::Fold;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
-use crate::fold::Fold;
 use crate::held::{Held, Part, Sums};
 use crate::intern::Map;
 use crate::local::Finder;

@@ -1,0 +1,205 @@
+//! An axis of the devices along which ranks are alike but for where their parts lie, as the program's tables say.
+
+use std::collections::{BTreeMap, HashSet};
+
+use program::{Column, Grouping, Program, RankId, Role, Table};
+use rules::{Interval, Region};
+
+use crate::intern::Map;
+
+/// So many ranks along the axis are followed.
+pub(crate) const FOLLOWED: u32 = 4;
+
+/// Ranks that differ only in their position on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Axis {
+    pub(crate) size: u32,
+    stride: u32,
+}
+
+/// What is known of the axis while the followed ranks run.
+pub(crate) struct Fold {
+    pub(crate) axis: Axis,
+    /// For each grouping whether its groups lie along the axis.
+    pub(crate) along: Vec<bool>,
+    /// Something happens along the axis that is not followed this way.
+    pub(crate) gave_up: bool,
+}
+
+impl Axis {
+    fn position(self, rank: RankId) -> u32 {
+        rank.0 / self.stride % self.size
+    }
+
+    /// The rank on the same line at another position.
+    pub(crate) fn at(self, rank: RankId, position: u32) -> RankId {
+        RankId(rank.0 - self.position(rank) * self.stride + position * self.stride)
+    }
+
+    fn followed(self, rank: RankId) -> bool {
+        self.position(rank) < FOLLOWED
+    }
+
+    /// One that is followed and stands for a rank.
+    pub(crate) fn standing_for(self, rank: RankId) -> RankId {
+        self.at(rank, self.position(rank).min(FOLLOWED - 1))
+    }
+
+    /// By how much there are more ranks than are followed.
+    pub(crate) fn times(self, count: usize) -> usize {
+        count / FOLLOWED as usize * self.size as usize
+    }
+}
+
+/// The longest axis along which the ranks of a program are alike, of at least so many.
+pub(crate) fn find(program: &Program, least: u32) -> Option<Axis> {
+    if !program.exchanges.is_empty() {
+        return None;
+    }
+    let mut found: Vec<Axis> = program.groupings.iter().filter_map(step).collect();
+    found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
+    found.dedup();
+    found.retain(|axis| axis.size >= least.max(FOLLOWED + 1));
+    found.into_iter().find(|axis| alike(program, *axis))
+}
+
+/// The axis along which a grouping's groups lie, if it is one.
+fn step(grouping: &Grouping) -> Option<Axis> {
+    let group = grouping.first()?;
+    let stride = group.get(1)?.0.checked_sub(group[0].0).filter(|stride| *stride > 0)?;
+    let even = group.windows(2).all(|two| two[1].0.checked_sub(two[0].0) == Some(stride));
+    even.then_some(Axis { size: u32::try_from(group.len()).ok()?, stride })
+}
+
+fn alike(program: &Program, axis: Axis) -> bool {
+    let block = u64::from(axis.size) * u64::from(axis.stride);
+    let mut seen = HashSet::new();
+    u64::from(program.world) % block == 0
+        && program.roles.iter().all(|role| {
+            let Some(lines) = Lines::of(role, axis) else { return false };
+            let mut fresh = |column: &Column<Region>| match column {
+                Column::Same(_) => false,
+                Column::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
+            };
+            role.table.constants.iter().all(|column| lines.constant(column))
+                && role.table.regions().filter(|column| fresh(column)).all(|column| lines.moves_on(column))
+        })
+        && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
+}
+
+/// The positions in a role of the ranks of each line, in the order of the axis.
+struct Lines(Vec<Vec<usize>>);
+
+impl Lines {
+    /// `None` if a role has a part of a line only.
+    fn of(role: &Role, axis: Axis) -> Option<Lines> {
+        let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
+        for (at, rank) in role.ranks.iter().enumerate() {
+            lines.entry(axis.at(*rank, 0)).or_default().push(at);
+        }
+        let whole = |line: &Vec<usize>| {
+            let mut expected = 0..axis.size;
+            line.iter().all(|at| expected.next() == Some(axis.position(role.ranks[*at])))
+                && expected.is_empty()
+        };
+        lines.values().all(whole).then(|| Lines(lines.into_values().collect()))
+    }
+
+    fn constant(&self, column: &Column<i64>) -> bool {
+        self.0.iter().all(|line| line.iter().all(|at| column.get(*at) == column.get(line[0])))
+    }
+
+    /// Whether every interval moves on by one step a position.
+    fn moves_on(&self, column: &Column<Region>) -> bool {
+        self.0.iter().all(|line| {
+            let (first, second) = (column.get(line[0]), column.get(line[1]));
+            let fits = |(position, at): (i64, &usize)| {
+                let region = column.get(*at);
+                region.0.len() == first.0.len()
+                    && (region.0.iter().zip(&first.0).zip(&second.0))
+                        .all(|((i, a), b)| moved(*a, b.lo.wrapping_sub(a.lo), position) == *i)
+            };
+            first.0.len() == second.0.len() && (0_i64..).zip(line).all(fits)
+        })
+    }
+}
+
+pub(crate) fn moved(interval: Interval, step: i64, times: i64) -> Interval {
+    let by = step.wrapping_mul(times);
+    Interval { lo: interval.lo.wrapping_add(by), hi: interval.hi.wrapping_add(by) }
+}
+
+/// Whether all groups are at one position each, and the same at every position.
+fn across(grouping: &Grouping, axis: Axis) -> bool {
+    let all: HashSet<&Vec<RankId>> = grouping.iter().collect();
+    grouping.iter().all(|group| {
+        let Some(position) = group.first().map(|rank| axis.position(*rank)) else { return false };
+        let next = (position + 1) % axis.size;
+        let beside: Vec<RankId> = group.iter().map(|rank| axis.at(*rank, next)).collect();
+        group.iter().all(|rank| axis.position(*rank) == position) && all.contains(&beside)
+    })
+}
+
+/// Whether every group has all of the lines that it has something of, in their order.
+fn along(grouping: &Grouping, axis: Axis) -> bool {
+    grouping.iter().all(|group| {
+        let mut lines: BTreeMap<RankId, u32> = BTreeMap::new();
+        let in_order = group.iter().all(|rank| {
+            let next = lines.entry(axis.at(*rank, 0)).or_default();
+            *next += 1;
+            axis.position(*rank) == *next - 1
+        });
+        in_order && !group.is_empty() && lines.values().all(|count| *count == axis.size)
+    })
+}
+
+/// The ranks that are followed, as a program of their own.
+pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
+    let keep = |ranks: &Vec<RankId>| -> Vec<RankId> {
+        ranks.iter().copied().filter(|rank| axis.followed(*rank)).collect()
+    };
+    let groupings = program.groupings.iter();
+    let roles = program.roles.iter().map(|role| {
+        let at: Vec<usize> = (0..role.ranks.len()).filter(|at| axis.followed(role.ranks[*at])).collect();
+        Role { ranks: keep(&role.ranks), table: only(&role.table, &at), body: role.body.clone() }
+    });
+    let reduced = Program {
+        model: program.model.clone(),
+        digest: program.digest.clone(),
+        rewritings: program.rewritings.clone(),
+        plan: program.plan.clone(),
+        world: program.world,
+        boundary: program.boundary.clone(),
+        factors: vec![],
+        groupings: groupings
+            .clone()
+            .map(|grouping| grouping.iter().map(keep).filter(|group| !group.is_empty()).collect())
+            .collect(),
+        exchanges: vec![],
+        roles: roles.collect(),
+    };
+    let along = groupings.map(|grouping| along(grouping, axis)).collect();
+    (reduced, Fold { axis, along, gave_up: false })
+}
+
+/// The table of some of a role's ranks.
+fn only(table: &Table, at: &[usize]) -> Table {
+    let mut known: Map<*const Region, Column<Region>> = Map::default();
+    let mut regions = |column: &Column<Region>| match column {
+        Column::Same(_) => column.clone(),
+        Column::Each(regions) => known
+            .entry(regions.as_ptr())
+            .or_insert_with(|| Column::of(at.iter().map(|at| regions[*at].clone()).collect()))
+            .clone(),
+    };
+    let mut own = table.clone();
+    own.shards.iter_mut().for_each(|shard| shard.region = regions(&shard.region));
+    own.leaves.iter_mut().for_each(|(_, region)| *region = regions(region));
+    own.inputs.iter_mut().for_each(|region| *region = regions(region));
+    own.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));
+    own.random.iter_mut().flat_map(|(_, slots)| slots).for_each(|region| *region = regions(region));
+    for constant in &mut own.constants {
+        *constant = Column::of(at.iter().map(|at| *constant.get(*at)).collect());
+    }
+    own
+}

@@ -1,0 +1,298 @@
+//! Proofs that follow some of the ranks along an axis, beside those that follow all: of right programs, and of
+//! programs with a planted fault, of every kind in every place.
+
+use check::{Proof, check_folding};
+use graph::Graph;
+use plan::{Plan, random, repeat, sets};
+use program::{Arg, Body, Boundary, Column, Inputs, Instr, Output, Program, RankId, Table};
+use rules::{Analysis, Interval, Region};
+
+/// Axes of five ranks are folded, or none.
+const SHORT: u32 = 5;
+const NEVER: u32 = u32::MAX;
+
+fn graph() -> Graph {
+    include_str!("alike.graph").parse().expect("it parses")
+}
+
+fn made(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Program {
+    match compiler::compile(graph, analysis, plan, boundary) {
+        Ok(compiled) => compiled.program,
+        Err(error) => panic!("{}: {error}", plan.name),
+    }
+}
+
+/// Both proofs, which say the same; whether one of them was by folding.
+fn both(graph: &Graph, program: &Program) -> Option<bool> {
+    let (short, long) = (check_folding(graph, program, SHORT), check_folding(graph, program, NEVER));
+    match (short, long) {
+        (Ok(short), Ok(long)) => {
+            let folded = short.folded.is_some();
+            assert_eq!(Proof { folded: None, ..short }, long);
+            Some(folded)
+        }
+        (Err(short), Err(long)) => {
+            let texts =
+                |faults: Vec<check::Fault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+            assert_eq!(texts(short), texts(long));
+            None
+        }
+        (short, long) => panic!("folded: {:?}, one by one: {:?}", short.is_ok(), long.is_ok()),
+    }
+}
+
+fn boundaries(graph: &Graph) -> Vec<Boundary> {
+    let loss = Boundary { inputs: Inputs::Global, outputs: vec![Output::Whole, Output::None] };
+    let local = Boundary { inputs: Inputs::Local, outputs: vec![Output::Whole, Output::Local] };
+    let whole = Boundary { inputs: Inputs::Global, outputs: vec![Output::Whole; graph.outputs.len()] };
+    vec![loss, local, whole]
+}
+
+#[test]
+fn right_programs_are_proved_alike() {
+    let graph = graph();
+    let analysis = Analysis::of(&graph);
+    let mut folded = vec![];
+    for (name, devices) in [
+        ("data", 6),
+        ("data", 12),
+        ("data", 5),
+        ("data:6 x megatron:2", 12),
+        ("megatron:2 x data:6", 12),
+        ("data:2 x data:6", 12),
+        ("data:6 x coshard:2", 6),
+        ("replicate", 6),
+    ] {
+        let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
+        for boundary in boundaries(&graph) {
+            folded.push((name, devices, both(&graph, &made(&graph, &analysis, &plan, &boundary))));
+        }
+    }
+    let was = |name: &str, devices: u32| -> Vec<Option<bool>> {
+        folded.iter().filter(|it| (it.0, it.1) == (name, devices)).map(|it| it.2).collect()
+    };
+    // Where logits are gathered along the axis, and where pieces are of different sizes, all ranks are followed.
+    for (name, devices) in [("data", 6), ("data:6 x megatron:2", 12), ("megatron:2 x data:6", 12)] {
+        assert_eq!(was(name, devices), [Some(true), Some(true), Some(false)], "{name} {devices}");
+    }
+    assert_eq!(was("data", 5), [Some(false); 3]);
+}
+
+#[test]
+fn programs_of_units_are_proved_alike() {
+    let graph = graph();
+    let analysis = Analysis::of(&graph);
+    let named = |name: &str, devices: u32| sets::named(name, &graph, &analysis, devices).expect("a plan");
+    for (unit, regular) in [
+        (named("megatron", 2), true),
+        (named("replicate", 3), true),
+        (named("data:2 x megatron:2", 4), true),
+        // What is exchanged region by region is followed on all ranks.
+        (random::plan(&graph, &analysis, 2, 1), false),
+        (random::plan(&graph, &analysis, 1, 2), false),
+    ] {
+        let plan = repeat(&unit, &graph, &analysis, 6).expect("a plan of units");
+        for boundary in &boundaries(&graph)[..2] {
+            let folded = both(&graph, &made(&graph, &analysis, &plan, boundary));
+            assert_eq!(folded, Some(regular), "{}", plan.name);
+        }
+    }
+}
+
+/// What an edit does to a program; `false` if there is nothing of its kind at this place.
+type Edit = fn(&mut Program, usize) -> bool;
+
+fn instrs(program: &mut Program) -> Vec<&mut Vec<Instr>> {
+    let codes = program.roles.iter_mut().flat_map(|role| &mut role.body.codes);
+    codes.map(|code| &mut code.instrs).collect()
+}
+
+/// The code of the instruction with a number among all, and where in it.
+fn locate(program: &mut Program, mut number: usize) -> Option<(&mut Vec<Instr>, usize)> {
+    for code in instrs(program) {
+        if number < code.len() {
+            return Some((code, number));
+        }
+        number -= code.len();
+    }
+    None
+}
+
+fn argument(program: &mut Program, number: usize, change: impl Fn(&mut Arg)) -> bool {
+    let all = instrs(program).into_iter().flatten().flat_map(Instr::args_mut).map(|(arg, _)| arg);
+    let Some(arg) = { all }.filter(|arg| matches!(arg, Arg::Int(_) | Arg::Hole(_))).nth(number) else {
+        return false;
+    };
+    change(arg);
+    true
+}
+
+fn columns(table: &mut Table) -> impl Iterator<Item = &mut Column<Region>> {
+    let shards = table.shards.iter_mut().map(|shard| &mut shard.region);
+    let leaves = table.leaves.iter_mut().map(|(_, region)| region);
+    let random = table.random.iter_mut().flat_map(|(_, regions)| regions);
+    shards.chain(leaves).chain(&mut table.inputs).chain(table.outputs.iter_mut().flatten()).chain(random)
+}
+
+/// Another region for one rank of a column.
+fn region(program: &mut Program, number: usize, rank: usize, change: impl Fn(&mut Interval)) -> bool {
+    let mut all = program.roles.iter_mut().flat_map(|role| {
+        let ranks = role.ranks.len();
+        columns(&mut role.table).map(move |column| (column, ranks))
+    });
+    let Some((column, ranks)) = all.nth(number) else { return false };
+    let mut regions: Vec<Region> = (0..ranks).map(|at| column.get(at).clone()).collect();
+    let Some(interval) = regions[rank % ranks].0.first_mut() else { return true };
+    change(interval);
+    *column = Column::of(regions);
+    true
+}
+
+fn fifth(column: &Column<Region>) -> Region {
+    match column {
+        Column::Same(region) => region.clone(),
+        Column::Each(regions) => regions[4].clone(),
+    }
+}
+
+fn group(program: &mut Program, number: usize, change: impl Fn(&mut Vec<Vec<RankId>>)) -> bool {
+    let Some(grouping) = program.groupings.get_mut(number) else { return false };
+    change(grouping);
+    true
+}
+
+fn body(program: &mut Program, change: impl Fn(&mut Body)) -> bool {
+    change(&mut program.roles[0].body);
+    true
+}
+
+/// Edits of every kind. Each is made in every place.
+const EDITS: &[(&str, Edit)] = &[
+    ("an instruction less", |program, at| {
+        locate(program, at).map(|(code, index)| code.remove(index)).is_some()
+    }),
+    ("two instructions swapped", |program, at| match locate(program, at) {
+        Some((code, index)) if index + 1 < code.len() => {
+            code.swap(index, index + 1);
+            true
+        }
+        found => found.is_some(),
+    }),
+    ("a leaf less in a reduction", |program, at| match locate(program, at) {
+        Some((code, index)) => {
+            if let Instr::ReduceGradients { leaves, .. } = &mut code[index] {
+                leaves.pop();
+            }
+            true
+        }
+        None => false,
+    }),
+    ("a communication in another grouping", |program, at| {
+        let groupings = program.groupings.len();
+        match locate(program, at) {
+            Some((code, index)) => {
+                let other = |group: &mut program::GroupingId| {
+                    *group = program::GroupingId::new((group.index() + 1) % groupings);
+                };
+                match &mut code[index] {
+                    Instr::Collective(collective) => other(&mut collective.group),
+                    Instr::ReduceGradients { group, .. } => other(group),
+                    _ => {}
+                }
+                true
+            }
+            None => false,
+        }
+    }),
+    ("a number larger", |program, at| {
+        argument(program, at, |arg| {
+            if let Arg::Int(value) = arg {
+                *value += 1;
+            }
+        })
+    }),
+    ("a number that is a constant", |program, at| argument(program, at, |arg| *arg = Arg::Hole(0))),
+    ("a region further on, on the first rank", |program, at| {
+        region(program, at, 0, |i| (i.lo, i.hi) = (i.lo + 1, i.hi + 1))
+    }),
+    ("a region before, on the last but one", |program, at| {
+        region(program, at, 4, |i| (i.lo, i.hi) = (i.lo - 1, i.hi - 1))
+    }),
+    ("a region of another rank, on the last", |program, at| {
+        region(program, at, 5, |i| (i.lo, i.hi) = (0, i.hi - i.lo))
+    }),
+    ("a larger region, on the third", |program, at| region(program, at, 2, |i| i.hi += 1)),
+    ("the region of the fifth, on all ranks", |program, at| {
+        let mut all = program.roles.iter_mut().flat_map(|role| columns(&mut role.table));
+        let found = all.nth(at).map(|column| *column = Column::Same(fifth(column)));
+        found.is_some()
+    }),
+    ("all regions of the fifth, on all ranks", |program, at| {
+        let all = program.roles.iter_mut().flat_map(|role| columns(&mut role.table));
+        all.for_each(|column| *column = Column::Same(fifth(column)));
+        at == 0
+    }),
+    ("a group the other way", |program, at| group(program, at, |all| all[0].reverse())),
+    ("a group that lacks its last", |program, at| {
+        group(program, at, |all| {
+            all[0].pop();
+        })
+    }),
+    ("a group that lacks its fifth", |program, at| {
+        group(program, at, |all| {
+            if all[0].len() > 4 {
+                all[0].remove(4);
+            }
+        })
+    }),
+    ("two ranks of two groups exchanged", |program, at| {
+        group(program, at, |all| {
+            if let [first, .., last] = &mut all[..] {
+                std::mem::swap(&mut first[0], &mut last[0]);
+            }
+        })
+    }),
+    ("constants of other ranks", |program, at| {
+        let ranks = program.roles[0].ranks.len();
+        let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
+        let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
+        values.rotate_left(1);
+        *constant = Column::of(values);
+        true
+    }),
+    ("a leaf that is another", |program, at| {
+        let count = program.roles[0].body.leaves.len();
+        at < count
+            && body(program, |body| {
+                let other = body.leaves[(at + 1) % count].buf;
+                let own = std::mem::replace(&mut body.leaves[at].buf, other);
+                body.leaves[(at + 1) % count].buf = own;
+            })
+    }),
+];
+
+#[test]
+fn what_is_refused_one_by_one_is_never_proved_by_folding() {
+    let graph = graph();
+    let analysis = Analysis::of(&graph);
+    let (mut refused, mut folded, mut all) = (0, 0, 0);
+    for (name, devices) in [("data", 6), ("data:6 x megatron:2", 12)] {
+        let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
+        let program = made(&graph, &analysis, &plan, &boundaries(&graph)[1]);
+        for (what, edit) in EDITS {
+            for place in 0.. {
+                let mut edited = program.clone();
+                if !edit(&mut edited, place) {
+                    assert!(place > 0 || *what == "constants of other ranks", "{what}: nowhere");
+                    break;
+                }
+                all += 1;
+                match both(&graph, &edited) {
+                    None => refused += 1,
+                    Some(one) => folded += usize::from(one),
+                }
+            }
+        }
+    }
+    assert!(refused > 600 && folded > 0, "{all} edits: {refused} refused, {folded} proved by folding");
+}
