@@ -1,4 +1,4 @@
-//! How many bytes each rank hands to a communication: what the runtime reports as issued.
+//! What each rank hands to a communication: what the runtime reports as issued.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
         found.push((rank.id, (pass.name(), instr.kind().name()), given));
     }
     for (rank, what, given) in found {
-        cx.tally.bytes(rank, what, given);
+        cx.tally.issued(rank, what, given);
     }
 }
 

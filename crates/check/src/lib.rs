@@ -75,7 +75,7 @@ mod timetable;
 mod uniform;
 
 pub use fault::{Fault, Place};
-pub use proof::{Bytes, Proof};
+pub use proof::{Issued, Proof, Traffic};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -155,7 +155,8 @@ fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) 
     let mut proof = cx.tally.proof(facts, program.world);
     proof.local_operators = axis.times(proof.local_operators);
     for rank in 0..program.world as usize {
-        proof.bytes[rank] = proof.bytes[axis.standing_for(program::RankId::new(rank)).index()].clone();
+        let stands = axis.standing_for(program::RankId::new(rank)).index();
+        proof.traffic[rank] = proof.traffic[stands].clone();
     }
     proof.folded = Some(axis.size);
     Some(proof)

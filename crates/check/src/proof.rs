@@ -34,12 +34,19 @@ pub struct Proof {
     pub folded: Option<u32>,
     /// How many communications of each kind there are, in the one order.
     pub communications: BTreeMap<&'static str, usize>,
-    /// Per rank: the bytes that it hands to its communications, by phase and kind.
-    pub bytes: Vec<Bytes>,
+    /// Per rank: what it hands to its communications, by phase and kind.
+    pub traffic: Vec<Traffic>,
 }
 
-/// Bytes by phase (`forward`, `backward`) and kind of communication (`all_reduce`).
-pub type Bytes = BTreeMap<(&'static str, &'static str), u64>;
+/// By phase (`forward`, `backward`) and kind of communication (`all_reduce`).
+pub type Traffic = BTreeMap<(&'static str, &'static str), Issued>;
+
+/// How many communications, and of how many bytes in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Issued {
+    pub count: usize,
+    pub bytes: u64,
+}
 
 /// Counts, while a program is followed.
 #[derive(Debug, Default)]
@@ -48,7 +55,7 @@ pub(crate) struct Tally {
     functions: BTreeSet<String>,
     local: usize,
     communications: BTreeMap<&'static str, usize>,
-    bytes: Vec<Bytes>,
+    traffic: Vec<Traffic>,
 }
 
 impl Tally {
@@ -67,15 +74,18 @@ impl Tally {
         *self.communications.entry(kind).or_insert(0) += 1;
     }
 
-    pub(crate) fn bytes(&mut self, rank: RankId, what: (&'static str, &'static str), bytes: i64) {
-        if self.bytes.len() <= rank.index() {
-            self.bytes.resize(rank.index() + 1, Bytes::new());
+    /// One more communication of a rank.
+    pub(crate) fn issued(&mut self, rank: RankId, what: (&'static str, &'static str), bytes: i64) {
+        if self.traffic.len() <= rank.index() {
+            self.traffic.resize(rank.index() + 1, Traffic::new());
         }
-        *self.bytes[rank.index()].entry(what).or_insert(0) += u64::try_from(bytes).unwrap_or(0);
+        let issued = self.traffic[rank.index()].entry(what).or_default();
+        issued.count += 1;
+        issued.bytes += u64::try_from(bytes).unwrap_or(0);
     }
 
     pub(crate) fn proof(mut self, facts: &Facts<'_>, ranks: u32) -> Proof {
-        self.bytes.resize(ranks as usize, Bytes::new());
+        self.traffic.resize(ranks as usize, Traffic::new());
         let computed: Vec<OpId> = facts
             .graph
             .op_ids()
@@ -93,7 +103,7 @@ impl Tally {
             unkeyed: unkeyed.map(|id| facts.graph.describe(*id)).collect(),
             unknown: unknown.iter().map(|id| facts.graph.describe(*id)).collect(),
             communications: self.communications,
-            bytes: self.bytes,
+            traffic: self.traffic,
             ..Proof::default()
         }
     }

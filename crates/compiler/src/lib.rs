@@ -7,7 +7,6 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-use check::Proof;
 use diag::{Error, Result};
 use emit::File;
 use graph::Graph;
@@ -15,6 +14,7 @@ use plan::Plan;
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
+pub use check::{Issued, Proof, Traffic};
 pub use cost::{Costs, PartCost};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
@@ -48,7 +48,7 @@ pub fn compile_watched(
     let files = clock.time("emit", || emit::emit(graph, &program))?;
     let proof = accept(graph, &files, &mut clock).map_err(refused)?;
     let rewritten = rewrite(graph, &program.rewritings)?.graph;
-    let summary = Summary { divided, bytes: proof.bytes.clone(), ..summary::summarise(&rewritten, &program) };
+    let summary = Summary { divided, ..summary::summarise(&rewritten, &program) };
     Ok(Compiled { program, files, proof, summary, phases: clock.phases })
 }
 

@@ -1,8 +1,5 @@
-//! What a program communicates and holds, counted from its instructions.
+//! What a program communicates and holds. How often and how much, the proof has counted.
 
-use std::collections::BTreeMap;
-
-use check::Bytes;
 use graph::{Graph, Source};
 use plan::{On, OpPlan, Plan};
 use program::{Body, BufId, Instr, Own, Program, RankId};
@@ -20,12 +17,8 @@ pub struct Communication {
 
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Per rank: how many instructions of each kind, by phase.
-    pub counts: Vec<BTreeMap<(&'static str, &'static str), usize>>,
     /// What rank 0 communicates, in order.
     pub communications: Vec<Communication>,
-    /// Per rank: the bytes that it hands to its communications.
-    pub bytes: Vec<Bytes>,
     /// Per rank: bytes of parameters and buffers held.
     pub held: Vec<u64>,
     /// Per rank: bytes of the parameters that are trained, and so of their gradients.
@@ -68,13 +61,10 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
         }
     }
     let world = program.world as usize;
-    summary.counts = vec![BTreeMap::new(); world];
     summary.held = vec![0; world];
     summary.trained = vec![0; world];
     for role in &program.roles {
-        let counts = counts(&role.body);
         for (at, rank) in role.ranks.iter().enumerate() {
-            summary.counts[rank.index()].clone_from(&counts);
             let trained = |source: &Source| matches!(source, Source::Param { frozen: false, .. });
             summary.held[rank.index()] =
                 held(graph, role.own(at), |source| !matches!(source, Source::Input { .. }));
@@ -85,16 +75,6 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
         summary.communications = communications(graph, &role.body);
     }
     summary
-}
-
-fn counts(body: &Body) -> BTreeMap<(&'static str, &'static str), usize> {
-    let mut counts = BTreeMap::new();
-    for code in &body.codes {
-        for instr in communicating(&code.instrs) {
-            *counts.entry((code.pass.name(), instr.kind().name())).or_insert(0) += 1;
-        }
-    }
-    counts
 }
 
 /// What communicates.

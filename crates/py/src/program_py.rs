@@ -1,6 +1,6 @@
 //! Compiling, and checking again what was compiled.
 
-use compiler::Communication;
+use compiler::{Communication, Issued, Traffic};
 use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,6 +12,20 @@ use crate::plan_py::Plan;
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Compiled {
     inner: compiler::Compiled,
+}
+
+impl Compiled {
+    /// A number of each kind of communication, for each rank.
+    fn traffic<'py>(&self, py: Python<'py>, number: fn(&Issued) -> u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let row = |traffic: &Traffic| {
+            let dict = PyDict::new(py);
+            for ((phase, kind), issued) in traffic {
+                dict.set_item(format!("{phase} {kind}"), number(issued))?;
+            }
+            Ok(dict)
+        };
+        self.inner.proof.traffic.iter().map(row).collect()
+    }
 }
 
 #[pymethods]
@@ -41,27 +55,13 @@ impl Compiled {
     /// For each rank: how many communications of each kind, keyed by `forward all_reduce`.
     #[getter]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let count = |counts: &std::collections::BTreeMap<(&'static str, &'static str), usize>| {
-            let dict = PyDict::new(py);
-            for ((phase, kind), count) in counts {
-                dict.set_item(format!("{phase} {kind}"), count)?;
-            }
-            Ok(dict)
-        };
-        self.inner.summary.counts.iter().map(count).collect()
+        self.traffic(py, |issued| issued.count as u64)
     }
 
     /// For each rank: the bytes that it hands to its communications, keyed as `counts`.
     #[getter]
     fn bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let bytes = |bytes: &std::collections::BTreeMap<(&'static str, &'static str), u64>| {
-            let dict = PyDict::new(py);
-            for ((phase, kind), bytes) in bytes {
-                dict.set_item(format!("{phase} {kind}"), bytes)?;
-            }
-            Ok(dict)
-        };
-        self.inner.summary.bytes.iter().map(bytes).collect()
+        self.traffic(py, |issued| issued.bytes)
     }
 
     /// What rank 0 communicates, in order: phase, kind, module, tensor.

@@ -1,40 +1,21 @@
 //! Ranks that are projected together. What is asked of them has one answer for all; where they answer
-//! differently they come [`Apart`], and each kind is projected by itself. So cost grows with the number of
+//! differently they come apart, and each kind is projected by itself. So cost grows with the number of
 //! different ranks, and what is asked of a layout is asked once, however many layers have it.
 //!
 //! Shards, ports and parts are counted from the first one that the rank has. Regions and numbers may differ
 //! among the ranks: they are columns.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::rc::Rc;
 
-use indexmap::IndexSet;
-use program::{Arg, Column, RankId};
+use program::{Column, RankId};
 use rules::Region;
 
+use super::columns::{Asked, Columns, RegionsId, agreed};
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
 use crate::moves::{Get, Method, Move};
 use crate::place::Placement;
 use crate::schedule::Leaves;
-
-graph::id!(
-    /// A region of each rank.
-    RegionsId
-);
-graph::id!(
-    /// A number of each rank.
-    NumbersId
-);
-
-/// Ranks that do different things, by what they do.
-#[derive(Debug)]
-pub struct Apart(pub Vec<Vec<RankId>>);
-
-/// Where something begins, and where it ends.
-pub type Ends = Rc<Vec<(NumbersId, NumbersId)>>;
-
-pub type Asked<T> = Result<T, Apart>;
 
 /// The parts of an operator that each rank has: for each input the port that it reads, for each output the
 /// shard that it writes.
@@ -83,8 +64,6 @@ struct Known {
     ports: HashMap<PortsId, Rc<Spots>>,
     entries: HashMap<(LayoutId, usize), RegionsId>,
     reads: HashMap<(PortsId, usize), RegionsId>,
-    same: HashMap<(RegionsId, RegionsId), bool>,
-    contains: HashMap<(RegionsId, RegionsId), bool>,
     direct: HashMap<(PortsId, usize, LayoutId), usize>,
     arrives: HashMap<(PortsId, LayoutId), Rc<Vec<Vec<usize>>>>,
     gives: HashMap<(PortsId, LayoutId), Rc<Vec<Option<usize>>>>,
@@ -93,120 +72,18 @@ struct Known {
     moves: HashMap<(*const Move, LayoutId, LayoutId), Rc<MoveHere>>,
     leaf: HashMap<(PortsId, usize, *const Leaves), usize>,
     leaves: HashMap<*const Leaves, Rc<Vec<(usize, usize)>>>,
-    lengths: HashMap<RegionsId, Rc<Vec<NumbersId>>>,
-    within: HashMap<(RegionsId, RegionsId), Ends>,
 }
 
 pub struct Alike<'a> {
     pub ranks: &'a [RankId],
+    pub columns: Columns<'a>,
     interner: &'a Interner,
-    regions: IndexSet<Column<Region>>,
-    numbers: IndexSet<Column<i64>>,
     known: Known,
 }
 
 impl<'a> Alike<'a> {
     pub fn new(ranks: &'a [RankId], interner: &'a Interner) -> Self {
-        Self { ranks, interner, regions: IndexSet::new(), numbers: IndexSet::new(), known: Known::default() }
-    }
-
-    /// What each rank answers, given its position, if all answer the same.
-    pub fn agreed<T: PartialEq>(&self, mut answer: impl FnMut(usize) -> T) -> Asked<T> {
-        let first = answer(0);
-        if (1..self.ranks.len()).all(|at| answer(at) == first) {
-            return Ok(first);
-        }
-        let mut kinds: Vec<(T, Vec<RankId>)> = vec![];
-        for (at, rank) in self.ranks.iter().enumerate() {
-            let found = answer(at);
-            match kinds.iter_mut().find(|kind| kind.0 == found) {
-                Some(kind) => kind.1.push(*rank),
-                None => kinds.push((found, vec![*rank])),
-            }
-        }
-        Err(Apart(kinds.into_iter().map(|kind| kind.1).collect()))
-    }
-
-    // Columns.
-
-    pub fn region(&self, id: RegionsId) -> &Column<Region> {
-        &self.regions[id.index()]
-    }
-
-    fn column(&mut self, column: Column<Region>) -> RegionsId {
-        RegionsId::new(self.regions.insert_full(column).0)
-    }
-
-    pub fn number(&mut self, column: Column<i64>) -> NumbersId {
-        NumbersId::new(self.numbers.insert_full(column).0)
-    }
-
-    /// Until the role's holes are named, a number that differs is the hole of its column.
-    pub fn arg(&self, id: NumbersId) -> Arg {
-        match &self.numbers[id.index()] {
-            Column::Same(number) => Arg::Int(*number),
-            Column::Each(_) => Arg::Hole(id.0),
-        }
-    }
-
-    pub fn into_numbers(self) -> Vec<Column<i64>> {
-        self.numbers.into_iter().collect()
-    }
-
-    pub fn same(&mut self, a: RegionsId, b: RegionsId) -> Asked<bool> {
-        if a == b {
-            return Ok(true);
-        }
-        if let Some(known) = self.known.same.get(&(a, b)) {
-            return Ok(*known);
-        }
-        let (left, right) = (self.region(a), self.region(b));
-        let found = self.agreed(|at| left.get(at) == right.get(at))?;
-        Ok(*self.known.same.entry((a, b)).or_insert(found))
-    }
-
-    pub fn contains(&mut self, outer: RegionsId, inner: RegionsId) -> Asked<bool> {
-        if let Some(known) = self.known.contains.get(&(outer, inner)) {
-            return Ok(*known);
-        }
-        let (left, right) = (self.region(outer), self.region(inner));
-        let found = self.agreed(|at| left.get(at).contains(right.get(at)))?;
-        Ok(*self.known.contains.entry((outer, inner)).or_insert(found))
-    }
-
-    /// The lengths of a region's intervals.
-    pub fn lengths(&mut self, region: RegionsId) -> Rc<Vec<NumbersId>> {
-        if let Some(known) = self.known.lengths.get(&region) {
-            return Rc::clone(known);
-        }
-        let column = self.region(region).clone();
-        let found = self.each(&[&column], |regions| regions[0].0.iter().map(|i| i.len()).collect());
-        Rc::clone(self.known.lengths.entry(region).or_insert(Rc::new(found)))
-    }
-
-    /// Where one region begins and ends in another.
-    pub fn within(&mut self, whole: RegionsId, wanted: RegionsId) -> Ends {
-        if let Some(known) = self.known.within.get(&(whole, wanted)) {
-            return Rc::clone(known);
-        }
-        let columns = [&self.region(whole).clone(), &self.region(wanted).clone()];
-        let ends = |regions: &[&Region]| {
-            regions[1].within(regions[0]).0.iter().flat_map(|i| [i.lo, i.hi]).collect::<Vec<i64>>()
-        };
-        let flat = self.each(&columns, ends);
-        let found = flat.chunks(2).map(|pair| (pair[0], pair[1])).collect();
-        Rc::clone(self.known.within.entry((whole, wanted)).or_insert(Rc::new(found)))
-    }
-
-    /// As many numbers for each rank, as columns.
-    fn each(&mut self, columns: &[&Column<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
-        let alike = columns.iter().all(|column| matches!(column, Column::Same(_)));
-        let ranks = if alike { 1 } else { self.ranks.len() };
-        let own = |at: usize| of(&columns.iter().map(|column| column.get(at)).collect::<Vec<_>>());
-        let rows: Vec<Vec<i64>> = (0..ranks).map(own).collect();
-        let column = |i: usize| Column::of(rows.iter().map(|row| row[i]).collect());
-        let all: Vec<Column<i64>> = (0..rows[0].len()).map(column).collect();
-        all.into_iter().map(|column| self.number(column)).collect()
+        Self { ranks, columns: Columns::new(ranks), interner, known: Known::default() }
     }
 
     // Layouts and ports.
@@ -222,7 +99,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.spots(layout)?, &self.interner.get(layout).entries);
         let regions = spots.starts.iter().map(|start| entries[start + shard].region.clone()).collect();
-        let found = self.column(Column::of(regions));
+        let found = self.columns.add(Column::of(regions));
         Ok(*self.known.entries.entry((layout, shard)).or_insert(found))
     }
 
@@ -237,7 +114,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let regions = spots.starts.iter().map(|start| entries[start + port].region.clone()).collect();
-        let found = self.column(Column::of(regions));
+        let found = self.columns.add(Column::of(regions));
         Ok(*self.known.reads.entry((ports, port)).or_insert(found))
     }
 
@@ -259,7 +136,7 @@ impl<'a> Alike<'a> {
 
     fn found(&self, on: impl Fn(RankId) -> std::ops::Range<usize>) -> Asked<Rc<Spots>> {
         let ranges: Vec<std::ops::Range<usize>> = self.ranks.iter().map(|rank| on(*rank)).collect();
-        let count = self.agreed(|at| ranges[at].len())?;
+        let count = agreed(self.ranks, |at| ranges[at].len())?;
         Ok(Rc::new(Spots { starts: ranges.into_iter().map(|range| range.start).collect(), count }))
     }
 
@@ -271,7 +148,7 @@ impl<'a> Alike<'a> {
         }
         let (reads, there) = (self.port_spots(ports)?, self.spots(written)?);
         let (entries, layout) = (&self.interner.get_ports(ports).entries, self.interner.get(written));
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let wanted = &entries[reads.starts[at] + port];
             let entry = Entry { rank: wanted.rank, region: wanted.region.clone(), part: wanted.value };
             layout.find(&entry).expect("a direct use finds its shard") - there.starts[at]
@@ -286,7 +163,7 @@ impl<'a> Alike<'a> {
         }
         let (reads, there) = (self.port_spots(ports)?, self.spots(need)?);
         let (readers, entries) = (&self.interner.get_ports(ports).entries, &self.interner.get(need).entries);
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let own = |shard: usize| {
                 let entry = &entries[there.starts[at] + shard];
                 let reads_it = |port: &usize| {
@@ -308,7 +185,7 @@ impl<'a> Alike<'a> {
         let (reads, there) = (self.port_spots(ports)?, self.spots(gradient)?);
         let (readers, entries) =
             (&self.interner.get_ports(ports).entries, &self.interner.get(gradient).entries);
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let own = |shard: usize| {
                 let entry = &entries[there.starts[at] + shard];
                 let gives_it = |port: &usize| {
@@ -329,7 +206,7 @@ impl<'a> Alike<'a> {
         }
         let (own, others) = (self.spots(of)?, self.spots(among)?);
         let (left, right) = (&self.interner.get(of).entries, &self.interner.get(among).entries);
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let same =
                 |a: usize, b: &usize| left[own.starts[at] + a].region == right[others.starts[at] + b].region;
             let twins = |a: usize| (0..others.count).filter(|b| same(a, b)).collect();
@@ -346,7 +223,7 @@ impl<'a> Alike<'a> {
             return Ok(Rc::clone(known));
         }
         let on: Vec<_> = self.ranks.iter().map(|rank| placement.on(*rank)).collect();
-        let parts = self.agreed(|at| {
+        let parts = agreed(self.ranks, |at| {
             let rank = self.ranks[at];
             let read = |read: &crate::place::Read, sub: usize| {
                 Some(read.port[sub]? - self.interner.get_ports(read.ports).on(rank).start)
@@ -373,7 +250,7 @@ impl<'a> Alike<'a> {
         }
         let (sources, targets) = (self.spots(from)?, self.spots(to)?);
         let (middle, given) = (self.middle(plan)?, given(plan));
-        let shape = self.agreed(|at| {
+        let shape = agreed(self.ranks, |at| {
             let start = middle.starts[at];
             let sum = |m: usize| plan.middle[start + m].from.iter().map(|e| e - sources.starts[at]).collect();
             let get = |target: usize| match plan.gets[targets.starts[at] + target] {
@@ -398,8 +275,8 @@ impl<'a> Alike<'a> {
             shape.member.as_ref().and_then(|_| self.ranks.iter().map(own).collect::<Option<Vec<_>>>());
         let found = MoveHere {
             shape,
-            middle: columns.into_iter().map(|column| self.column(Column::of(column))).collect(),
-            result: result.map(|regions| self.column(Column::of(regions))),
+            middle: columns.into_iter().map(|column| self.columns.add(Column::of(column))).collect(),
+            result: result.map(|regions| self.columns.add(Column::of(regions))),
         };
         Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(found))))
     }
@@ -414,7 +291,7 @@ impl<'a> Alike<'a> {
     /// What each rank gives to an exchange, in its order.
     pub fn gives_exactly(&self, plan: &Move) -> Asked<Vec<usize>> {
         let (middle, given) = (self.middle(plan)?, given(plan));
-        self.agreed(|at| {
+        agreed(self.ranks, |at| {
             let own = given.get(&self.ranks[at]).map_or(&[][..], Vec::as_slice);
             own.iter().map(|m| m - middle.starts[at]).collect::<Vec<usize>>()
         })
@@ -430,7 +307,7 @@ impl<'a> Alike<'a> {
         }
         let (reads, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let gradient = self.interner.get(leaves.gradient);
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let port = &entries[reads.starts[at] + port];
             let entry = Entry { rank: port.rank, region: port.region.clone(), part: port.grad };
             let middle = leaves.of[gradient.find(&entry).expect("a gradient of this use")];
@@ -445,7 +322,7 @@ impl<'a> Alike<'a> {
         if let Some(known) = self.known.leaves.get(&key) {
             return Ok(Rc::clone(known));
         }
-        let found = self.agreed(|at| {
+        let found = agreed(self.ranks, |at| {
             let layout = self.interner.get(leaves.layout);
             let (own, start) = (leaves.on(self.ranks[at]), layout.on(self.ranks[at]).start);
             let position = |m: usize| layout.find(&leaves.middle[m].entry).expect("a leaf's entry");

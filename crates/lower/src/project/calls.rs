@@ -9,7 +9,7 @@ use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
 
-use super::alike::{Asked, NumbersId};
+use super::columns::{Asked, NumbersId, agreed};
 use super::{Made, Owner, Projector};
 use crate::place::Placement;
 use crate::uses::{Reader, UseId};
@@ -246,7 +246,7 @@ impl Projector<'_> {
             let ints = local.take_ints();
             locals.push((local, ints));
         }
-        self.alike.agreed(|at| &locals[alternatives.of[at]].0)?;
+        agreed(self.alike.ranks, |at| &locals[alternatives.of[at]].0)?;
         let mut numbers = vec![];
         for position in 0..locals[0].1.len() {
             let values: Vec<i64> = locals.iter().map(|(_, ints)| ints[position]).collect();
@@ -264,10 +264,10 @@ impl Projector<'_> {
         let known = self.variants.columns.get(&key).copied();
         let id = known.unwrap_or_else(|| {
             let column = Column::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
-            self.alike.number(column)
+            self.alike.columns.number(column)
         });
         self.variants.columns.insert(key, id);
-        self.alike.arg(id)
+        self.alike.columns.arg(id)
     }
 
     /// Parts of one size execute the same. Where a part begins is only told for dims marked `~`, and which one
@@ -301,7 +301,7 @@ impl Projector<'_> {
     fn random_region(&mut self, item: &Item) -> Asked<()> {
         let Some((tensor, shard)) = self.writes(item)?.into_iter().flatten().next() else { return Ok(()) };
         let region = self.alike.shard(self.global.uses.written[tensor.index()], shard)?;
-        let region = self.alike.region(region).clone();
+        let region = self.alike.columns.region(region).clone();
         match self.table.random.iter_mut().find(|(op, _)| *op == item.op) {
             Some((_, slots)) => slots.push(region),
             None => self.table.random.push((item.op, vec![region])),

@@ -6,7 +6,7 @@ use graph::Source;
 use program::{BufId, ExchangeId, GroupingId, Instr, Leaf, LeafId, Shard};
 
 use super::Projector;
-use super::alike::Asked;
+use super::columns::Asked;
 use crate::moves::Move;
 use crate::uses::UseId;
 
@@ -21,7 +21,7 @@ impl Projector<'_> {
             for index in 0..self.alike.shards(held)? {
                 let region = self.alike.shard(held, index)?;
                 self.held.entry(tensor).or_default().push((self.table.shards.len(), region));
-                self.table.shards.push(Shard { tensor, region: self.alike.region(region).clone() });
+                self.table.shards.push(Shard { tensor, region: self.alike.columns.region(region).clone() });
             }
         }
         Ok(())
@@ -37,7 +37,7 @@ impl Projector<'_> {
             false => (tensor, None, 0),
         };
         for (known, buf) in self.leaves.get(&key).cloned().unwrap_or_default() {
-            if self.alike.same(known, region)? {
+            if self.alike.columns.same(known, region)? {
                 return Ok(buf);
             }
         }
@@ -47,13 +47,13 @@ impl Projector<'_> {
         let shard = self.shard_of(tensor, region)?;
         self.leaf_of.insert(buf, self.body.leaves.len());
         self.body.leaves.push(Leaf { tensor, number: u32::try_from(number).unwrap_or(0), buf });
-        self.table.leaves.push((shard, self.alike.region(region).clone()));
+        self.table.leaves.push((shard, self.alike.columns.region(region).clone()));
         Ok(buf)
     }
 
     fn shard_of(&mut self, tensor: graph::TensorId, region: super::RegionsId) -> Asked<usize> {
         for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.contains(own, region)? {
+            if self.alike.columns.contains(own, region)? {
                 return Ok(shard);
             }
         }

@@ -2,6 +2,7 @@
 
 mod alike;
 mod calls;
+mod columns;
 mod leaves;
 mod transfers;
 
@@ -15,8 +16,8 @@ use crate::schedule::{Event, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
-pub use alike::Apart;
-use alike::{Alike, Asked, RegionsId};
+use alike::Alike;
+use columns::{Apart, Asked, RegionsId};
 
 /// Everything that projection reads.
 pub struct Global<'a> {
@@ -124,7 +125,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     it.leave_gradients()?;
     it.body.timetable = Timetable::in_turn(it.body.code(Pass::Backward).is_some());
     it.table.random.sort_by_key(|(op, _)| *op);
-    Ok((it.body, it.table, it.alike.into_numbers()))
+    Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }
 
 impl Projector<'_> {
@@ -189,13 +190,13 @@ impl Projector<'_> {
     /// is asked for; of a local one it has one part, of which others are slices.
     fn input(&mut self, id: UseId, tensor: TensorId, wanted: RegionsId) -> Asked<BufId> {
         for (region, buf) in self.inputs.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.same(region, wanted)? {
+            if self.alike.columns.same(region, wanted)? {
                 return Ok(buf);
             }
         }
         let given = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
         let local = self.global.cx.boundary.inputs == Inputs::Local;
-        let sliced = local && !self.alike.same(given, wanted)?;
+        let sliced = local && !self.alike.columns.same(given, wanted)?;
         let whole = if sliced { Some(self.input(id, tensor, given)?) } else { None };
         let buf = self.buf(tensor, false);
         self.inputs.entry(tensor).or_default().push((wanted, buf));
@@ -205,7 +206,7 @@ impl Projector<'_> {
         } else {
             self.body.inputs.push(tensor);
             self.body.code_mut(Pass::Forward).takes.push(buf);
-            self.table.inputs.push(self.alike.region(wanted).clone());
+            self.table.inputs.push(self.alike.columns.region(wanted).clone());
         }
         Ok(buf)
     }
@@ -238,7 +239,7 @@ impl Projector<'_> {
                 continue;
             }
             let region = self.alike.port(ports, 0)?;
-            self.table.outputs[number] = Some(self.alike.region(region).clone());
+            self.table.outputs[number] = Some(self.alike.columns.region(region).clone());
             let output = self.fetch(id, 0)?;
             self.body.code_mut(Pass::Forward).gives[number] = Some(output);
             if self.global.uses.get(id).carries_grad {
@@ -282,7 +283,7 @@ impl Projector<'_> {
             let region = self.alike.port(ports, port)?;
             for (shard, own) in &held {
                 // With other factors, both are whole.
-                if !self.global.cx.same_factors(buffer, value) || self.alike.same(*own, region)? {
+                if !self.global.cx.same_factors(buffer, value) || self.alike.columns.same(*own, region)? {
                     let from = self.fetch(id, port)?;
                     self.push(Instr::Update { shard: *shard, from });
                     break;

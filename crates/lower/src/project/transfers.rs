@@ -2,7 +2,8 @@
 
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 
-use super::alike::{Asked, MoveHere, RegionsId};
+use super::alike::MoveHere;
+use super::columns::{Asked, RegionsId};
 use super::{Owner, Projector};
 use crate::layout::LayoutId;
 use crate::moves::{Get, Method, Move};
@@ -171,16 +172,17 @@ impl Projector<'_> {
         whole: RegionsId,
         wanted: RegionsId,
     ) -> Slice {
-        let inner = self.alike.within(whole, wanted);
-        let region = inner.iter().map(|(lo, hi)| (self.alike.arg(*lo), self.alike.arg(*hi))).collect();
+        let inner = self.alike.columns.within(whole, wanted);
+        let region =
+            inner.iter().map(|(lo, hi)| (self.alike.columns.arg(*lo), self.alike.columns.arg(*hi))).collect();
         Slice { from, to, extents: self.extents(id, whole), region }
     }
 
     /// The extents of a region, dim by dim.
     fn extents(&mut self, id: UseId, region: RegionsId) -> Vec<Vec<Arg>> {
         let tensor = self.global.uses.get(id).tensor;
-        let lengths = self.alike.lengths(region);
-        let mut rest = lengths.iter().map(|number| self.alike.arg(*number));
+        let lengths = self.alike.columns.lengths(region);
+        let mut rest = lengths.iter().map(|number| self.alike.columns.arg(*number));
         let factors = &self.global.cx.analysis.factors[tensor.index()];
         factors.iter().map(|dim| rest.by_ref().take(dim.len()).collect()).collect()
     }
