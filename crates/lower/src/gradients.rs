@@ -93,15 +93,17 @@ impl Search<'_, '_> {
             let least = best.map_or_else(|| self.size(at, gradient), |(least, _)| least);
             best.get_or_insert((least, 0));
             let Some(step) = self.step(at, gradient) else { break };
-            let mut gives = self.gives(&step);
+            let (mut gives, op) = (self.gives(&step), step.op);
             steps.push(step);
             let total = beside + gives.iter().map(|(_, size)| size).sum::<u64>();
-            if total < least {
-                best = Some((total, steps.len()));
-            }
             // On through the largest of what it reads; the others are completed where they are.
             gives.sort_by_key(|(_, size)| *size);
-            let Some((next, _)) = gives.pop() else { break };
+            let next = gives.pop().map(|(next, _)| next);
+            // What several operators give to one tensor is added up before it is completed.
+            if total < least || total == least && next.is_some_and(|next| self.is_shared(next, op)) {
+                best = Some((total, steps.len()));
+            }
+            let Some(next) = next else { break };
             beside += gives.iter().map(|(_, size)| size).sum::<u64>();
             at = next;
         }
@@ -109,6 +111,26 @@ impl Search<'_, '_> {
             self.passed.placements[step.op.index()] = step.placement;
             self.passed.wanted[step.tensor.index()] = Some(step.gradient);
         }
+    }
+
+    /// Whether other operators too give partial gradients to a tensor, or could pass them on, and none a complete one.
+    fn is_shared(&mut self, tensor: TensorId, own: OpId) -> bool {
+        let readers = self.readers[tensor.index()].clone();
+        let mut others = 0;
+        for (op, position) in readers.into_iter().filter(|(op, _)| *op != own) {
+            let read = &self.passed.placements[op.index()].inputs[position];
+            if !read.carries_grad {
+                continue;
+            }
+            let given = self.interner.gradient(read.ports);
+            let given = self.summed_up(given);
+            let partial = self.interner.get(given).parts > 1;
+            if !partial && self.learns(op).and_then(|made| self.partial(made, None)).is_none() {
+                return false;
+            }
+            others += 1;
+        }
+        others > 0
     }
 
     /// The one thing that an operator makes and that gets a gradient.
