@@ -498,4 +498,69 @@ op %sum: single on 0
 """,
         2,
     ),
+    Mended(
+        "a gradient that autograd gives as zeros without memory",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.p0 = nn.Parameter(normal(2, 2, 2))
+
+    def forward(self):
+        p0 = self.p0
+        v1 = torch.sgn(p0)
+        v4 = p0.pow(2).mean()
+        return {"loss": v4, "v1": v1}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:683325"
+devices 3
+op %sgn: replicate 3
+op %pow: single on 0
+op %mean: single on 0
+""",
+        3,
+        "all",
+    ),
+    Mended(
+        "random parts in turn that run in another order than they are numbered in",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.b4 = nn.Parameter(normal(2, 2, 2))
+        self.p7 = nn.Parameter(normal(2))
+        self.m8 = noisy(nn.Dropout(0.4))
+
+    def forward(self):
+        b4 = self.b4
+        p7 = self.p7
+        m8 = self.m8
+        v5 = F.layer_norm(b4, (2, ), p7, eps=0.1)
+        v6 = m8(v5)
+        v8 = v6.sin().sum()
+        return {"loss": v8}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:649982"
+devices 1
+op %layer_norm: split a 2, split b 2 on 0 0 0 0
+op %native_dropout: split b 2, split a 2 on 0 0 0 0
+op %sin: single on 0
+op %sum: single on 0
+""",
+        1,
+    ),
 ]

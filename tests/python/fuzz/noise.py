@@ -25,6 +25,14 @@ ROUNDED = (
     "conv",
     "pow",
     "exp",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "sigmoid",
+    "sqrt",
+    "rsqrt",
+    "erf",
 )
 
 

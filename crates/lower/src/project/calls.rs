@@ -223,7 +223,7 @@ impl Projector<'_> {
             Some(rule) => self.local_of(item, rule)?,
         };
         if is_random(&local.target) {
-            self.random_region(item)?;
+            self.random_regions(item.op)?;
         }
         let mut numbers = numbers.into_iter();
         let mut arg = |a: &LocalArg| arg(a, operands, &mut numbers);
@@ -298,14 +298,20 @@ impl Projector<'_> {
         Ok(Rc::clone(self.variants.known.entry(key).or_insert(found)))
     }
 
-    fn random_region(&mut self, item: &Item) -> Asked<()> {
-        let Some((tensor, shard)) = self.writes(item)?.into_iter().flatten().next() else { return Ok(()) };
-        let region = self.alike.shard(self.global.uses.written[tensor.index()], shard)?;
-        let region = self.alike.columns.region(region).clone();
-        match self.table.random.iter_mut().find(|(op, _)| *op == item.op) {
-            Some((_, slots)) => slots.push(region),
-            None => self.table.random.push((item.op, vec![region])),
+    /// The regions that an operator's parts draw for, in the order of the parts, which may run in another.
+    fn random_regions(&mut self, op: OpId) -> Asked<()> {
+        if self.table.random.iter().any(|(known, _)| *known == op) {
+            return Ok(());
         }
+        let mut slots = vec![];
+        for slot in 0..self.alike.parts(&self.global.cx.placements[op.index()])?.parts.len() {
+            let Some((tensor, shard)) = self.writes(&Item { op, slot })?.into_iter().flatten().next() else {
+                return Ok(());
+            };
+            let region = self.alike.shard(self.global.uses.written[tensor.index()], shard)?;
+            slots.push(self.alike.columns.region(region).clone());
+        }
+        self.table.random.push((op, slots));
         Ok(())
     }
 

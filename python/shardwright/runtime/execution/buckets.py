@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..communication.comm import Comm, Ranks
+from ..guards.part_gradients import writable
 
 Kept = dict[tuple[int, torch.dtype], Tensor]
 
@@ -54,7 +55,7 @@ def gradient_dtype(leaf: Tensor) -> torch.dtype:
 def gradient_of(leaf: Tensor) -> Tensor:
     """Zeros where none has arisen; the leaf gives its own up."""
     grad, leaf.grad = leaf.grad, None
-    return torch.zeros_like(leaf, dtype=gradient_dtype(leaf)) if grad is None else grad
+    return torch.zeros_like(leaf, dtype=gradient_dtype(leaf)) if grad is None else writable(grad)
 
 
 def _flattened(leaves: Sequence[Tensor], key: tuple[int, torch.dtype], kept: Kept) -> Tensor:

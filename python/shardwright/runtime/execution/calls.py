@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from ...errors import RuntimeFault
+from ..guards.part_gradients import writable
 from ..programs.program import Needs
 
 
@@ -30,7 +31,7 @@ class Slot:
         """The gradient; zeros if none arose, since others may wait for it in a collective."""
         grad, self.grad = self.grad, None
         shape, dtype, device = self.like
-        return torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+        return torch.zeros(shape, dtype=dtype, device=device) if grad is None else writable(grad)
 
 
 @dataclass

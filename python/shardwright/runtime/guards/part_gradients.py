@@ -110,3 +110,8 @@ def _still_a_part(result: Tensor, given: Any) -> Tensor:
     floating = result.is_floating_point() or result.is_complex()
     fresh = type(result) is Tensor and not any(result is leaf for leaf in pytree.tree_leaves(given))
     return result.as_subclass(PartGradient) if fresh and floating and result.numel() > 1 else result
+
+
+def writable(grad: Tensor) -> Tensor:
+    """Autograd may give zeros that have no memory, which nothing can be added to."""
+    return grad.clone() if grad._is_zerotensor() else grad

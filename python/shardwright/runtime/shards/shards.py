@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import RuntimeFault
-from ..guards.part_gradients import plain
+from ..guards.part_gradients import plain, writable
 from ..programs.program import Program, TensorInfo
 from ..programs.regions import Region, cut, local_factors, meet, numel, whole, window, within
 
@@ -181,7 +181,7 @@ class Shards:
         for at, leaf in enumerate(leaves.tensors):
             grad, leaf.grad = leaf.grad, None
             if grad is not None:
-                self.add_gradient(self.table.leaves[at][0], grad, self._part(at))
+                self.add_gradient(self.table.leaves[at][0], writable(grad), self._part(at))
 
     def add_gradient(self, shard: int, grad: Tensor, part: Region | None = None) -> None:
         held = self.held[shard]
