@@ -10,7 +10,8 @@
 //! that every interval and every share moved on by one step from 1 to 2 as from 2 to 3.
 //!
 //! Where ranks along the axis are summed, those that are not followed are one summand: the terms of
-//! neighbours whose cuts follow each other are one term, whose cut is all of theirs.
+//! neighbours whose cuts follow each other are one term, whose cut is all of theirs; and of terms that differ only in
+//! what they are partial in, that is summed.
 //!
 //! Nothing is refused here: a program that is not seen to be right this way is followed rank by rank.
 
@@ -68,11 +69,11 @@ pub(crate) fn only_these(cx: &mut Context<'_>, grouping: GroupingId) {
 impl Store {
     /// The share that shares at positions from [`FOLLOWED`] on are together, given those at 1, 2 and 3.
     fn rest(&mut self, shares: [ShareId; 3], size: u32) -> Option<ShareId> {
-        if shares[0] == shares[1] && shares[1] == shares[2] {
-            return Some(shares[0]);
-        }
-        self.combine(shares, &mut |cuts| {
+        self.combine(shares, false, &mut |cuts| {
             let [a, b, c] = cuts;
+            if a.len() != b.len() || b.len() != c.len() {
+                return None;
+            }
             let (mut changed, mut cut) = (0, vec![]);
             for ((a, b), c) in a.iter().zip(b).zip(c) {
                 if a == b && b == c {
@@ -97,8 +98,7 @@ impl Store {
 
     /// Whether three shares move on by one step from each to the next.
     fn moves_on(&mut self, shares: [ShareId; 3]) -> bool {
-        let same = shares[0] == shares[1] && shares[1] == shares[2];
-        same || self.combine(shares, &mut |[a, b, c]| steps(a, b, c).then(|| a.to_vec())).is_some()
+        self.combine(shares, true, &mut |[a, b, c]| steps(a, b, c).then(|| a.to_vec())).is_some()
     }
 }
 

@@ -265,38 +265,61 @@ impl Store {
         self.shares.number(&left)
     }
 
-    /// Three shares that differ only in their cuts, as one whose cuts are made of theirs.
-    pub(crate) fn combine(&mut self, shares: [ShareId; 3], cut: Combine<'_>) -> Option<ShareId> {
+    /// Three shares that differ only in the cuts of their terms, or of what these are partial in, as one whose cuts
+    /// are made of theirs. `both`: also where a term's own cut and what it is partial in differ.
+    pub(crate) fn combine(&mut self, shares: [ShareId; 3], both: bool, cut: Combine<'_>) -> Option<ShareId> {
+        if shares[0] == shares[1] && shares[1] == shares[2] {
+            return Some(shares[0]);
+        }
         let mut entries = shares.map(|share| self.shares.get(share).to_vec());
         let key = |entry: &Entry| {
-            let Term { owner, mode, subs, once, .. } = self.terms[entry.term as usize];
-            (owner, mode, subs, once, entry.support)
+            let Term { owner, mode, once, .. } = self.terms[entry.term as usize];
+            (owner, mode, once, entry.support)
         };
         entries.iter_mut().for_each(|entries| entries.sort_by_key(key));
         let [first, second, third] = &entries;
-        if first.len() != second.len() || first.len() != third.len() {
+        let alike = |(a, (b, c)): (&Entry, (&Entry, &Entry))| {
+            key(a) == key(b) && key(a) == key(c) && a.support == EVERYWHERE
+        };
+        let same_length = first.len() == second.len() && first.len() == third.len();
+        if !same_length || !first.iter().zip(second.iter().zip(third)).all(alike) {
             return None;
         }
-        let mut made = vec![];
+        let mut all = vec![];
         for ((a, b), c) in first.iter().zip(second).zip(third) {
             let terms = [a, b, c].map(|entry| self.terms[entry.term as usize]);
-            if key(a) != key(b) || key(a) != key(c) || a.support != EVERYWHERE {
-                return None;
-            }
-            let cuts = terms.map(|term| &**self.intervals.get(term.cut));
-            if cuts.iter().any(|cut| cut.len() != cuts[0].len()) {
-                return None;
-            }
-            made.push((terms[0], cut(cuts)?));
-        }
-        let mut all = vec![];
-        for (term, cut) in made {
-            let cut = self.intervals.number(&cut);
-            let share = self.share(Term { cut, ..term });
+            let term = self.combined(terms, both, cut)?;
+            let share = self.share(term);
             all.extend(self.shares.get(share).iter().copied());
         }
         all.sort_unstable();
         Some(self.shares.number(&all))
+    }
+
+    fn combined(&mut self, terms: [Term; 3], both: bool, cut: Combine<'_>) -> Option<Term> {
+        let [first, second, third] = terms;
+        let same_cut = first.cut == second.cut && second.cut == third.cut;
+        let same_subs = first.subs == second.subs && second.subs == third.subs;
+        if !(same_cut || same_subs || both) {
+            return None;
+        }
+        let mut made = first;
+        if !same_cut {
+            let cuts = terms.map(|term| &**self.intervals.get(term.cut));
+            let fit = cuts.iter().all(|cut| cut.len() == cuts[0].len());
+            let list = cut(cuts).filter(|_| fit)?;
+            made.cut = self.intervals.number(&list);
+        }
+        if !same_subs {
+            let [a, b, c] = terms.map(|term| self.subs.get(term.subs).to_vec());
+            if a.len() != b.len() || b.len() != c.len() {
+                return None;
+            }
+            let each = a.iter().zip(b).zip(c).map(|((a, b), c)| self.combine([*a, b, c], both, cut));
+            let list: Vec<ShareId> = each.collect::<Option<_>>()?;
+            made.subs = self.list(&list);
+        }
+        Some(made)
     }
 
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
