@@ -36,6 +36,15 @@ impl Axis {
         RankId(rank.0 - self.position(rank) * self.stride + position * self.stride)
     }
 
+    /// The positions in a list of ranks of those of each line, in the list's order.
+    pub(crate) fn lines(self, ranks: impl Iterator<Item = RankId>) -> Vec<Vec<usize>> {
+        let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
+        for (at, rank) in ranks.enumerate() {
+            lines.entry(self.at(rank, 0)).or_default().push(at);
+        }
+        lines.into_values().collect()
+    }
+
     fn followed(self, rank: RankId) -> bool {
         self.position(rank) < FOLLOWED
     }
@@ -93,16 +102,9 @@ struct Lines(Vec<Vec<usize>>);
 impl Lines {
     /// `None` if a role has a part of a line only.
     fn of(role: &Role, axis: Axis) -> Option<Lines> {
-        let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
-        for (at, rank) in role.ranks.iter().enumerate() {
-            lines.entry(axis.at(*rank, 0)).or_default().push(at);
-        }
-        let whole = |line: &Vec<usize>| {
-            let mut expected = 0..axis.size;
-            line.iter().all(|at| expected.next() == Some(axis.position(role.ranks[*at])))
-                && expected.is_empty()
-        };
-        lines.values().all(whole).then(|| Lines(lines.into_values().collect()))
+        let lines = axis.lines(role.ranks.iter().copied());
+        let whole = |line: &Vec<usize>| line.iter().map(|at| axis.position(role.ranks[*at])).eq(0..axis.size);
+        lines.iter().all(whole).then_some(Lines(lines))
     }
 
     fn constant(&self, column: &Column<i64>) -> bool {
@@ -143,13 +145,8 @@ fn across(grouping: &Grouping, axis: Axis) -> bool {
 /// Whether every group has all of the lines that it has something of, in their order.
 fn along(grouping: &Grouping, axis: Axis) -> bool {
     grouping.iter().all(|group| {
-        let mut lines: BTreeMap<RankId, u32> = BTreeMap::new();
-        let in_order = group.iter().all(|rank| {
-            let next = lines.entry(axis.at(*rank, 0)).or_default();
-            *next += 1;
-            axis.position(*rank) == *next - 1
-        });
-        in_order && !group.is_empty() && lines.values().all(|count| *count == axis.size)
+        let whole = |line: &Vec<usize>| line.iter().map(|at| axis.position(group[*at])).eq(0..axis.size);
+        !group.is_empty() && axis.lines(group.iter().copied()).iter().all(whole)
     })
 }
 

@@ -15,10 +15,8 @@
 //!
 //! Nothing is refused here: a program that is not seen to be right this way is followed rank by rank.
 
-use std::collections::BTreeMap;
-
 use graph::OpId;
-use program::{GroupingId, RankId};
+use program::GroupingId;
 use rules::Interval;
 
 use crate::axis::{FOLLOWED, Fold, moved};
@@ -30,11 +28,8 @@ use crate::state::{Context, LeafState, Rank};
 impl Fold {
     /// For each line of a group along the axis, where among its members those at positions 1, 2 and 3 are.
     fn lines(&self, ranks: &[Rank<'_>], members: &[usize]) -> Vec<[usize; 3]> {
-        let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
-        for (at, member) in members.iter().enumerate() {
-            lines.entry(self.axis.at(ranks[*member].id, 0)).or_default().push(at);
-        }
-        lines.into_values().map(|line| [line[1], line[2], line[3]]).collect()
+        let lines = self.axis.lines(members.iter().map(|member| ranks[*member].id));
+        lines.into_iter().map(|line| [line[1], line[2], line[3]]).collect()
     }
 }
 
@@ -117,12 +112,8 @@ pub(crate) fn uniform(cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
     let Some(axis) = cx.fold.as_ref().filter(|fold| !fold.gave_up).map(|fold| fold.axis) else {
         return false;
     };
-    let mut lines: BTreeMap<RankId, Vec<usize>> = BTreeMap::new();
-    for (index, rank) in ranks.iter().enumerate() {
-        lines.entry(axis.at(rank.id, 0)).or_default().push(index);
-    }
     let mut known = Known::default();
-    lines.into_values().all(|line| {
+    axis.lines(ranks.iter().map(|rank| rank.id)).into_iter().all(|line| {
         let line: [&Rank<'_>; FOLLOWED as usize] =
             [&ranks[line[0]], &ranks[line[1]], &ranks[line[2]], &ranks[line[3]]];
         line.iter().all(|rank| rank.role == line[0].role)

@@ -185,12 +185,8 @@ impl Search<'_, '_> {
     /// Whether each part that writes complete shards has one of the partial gradients.
     fn one_each(&mut self, written: LayoutId, gradient: LayoutId) -> bool {
         let (there, gradients) = (self.interner.get(written), self.interner.get(gradient));
-        *self.known.one_each.entry((written, gradient)).or_insert_with(|| {
-            let mut alike = there.entries.iter().zip(&gradients.entries);
-            there.parts == 1
-                && there.entries.len() == gradients.entries.len()
-                && alike.all(|(a, b)| a.rank == b.rank && a.region == b.region)
-        })
+        let one_each = || there.parts == 1 && there.lies_as(gradients);
+        *self.known.one_each.entry((written, gradient)).or_insert_with(one_each)
     }
 
     /// The maker of a tensor, passing its gradient on: each of its parts has one of the partial gradients.

@@ -71,6 +71,12 @@ impl Layout {
         Layout::new(entries, 1, Reduction::Sum)
     }
 
+    /// Whether shards of both are in the same places, whatever share of the value they are.
+    pub fn lies_as(&self, other: &Layout) -> bool {
+        let same = |(a, b): (&Entry, &Entry)| a.rank == b.rank && a.region == b.region;
+        self.entries.len() == other.entries.len() && self.entries.iter().zip(&other.entries).all(same)
+    }
+
     /// The same shards with complete values: the layout that gradients of these shards need.
     pub fn complete(&self) -> Layout {
         Layout::whole(self.entries.iter().map(|e| (e.rank, e.region.clone())))

@@ -142,7 +142,8 @@ pub fn collapse(source: &Layout, target_parts: u32) -> (Vec<Middle>, u32) {
     (middle, u32::try_from(sets.len()).unwrap_or(u32::MAX))
 }
 
-fn on_rank(middle: &[Middle], rank: RankId) -> std::ops::Range<usize> {
+/// The positions of a rank's shards.
+pub fn on_rank(middle: &[Middle], rank: RankId) -> std::ops::Range<usize> {
     let start = middle.partition_point(|m| m.entry.rank < rank);
     let count = middle[start..].partition_point(|m| m.entry.rank == rank);
     start..start + count

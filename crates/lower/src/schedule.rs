@@ -81,8 +81,7 @@ pub struct Leaves {
 impl Leaves {
     /// The positions of a rank's leaves.
     pub fn on(&self, rank: RankId) -> std::ops::Range<usize> {
-        let start = self.middle.partition_point(|m| m.entry.rank < rank);
-        start..start + self.middle[start..].partition_point(|m| m.entry.rank == rank)
+        moves::on_rank(&self.middle, rank)
     }
 }
 
@@ -342,10 +341,6 @@ enum Reduce {
 }
 
 fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
-    let same = |a: &Layout, b: &Layout| {
-        a.entries.len() == b.entries.len()
-            && a.entries.iter().zip(&b.entries).all(|(a, b)| a.rank == b.rank && a.region == b.region)
-    };
     let covered = || {
         held.entries.iter().all(|shard| {
             let inside =
@@ -355,7 +350,7 @@ fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
     };
     match &plan.method {
         _ if leaves.parts == 1 && covered() => Reduce::Nothing,
-        Method::AllReduce(collective) if same(leaves, held) => Reduce::Group(collective.group),
+        Method::AllReduce(collective) if leaves.lies_as(held) => Reduce::Group(collective.group),
         _ => Reduce::Exactly,
     }
 }

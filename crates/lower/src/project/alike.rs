@@ -13,7 +13,7 @@ use rules::Region;
 
 use super::columns::{Asked, Columns, RegionsId, agreed};
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
-use crate::moves::{Get, Method, Move};
+use crate::moves::{Get, Method, Move, on_rank};
 use crate::place::Placement;
 use crate::schedule::Leaves;
 
@@ -282,10 +282,7 @@ impl<'a> Alike<'a> {
     }
 
     fn middle(&self, plan: &Move) -> Asked<Rc<Spots>> {
-        self.found(|rank| {
-            let start = plan.middle.partition_point(|m| m.entry.rank < rank);
-            start..start + plan.middle[start..].partition_point(|m| m.entry.rank == rank)
-        })
+        self.found(|rank| on_rank(&plan.middle, rank))
     }
 
     /// What each rank gives to an exchange, in its order.
