@@ -216,7 +216,7 @@ def error(p, y, t):
 
 
 def forward(run, p, rank, x, t):
-    y = run.call(0, hidden, p, x, recompute=RECOMPUTE)
+    y = run.call(0, hidden, p, x)
     y_1 = run.all_reduce(y, 0)
     loss = run.call(1, error, p, y_1, t)
     return (loss,)
@@ -228,6 +228,16 @@ def backward(run, p, rank, last, g_loss):
 """
 
 
+def again(source: str, call: str, seed: str) -> str:
+    """The same program with its call 0 computed again for backward."""
+    args = call.split(", p, ")[1]
+    source = source.replace(f"run.call(0, {call})", f"run.call(0, {call}, recompute=True)")
+    first = next(line for line in source.splitlines() if "recompute=True" in line)
+    source = source.replace(first, f"    run.keep(0, {args})\n{first}")
+    taken = f"    {args} = run.take(0)\n    run.call(2, {call})\n    run.grad(2, {seed})"
+    return source.replace(f"    run.grad(0, {seed})", taken)
+
+
 def megatron(size: int = 5, recompute: bool = False) -> dict[str, str]:
     """The inner dim split over two ranks."""
     tables = _mlp_tables(2, size)
@@ -235,7 +245,8 @@ def megatron(size: int = 5, recompute: bool = False) -> dict[str, str]:
     for half in ((0, 3), (3, 6)):
         shards = [(2, [half, (0, 4)]), (3, [half]), (4, [(0, 3), half]), (5, [(0, 3)])]
         tables.rank(shards, [[(0, size), (0, 4)], [(0, size), (0, 3)]])
-    return tables.files(all=MEGATRON.replace("RECOMPUTE", str(recompute)))
+    source = again(MEGATRON, "hidden, p, x", "g_y") if recompute else MEGATRON
+    return tables.files(all=source)
 
 
 DATA = """
@@ -249,7 +260,7 @@ def error(p, x, t):
 
 
 def forward(run, p, rank, x, t):
-    part = run.call(0, error, p, x, t, recompute=RECOMPUTE)
+    part = run.call(0, error, p, x, t)
     loss = run.all_reduce(part, 0)
     return (loss,)
 
@@ -279,8 +290,8 @@ def data(world: int, size: int = 5, dropout: float = 0.0, recompute: bool = Fals
         )
         start = end
     drop = f"h_1 = ops.dropout(h_1, {dropout}, 17, 0)" if dropout else "pass"
-    source = DATA.replace("DROP", drop).replace("COUNT", str(size * 3)).replace("RECOMPUTE", str(recompute))
-    return tables.files(all=source)
+    source = DATA.replace("DROP", drop).replace("COUNT", str(size * 3))
+    return tables.files(all=again(source, "error, p, x, t", "g_loss") if recompute else source)
 
 
 FIRST_STAGE = """

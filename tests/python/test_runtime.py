@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime_programs import batch, data, megatron, mlp, pipeline, stepping, zero
+from runtime_programs import again, batch, data, megatron, mlp, pipeline, stepping, zero
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import (
     Comm,
@@ -344,10 +344,10 @@ def test_the_program_says_what_needs_a_gradient() -> None:
     tables["roles"][0]["grads"] = {
         "0": {"arguments": [], "results": [0, 2]},
         "1": {"arguments": [0, 1], "results": [0]},
+        "2": {"arguments": [], "results": [0, 2]},
     }
     start, _ = files["all.py"].split("def error")
-    for recompute in (False, True):
-        source = NEEDS.replace("first, p, x", f"first, p, x, recompute={recompute}")
+    for source in (NEEDS, again(NEEDS, "first, p, x", "g_h, g_nothing")):
         given = {"program.json": json.dumps(tables), "all.py": start + stepping(source)}
         assert_same_training(run_local(1, lambda rank, comm, given=given: train(given, comm)))
 
@@ -359,13 +359,16 @@ def error(p, x, t):
 
 
 def forward(run, p, rank, x, t):
+    run.keep(0, x, t)
     loss, count = run.call(0, error, p, x, t, recompute=True)
     run.update(4, count)
     return loss, None
 
 
 def backward(run, p, rank, last, g_loss):
-    run.grad(0, g_loss)
+    x, t = run.take(0)
+    run.call(1, error, p, x, t)
+    run.grad(1, g_loss)
 """
 
 

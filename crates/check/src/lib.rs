@@ -18,13 +18,13 @@
 //! | `SW0521` | they have a rewriting for the dims that are named |
 //! | `SW0522` | they are listed once, in order, and so are the dims |
 //! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target |
-//! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside |
+//! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside, and what a code makes in the code, but for what it keeps, which a later code takes once |
 //! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
 //! | `SW0505` | operators read complete values, or partial ones in which they are linear by their rule |
 //! | `SW0506` | the members of a group meet its communications in one order and do the same in each; whoever is waited for comes, however ranks are timed |
 //! | `SW0507` | slices, cuts and exchanges fit what they are applied to: extents, sizes, the order of a group |
 //! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
-//! | `SW0509` | backward mirrors forward; each call is given the gradients of its results |
+//! | `SW0509` | each call has one backward at most, after it, and keeps what that needs; it is given the gradients of its results |
 //! | `SW0510` | the gradient of a leaf is communicated after its last contribution |
 //! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard; so is the gradient of every input that the caller wants it of, on every rank, for what the rank is given of the input |
 //! | `SW0512` | every output that is asked for whole is whole on every rank; of one that is asked for in parts, each rank's part is complete, and together they are all of it |

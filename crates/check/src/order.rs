@@ -78,6 +78,8 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
         Instr::Slice(slice) => moves::slice(cx, rank, slice),
         Instr::Add { from, to } => moves::add(cx, rank, from, *to),
         Instr::Update { shard, from } => finish::update(cx, rank, *shard, *from),
+        Instr::Keep { id, from } => rank.keep(*id, from),
+        Instr::Take { id, to } => rank.take(*id, to),
         _ => {}
     }
 }
@@ -229,7 +231,9 @@ fn words(kind: Kind) -> &'static str {
         Kind::Exchange => "exchange",
         Kind::ReduceGradients => "reduction of gradients",
         Kind::ExchangeGradients => "exchange of gradients",
-        Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update => "local code",
+        Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update | Kind::Keep | Kind::Take => {
+            "local code"
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
 use graph::TensorId;
-use program::{Arg, Body, BufId, Call, CallId, Instr, LocalOp, Own, Program, RankId, Role};
+use program::{Arg, Body, BufId, Call, CallId, Instr, KeepId, LocalOp, Own, Program, RankId, Role};
 
 use crate::args::integer;
 use crate::axis::Fold;
@@ -68,6 +68,8 @@ pub(crate) struct Rank<'a> {
     /// The gradients that exchanges brought to the shards.
     pub(crate) shards: Vec<ShareId>,
     pub(crate) updated: Vec<bool>,
+    /// What is kept for later codes.
+    kept: Vec<Vec<Option<Held>>>,
     /// The next instruction.
     pub(crate) next: usize,
 }
@@ -125,7 +127,19 @@ impl<'a> Rank<'a> {
             leaves,
             shards: vec![EMPTY; own.table.shards.len()],
             updated: vec![false; own.table.shards.len()],
+            kept: vec![],
             next: 0,
+        }
+    }
+
+    pub(crate) fn keep(&mut self, id: KeepId, from: &[BufId]) {
+        debug_assert_eq!(id.index(), self.kept.len());
+        self.kept.push(from.iter().map(|buf| self.held(*buf)).collect());
+    }
+
+    pub(crate) fn take(&mut self, id: KeepId, to: &[BufId]) {
+        for (buf, held) in to.iter().zip(std::mem::take(&mut self.kept[id.index()])) {
+            self.bufs[buf.index()] = held;
         }
     }
 

@@ -107,6 +107,14 @@ struct Known {
     hidden: Vec<bool>,
 }
 
+impl Known {
+    /// Of what a code had before, the next one sees leaves only.
+    fn end(&mut self, body: &Body) {
+        self.hidden.clone_from(&self.written);
+        body.leaves.iter().for_each(|leaf| self.hidden[leaf.buf.index()] = false);
+    }
+}
+
 const NO_OUTPUT: &str = "what leaves the program is not a part of an output of the model";
 
 fn no_leaf(leaf: &Leaf) -> String {
@@ -137,6 +145,7 @@ impl Roles<'_> {
         self.reads(body);
         self.calls(body);
         self.mirrored(body);
+        self.kept(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -280,6 +289,7 @@ impl Roles<'_> {
             self.write(&mut known, leaf.buf, None);
         }
         for code in &body.codes {
+            known.end(body);
             for buf in &code.takes {
                 self.write(&mut known, *buf, None);
             }
@@ -369,22 +379,55 @@ impl Roles<'_> {
         }
     }
 
-    /// Backward mirrors forward: each call at most once, the last one first.
+    /// Each call has one backward at most, after it and if it keeps what that needs.
     fn mirrored(&mut self, body: &Body) {
-        let calls: BTreeSet<CallId> = body.calls().map(|call| call.id).collect();
-        let mut last = None;
+        let mut open: BTreeMap<CallId, bool> = BTreeMap::new();
         for (at, instr) in body.instrs().enumerate() {
-            let Instr::Grad(grad) = instr else { continue };
-            let place = self.place(at);
-            let what = if !calls.contains(&grad.call) || place.pass == Pass::Forward {
-                format!("the backward of call {} has no call before it", grad.call.0)
-            } else if last.is_some_and(|last| last <= grad.call) {
-                format!("the backward of call {} does not follow in reverse order", grad.call.0)
-            } else {
-                last = Some(grad.call);
-                continue;
+            let grad = match instr {
+                Instr::Call(call) => {
+                    open.insert(call.id, call.recompute);
+                    continue;
+                }
+                Instr::Grad(grad) => grad,
+                _ => continue,
+            };
+            let (place, call) = (self.place(at), grad.call.0);
+            let what = match open.remove(&grad.call) {
+                Some(false) if place.pass == Pass::Backward => continue,
+                Some(true) => format!("call {call} keeps nothing for the backward that it is given"),
+                _ => format!("the backward of call {call} has no call before it, or is a second one"),
             };
             self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
+        }
+    }
+
+    /// What a code keeps a later one takes, all of it and once.
+    fn kept(&mut self, body: &Body) {
+        let mut open: Vec<Option<(Pass, usize)>> = vec![];
+        for (at, instr) in body.instrs().enumerate() {
+            let place = self.place(at);
+            let what = match instr {
+                Instr::Keep { id, from } => {
+                    if id.index() == open.len() {
+                        open.push(Some((place.pass, from.len())));
+                        continue;
+                    }
+                    format!("what is kept as {} stands where {} is expected", id.0, open.len())
+                }
+                Instr::Take { id, to } => match open.get_mut(id.index()).and_then(Option::take) {
+                    Some((pass, count)) if pass < place.pass && count == to.len() => continue,
+                    Some(_) => {
+                        format!("what is kept as {} is taken in another number, or in its own code", id.0)
+                    }
+                    None => format!("{} is taken, which is not kept", id.0),
+                },
+                _ => continue,
+            };
+            self.faults.push(Fault::new("SW0503", what).at(self.role.ranks[0], Some(place)));
+        }
+        if let Some(id) = open.iter().position(Option::is_some).filter(|_| self.faults.is_empty()) {
+            let what = format!("what is kept as {id} is never taken");
+            self.faults.push(Fault::new("SW0503", what).at(self.role.ranks[0], None));
         }
     }
 }

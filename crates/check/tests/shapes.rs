@@ -257,11 +257,14 @@ shard w %w :
 input x %x 0..2,: | 2..4,:
 random 1 0..2,: | 2..4,:
 random 2 0..2,: | 2..4,:
+keep 0 x
 recompute 0 x, w -> s : y = aten.mul.Tensor(x, w) ; d = sw.dropout(y, 0.5, 1, 0) ; e = sw.dropout(y, 0.5, 2, 0) ; z = aten.add.Tensor(d, e) ; s = aten.sum.default(z)
 all_reduce g0 sum s -> t
 output t
 seed ds
-grad 0 ds ->
+take 0 -> x2
+call 1 x2, w -> s2 : y2 = aten.mul.Tensor(x2, w) ; d2 = sw.dropout(y2, 0.5, 1, 0) ; e2 = sw.dropout(y2, 0.5, 2, 0) ; z2 = aten.add.Tensor(d2, e2) ; s2 = aten.sum.default(z2)
+grad 1 ds ->
 reduce_gradients g0 w
 ";
 
@@ -272,6 +275,9 @@ fn random_operators_draw_for_their_own_region() {
     breaks(DROPOUT, DROPPED, "random 1 0..2,: | 2..4,:", "random 1 0..2,: | 0..2,:", "SW0515");
     breaks(DROPOUT, DROPPED, "random 2 0..2,: | 2..4,:\n", "", "SW0515");
     breaks(DROPOUT, DROPPED, "e = sw.dropout(y, 0.5, 2, 0)", "e = sw.dropout(y, 0.5, 1, 0)", "SW0504");
+    // Computed again, with the masks of the other operator, or of another part.
+    breaks(DROPOUT, DROPPED, "e2 = sw.dropout(y2, 0.5, 2, 0)", "e2 = sw.dropout(y2, 0.5, 1, 0)", "SW0504");
+    breaks(DROPOUT, DROPPED, "e2 = sw.dropout(y2, 0.5, 2, 0)", "e2 = sw.dropout(y2, 0.5, 2, 1)", "SW0515");
     let overlapping = DROPPED
         .replace("0..2,: | 2..4,:", "0..2,: | 0..4,:")
         .replace("all_reduce g0 sum s -> t\noutput t", "output s");
@@ -456,20 +462,60 @@ const RECOMPUTED: &str = "ranks 0
 shard w %w :
 shard m %m :
 input x %x :,:
+keep 0 x
 recompute 0 x, w -> y : y = aten.mul.Tensor(x, w)
 call 1 y, m -> s, n : n = aten.mul.Tensor(m, 0.9) nograd ; z = aten.mul.Tensor(y, m) ; s = aten.sum.default(z)
 update m n
 output s
 seed ds
 grad 1 ds -> dy
-grad 0 dy ->
+take 0 -> x2
+call 2 x2, w -> y2 : y2 = aten.mul.Tensor(x2, w)
+grad 2 dy ->
 ";
 
 #[test]
-fn what_is_computed_again_reads_buffers_as_they_were() {
-    // An update gives a buffer new memory, so a call that is computed again may read it.
+fn what_is_not_kept_is_computed_again() {
     proof(&graph(AGAIN), RECOMPUTED);
-    proof(&graph(AGAIN), &RECOMPUTED.replace("call 1", "recompute 1"));
+    let broken = |from: &str, to: &str, code: &str| breaks(AGAIN, RECOMPUTED, from, to, code);
+    // Backward of what kept nothing, twice, before it, or with values that are gone.
+    broken("grad 2 dy ->", "grad 0 dy ->", "SW0509");
+    broken("call 2", "recompute 2", "SW0509");
+    broken("grad 2 dy ->", "grad 2 dy ->\ngrad 2 dy ->", "SW0509");
+    broken("call 2 x2, w -> y2 : y2 = aten.mul.Tensor(x2, w)\ngrad 2 dy ->", "grad 2 dy ->", "SW0509");
+    broken(
+        "call 2 x2, w -> y2 : y2 = aten.mul.Tensor(x2, w)",
+        "call 2 x, w -> y2 : y2 = aten.mul.Tensor(x, w)",
+        "SW0503",
+    );
+    // Not kept, not taken, taken twice, another number, another value.
+    broken("keep 0 x\n", "", "SW0503");
+    broken("take 0 -> x2\n", "", "SW0503");
+    broken("take 0 -> x2\n", "take 0 -> x2\ntake 0 -> x3\n", "SW0503");
+    broken("take 0 -> x2\n", "take 0 -> x2, x3\n", "SW0503");
+    broken("keep 0 x\n", "keep 1 x\n", "SW0503");
+    broken("keep 0 x\n", "keep 0 w\n", "SW0504");
+    // Computed again, of something else.
+    broken("y2 = aten.mul.Tensor(x2, w)", "y2 = aten.mul.Tensor(x2, x2)", "SW0504");
+    broken("y2 = aten.mul.Tensor(x2, w)", "y2 = aten.mul.Tensor(x2, m)", "SW0503");
+}
+
+#[test]
+fn what_is_computed_again_does_not_see_updates() {
+    let wider = RECOMPUTED
+        .replace("recompute 0 x, w -> y : y = aten.mul.Tensor(x, w)\n", "")
+        .replace("call 1 y, m -> s, n :", "recompute 1 x, w, m -> s, n : y = aten.mul.Tensor(x, w) ;")
+        .replace("grad 1 ds -> dy\n", "")
+        .replace(
+            "call 2 x2, w -> y2 : y2 = aten.mul.Tensor(x2, w)\ngrad 2 dy ->",
+            "call 2 x2, w, m -> s2 : y2 = aten.mul.Tensor(x2, w) ; z2 = aten.mul.Tensor(y2, m) ; \
+             s2 = aten.sum.default(z2)\ngrad 2 ds ->",
+        );
+    assert!(faults(&graph(AGAIN), &wider).iter().any(|fault| fault.code == "SW0513"));
+    let twice = RECOMPUTED
+        .replace("update m n\n", "keep 1 n\nupdate m n\n")
+        .replace("grad 2 dy ->", "take 1 -> n2\nupdate m n2\ngrad 2 dy ->");
+    assert!(faults(&graph(AGAIN), &twice).iter().any(|fault| fault.what.contains("updated twice")));
 }
 
 const TWINS: &str = "input %x f64[4,8] 0
@@ -500,7 +546,9 @@ fn equal_computations_are_one() {
 /// Without any one of its instructions, a program is not proved.
 #[test]
 fn every_instruction_matters() {
-    const WORDS: [&str; 12] = [
+    const WORDS: [&str; 14] = [
+        "keep",
+        "take",
         "call",
         "recompute",
         "all_reduce",

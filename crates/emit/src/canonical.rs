@@ -20,7 +20,7 @@ pub fn canonical(program: &Program) -> Program {
 
 fn body(old: &Body) -> Body {
     let mut new = old.clone();
-    let mut order = Order { new: vec![None; old.bufs.len()], bufs: vec![], old, told: true };
+    let mut order = Order { new: vec![None; old.bufs.len()], bufs: vec![], kept: vec![], old, told: true };
     for code in &mut new.codes {
         code.takes.iter_mut().for_each(|buf| order.define(buf));
         if code.pass == Pass::Forward {
@@ -37,6 +37,7 @@ fn body(old: &Body) -> Body {
 struct Order<'a> {
     new: Vec<Option<BufId>>,
     bufs: Vec<program::Buf>,
+    kept: Vec<Vec<BufId>>,
     old: &'a Body,
     /// Whether the text tells the tensors of the bufs that come now.
     told: bool,
@@ -95,6 +96,14 @@ impl Order<'_> {
                 to.iter_mut().for_each(|buf| self.define(buf));
             }
             Instr::Update { from, .. } => self.define(from),
+            Instr::Keep { from, .. } => {
+                from.iter_mut().for_each(|buf| self.define(buf));
+                self.kept.push(from.clone());
+            }
+            Instr::Take { id, to } => {
+                let from = self.kept.get(id.index()).cloned().unwrap_or_default();
+                from.iter().zip(to).for_each(|(from, to)| self.like(from, to));
+            }
             Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => {}
         }
     }

@@ -5,7 +5,8 @@
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
-//! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order; and
+//! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with
+//! what backward computes again ([`recompute`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
 //! [`together`] in one message. All of them speak of shards as
 //! [`layout`] defines them.
@@ -19,6 +20,7 @@ mod moves;
 mod order;
 mod place;
 mod project;
+mod recompute;
 mod roles;
 mod schedule;
 mod segments;

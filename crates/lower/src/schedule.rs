@@ -11,6 +11,7 @@ use crate::exchange;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::legs;
 use crate::moves::{self, Get, Method, Move};
+use crate::recompute::{self, Again};
 use crate::segments::{BUCKET, Segments};
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -21,8 +22,12 @@ pub enum Event {
     Move { id: UseId, way: Way },
     /// Buffers get their new values.
     Update { id: UseId, number: usize },
-    /// The backward of a segment.
-    Grad { segment: usize },
+    /// The operators of a segment once more, in backward; `saves` what its own backward needs.
+    Again { segment: usize, saves: bool },
+    /// What a use needs is moved once more, in backward.
+    MoveAgain { id: UseId, way: Way },
+    /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
+    Grad { segment: usize, again: bool },
     /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
     /// complete where it is.
     MoveGrad { id: UseId, way: Way },
@@ -105,6 +110,15 @@ pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &m
     }
     it.backward(cx, uses, segments, interner);
     it
+}
+
+/// How values are moved in forward, by use.
+fn ways(forward: &[Event]) -> HashMap<UseId, Way> {
+    let moved = |event: &Event| match event {
+        Event::Move { id, way } => Some((*id, way.clone())),
+        _ => None,
+    };
+    forward.iter().filter_map(moved).collect()
 }
 
 impl Schedule {
@@ -200,6 +214,9 @@ impl Schedule {
 
     fn backward(&mut self, cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) {
         let mut buckets = Buckets::default();
+        let mut again = Again::new(segments.all.len());
+        let recomputes = segments.all.iter().any(|segment| segment.forgets);
+        let ways = if recomputes { ways(&self.forward) } else { HashMap::new() };
         for &id in segments.after.iter().rev() {
             self.backward_move(cx, uses, id, interner, &mut buckets);
         }
@@ -208,7 +225,10 @@ impl Schedule {
                 cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()])
             };
             if segment.ops.iter().any(carries) {
-                self.backward.push(Event::Grad { segment: index });
+                let known = recompute::Known { cx, uses, segments, interner };
+                let (events, again) = again.before(&known, index, &ways);
+                self.backward.extend(events);
+                self.backward.push(Event::Grad { segment: index, again });
             }
             for &id in segment.before.iter().rev() {
                 self.backward_move(cx, uses, id, interner, &mut buckets);

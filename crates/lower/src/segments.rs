@@ -2,19 +2,32 @@
 //! move between two of them, and where a bucket of parameters' gradients is full, so that reducing it
 //! overlaps with the rest of backward.
 
+use std::rc::Rc;
+
 use graph::{OpId, Source};
 
 use crate::layout::{Interner, bytes};
+use crate::recompute::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
 
 /// Gradients of parameters are reduced in buckets of about this many bytes.
 pub const BUCKET: u64 = 25 << 20;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Segment {
     pub ops: Vec<OpId>,
     /// The uses whose values are moved before it.
     pub before: Vec<UseId>,
+    /// The regions that it is in, which are recomputed.
+    pub inside: Inside,
+    /// Whether forward keeps nothing of it, and backward calls it again.
+    pub forgets: bool,
+}
+
+impl Segment {
+    fn new(inside: &Inside) -> Self {
+        Self { ops: vec![], before: vec![], inside: Rc::clone(inside), forgets: false }
+    }
 }
 
 /// The segments in order, and the segment of each operator.
@@ -26,7 +39,9 @@ pub struct Segments {
 }
 
 pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
-    let mut all: Vec<Segment> = vec![Segment::default()];
+    let regions = recompute::regions(cx);
+    let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&regions[op.index()]));
+    let mut all: Vec<Segment> = vec![Segment::new(&first)];
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
     let mut waiting = 0;
@@ -49,11 +64,15 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
         let new_layer = all[current].ops.last().is_some_and(|last| layer(cx, *last) != layer(cx, op));
         let bucket_full = waiting >= BUCKET && new_layer;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
-        if needed.iter().any(made_here) || changes_turn || bucket_full {
-            all.push(Segment::default());
+        let inside = &regions[op.index()];
+        let changes_region = all[current].inside != *inside;
+        if needed.iter().any(made_here) || changes_turn || changes_region || bucket_full {
+            all.push(Segment::new(inside));
             waiting = 0;
         }
         let segment = all.len() - 1;
+        all[segment].forgets |=
+            !inside.is_empty() && recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
         for id in needed {
             if !moved[id.index()] {
                 waiting += to_reduce(cx, uses, interner, id);

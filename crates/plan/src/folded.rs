@@ -23,7 +23,7 @@ pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
     let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
     let dims = model_dims::of_inputs(graph, analysis, &printer.names);
     let dims = if dims.is_empty() { dims } else { format!("# dims of the model: {dims}\n") };
-    let printed = text::header(plan) + &dims + &lines + &text::orders(plan, graph);
+    let printed = text::header(plan) + &dims + &lines + &text::rest(plan, graph);
     match text::parse(&printed, graph, analysis, None) {
         Ok(same) if same == *plan => printed,
         // A path that is a glob itself, say.

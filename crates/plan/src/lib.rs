@@ -1,7 +1,7 @@
 //! Plans: all decisions made with the three primitives, as data.
 //!
 //! A [`Plan`] says for every operator how it is split ([`Split`], nested), on which devices its
-//! sub-operators run, and which operators must run before which. [`primitives`] is how code makes
+//! sub-operators run, which operators must run before which, and what is computed again for backward ([`recompute`]). [`primitives`] is how code makes
 //! one (`trans`, `assign`, `order`), [`text`] how a file says it, [`sets`] the well-known ones.
 //!
 //! A plan knows devices by number only, and nothing of communication.
@@ -15,6 +15,7 @@ mod nearby;
 mod order;
 pub mod primitives;
 pub mod random;
+mod recompute;
 mod repeat;
 mod rewriting;
 mod select;
@@ -69,6 +70,8 @@ pub struct Plan {
     /// One for each operator of the graph.
     pub ops: Vec<OpPlan>,
     pub order: Vec<(OpId, OpId)>,
+    /// Regions that are computed again for backward, outer ones before those inside of them.
+    pub recompute: Vec<Vec<OpId>>,
 }
 
 impl OpPlan {
@@ -108,6 +111,7 @@ impl Plan {
         for op in graph.op_ids() {
             self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
         }
+        recompute::validate(self, graph)?;
         order(graph, self).map(|_| ())
     }
 

@@ -11,7 +11,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
-use crate::{On, OpPlan, Plan, Split, legal, model_dims, no_device, place, title};
+use crate::{On, OpPlan, Plan, Split, legal, model_dims, no_device, place, recompute, title};
 
 /// One part of a divided operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,14 +36,14 @@ pub struct Decided {
     splits: Vec<Option<Vec<Split>>>,
     placed: Vec<Vec<Option<u32>>>,
     order: Vec<(OpId, OpId)>,
+    recompute: Vec<Vec<OpId>>,
 }
 
 impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
-        let name = name.into();
-        let decided =
-            Decided { name, devices, splits: vec![None; count], placed: vec![vec![]; count], order: vec![] };
+        let (splits, placed) = (vec![None; count], vec![vec![]; count]);
+        let decided = Decided { name: name.into(), devices, splits, placed, ..Decided::default() };
         Self::resume(graph, analysis, decided)
     }
 
@@ -134,6 +134,12 @@ impl<'g> Draft<'g> {
         self.decided.order.push((before, after));
     }
 
+    /// Of these operators forward keeps only what they read from others, and backward computes them again.
+    /// Regions may be inside of each other.
+    pub fn recompute(&mut self, region: Vec<OpId>) {
+        self.decided.recompute.push(region);
+    }
+
     pub fn is_decided(&self, op: OpId) -> bool {
         self.decided.splits[op.index()].is_some()
     }
@@ -160,8 +166,8 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let plan =
-            Plan { name: self.decided.name, devices: self.decided.devices, ops, order: self.decided.order };
+        let Decided { name, devices, order, recompute, .. } = self.decided;
+        let plan = Plan { name, devices, ops, order, recompute: recompute::sorted(recompute) };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }

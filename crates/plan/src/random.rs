@@ -7,7 +7,7 @@
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::{On, OpPlan, Plan, Split, legal};
+use crate::{On, OpPlan, Plan, Split, legal, recompute};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -50,7 +50,30 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
             OpPlan { splits, devices }
         })
         .collect();
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![] }
+    let recompute = regions(graph, &mut Random::new(!seed));
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute }
+}
+
+/// Two plans of three recompute: runs of operators, some of them inside of others.
+fn regions(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
+    let count = graph.ops.len();
+    let mut regions: Vec<Vec<OpId>> = vec![];
+    if count == 0 || random.chance(33) {
+        return regions;
+    }
+    let mut at = random.below(count);
+    while at < count {
+        let length = 1 + random.below((count / 4).max(2));
+        let end = (at + length).min(count);
+        // One in ten operators of a region is kept.
+        let region: Vec<OpId> = (at..end).filter(|_| !random.chance(10)).map(OpId::new).collect();
+        if region.len() > 3 && random.chance(40) {
+            regions.push(region[1..region.len() / 2 + 1].to_vec());
+        }
+        regions.push(region);
+        at = end + random.below((count / 4).max(2));
+    }
+    recompute::sorted(regions)
 }
 
 fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {

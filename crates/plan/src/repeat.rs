@@ -29,7 +29,7 @@ pub fn repeat(unit: &Plan, graph: &Graph, analysis: &Analysis, units: u32) -> Re
     }
     let ops = graph.op_ids().map(|op| op_plan(unit, &model, op, choice[op.index()], units)).collect();
     let name = format!("{units} units of {}", unit.name);
-    Ok(Plan { name, devices, ops, order: unit.order.clone() })
+    Ok(Plan { name, devices, ops, ..unit.clone() })
 }
 
 fn op_plan(unit: &Plan, model: &Model<'_>, op: OpId, batch: Option<usize>, units: u32) -> OpPlan {

@@ -53,7 +53,7 @@ pub(crate) fn select(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
     Ok(found)
 }
 
-fn parse(who: &str) -> Result<Selector<'_>> {
+pub(crate) fn parse(who: &str) -> Result<Selector<'_>> {
     let bad = || {
         Error::new("SW0301", format!("`{}` does not name operators", clip(who)))
             .fix("write a path in quotes, or `%name`")
@@ -71,7 +71,7 @@ fn writes(graph: &Graph, op: OpId, name: &str) -> bool {
 }
 
 /// What there is that is written nearly so, else some of what the model has.
-fn near(who: &str, graph: &Graph) -> String {
+pub(crate) fn near(who: &str, graph: &Graph) -> String {
     if let Some(name) = who.strip_prefix('%') {
         let results = graph.ops.iter().flat_map(|op| op.outputs.iter().flatten());
         let near = nearby(name, results.map(|t| &graph.tensor(*t).name[..]));

@@ -12,6 +12,7 @@
 //! op %linear_3: split b 2, replicate 2 on 3 1 0 2    # one operator by the name of its output
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
+//! recompute "transformer.h.*"                        # each layer is computed again for backward
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
 //! the devices in order, evenly. A concrete plan prints one line for each operator.
@@ -21,7 +22,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, sets};
+use crate::{Draft, MOST, On, Plan, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -70,7 +71,7 @@ pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
             it.module.escape_default()
         )
     };
-    header(plan) + &graph.op_ids().map(line).collect::<String>() + &orders(plan, graph)
+    header(plan) + &graph.op_ids().map(line).collect::<String>() + &rest(plan, graph)
 }
 
 pub(crate) fn header(plan: &Plan) -> String {
@@ -90,9 +91,11 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
     format!("{splits} on {}", devices_text(&op_plan.devices))
 }
 
-pub(crate) fn orders(plan: &Plan, graph: &Graph) -> String {
+/// What a plan says of more than one operator.
+pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
-    plan.order.iter().map(line).collect()
+    let orders: String = plan.order.iter().map(line).collect();
+    orders + &recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)))
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -143,8 +146,13 @@ impl Reader<'_> {
             "use" => self.use_set(rest.trim().trim_matches('"')),
             "op" => self.op(rest),
             "order" => self.order(rest),
+            "recompute" => {
+                let regions = recompute::read(rest.trim(), self.graph)?;
+                regions.into_iter().for_each(|region| self.draft.recompute(region));
+                Ok(())
+            }
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
-                .fix("a line begins with `name`, `devices`, `use`, `op` or `order`")),
+                .fix("a line begins with `name`, `devices`, `use`, `op`, `order` or `recompute`")),
         }
     }
 
@@ -154,6 +162,7 @@ impl Reader<'_> {
             self.draft.set(op, op_plan.splits);
             self.draft.place(op, &op_plan.devices)?;
         }
+        plan.recompute.into_iter().for_each(|region| self.draft.recompute(region));
         Ok(())
     }
 

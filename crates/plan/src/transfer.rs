@@ -14,7 +14,7 @@ use rules::{Analysis, Kind, OpDims};
 
 use crate::classes::Classes;
 use crate::fit::{fit, without_idle_copies};
-use crate::{On, OpPlan, Plan, Split};
+use crate::{On, OpPlan, Plan, Split, recompute};
 
 /// A plan for another graph, and what is different in it.
 pub struct Transferred {
@@ -38,7 +38,8 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     follow_neighbours(to, plan.devices, &mut ops, &mut notes);
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
-    let plan = Plan { name: plan.name.clone(), devices: plan.devices, ops, order };
+    let recompute = regions(plan, &source);
+    let plan = Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute };
     Transferred { plan, notes: notes.print(to.graph) }
 }
 
@@ -67,6 +68,16 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
         }
     }
     found
+}
+
+/// What is recomputed, as far as it is there.
+fn regions(plan: &Plan, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
+    let there = |region: &Vec<OpId>| {
+        let matched =
+            (0..source.len()).filter(|at| source[*at].is_some_and(|old| region.binary_search(&old).is_ok()));
+        matched.map(OpId::new).collect()
+    };
+    recompute::sorted(plan.recompute.iter().map(there).collect())
 }
 
 fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes: &mut Notes) -> OpPlan {

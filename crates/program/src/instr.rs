@@ -3,7 +3,7 @@
 use graph::{Dtype, OpId};
 use rules::Reduction;
 
-use crate::{BufId, CallId, ExchangeId, GroupingId, LeafId};
+use crate::{BufId, CallId, ExchangeId, GroupingId, KeepId, LeafId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instr {
@@ -26,6 +26,10 @@ pub enum Instr {
     ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize> },
     /// A buffer of the model gets its new value, at the end of forward.
     Update { shard: usize, from: BufId },
+    /// Values that a later code reads: what a code makes is gone at its end, but for these.
+    Keep { id: KeepId, from: Vec<BufId> },
+    /// What was kept, one for each value; it is kept no longer.
+    Take { id: KeepId, to: Vec<BufId> },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +39,7 @@ pub struct Call {
     pub inputs: Vec<BufId>,
     pub outputs: Vec<BufId>,
     pub ops: Vec<LocalOp>,
-    /// Forget what is inside after forward and compute it again for backward.
+    /// Keep nothing of what is inside: what backward needs of it, another call makes again.
     pub recompute: bool,
 }
 
@@ -133,6 +137,8 @@ pub enum Kind {
     ReduceGradients,
     ExchangeGradients,
     Update,
+    Keep,
+    Take,
 }
 
 impl Kind {
@@ -151,6 +157,8 @@ impl Kind {
             Kind::ReduceGradients => "reduce_gradients",
             Kind::ExchangeGradients => "exchange_gradients",
             Kind::Update => "update",
+            Kind::Keep => "keep",
+            Kind::Take => "take",
         }
     }
 
@@ -162,7 +170,9 @@ impl Kind {
     /// Whether other ranks take part in it.
     pub fn communicates(self) -> bool {
         match self {
-            Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update => false,
+            Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update | Kind::Keep | Kind::Take => {
+                false
+            }
             Kind::AllReduce
             | Kind::AllGather
             | Kind::ReduceScatter
@@ -191,6 +201,8 @@ impl Instr {
             Instr::ReduceGradients { .. } => Kind::ReduceGradients,
             Instr::ExchangeGradients { .. } => Kind::ExchangeGradients,
             Instr::Update { .. } => Kind::Update,
+            Instr::Keep { .. } => Kind::Keep,
+            Instr::Take { .. } => Kind::Take,
         }
     }
 
@@ -237,8 +249,9 @@ impl Instr {
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![*from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }
-            | Instr::Exchange { from, .. } => from.clone(),
-            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => vec![],
+            | Instr::Exchange { from, .. }
+            | Instr::Keep { from, .. } => from.clone(),
+            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Take { .. } => vec![],
         }
     }
 
@@ -248,8 +261,13 @@ impl Instr {
             Instr::Call(call) => call.outputs.clone(),
             Instr::Grad(grad) => grad.to.iter().flatten().copied().collect(),
             Instr::Slice(Slice { to, .. }) | Instr::Add { to, .. } => vec![*to],
-            Instr::Collective(Collective { to, .. }) | Instr::Exchange { to, .. } => to.clone(),
-            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Update { .. } => vec![],
+            Instr::Collective(Collective { to, .. })
+            | Instr::Exchange { to, .. }
+            | Instr::Take { to, .. } => to.clone(),
+            Instr::ReduceGradients { .. }
+            | Instr::ExchangeGradients { .. }
+            | Instr::Update { .. }
+            | Instr::Keep { .. } => vec![],
         }
     }
 

@@ -12,7 +12,8 @@
 //! Invariants, all verified by the `check` crate:
 //! - a buffer is written once and before it is read;
 //! - all members of a group meet its communications in the same order, and nobody waits for ever;
-//! - `Grad` instructions mirror `Call` instructions, in reverse order;
+//! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most;
+//! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
 
 mod code;
@@ -45,6 +46,10 @@ graph::id!(
 graph::id!(
     /// A call of a role's code, which its backward names.
     CallId
+);
+graph::id!(
+    /// Values that one code keeps for a later one.
+    KeepId
 );
 graph::id!(
     /// The table of an exchange: an index into [`Program::exchanges`].

@@ -291,6 +291,19 @@ impl Draft {
         })
     }
 
+    /// Of these operators forward keeps only what they read from others; backward computes them again.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
+    fn recompute(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
+        for operator in &operators {
+            self.own(&operator.model)?;
+        }
+        let region = operators.iter().map(|operator| operator.id).collect();
+        self.with(|d| {
+            d.recompute(region);
+            Ok(())
+        })
+    }
+
     fn finish(&self) -> PyResult<Plan> {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let plan = guarded(Evidence::of(&self.model), || {

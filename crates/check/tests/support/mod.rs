@@ -360,7 +360,10 @@ impl<'a> Reader<'a> {
             left = others.trim();
             first.to_string()
         };
-        let numbered = matches!(word, "call" | "recompute" | "grad" | "exchange" | "exchange_gradients");
+        let numbered = matches!(
+            word,
+            "call" | "recompute" | "grad" | "exchange" | "exchange_gradients" | "keep" | "take"
+        );
         let number = if numbered { next() } else { String::new() };
         let grouped = matches!(
             word,
@@ -380,6 +383,11 @@ impl<'a> Reader<'a> {
                 self.pass = Pass::Backward;
                 let call = CallId::new(at(&self.calls, &number));
                 Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right) })
+            }
+            "keep" => Instr::Keep { id: KeepId(number.parse().unwrap()), from: self.bufs(left) },
+            "take" => {
+                self.pass = Pass::Backward;
+                Instr::Take { id: KeepId(number.parse().unwrap()), to: self.bufs(right) }
             }
             "add" => Instr::Add { from: self.bufs(left), to: self.buf(right) },
             "slice" => self.slice(left, right, sections[0]),

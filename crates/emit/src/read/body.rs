@@ -35,6 +35,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
         pass: Pass::Forward,
+        kept: HashMap::new(),
         in_loop: false,
     };
     for (index, function) in functions.into_iter().enumerate() {

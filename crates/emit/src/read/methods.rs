@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, LeafId, Pass, Slice,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId,
+    Pass, Slice,
 };
 use rules::Reduction;
 
@@ -95,8 +96,28 @@ impl<'a> Methods<'a, '_> {
                 self.end(targets, 0, unpack, &args)?;
                 Ok(Instr::Update { shard, from })
             }
+            "keep" => {
+                let id = KeepId(self.id(args.args.next())?);
+                let from = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<Vec<_>>>()?;
+                self.end(targets, 0, unpack, &args)?;
+                self.reader.kept.insert(id, from.clone());
+                Ok(Instr::Keep { id, from })
+            }
+            "take" => self.take(targets, unpack, &mut args),
             _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
         }
+    }
+
+    fn take(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let id = KeepId(self.id(args.args.next())?);
+        let Some(from) = self.reader.kept.remove(&id) else {
+            return Err(self.misuse(format!("nothing is kept as {}", id.0)));
+        };
+        if args.args.len() > 0 || targets.len() != from.len() || unpack != (targets.len() > 1) {
+            return Err(self.misuse(format!("{} values are kept as {}", from.len(), id.0)));
+        }
+        let to = targets.iter().zip(from).map(|(name, from)| self.like(name, from)).collect::<Result<_>>()?;
+        Ok(Instr::Take { id, to })
     }
 
     fn call(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {

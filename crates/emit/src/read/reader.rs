@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Arg, Body, Buf, BufId, CallId, Pass};
+use program::{Arg, Body, Buf, BufId, CallId, KeepId, Pass};
 
 use crate::hints::{Hints, UNKNOWN};
 use crate::names::is_reserved;
@@ -23,6 +23,8 @@ pub(super) struct Reader<'a> {
     pub(super) budget: usize,
     /// The tensor of each exchange.
     pub(super) exchanged: Vec<TensorId>,
+    /// What was kept and not taken so far.
+    pub(super) kept: HashMap<KeepId, Vec<BufId>>,
     pub(super) in_loop: bool,
     /// The code that is read.
     pub(super) pass: Pass,

@@ -58,6 +58,14 @@ impl<'n> Words<'n> {
             Instr::Update { shard, from } => {
                 statement(vec![], false, method("update", vec![index(*shard), self.buf(*from)], vec![]))
             }
+            Instr::Keep { id: kept, from } => {
+                let args = std::iter::once(id(kept.0)).chain(from.iter().map(|buf| self.buf(*buf)));
+                statement(vec![], false, method("keep", args.collect(), vec![]))
+            }
+            Instr::Take { id: kept, to } => {
+                let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
+                statement(targets, to.len() > 1, method("take", vec![id(kept.0)], vec![]))
+            }
         })
     }
 

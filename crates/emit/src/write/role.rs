@@ -36,14 +36,15 @@ pub(crate) fn text(graph: &Graph, program: &Program, role: &Role, modules: &Modu
     let mut names = scope.clone();
     let bufs = buf_names(body, &leaf_texts, &mut names, bufs_of(body, Pass::Forward));
     let words = Words { bufs: &bufs, leaves: &leaf_texts, holes: &holes, group_sizes: &group_sizes };
+    let mut used = uses.iter().zip(&texts);
     let file = File { body, printer: &printer, comments: &comments, words: &words };
-    function(&mut out, forward(&file, &uses, &texts), &names);
+    function(&mut out, forward(&file, &mut used), &names);
     if let Some(code) = body.code(Pass::Backward) {
         let mut names = scope;
         let bufs = buf_names(body, &leaf_texts, &mut names, bufs_of(body, Pass::Backward));
         let words = Words { bufs: &bufs, ..words };
         let file = File { body, printer: &printer, comments: &comments, words: &words };
-        function(&mut out, backward(&file, code), &names);
+        function(&mut out, backward(&file, code, &mut used), &names);
     }
     if let Some(step) = timetable::step(&body.timetable) {
         out.push_str("\n\n");
@@ -87,22 +88,13 @@ fn function(out: &mut String, mut function: Function<'_>, names: &Scope) {
     print::function(out, &Function { line, name, params, doc, body: rolled::apply(stmts, &found) });
 }
 
-fn forward<'n>(file: &File<'n>, uses: &[Use<'n>], texts: &'n [CallText]) -> Function<'n> {
+/// The calls of all codes, in their order.
+type Calls<'c, 'n> = dyn Iterator<Item = (&'c Use<'n>, &'n CallText)> + 'c;
+
+fn forward<'n>(file: &File<'n>, used: &mut Calls<'_, 'n>) -> Function<'n> {
     let words = file.words;
-    let mut stmts = vec![];
-    let mut used = uses.iter().zip(texts);
-    let mut place = "";
-    for instr in file.body.code(Pass::Forward).iter().flat_map(|code| &code.instrs) {
-        if let (Instr::Call(call), Some((used, text))) = (instr, call_of(instr, &mut used)) {
-            if used.path != place && !used.path.is_empty() {
-                stmts.push(Stmt::comment(used.path));
-            }
-            place = used.path;
-            stmts.push(called(file, call, text));
-        }
-        let stmt = words.instr(instr);
-        stmts.extend(stmt.map(|stmt| stmt.with(file.comments.of(instr))));
-    }
+    let code = file.body.code(Pass::Forward);
+    let mut stmts = written(file, code.map_or(&[], |code| &code.instrs), used);
     let outputs =
         file.body.gives(Pass::Forward).iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
     stmts.push(Stmt::new(StmtKind::Return(outputs.collect())));
@@ -111,7 +103,25 @@ fn forward<'n>(file: &File<'n>, uses: &[Use<'n>], texts: &'n [CallText]) -> Func
     Function { line: 0, name: "forward", params, doc: vec![], body: stmts }
 }
 
-fn call_of<T>(instr: &Instr, uses: &mut impl Iterator<Item = T>) -> Option<T> {
+/// Instructions, and the module of each call where it is another one than before.
+fn written<'n>(file: &File<'n>, instrs: &'n [Instr], used: &mut Calls<'_, 'n>) -> Vec<Stmt<'n>> {
+    let mut stmts = vec![];
+    let mut place = "";
+    for instr in instrs {
+        if let (Instr::Call(call), Some((used, text))) = (instr, call_of(instr, used)) {
+            if used.path != place && !used.path.is_empty() {
+                stmts.push(Stmt::comment(used.path));
+            }
+            place = used.path;
+            stmts.push(called(file, call, text));
+        }
+        let stmt = file.words.instr(instr);
+        stmts.extend(stmt.map(|stmt| stmt.with(file.comments.of(instr))));
+    }
+    stmts
+}
+
+fn call_of<T>(instr: &Instr, uses: &mut (impl Iterator<Item = T> + ?Sized)) -> Option<T> {
     if matches!(instr, Instr::Call(_)) { uses.next() } else { None }
 }
 
@@ -124,14 +134,13 @@ fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
     statement(targets, unpack, method("call", args, recompute.into_iter().collect()))
 }
 
-fn backward<'n>(file: &File<'n>, code: &'n Code) -> Function<'n> {
+fn backward<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Function<'n> {
     let words = file.words;
     let mut stmts = vec![];
     for together in code.instrs.chunk_by(|a, b| a.kind().settles() == b.kind().settles()) {
-        let written = |instr| Some(words.instr(instr)?.with(file.comments.of(instr)));
-        let written = together.iter().filter_map(written);
+        let written = written(file, together, used);
         if together[0].kind().settles() {
-            stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written.collect())));
+            stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written)));
         } else {
             stmts.extend(written);
         }

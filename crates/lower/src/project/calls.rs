@@ -9,6 +9,7 @@ use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
 
+use super::again::Begun;
 use super::columns::{Asked, NumbersId, agreed};
 use super::{Made, Owner, Projector};
 use crate::place::Placement;
@@ -148,20 +149,17 @@ impl Projector<'_> {
             }
             ops.push(self.local_op(item, &operands, results)?);
         }
-        let mut in_turn = false;
-        for item in items {
-            in_turn |= self.alike.parts(&self.global.cx.placements[item.op.index()])?.parts.len() > 1;
-        }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let call = Call {
             id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
-            recompute: learns && in_turn,
+            recompute: learns && self.global.segments.all[segment].forgets,
         };
+        self.begins(Begun::Call(id));
         self.push(Instr::Call(call));
-        Ok(Made { id, outputs, inputs })
+        Ok(Made { first: id, id, outputs, inputs })
     }
 
     /// A call's input; where one buffer would give gradients to two owners, the second gets a name of
@@ -315,13 +313,17 @@ impl Projector<'_> {
         Ok(())
     }
 
-    pub(super) fn grad(&mut self, segment: usize) -> Asked<()> {
-        for made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
+    /// The backward of a segment's calls, each of which is made again first if forward kept nothing of it.
+    pub(super) fn grad(&mut self, segment: usize, again: bool) -> Asked<()> {
+        for mut made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
             let learning: Vec<(TensorId, usize)> =
                 made.outputs.iter().copied().filter(|(t, _)| needs(*t)).collect();
             if learning.is_empty() {
                 continue;
+            }
+            if again {
+                made.id = self.made_again(made.first, true);
             }
             let mut from = vec![];
             for (tensor, entry) in learning {
@@ -340,6 +342,7 @@ impl Projector<'_> {
                 }
             }
             self.push(Instr::Grad(Grad { call: made.id, from, to }));
+            self.again.forget_taken();
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! From the global schedule to what ranks execute that do the same.
 
+mod again;
 mod alike;
 mod calls;
 mod columns;
@@ -49,7 +50,11 @@ enum Owner {
 }
 
 /// A call that was made, for its backward.
+#[derive(Clone)]
 struct Made {
+    /// In forward.
+    first: CallId,
+    /// The one that keeps what backward needs.
     id: CallId,
     /// Whose gradients go in, and whose come out.
     outputs: Vec<(TensorId, usize)>,
@@ -77,6 +82,7 @@ struct Projector<'a> {
     inputs: HashMap<TensorId, Vec<(RegionsId, BufId)>>,
     made: HashMap<usize, Vec<Made>>,
     variants: calls::Variants,
+    again: again::Again,
     calls: usize,
     pass: Pass,
 }
@@ -110,6 +116,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         inputs: HashMap::new(),
         made: HashMap::new(),
         variants: calls::Variants::default(),
+        again: again::Again::default(),
         calls: 0,
         pass: Pass::Forward,
     };
@@ -123,6 +130,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         it.event(event)?;
     }
     it.leave_gradients()?;
+    it.keep();
     it.body.timetable = Timetable::in_turn(it.body.code(Pass::Backward).is_some());
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
@@ -134,7 +142,9 @@ impl Projector<'_> {
             Event::Call { segment } => self.call(*segment),
             Event::Move { id, way } => self.transfer(*id, way),
             Event::Update { id, number } => self.update(*id, *number),
-            Event::Grad { segment } => self.grad(*segment),
+            Event::Again { segment, saves } => self.call_again(*segment, *saves),
+            Event::MoveAgain { id, way } => self.transfer_again(*id, way),
+            Event::Grad { segment, again } => self.grad(*segment, *again),
             Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
             Event::GiveBack { id, way } => self.give_back(*id, way),
             Event::Reduce { group, uses } => self.reduce(*group, uses),

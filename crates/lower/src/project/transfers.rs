@@ -2,6 +2,7 @@
 
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 
+use super::again::Begun;
 use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
 use super::{Owner, Projector};
@@ -15,6 +16,7 @@ type Arrived = Vec<(usize, BufId)>;
 
 impl Projector<'_> {
     pub(super) fn transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
+        self.begins(Begun::Move(id));
         let it = self.global.uses.get(id);
         let shards = 0..self.alike.shards(way.from)?;
         let sources = shards.filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
@@ -65,7 +67,7 @@ impl Projector<'_> {
     }
 
     /// All legs of a way: what arrives from one is what the next one starts with.
-    fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Asked<Arrived> {
+    pub(super) fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Asked<Arrived> {
         let (mut from, mut arrived) = (way.from, sources);
         for leg in &way.legs {
             arrived = self.leg(id, leg, from, &arrived)?;
@@ -128,7 +130,8 @@ impl Projector<'_> {
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {
-        self.buf(self.global.uses.get(id).tensor, self.pass == Pass::Backward)
+        let gradient = self.pass == Pass::Backward && !self.again.moves;
+        self.buf(self.global.uses.get(id).tensor, gradient)
     }
 
     /// The middle shards; `None` where nothing has arisen.

@@ -1,7 +1,10 @@
 //! `coshard`: the dims that `megatron` splits over devices, split over time on each device: the
-//! parts of an operator run one after another, so that only one part's activations live.
+//! parts of an operator run one after another, and are computed again one after another for backward, so
+//! that only one part's activations live.
 
-use super::{Set, megatron};
+use graph::OpId;
+
+use super::{Model, Set, megatron};
 
 pub(super) const SET: Set = Set {
     name: "coshard",
@@ -11,3 +14,21 @@ pub(super) const SET: Set = Set {
     in_turn: true,
     must_find: true,
 };
+
+/// What is recomputed together: operators whose parts run one after another, as far as one reads what
+/// another makes.
+pub(super) fn regions(model: &Model<'_>, in_turn: &[bool]) -> Vec<Vec<OpId>> {
+    let mut region: Vec<usize> = (0..in_turn.len()).collect();
+    for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
+        for reader in model.readers[op.index()].iter().filter(|reader| in_turn[reader.index()]) {
+            let (a, b) = (region[op.index()], region[reader.index()]);
+            region.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
+        }
+    }
+    let first = |op: &OpId| in_turn[op.index()] && region[op.index()] == op.index();
+    let of = |first: OpId| {
+        let same = |op: &OpId| in_turn[op.index()] && region[op.index()] == first.index();
+        model.graph.op_ids().filter(same).collect()
+    };
+    model.graph.op_ids().filter(first).map(of).collect()
+}

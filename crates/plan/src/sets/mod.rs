@@ -117,11 +117,14 @@ pub fn explained(
     }
     let choices = with_partial_sums(&model, &axes, &choices);
     let mut draft = Draft::new(graph, analysis, name, devices);
+    let mut in_turn = vec![];
     for op in graph.op_ids() {
         let (splits, places) = nest(&model, op, &axes, &choices);
+        in_turn.push(places.windows(2).any(|two| two[0] == two[1]));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
+    coshard::regions(&model, &in_turn).into_iter().for_each(|region| draft.recompute(region));
     let plan = draft.finish()?;
     let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
     Ok((plan, reasons))

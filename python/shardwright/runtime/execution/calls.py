@@ -41,7 +41,6 @@ class Saved:
     slots: list[Slot]
     # One for each result that needs a gradient; `None` where autograd has no use for it.
     edges: list[GradientEdge | None]
-    again: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
 
 class _Enter(torch.autograd.Function):
@@ -68,8 +67,8 @@ def call_saving(
 ) -> tuple[Any, Saved]:
     """The results, detached and marked where they need a gradient; and what backward needs.
 
-    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout: a call
-    that is computed again runs inside somebody's backward.
+    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout, also for what
+    backward computes again.
     """
     anchor = torch.zeros((), requires_grad=True)
     entered = list(args)
@@ -96,13 +95,10 @@ def call_forgetting(
     args: tuple[Any, ...],
     leaves: Container[int],
     needs: Needs | None,
-) -> tuple[Any, Saved]:
-    """The same, but keeps the arguments instead of what is inside."""
-    places = set(_cut_places(args, leaves, needs))
-    kept = tuple(x.detach().requires_grad_() if at in places else x for at, x in enumerate(args))
+) -> Any:
+    """The same results, of which backward needs nothing: it calls the function again."""
     with saved_tensors_hooks(lambda _: None, _never):
-        marked, saved = call_saving(function, args, leaves, needs)
-    return marked, Saved(saved.slots, [], again=(function, kept))
+        return call_saving(function, args, leaves, needs)[0]
 
 
 def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEdge], list[Tensor]]:

@@ -50,6 +50,7 @@ class Run:
         self.leaves = worker.shards.leaves(step)
         self._saving = saving
         self._saved: dict[int, Saved] = {}
+        self._kept: dict[int, tuple[Tensor, ...]] = {}
         self._state = "new"
         self._buckets: list[Bucket] = []
         self._reductions = 0
@@ -96,22 +97,27 @@ class Run:
         with self._executing():
             if not self._saving:
                 return function(*args)
-            keep = call_forgetting if recompute else call_saving
             needs = self.worker.role.grads.get(number)
-            results, self._saved[number] = keep(function, args, self.leaves.index, needs)
+            if recompute:
+                return call_forgetting(function, args, self.leaves.index, needs)
+            results, self._saved[number] = call_saving(function, args, self.leaves.index, needs)
             return results
+
+    def keep(self, number: int, *values: Tensor) -> None:
+        """For backward, which takes them."""
+        if self._saving:
+            self._kept[number] = values
+
+    def take(self, number: int) -> Any:
+        values = self._kept.pop(number)
+        return values[0] if len(values) == 1 else values
 
     def grad(self, number: int, *grads: Tensor | None) -> Any:
         saved = self._saved.pop(number)
         with self._executing():
-            if saved.again is not None and any(grad is not None for grad in grads):
-                function, args = saved.again
-                needs = self.worker.role.grads.get(number)
-                _, saved = call_saving(function, args, self.leaves.index, needs)
-            if saved.again is None:
-                edges, given = match(saved, grads)
-                if edges:
-                    torch.autograd.backward(edges, given)
+            edges, given = match(saved, grads)
+            if edges:
+                torch.autograd.backward(edges, given)
         found = tuple(slot.take() for slot in saved.slots)
         return found[0] if len(found) == 1 else found
 
@@ -244,7 +250,7 @@ class Run:
 
     def _marked(self, y: Tensor, needs_grad: bool) -> Tensor:
         differentiable = y.is_floating_point() or y.is_complex()
-        return y.detach().requires_grad_(needs_grad and differentiable and torch.is_grad_enabled())
+        return y.detach().requires_grad_(needs_grad and differentiable and self._saving)
 
     def _unscale(self, scale: float) -> None:
         for grad in (*(leaf.grad for leaf in self.leaves.tensors), *self._of_shards.values()):

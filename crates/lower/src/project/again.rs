@@ -1,0 +1,179 @@
+//! What backward makes once more: calls and moves of forward, on buffers of their own.
+
+use std::collections::HashMap;
+
+use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass};
+
+use super::Projector;
+use super::columns::Asked;
+use crate::schedule::Way;
+use crate::uses::UseId;
+
+/// Something that forward did, and backward may do again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Begun {
+    Call(CallId),
+    Move(UseId),
+}
+
+#[derive(Default)]
+pub(super) struct Again {
+    /// Where in forward's instructions it begins.
+    begun: HashMap<Begun, usize>,
+    /// What was made again, by what it was in forward.
+    made: HashMap<BufId, BufId>,
+    /// What was taken, for what is made again now.
+    taken: HashMap<BufId, BufId>,
+    /// Before which instruction of forward something is kept, and what.
+    kept: Vec<(usize, Vec<BufId>)>,
+    /// Whether values are moved now, in backward.
+    pub(super) moves: bool,
+}
+
+impl Again {
+    /// What is made again later takes what it needs itself, even if that is the same: so layers stay alike.
+    pub(super) fn forget_taken(&mut self) {
+        self.taken.clear();
+    }
+}
+
+impl Projector<'_> {
+    pub(super) fn begins(&mut self, what: Begun) {
+        let at = self.body.code(Pass::Forward).map_or(0, |code| code.instrs.len());
+        self.again.begun.insert(what, at);
+    }
+
+    pub(super) fn call_again(&mut self, segment: usize, saves: bool) -> Asked<()> {
+        let mut all = self.made.remove(&segment).unwrap_or_default();
+        for made in &mut all {
+            let id = self.made_again(made.first, saves);
+            if saves {
+                made.id = id;
+            }
+        }
+        self.made.insert(segment, all);
+        Ok(())
+    }
+
+    /// Makes a call of forward once more, keeping what its backward needs or not.
+    pub(super) fn made_again(&mut self, first: CallId, saves: bool) -> CallId {
+        let at = self.again.begun[&Begun::Call(first)];
+        let Instr::Call(mut call) = self.body.code_mut(Pass::Forward).instrs[at].clone() else {
+            unreachable!("a call begins with itself")
+        };
+        let reads: Vec<BufId> =
+            call.inputs.iter().copied().filter(|buf| !self.leaf_of.contains_key(buf)).collect();
+        self.take(at, &reads);
+        for output in call.ops.iter().flat_map(|op| &op.outputs).flatten() {
+            let fresh = self.another(*output);
+            self.again.made.insert(*output, fresh);
+        }
+        self.renamed(&mut call);
+        let learns = |buf: &BufId| self.global.cx.needs_grad[self.body.buf(*buf).tensor.index()];
+        call.recompute = !saves && call.outputs.iter().any(learns);
+        call.id = CallId::new(self.calls);
+        self.calls += 1;
+        let id = call.id;
+        self.push(Instr::Call(call));
+        id
+    }
+
+    pub(super) fn transfer_again(&mut self, id: UseId, way: &Way) -> Asked<()> {
+        let tensor = self.global.uses.get(id).tensor;
+        let shards = 0..self.alike.shards(way.from)?;
+        let sources: Vec<(usize, BufId)> =
+            shards.filter_map(|e| Some((e, *self.written.get(&(tensor, e))?))).collect();
+        self.take(
+            self.again.begun[&Begun::Move(id)],
+            &sources.iter().map(|(_, buf)| *buf).collect::<Vec<_>>(),
+        );
+        let sources = sources.into_iter().map(|(shard, buf)| (shard, self.now(buf))).collect();
+        let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
+        self.again.moves = true;
+        let arrived = self.run(id, way, sources);
+        self.again.moves = false;
+        for (shard, buf) in arrived? {
+            for port in &arrives[shard] {
+                let before = self.ports[&(id, *port)];
+                self.again.made.insert(before, buf);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is read of forward and was not made again.
+    fn take(&mut self, at: usize, reads: &[BufId]) {
+        let there = |buf: &BufId| self.again.made.contains_key(buf) || self.again.taken.contains_key(buf);
+        let mut from: Vec<BufId> = vec![];
+        for buf in reads {
+            if !there(buf) && !from.contains(buf) {
+                from.push(*buf);
+            }
+        }
+        if from.is_empty() {
+            return;
+        }
+        let to: Vec<BufId> = from.iter().map(|buf| self.another(*buf)).collect();
+        self.again.taken.extend(from.iter().copied().zip(to.iter().copied()));
+        let id = KeepId::new(self.again.kept.len());
+        self.again.kept.push((at, from));
+        self.push(Instr::Take { id, to });
+    }
+
+    /// What stands in backward for a value of forward.
+    fn now(&self, buf: BufId) -> BufId {
+        let again = &self.again;
+        again.made.get(&buf).or(again.taken.get(&buf)).copied().unwrap_or(buf)
+    }
+
+    fn renamed(&self, call: &mut Call) {
+        for op in &mut call.ops {
+            let args = op.args.iter_mut().chain(op.kwargs.iter_mut().map(|(_, arg)| arg));
+            args.for_each(|arg| self.in_arg(arg));
+            op.outputs.iter_mut().flatten().for_each(|buf| *buf = self.now(*buf));
+        }
+        call.inputs.iter_mut().chain(&mut call.outputs).for_each(|buf| *buf = self.now(*buf));
+    }
+
+    fn in_arg(&self, arg: &mut Arg) {
+        match arg {
+            Arg::Buf(buf) => *buf = self.now(*buf),
+            Arg::List(items) => items.iter_mut().for_each(|item| self.in_arg(item)),
+            _ => {}
+        }
+    }
+
+    fn another(&mut self, buf: BufId) -> BufId {
+        let made = self.body.buf(buf).clone();
+        self.body.bufs.push(made);
+        BufId::new(self.body.bufs.len() - 1)
+    }
+
+    /// Keeps in forward what backward takes, each where it is read first; numbered in this order.
+    pub(super) fn keep(&mut self) {
+        let kept = std::mem::take(&mut self.again.kept);
+        if kept.is_empty() {
+            return;
+        }
+        let mut order: Vec<usize> = (0..kept.len()).collect();
+        order.sort_by_key(|&number| kept[number].0);
+        let mut new = vec![KeepId(0); kept.len()];
+        order.iter().enumerate().for_each(|(id, &number)| new[number] = KeepId::new(id));
+        let forward = &mut self.body.code_mut(Pass::Forward).instrs;
+        let mut all = Vec::with_capacity(forward.len() + kept.len());
+        let mut next = order.iter().peekable();
+        for (at, instr) in std::mem::take(forward).into_iter().enumerate() {
+            while let Some(&number) = next.next_if(|number| kept[**number].0 == at) {
+                all.push(Instr::Keep { id: new[number], from: kept[number].1.clone() });
+            }
+            all.push(instr);
+        }
+        all.extend(next.map(|&number| Instr::Keep { id: new[number], from: kept[number].1.clone() }));
+        self.body.code_mut(Pass::Forward).instrs = all;
+        for instr in &mut self.body.code_mut(Pass::Backward).instrs {
+            if let Instr::Take { id, .. } = instr {
+                *id = new[id.index()];
+            }
+        }
+    }
+}

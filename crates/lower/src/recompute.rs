@@ -1,0 +1,189 @@
+//! What backward computes again: which operators, and in which order it comes to need them.
+//!
+//! Of a segment in a region forward keeps nothing. Before its backward it is called again, and before that
+//! whatever makes what it reads, as far as that is in a region with it. What comes from outside is kept.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+
+use graph::{Graph, OpId, Source};
+use rules::families::{self, View};
+use rules::{Analysis, local};
+
+use crate::layout::{Interner, LayoutId};
+use crate::schedule::{Event, Way};
+use crate::segments::Segments;
+use crate::uses::{Context, UseId, Uses};
+
+/// The regions that something is in, outermost first.
+pub type Inside = Rc<[usize]>;
+
+/// For each operator the regions that it is in. What leads to no gradient is in none, and neither is what
+/// reads a buffer that forward updates: in backward that has its new value.
+pub fn regions(cx: &Context<'_>) -> Vec<Inside> {
+    let none: Inside = Rc::from([]);
+    let mut inside = vec![Rc::clone(&none); cx.graph.ops.len()];
+    if cx.plan.recompute.is_empty() {
+        return inside;
+    }
+    for (number, region) in cx.plan.recompute.iter().enumerate() {
+        let around = &inside[region[0].index()];
+        let here: Inside = around.iter().copied().chain([number]).collect();
+        region.iter().for_each(|op| inside[op.index()] = Rc::clone(&here));
+    }
+    let teaches = teaches(cx);
+    for op in cx.graph.op_ids() {
+        if !teaches[op.index()] || reads_updated(cx.graph, op) {
+            inside[op.index()] = Rc::clone(&none);
+        }
+    }
+    inside
+}
+
+/// For each operator whether something that gets a gradient is made of what it makes.
+fn teaches(cx: &Context<'_>) -> Vec<bool> {
+    let mut teaches: Vec<bool> = (cx.graph.ops.iter())
+        .map(|op| op.outputs.iter().flatten().any(|t| cx.needs_grad[t.index()]))
+        .collect();
+    for op in (0..teaches.len()).rev().map(OpId::new) {
+        if teaches[op.index()] {
+            let inputs = cx.graph.op(op).inputs();
+            let makers = inputs.into_iter().filter_map(|t| cx.graph.producer(t));
+            makers.for_each(|(maker, _)| teaches[maker.index()] = true);
+        }
+    }
+    teaches
+}
+
+fn reads_updated(graph: &Graph, op: OpId) -> bool {
+    let updated = |name: &String| graph.updates.iter().any(|(other, _)| other == name);
+    let mut sources = graph.op(op).inputs().into_iter().map(|t| &graph.tensor(t).source);
+    sources.any(|source| matches!(source, Source::Buffer { name, .. } if updated(name)))
+}
+
+/// Whether backward needs something of an operator that is there only for it.
+pub fn keeps(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) -> bool {
+    let (view, rule) = (View::new(graph, op), analysis.rules[op.index()].as_ref());
+    let part = analysis.part(graph, op, &analysis.op(op).whole(), true, 0);
+    let executed =
+        rule.map_or_else(|| local::unchanged(view.op), |rule| families::local_of(view, rule, &part));
+    let kept = families::cost_of(view, rule, &part, &executed, needs_grad).kept;
+    let inputs = view.op.inputs();
+    let made = |input: &usize| matches!(graph.tensor(inputs[*input]).source, Source::Op { .. });
+    kept.more > 0 || !kept.outputs.is_empty() || kept.inputs.iter().any(made)
+}
+
+/// What has been computed again so far, while backward is scheduled.
+pub struct Again {
+    /// Of each segment whether its values are there.
+    values: Vec<bool>,
+    /// And whether they are there with what its backward needs.
+    saved: Vec<bool>,
+    moved: HashSet<UseId>,
+}
+
+/// What is known when backward is scheduled.
+pub struct Known<'a> {
+    pub cx: &'a Context<'a>,
+    pub uses: &'a Uses,
+    pub segments: &'a Segments,
+    pub interner: &'a Interner,
+}
+
+impl Again {
+    pub fn new(segments: usize) -> Self {
+        Self { values: vec![false; segments], saved: vec![false; segments], moved: HashSet::new() }
+    }
+
+    /// What is computed and moved again before the backward of a segment, and whether the segment itself is
+    /// called again for it.
+    pub fn before(
+        &mut self,
+        known: &Known<'_>,
+        segment: usize,
+        ways: &HashMap<UseId, Way>,
+    ) -> (Vec<Event>, bool) {
+        if !known.segments.all[segment].forgets || self.saved[segment] {
+            return (vec![], false);
+        }
+        let mut events = vec![];
+        for needed in self.needed(known, segment) {
+            self.moves(known, needed, ways, &mut events);
+            if needed != segment {
+                let (it, reader) = (&known.segments.all[needed], &known.segments.all[segment]);
+                // Its own backward follows in the same region: what that needs is made at once.
+                let saves = it.forgets && it.inside == reader.inside;
+                events.push(Event::Again { segment: needed, saves });
+                self.saved[needed] |= saves;
+            }
+            self.values[needed] = true;
+        }
+        self.saved[segment] = true;
+        (events, true)
+    }
+
+    /// The segment and all that must be computed again for it, in order.
+    fn needed(&self, known: &Known<'_>, segment: usize) -> BTreeSet<usize> {
+        let (mut found, mut open) = (BTreeSet::from([segment]), vec![segment]);
+        while let Some(reader) = open.pop() {
+            for id in known.reads(reader) {
+                let Some(maker) = known.maker(id) else { continue };
+                if known.together(maker, reader) && !self.values[maker] && found.insert(maker) {
+                    open.push(maker);
+                }
+            }
+        }
+        found
+    }
+
+    /// Moves again what a segment reads of others that are computed again, and what is smaller before it is moved.
+    fn moves(
+        &mut self,
+        known: &Known<'_>,
+        reader: usize,
+        ways: &HashMap<UseId, Way>,
+        events: &mut Vec<Event>,
+    ) {
+        for id in known.reads(reader) {
+            let Some(maker) = known.maker(id) else { continue };
+            let Some(way) = ways.get(&id).cloned() else { continue };
+            let again = known.together(maker, reader) || known.size(way.to) > known.size(way.from);
+            if again && self.moved.insert(id) {
+                events.push(Event::MoveAgain { id, way });
+            }
+        }
+    }
+}
+
+impl Known<'_> {
+    /// The uses through which a segment's operators read, in order and each once.
+    fn reads(&self, segment: usize) -> Vec<UseId> {
+        let (mut found, mut seen) = (vec![], HashSet::new());
+        for op in &self.segments.all[segment].ops {
+            let reads = &self.cx.placements[op.index()].inputs;
+            for (tensor, read) in self.cx.graph.op(*op).inputs().into_iter().zip(reads) {
+                let id = self.uses.through(tensor, read.ports, read.carries_grad);
+                if seen.insert(id) {
+                    found.push(id);
+                }
+            }
+        }
+        found
+    }
+
+    fn maker(&self, id: UseId) -> Option<usize> {
+        let (op, _) = self.cx.graph.producer(self.uses.get(id).tensor)?;
+        Some(self.segments.of[op.index()])
+    }
+
+    /// Whether a region holds both.
+    fn together(&self, a: usize, b: usize) -> bool {
+        let outermost = |segment: usize| self.segments.all[segment].inside.first();
+        outermost(a).is_some() && outermost(a) == outermost(b)
+    }
+
+    /// Elements on all ranks.
+    fn size(&self, layout: LayoutId) -> i64 {
+        self.interner.get(layout).entries.iter().map(|entry| entry.region.numel()).sum()
+    }
+}
