@@ -94,6 +94,11 @@ impl<'g> Draft<'g> {
             .collect()
     }
 
+    /// The devices of an operator's parts, in their order, as far as they are assigned.
+    pub fn devices_of(&self, op: OpId) -> Vec<u32> {
+        self.decided.placed[op.index()].iter().flatten().copied().collect()
+    }
+
     pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
         if device >= self.decided.devices {
             return Err(no_device(i64::from(device), self.decided.devices).at(place(self.graph, part.op)));

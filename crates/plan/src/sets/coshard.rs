@@ -2,22 +2,23 @@
 //! parts of an operator run one after another, and are computed again one after another for backward, so
 //! that only one part's activations live.
 
+use diag::Result;
 use graph::OpId;
 
-use super::{Model, Set, megatron};
+use super::{Along, Model, Set, megatron};
+use crate::Draft;
 
 pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "the dims that `megatron` would split, their parts one after another on the same device",
-    choose: megatron::choose,
-    why: megatron::why,
-    in_turn: true,
-    must_find: true,
+    along: Some(Along { choose: megatron::choose, why: megatron::why, in_turn: true, must_find: true }),
+    besides: Some(recompute),
 };
 
 /// What is recomputed together: operators whose parts run one after another, as far as one reads what
 /// another makes.
-pub(super) fn regions(model: &Model<'_>, in_turn: &[bool]) -> Vec<Vec<OpId>> {
+fn recompute(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
+    let in_turn: Vec<bool> = model.graph.op_ids().map(|op| repeats(draft.devices_of(op))).collect();
     let mut region: Vec<usize> = (0..in_turn.len()).collect();
     for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
         for reader in model.readers[op.index()].iter().filter(|reader| in_turn[reader.index()]) {
@@ -26,9 +27,14 @@ pub(super) fn regions(model: &Model<'_>, in_turn: &[bool]) -> Vec<Vec<OpId>> {
         }
     }
     let first = |op: &OpId| in_turn[op.index()] && region[op.index()] == op.index();
-    let of = |first: OpId| {
+    for first in model.graph.op_ids().filter(first) {
         let same = |op: &OpId| in_turn[op.index()] && region[op.index()] == first.index();
-        model.graph.op_ids().filter(same).collect()
-    };
-    model.graph.op_ids().filter(first).map(of).collect()
+        draft.recompute(model.graph.op_ids().filter(same).collect());
+    }
+    Ok(())
+}
+
+fn repeats(mut devices: Vec<u32>) -> bool {
+    devices.sort_unstable();
+    devices.windows(2).any(|two| two[0] == two[1])
 }

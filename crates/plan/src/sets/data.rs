@@ -2,18 +2,16 @@
 
 use graph::{OpId, Source};
 
-use super::{Model, Set, too_few};
+use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "data",
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
-    choose,
-    why,
-    in_turn: false,
-    must_find: true,
+    along: Some(Along { choose, why, in_turn: false, must_find: true }),
+    besides: None,
 };
 
-fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let batch = batch_classes(model);
     let fits = |op, class: &usize| {
         let index = model.classes.open_loop(model.analysis, op, *class)?;

@@ -9,15 +9,13 @@
 use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction};
 
-use super::{Model, Set, too_few};
+use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
-    choose,
-    why,
-    in_turn: false,
-    must_find: true,
+    along: Some(Along { choose, why, in_turn: false, must_find: true }),
+    besides: None,
 };
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {

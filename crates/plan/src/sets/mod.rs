@@ -1,12 +1,13 @@
 //! Named plans: well-known choices of the three primitives, found from the graph and not from the
-//! names of its modules. Each set says how it divides an operator along its own axis of devices;
-//! `data:2 x megatron:4` nests them, the first axis outermost.
+//! names of its modules. A set says how it divides an operator along its own axis of devices
+//! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
 mod coshard;
 mod data;
 mod megatron;
 mod name;
 mod partial;
+mod recompute;
 mod replicate;
 
 use diag::{Error, Result};
@@ -14,7 +15,7 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
 pub use name::devices_of;
-use name::{Axis, axes};
+use name::{Axis, axes, besides};
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Split, legal};
@@ -57,10 +58,18 @@ fn input_classes(graph: &Graph, analysis: &Analysis, classes: &Classes) -> Vec<b
     inputs
 }
 
-/// A well-known choice along one axis of the devices.
+/// A well-known choice.
 pub struct Set {
     pub name: &'static str,
     pub doc: &'static str,
+    /// How it divides operators along an axis of its own, if it does.
+    pub along: Option<Along>,
+    /// What it says besides, once all operators are divided.
+    pub besides: Option<fn(&Model<'_>, &mut Draft<'_>) -> Result<()>>,
+}
+
+/// A choice along one axis of the devices.
+pub struct Along {
     /// For each operator the loop that is split into so many parts, if any; otherwise it is copied.
     pub choose: fn(&Model<'_>, u32) -> Vec<Option<usize>>,
     /// Why an operator is not split into so many parts, where it is not.
@@ -71,11 +80,11 @@ pub struct Set {
     pub must_find: bool,
 }
 
-pub const ALL: &[&Set] = &[&replicate::SET, &data::SET, &megatron::SET, &coshard::SET];
+pub const ALL: &[&Set] = &[&replicate::SET, &data::SET, &megatron::SET, &coshard::SET, &recompute::SET];
 
 /// The batch's loop of each operator, as `data` finds it.
 pub(crate) fn data_choice(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
-    (data::SET.choose)(model, parts)
+    data::choose(model, parts)
 }
 
 /// The classes of the batch, as `data` finds them.
@@ -104,8 +113,8 @@ pub fn explained(
     let model = Model::new(graph, analysis);
     let mut choices = vec![];
     for axis in &axes {
-        let choice = (axis.set.choose)(&model, axis.size);
-        if axis.set.must_find && axis.size > 1 && choice.iter().all(Option::is_none) {
+        let choice = (axis.along.choose)(&model, axis.size);
+        if axis.along.must_find && axis.size > 1 && choice.iter().all(Option::is_none) {
             return Err(Error::new(
                 "SW0309",
                 format!("`{}` finds nothing to split {} ways in {}", axis.set.name, axis.size, graph.model),
@@ -117,14 +126,14 @@ pub fn explained(
     }
     let choices = with_partial_sums(&model, &axes, &choices);
     let mut draft = Draft::new(graph, analysis, name, devices);
-    let mut in_turn = vec![];
     for op in graph.op_ids() {
         let (splits, places) = nest(&model, op, &axes, &choices);
-        in_turn.push(places.windows(2).any(|two| two[0] == two[1]));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
-    coshard::regions(&model, &in_turn).into_iter().for_each(|region| draft.recompute(region));
+    for says in besides(name)? {
+        says(&model, &mut draft)?;
+    }
     let plan = draft.finish()?;
     let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
     Ok((plan, reasons))
@@ -133,10 +142,10 @@ pub fn explained(
 /// Why an operator is copied along the first axis along which it is.
 fn reason(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> Option<String> {
     let copied = |(axis, choice): &(&Axis, &Vec<Option<On>>)| {
-        axis.size > 1 && !axis.set.in_turn && choice[op.index()].is_none_or(|on| on == On::Value)
+        axis.size > 1 && !axis.along.in_turn && choice[op.index()].is_none_or(|on| on == On::Value)
     };
     let (axis, _) = axes.iter().zip(choices).find(copied)?;
-    Some(format!("`{}`: {}", axis.set.name, (axis.set.why)(model, op, axis.size)))
+    Some(format!("`{}`: {}", axis.set.name, (axis.along.why)(model, op, axis.size)))
 }
 
 /// Why a class that could be split is not.
@@ -151,7 +160,7 @@ fn with_partial_sums(
     axes: &[Axis],
     choices: &[Vec<Option<usize>>],
 ) -> Vec<Vec<Option<On>>> {
-    let spread = |i: &usize| !axes[*i].set.in_turn;
+    let spread = |i: &usize| !axes[*i].along.in_turn;
     let along = |index: usize| {
         if !spread(&index) || axes[index].size == 1 {
             return choices[index].iter().map(|c| c.map(On::Loop)).collect();
@@ -173,7 +182,7 @@ fn nest(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>])
             legal(model.graph, model.analysis, op, &all).is_ok()
         };
         let chosen = chosen.filter(|s| fits(s));
-        if axis.set.in_turn {
+        if axis.along.in_turn {
             if let Some(split) = chosen {
                 splits.push(split);
                 places = places.iter().flat_map(|&p| (0..axis.size).map(move |_| p)).collect();

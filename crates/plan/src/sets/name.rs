@@ -2,28 +2,29 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Set, megatron};
-use crate::MOST;
+use super::{ALL, Along, Model, Set, megatron};
 use crate::nearby::nearby;
+use crate::{Draft, MOST};
 
 /// One factor of a set's name: `megatron:4`.
 pub(super) struct Axis {
     pub(super) set: &'static Set,
+    pub(super) along: &'static Along,
     pub(super) size: u32,
 }
 
 /// Reads the axes and gives each a size, so that together they fill the devices.
 pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
-    let read = read(name)?;
-    let stated = product(read.iter().filter(|(set, _)| !set.in_turn).filter_map(|(_, size)| *size));
+    let read = along(name)?;
+    let stated = product(read.iter().filter(|read| !read.along.in_turn).filter_map(|read| read.size));
     let mut left = if devices % stated == 0 { devices / stated } else { 0 };
-    let open = read.iter().filter(|(set, size)| size.is_none() && !set.in_turn).count();
+    let open = read.iter().filter(|read| read.size.is_none() && !read.along.in_turn).count();
     let mut seen = 0;
     let mut axes = vec![];
-    for (set, size) in read {
+    for Read { set, along, size } in read {
         let size = match size {
             Some(size) => size,
-            None if set.in_turn => return Err(no_size(set.name)),
+            None if along.in_turn => return Err(no_size(set.name)),
             None => {
                 seen += 1;
                 let share = if seen == open { left } else { near_root(left) };
@@ -31,12 +32,12 @@ pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
                 share
             }
         };
-        axes.push(Axis { set, size });
+        axes.push(Axis { set, along, size });
     }
-    if axes.iter().all(|a| a.set.in_turn) && devices > 1 {
+    if !axes.is_empty() && axes.iter().all(|a| a.along.in_turn) && devices > 1 {
         return spread_in_turn(name, axes, devices);
     }
-    let total = product(axes.iter().filter(|a| !a.set.in_turn).map(|a| a.size));
+    let total = product(axes.iter().filter(|a| !a.along.in_turn).map(|a| a.size));
     if total != devices {
         return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
             .why(format!("its axes make {total}"))
@@ -49,14 +50,33 @@ pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
 
 /// For how many devices a plan of this name is, where the name itself says it.
 pub fn devices_of(name: &str) -> Result<Option<u32>> {
-    let read = read(name)?;
-    let mut spread = read.iter().filter(|(set, _)| !set.in_turn).peekable();
+    let read = along(name)?;
+    let mut spread = read.iter().filter(|read| !read.along.in_turn).peekable();
     let says = spread.peek().is_some();
-    let total = spread.try_fold(1, |total: u32, (_, size)| Some(total.saturating_mul((*size)?)));
+    let total = spread.try_fold(1, |total: u32, read| Some(total.saturating_mul(read.size?)));
     Ok(total.filter(|_| says))
 }
 
-/// Each axis with the size that the name gives it.
+type Besides = fn(&Model<'_>, &mut Draft<'_>) -> Result<()>;
+
+/// What the sets of a name say besides how operators are divided.
+pub(super) fn besides(name: &str) -> Result<Vec<Besides>> {
+    Ok(read(name)?.into_iter().filter_map(|(set, _)| set.besides).collect())
+}
+
+/// A set that has an axis, with the size that the name gives it.
+struct Read {
+    set: &'static Set,
+    along: &'static Along,
+    size: Option<u32>,
+}
+
+fn along(name: &str) -> Result<Vec<Read>> {
+    let sets = read(name)?.into_iter();
+    Ok(sets.filter_map(|(set, size)| Some(Read { set, along: set.along.as_ref()?, size })).collect())
+}
+
+/// Each set with the size that the name gives it.
 fn read(name: &str) -> Result<Vec<(&'static Set, Option<u32>)>> {
     words(name).into_iter().map(|word| axis(name, word)).collect()
 }
@@ -68,6 +88,11 @@ fn axis(name: &str, word: &str) -> Result<(&'static Set, Option<u32>)> {
     };
     let set = *ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
     let Some(size) = size else { return Ok((set, None)) };
+    if set.along.is_none() {
+        return Err(Error::new("SW0310", format!("`{}` has no size", set.name))
+            .why("it divides nothing")
+            .fix(format!("write `{}`", set.name)));
+    }
     let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
     number.map(|number| (set, Some(number))).ok_or_else(|| bad_size(name, word, size))
 }
@@ -95,8 +120,8 @@ fn product(sizes: impl Iterator<Item = u32>) -> u32 {
 
 /// `coshard:4` on two devices is `megatron:2 x coshard:2`.
 fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>> {
-    let turn = axes.into_iter().find(|a| a.set.in_turn).expect("called with an axis that runs in turn");
-    let (set, parts) = (turn.set, turn.size);
+    let turn = axes.into_iter().find(|a| a.along.in_turn).expect("called with an axis that runs in turn");
+    let (set, along, parts) = (turn.set, turn.along, turn.size);
     if parts % devices != 0 {
         return Err(Error::new(
             "SW0310",
@@ -110,7 +135,9 @@ fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>
             devices.saturating_mul(2)
         )));
     }
-    Ok(vec![Axis { set: &megatron::SET, size: devices }, Axis { set, size: parts / devices }])
+    let spread = megatron::SET.along.as_ref().expect("`megatron` divides");
+    let parts = Axis { set, along, size: parts / devices };
+    Ok(vec![Axis { set: &megatron::SET, along: spread, size: devices }, parts])
 }
 
 /// The largest divisor not above the square root.

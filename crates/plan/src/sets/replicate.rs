@@ -1,12 +1,15 @@
 //! `replicate`: every device computes everything.
 
-use super::Set;
+use super::{Along, Set};
 
 pub(super) const SET: Set = Set {
     name: "replicate",
     doc: "every device computes everything",
-    why: |_, _, _| "every device computes everything".into(),
-    choose: |model, _| vec![None; model.graph.ops.len()],
-    in_turn: false,
-    must_find: false,
+    along: Some(Along {
+        why: |_, _, _| "every device computes everything".into(),
+        choose: |model, _| vec![None; model.graph.ops.len()],
+        in_turn: false,
+        must_find: false,
+    }),
+    besides: None,
 };
