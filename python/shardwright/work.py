@@ -16,7 +16,7 @@ MOST_LINES = 3
 def work_of(plan: Plan) -> dict[str, Any]:
     """Plain data: operations of a step in products, of the model and of the rank that computes most; and
     what ranks repeat, the most first."""
-    model, ranks, repeated = plan.work
+    model, ranks, again, repeated = plan.work
     modules: dict[str, dict[str, float]] = {}
     for module, operations, reason in repeated:
         alike = modules.setdefault(reason, {})
@@ -27,19 +27,28 @@ def work_of(plan: Plan) -> dict[str, Any]:
         for reason, alike in modules.items()
     ]
     found.sort(key=lambda one: -one["operations"])
-    return {"model": model, "rank": max(ranks, default=0.0), "devices": plan.devices, "repeated": found}
+    most = max(range(len(ranks)), key=lambda rank: ranks[rank])
+    return {
+        "model": model,
+        "rank": ranks[most],
+        "again": again[most],
+        "devices": plan.devices,
+        "repeated": found,
+    }
 
 
 def lines_of_work(work: Mapping[str, Any]) -> list[str]:
-    """Nothing where nothing that counts is repeated."""
+    """Nothing where nothing that counts is repeated, or computed again."""
     told = [one for one in work["repeated"] if one["operations"] >= LEAST * work["rank"]]
-    if not told:
+    if not told and not work["again"]:
         return []
     share, even = work["rank"] / work["model"], 1 / work["devices"]
     lines = [
         f"a rank computes {operations_of(work['rank'])} of {operations_of(work['model'])} a step:"
         f" {share:.0%}, an even share is {even:.0%}"
     ]
+    if work["again"]:
+        lines.append(f"of that {operations_of(work['again'])} a second time, for backward: the plan recomputes")
     for one in told[:MOST_LINES]:
         extra = f"{operations_of(one['operations'])} more than a share"
         lines.append(f"repeated on several ranks: {one['modules']}, {extra}; {one['reason']}")

@@ -14,6 +14,8 @@ pub struct Work {
     pub model: f64,
     /// For each device those that it computes.
     pub devices: Vec<f64>,
+    /// How many of these it computes a second time, for backward: whatever the plan recomputes.
+    pub again: Vec<f64>,
     pub repeated: Vec<Repeated>,
 }
 
@@ -27,14 +29,25 @@ pub struct Repeated {
 
 pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
     let needs_grad = graph.needs_grad();
-    let mut work = Work { devices: vec![0.0; plan.devices as usize], ..Work::default() };
+    let none = vec![0.0; plan.devices as usize];
+    let mut work = Work { devices: none.clone(), again: none, ..Work::default() };
+    let mut regions = vec![0_u32; graph.ops.len()];
+    plan.recompute.iter().flatten().for_each(|op| regions[op.index()] += 1);
     for op in graph.op_ids() {
         let mut costs = Costs::new(graph, analysis, op, &needs_grad);
         let whole = operations(&costs.whole().cost);
         work.model += whole;
-        let computed = computed(&mut costs, plan.op(op), plan.devices);
+        let computed = computed(&mut costs, plan.op(op), plan.devices, operations);
         for (device, operations) in work.devices.iter_mut().zip(&computed) {
             *device += operations;
+        }
+        if regions[op.index()] > 0 {
+            let forward = |cost: &Cost| cost.flops as f64 * f64::from(regions[op.index()]);
+            let again = self::computed(&mut costs, plan.op(op), plan.devices, forward);
+            for (device, operations) in again.into_iter().enumerate() {
+                work.again[device] += operations;
+                work.devices[device] += operations;
+            }
         }
         if computed.iter().sum::<f64>() > whole * (1.0 + 1e-9) {
             let most = computed.iter().copied().fold(0.0, f64::max);
@@ -50,7 +63,12 @@ fn operations(cost: &Cost) -> f64 {
 }
 
 /// What each device computes of an operator. Copies on one device are one.
-fn computed(costs: &mut Costs<'_>, plan: &OpPlan, devices: u32) -> Vec<f64> {
+fn computed(
+    costs: &mut Costs<'_>,
+    plan: &OpPlan,
+    devices: u32,
+    operations: impl Fn(&Cost) -> f64,
+) -> Vec<f64> {
     let mut all = vec![0.0; devices as usize];
     let mut known: BTreeSet<(u32, Vec<u32>)> = BTreeSet::new();
     for (&device, index) in plan.devices.iter().zip(0..) {

@@ -20,6 +20,10 @@ pub(crate) struct Plan {
     reasons: Vec<Option<String>>,
 }
 
+/// Operations of the model, of each device, those that it repeats for backward; and what several devices
+/// compute alike: module, operations, why.
+type Work = (f64, Vec<f64>, Vec<f64>, Vec<(String, f64, String)>);
+
 #[pymethods]
 impl Plan {
     /// A well-known plan by its name, such as `data` or `data:2 x megatron:2`.
@@ -82,7 +86,7 @@ impl Plan {
     /// module, the operations beyond an even share, and the reason.
     #[getter]
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
-    fn work(&self) -> PyResult<(f64, Vec<f64>, Vec<(String, f64, String)>)> {
+    fn work(&self) -> PyResult<Work> {
         let (graph, analysis) = (&self.model.graph, &self.model.analysis);
         let reason = |op: graph::OpId| self.reasons.get(op.index()).cloned().flatten();
         sound(self.evidence(), || {
@@ -93,7 +97,7 @@ impl Plan {
                 let why = reason(it.op).unwrap_or_else(|| other.into());
                 (graph.op(it.op).module.clone(), it.operations, why)
             });
-            (work.model, work.devices, repeated.collect())
+            (work.model, work.devices, work.again, repeated.collect())
         })
     }
 

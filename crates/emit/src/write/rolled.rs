@@ -132,12 +132,15 @@ fn written<'n>(found: &Found, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<
 fn number<'n>(found: &Found, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
     let (times, plus) = found.by_counter(value, step);
     let binary = |operator, a, b| Expr::Binary(operator, Box::new((a, b)));
-    let n = Expr::Name(counter);
-    let product = if times == 1 { n } else { binary("*", Expr::Int(times), n) };
-    match plus {
-        0 => product,
-        1.. => binary("+", product, Expr::Int(plus)),
-        _ => binary("-", product, Expr::Int(-plus)),
+    let product = |times: i64| {
+        let n = Expr::Name(counter);
+        if times == 1 { n } else { binary("*", Expr::Int(times), n) }
+    };
+    match (times, plus) {
+        (_, 0) => product(times),
+        (..=-1, 1..) => binary("-", Expr::Int(plus), product(-times)),
+        (_, 1..) => binary("+", product(times), Expr::Int(plus)),
+        _ => binary("-", product(times), Expr::Int(-plus)),
     }
 }
 
