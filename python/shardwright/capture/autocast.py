@@ -8,7 +8,6 @@ what was seen.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from . import lines
-from .simplify import is_no_grad
+from .parts import Call, Record, put_in_place
+from .simplify import insert, is_no_grad
 
 NOTE = "shardwright_autocast"
 CAST = "shardwright_cast"
@@ -32,7 +31,6 @@ CAST = "shardwright_cast"
 DEVICE = "cpu"
 
 _TO_COPY = torch.ops.aten._to_copy.default
-_Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ def make_casts_explicit(program: ExportedProgram) -> bool:
     for node in noted:
         if isinstance(node.target, torch._ops.OpOverload):
             explicit.visit(node, node.meta[NOTE])
-    program.graph_module.recompile()
     return bool(noted)
 
 
@@ -84,7 +81,6 @@ def read_casts(program: ExportedProgram) -> None:
             node.meta["val"] = cast.meta["val"]
             cast.replace_all_uses_with(node)
             program.graph.erase_node(cast)
-    program.graph_module.recompile()
 
 
 def _parameters(program: ExportedProgram) -> dict[str, fx.Node]:
@@ -125,7 +121,7 @@ class _Explicit:
         key = (autocast.region, is_no_grad(user), source)
         if keeps and key in self._kept:
             return self._kept[key]
-        cast = _insert(user, _TO_COPY, (source,), {"dtype": dtype}, source.meta["val"].to(dtype))
+        cast = insert(user, _TO_COPY, (source,), {"dtype": dtype}, source.meta["val"].to(dtype))
         cast.meta["custom"] = {**(cast.meta.get("custom") or {}), CAST: source in self._parameters}
         if keeps:
             self._kept[key] = cast
@@ -133,39 +129,11 @@ class _Explicit:
 
     def _replace(self, node: fx.Node, leaves: Sequence[Any], seen: _Seen) -> None:
         """Puts the operators that were seen in the place of one."""
-        nodes = {id(tensor): leaves[at] for at, tensor in seen.arguments.items()}
-        for target, args, kwargs, out in seen.calls:
+        for target, *_ in seen.calls:
             if getattr(target, "_schema", None) is None or target._schema.is_mutable:
                 raise _no_casts(node)
-            args, kwargs = _named(nodes, (args, kwargs))
-            made = _insert(node, target, args, kwargs, out)
-            for at, tensor in enumerate(out if isinstance(out, (tuple, list)) else [out]):
-                is_part = isinstance(out, (tuple, list))
-                part = _insert(node, operator.getitem, (made, at), {}, tensor) if is_part else made
-                nodes[id(tensor)] = part
-        if isinstance(seen.out, Tensor):
-            self._replaced(node, nodes[id(seen.out)])
-        else:
-            for user in list(node.users):
-                self._replaced(user, nodes[id(seen.out[user.args[1]])])  # type: ignore[index]
-        self.program.graph.erase_node(node)
-
-    def _replaced(self, node: fx.Node, by: fx.Node) -> None:
-        self.program.graph_signature.replace_all_uses(node.name, by.name)
-        node.replace_all_uses_with(by)
-        if node.target is operator.getitem:
-            self.program.graph.erase_node(node)
-
-
-def _named(nodes: dict[int, Any], tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, lambda x: nodes[id(x)], tree)
-
-
-def _insert(before: fx.Node, target: Any, args: Any, kwargs: Any, value: Any) -> fx.Node:
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args, kwargs)
-    node.meta = {**before.meta, "val": value}
-    return node
+        arguments = {id(tensor): leaves[at] for at, tensor in seen.arguments.items()}
+        put_in_place(self.program, node, seen.calls, arguments, seen.out)
 
 
 # ---- looking below autocast ----------------------------------------------------------------
@@ -178,21 +146,8 @@ class _Seen:
     dtypes: list[torch.dtype]
     casts: dict[int, torch.dtype] | None
     arguments: dict[int, Tensor]
-    calls: list[_Call]
+    calls: list[Call]
     out: Any
-
-
-class _Record(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_Call] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        # The rest asks for devices and the like.
-        if _dtypes(out):
-            self.calls.append((func, args, kwargs or {}, out))
-        return out
 
 
 def _look(node: fx.Node, values: Sequence[Any], spec: pytree.TreeSpec, dtype: torch.dtype) -> _Seen:
@@ -224,18 +179,18 @@ def _run(
     spec: pytree.TreeSpec,
     arguments: dict[int, Tensor],
     dtype: torch.dtype | None,
-) -> tuple[list[_Call], Any]:
+) -> tuple[list[Call], Any]:
     """What an operator calls below autocast, which is off without a dtype."""
     given = [arguments.get(at, value) for at, value in enumerate(values)]
     args, kwargs = pytree.tree_unflatten(given, spec)
     mode = next(iter(arguments.values())).fake_mode  # type: ignore[attr-defined]
     cast = torch.autocast(DEVICE, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
-    with torch.no_grad(), cast, mode, _Record() as record:
+    with torch.no_grad(), cast, mode, Record() as record:
         out = node.target(*args, **kwargs)  # type: ignore[operator]
     return record.calls, out
 
 
-def _casts(calls: Sequence[_Call], arguments: dict[int, Tensor]) -> dict[int, torch.dtype]:
+def _casts(calls: Sequence[Call], arguments: dict[int, Tensor]) -> dict[int, torch.dtype]:
     places = {id(tensor): at for at, tensor in arguments.items()}
     found = {}
     for target, args, kwargs, _ in calls:
@@ -244,7 +199,7 @@ def _casts(calls: Sequence[_Call], arguments: dict[int, Tensor]) -> dict[int, to
     return found
 
 
-def _text(calls: Sequence[_Call], arguments: dict[int, Tensor], casts: dict[int, torch.dtype]) -> str:
+def _text(calls: Sequence[Call], arguments: dict[int, Tensor], casts: dict[int, torch.dtype]) -> str:
     """The calls, tensors by number; casts of arguments are left out, and stand for the arguments."""
     names = {id(tensor): f"argument {at}" for at, tensor in arguments.items()}
     for at in casts:

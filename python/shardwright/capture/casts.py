@@ -47,7 +47,6 @@ def cast_parameters(program: ExportedProgram, module: nn.Module, casting: Castin
             parameter = module.get_parameter(str(spec.target))
             if casting.read(parameter) != casting.computed(parameter) and node.users:
                 _cast_after(node, casting.read(parameter))
-    program.graph_module.recompile()
 
 
 def _cast_after(node: fx.Node, dtype: torch.dtype) -> None:

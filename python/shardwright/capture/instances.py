@@ -22,7 +22,6 @@ def write_out_statistics(program: ExportedProgram) -> None:
             named = dict(zip(names, node.args, strict=False)) | node.kwargs
             if named["use_input_stats"] and named["running_mean"] is not None:
                 _write_out(node, named)
-    program.graph_module.recompile()
 
 
 def _write_out(node: fx.Node, named: dict[str, Any]) -> None:

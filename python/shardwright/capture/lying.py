@@ -32,7 +32,6 @@ def draw_on_fresh(program: ExportedProgram) -> None:
             _draw_then_copy(node)
         elif node.target is _ATEN.bernoulli.p and _is_fresh(node.args[0]):
             node.args[0].target = _ATEN.zeros_like.default
-    program.graph_module.recompile()
 
 
 def note_order(program: ExportedProgram) -> None:

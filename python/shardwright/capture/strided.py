@@ -22,7 +22,6 @@ def index_strided(program: ExportedProgram) -> None:
             _index(node)
         elif "as_strided" in str(node.target):
             raise _refusal(node, "it writes by places in memory")
-    program.graph_module.recompile()
 
 
 def _index(node: fx.Node) -> None:

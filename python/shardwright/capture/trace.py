@@ -24,6 +24,7 @@ from .averages import averages_in_tensors
 from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .experts import fuse_experts
+from .functional import write_out
 from .guard import guarded
 from .instances import write_out_statistics
 from .lying import draw_on_fresh, note_order
@@ -136,6 +137,9 @@ def _export(
 
 def _make_functional(program: ExportedProgram) -> ExportedProgram:
     """Turns in-place operators into functional ones and leaves the others whole."""
+    if write_out(program):
+        return program
+    program.graph_module.recompile()  # what follows runs its code
     try:
         with quiet(), torch.enable_grad(), no_autocast():
             functional: ExportedProgram = program.run_decompositions({})
@@ -218,7 +222,6 @@ def _inline_regions(program: ExportedProgram) -> None:
     for node in module.graph.nodes:
         mark_no_grad(node, node.meta.get(NO_GRAD, False))
     drop_unread(module.graph)
-    module.recompile()
 
 
 def _inline_all(owner: fx.GraphModule) -> list[tuple[str, fx.Node]]:
@@ -279,7 +282,6 @@ def _merge_ties(program: ExportedProgram, names: Names) -> None:
             if kept is not node:
                 node.replace_all_uses_with(kept)
                 _unalias(program, str(spec.target))
-    program.graph_module.recompile()
 
 
 def _unalias(program: ExportedProgram, name: str) -> None:
@@ -360,7 +362,6 @@ def _keep_detach(program: ExportedProgram) -> None:
                 continue
             node.target = torch.ops.aten.detach.default
             source.replace_all_uses_with(node, lambda user, node=node: user > node)
-    program.graph_module.recompile()
 
 
 def _refuse_mutation(program: ExportedProgram) -> None:
