@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shardwright as sw
-from shardwright.capture import capture, stand_ins
+from shardwright.capture import capture, stand_ins, still_computes
 from shardwright.cli import main
 from shardwright.errors import CaptureError
 
@@ -207,3 +207,12 @@ def test_a_causal_mask_without_padding_is_captured_as_it_runs() -> None:
     with pytest.raises(CaptureError, match="SW0114") as caught:
         capture(model, (), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
     assert "transformers/masking_utils.py" in str(caught.value.place)
+
+
+def test_a_later_start_is_compared_too_also_where_a_parameter_is_a_result() -> None:
+    model = Model(lambda m, x: (m.linear(x) * m.factor, m.linear.weight))
+    model.factor = 2.0
+    captured = capture(model, (X,))
+    assert still_computes(model, (X,), None, captured, captured.graph_text)
+    model.factor = 3.0
+    assert not still_computes(model, (X,), None, captured, captured.graph_text)

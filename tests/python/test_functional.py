@@ -90,6 +90,7 @@ TRACED_AGAIN: dict[str, Callable[[Small, Tensor], Any]] = {
 }
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_written_out(monkeypatch: pytest.MonkeyPatch, name: str, training: bool) -> None:

@@ -32,10 +32,12 @@ def with_gradients(
     parameters: Mapping[str, Tensor],
     inputs: Sequence[Tensor],
 ) -> None:
-    """Adds outputs, and the gradients of a scalar that depends on all of them."""
+    """Adds outputs, and the gradients of a scalar that depends on all of them, if there are gradients."""
     for index, output in enumerate(outputs):
         if output is not None:
             results.outputs[f"output {index}"] = output.detach()
+    if not torch.is_grad_enabled():
+        return
     wanted: dict[str, Tensor] = {}
     wanted |= {f"the gradient of parameter `{n}`": p for n, p in parameters.items()}
     wanted |= {f"the gradient of input {i}": t for i, t in enumerate(inputs)}
