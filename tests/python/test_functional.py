@@ -47,6 +47,12 @@ def _no_grad(m: Small, x: Tensor) -> Tensor:
     return m.linear(x) * scale
 
 
+def _constant_index(m: Small, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = x[:, :, [0, 1]]
+    return m.linear(x) * scale.sum()
+
+
 def _autocast(m: Small, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = m.linear(x).softmax(-1)
@@ -85,6 +91,7 @@ TRACED_AGAIN: dict[str, Callable[[Small, Tensor], Any]] = {
     "composed of composed": lambda m, x: torch.cartesian_prod(x[0, 0], m.linear(x)[0, 0]),
     "drawn and changed": lambda m, x: F.alpha_dropout(m.linear(x), 0.5, False),
     "bits": lambda m, x: m.linear(x).detach().view(torch.int32).float() + m.linear(x),
+    "a constant index": _constant_index,
     "constants": lambda m, x: m.linear(x) * torch.tensor([1.0, 2.0, 3.0, 4.0]),
     "conjugate": lambda m, x: torch.view_as_complex(m.linear(x)[..., :2].contiguous()).conj().imag,
 }

@@ -27,10 +27,9 @@ from .simplify import is_getitem
 _ATEN = torch.ops.aten
 _KEYS = torch._C.DispatchKey
 _COMPOSED = _KEYS.CompositeImplicitAutograd
-# Its schema does not say that it changes its statistics.
-_LIES = {_ATEN.native_batch_norm.default}
-# It tells how a tensor lies, which is then kept in the whole graph.
-_READ_LAYOUT = {_ATEN.view.dtype}
+# One changes statistics, which its schema does not say; one tells how a tensor lies, which is then kept in
+# the whole graph; one becomes another.
+_NEVER = {_ATEN.native_batch_norm.default, _ATEN.view.dtype, _ATEN.lift_fresh_copy.default}
 # Composed of views, copies and casts alone. Others may be composed of operators that are composed themselves.
 _WRITTEN_OUT = """
     reshape.default reshape_as.default view_as.default flatten.using_ints unflatten.int ravel.default
@@ -60,7 +59,7 @@ def write_out(program: ExportedProgram) -> bool:
 def is_kept(target: Any) -> bool:
     """Whether an operator is in the functional graph as it is: one of ATen that writes nothing, and either is
     not composed of others or, having no views in its schema, stays whole."""
-    if not _is_aten(target) or _lies(target) or target in _READ_LAYOUT:
+    if not _is_aten(target) or _may_lie(target) or target in _NEVER:
         return False
     if set(target.py_kernels) - {_KEYS.Meta, _COMPOSED}:
         return False
@@ -85,9 +84,9 @@ def _is_made_of_others(target: Any) -> bool:
     return bool(target.has_kernel_for_dispatch_key(_COMPOSED))
 
 
-def _lies(target: Any) -> bool:
+def _may_lie(target: Any) -> bool:
     """Whether it may write or give a view where its schema says that it does not."""
-    return torch.Tag.maybe_aliasing_or_mutating in target.tags or target in _LIES
+    return torch.Tag.maybe_aliasing_or_mutating in target.tags
 
 
 def _has_views(target: Any) -> bool:
