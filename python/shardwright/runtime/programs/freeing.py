@@ -15,77 +15,112 @@ KEPT = {"p", "rank", "run"}
 def free_early(tree: ast.Module) -> ast.Module:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
+            names = _Names()
             kept = KEPT | _captured(node)
             bound = {arg.arg for arg in node.args.args} - kept
-            node.body = list(_with_deletions(node.body, bound, set(), kept))
-    return ast.fix_missing_locations(tree)
+            node.body = list(_with_deletions(node.body, bound, set(), kept, names))
+    return tree
 
 
 def _with_deletions(
-    body: Sequence[ast.stmt], bound: set[str], needed: set[str], kept: set[str]
+    body: Sequence[ast.stmt], bound: set[str], needed: set[str], kept: set[str], names: _Names
 ) -> Iterator[ast.stmt]:
     """`bound` are the names that have a value, kept up to date; `needed` those that are read afterwards."""
-    after = _needed_after(body, needed)
+    after = _needed_after(body, needed, names)
     for statement, still in zip(body, after, strict=True):
         if isinstance(statement, ast.For):
             # What a turn starts with, the one before must leave; what none reads is freed behind the loop.
-            start = _before(statement, still)
+            start = _before(statement, still, names)
             inside = bound & start
             bound -= inside
-            statement.body = list(_with_deletions(statement.body, inside, start, kept))
+            statement.body = list(_with_deletions(statement.body, inside, start, kept, names))
             bound |= inside
         else:
-            bound |= _stored(statement) - kept
+            bound |= names.stored(statement) - kept
         yield statement
         if isinstance(statement, ast.Return):
             return
         done = sorted(bound - still)
         bound.difference_update(done)
         if done:
-            names: list[ast.expr] = [ast.Name(name, ast.Del()) for name in done]
-            yield ast.copy_location(ast.Delete(names), statement)
+            deletion = ast.Delete([ast.Name(name, ast.Del()) for name in done])
+            yield ast.fix_missing_locations(ast.copy_location(deletion, statement))
 
 
-def _needed_after(body: Sequence[ast.stmt], needed: set[str]) -> list[set[str]]:
+def _needed_after(body: Sequence[ast.stmt], needed: set[str], names: _Names) -> list[set[str]]:
     """For each statement the names that are read after it."""
     found = []
     for statement in reversed(body):
         found.append(needed)
-        needed = _before(statement, needed)
+        needed = _before(statement, needed, names)
     return found[::-1]
 
 
-def _before(statement: ast.stmt, needed: set[str]) -> set[str]:
+def _before(statement: ast.stmt, needed: set[str], names: _Names) -> set[str]:
     """The names that are read from this statement on, if those are needed after it."""
     if not isinstance(statement, ast.For):
-        return (needed - _stored(statement)) | _read(statement)
+        return (needed - names.stored(statement)) | names.read(statement)
     while True:
         start = needed
         for inner in reversed(statement.body):
-            start = _before(inner, start)
-        start = start | needed | _read(statement.iter)
+            start = _before(inner, start, names)
+        start = start | needed | names.read(statement.iter)
         if start == needed:
             return start
         needed = start
 
 
-def _read(node: ast.AST) -> set[str]:
-    names = (child for child in ast.walk(node) if isinstance(child, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Load)}
+class _Names:
+    """What is read and bound in a function, of which each statement is walked once."""
 
+    def __init__(self) -> None:
+        self._read: dict[ast.AST, set[str]] = {}
+        self._stored: dict[ast.stmt, set[str]] = {}
 
-def _stored(statement: ast.stmt) -> set[str]:
-    """Names that this statement surely binds."""
-    if isinstance(statement, (ast.With, ast.For)):
-        return {name for inner in statement.body for name in _stored(inner)}
-    if not isinstance(statement, ast.Assign):
-        return set()
-    targets = [child for target in statement.targets for child in ast.walk(target)]
-    return {node.id for node in targets if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    def read(self, node: ast.AST) -> set[str]:
+        if node not in self._read:
+            self._read[node] = {name.id for name in _names(node) if isinstance(name.ctx, ast.Load)}
+        return self._read[node]
+
+    def stored(self, statement: ast.stmt) -> set[str]:
+        """Names that this statement surely binds."""
+        if statement not in self._stored:
+            self._stored[statement] = set(self._bound(statement))
+        return self._stored[statement]
+
+    def _bound(self, statement: ast.stmt) -> Iterator[str]:
+        if isinstance(statement, (ast.With, ast.For)):
+            for inner in statement.body:
+                yield from self.stored(inner)
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                yield from (name.id for name in _names(target) if isinstance(name.ctx, ast.Store))
 
 
 def _captured(function: ast.FunctionDef) -> set[str]:
     """Names that inner functions may read later."""
     inner = (ast.Lambda, ast.FunctionDef, ast.GeneratorExp)
-    nodes = [node for node in ast.walk(function) if isinstance(node, inner) and node is not function]
-    return {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
+    nodes = [node for node in _nodes(function) if isinstance(node, inner) and node is not function]
+    return {name.id for node in nodes for name in _names(node)}
+
+
+def _names(node: ast.AST) -> list[ast.Name]:
+    return [child for child in _nodes(node) if isinstance(child, ast.Name)]
+
+
+def _nodes(root: ast.AST) -> list[ast.AST]:
+    """All but contexts and what is in leaves. Programs have many: `ast.walk` takes several times as long."""
+    found = []
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        found.append(node)
+        if isinstance(node, (ast.Name, ast.Constant)):
+            continue
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                pending += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                pending.append(value)
+    return found
