@@ -214,6 +214,10 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs that leave, in the model's own structure; `loss.backward()` works on them."""
+        # `torch.compile` would compile what the runtime does around the program, for minutes.
+        return self._as_it_is(args, kwargs) if torch.compiler.is_compiling() else self._call(args, kwargs)
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.issued = []
         with inside("forward"), program_runs():
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
@@ -227,6 +231,10 @@ class ParallelModule(nn.Module):
                 )
             names = variant.captured.output_names()
             return variant.captured.unflatten(marked(variant.worker.program, outputs, names))
+
+    @torch._disable_dynamo  # type: ignore[attr-defined, untyped-decorator]
+    def _as_it_is(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self._call(args, kwargs)
 
     def train_step(self, batches: Any, scale: float | None = None) -> Tensor | None:
         """Forward and backward of each batch; gradients are reduced once, at the end.
