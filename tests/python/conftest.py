@@ -3,6 +3,7 @@ start inherit it."""
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import pytest
 
 os.environ.setdefault("SHARDWRIGHT_CACHE", "off")
 os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
+
+# Each collection looks at all that torch and the models of other tests have made, for a third of a second.
+gc.set_threshold(50_000, 20, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
