@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-import shardwright as sw
+import forked
+from forked import PYTHON
 
 pytestmark = pytest.mark.processes
 
-PYTHON = Path(sw.__file__).parents[1]
 # From the first rank's end to the last one's.
 LIMIT = 30.0
 
@@ -110,44 +109,16 @@ print("done", flush=True)
 """
 
 
-@dataclass
-class Ended:
-    """How a rank's process ended, and how long after the first one's departure."""
-
-    code: int
-    out: str
-    error: str
-    seconds: float
-
-
-def run(how: str, folder: Path, world: int = 2) -> list[Ended]:
-    """Each rank by itself: nobody ends the others, as a launcher would."""
+def run(how: str, folder: Path, world: int = 2) -> list[forked.Ended]:
     script = folder / "loop.py"
     script.write_text(LOOP)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {
-        **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(world),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }  # fmt: skip
-    started = [
-        subprocess.Popen(
-            [sys.executable, script, how, folder],
-            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        return [_ended(process, folder) for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    return forked.run(script, how, str(folder), world=world, folder=folder)
 
 
-def _ended(process: subprocess.Popen[str], folder: Path) -> Ended:
-    out, error = process.communicate(timeout=300)
+def in_time(ended: forked.Ended, folder: Path) -> bool:
+    """Whether a rank has ended soon after the first one's departure."""
     left = [float(file.read_text()) for file in folder.glob("[0-9]")]
-    return Ended(process.returncode, out, error, time.time() - min(left, default=time.time()))
+    return ended.time - min(left) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -173,14 +144,14 @@ def test_a_rank_that_leaves_the_loop(how: str, leaver: int, code: str, words: st
                 explained = f"error[{code}]" in ended.error and words in ended.error
                 referred = f"rank {rank} ends of what rank 0 explains: {code}" in ended.error
                 assert explained or (rank > 0 and referred), ended.error
-            assert ended.seconds < LIMIT
+            assert in_time(ended, tmp_path)
 
 
 def test_a_label_out_of_range_on_one_rank(tmp_path: Path) -> None:
     others, own = run("bad label", tmp_path)
     assert own.code != 0 and "IndexError: Target 9 is out of bounds" in own.error
     assert others.code != 0 and "rank 1" in others.error and "Target 9 is out of bounds" in others.error
-    assert others.seconds < LIMIT
+    assert in_time(others, tmp_path)
 
 
 def test_an_error_that_one_rank_catches(tmp_path: Path) -> None:
@@ -205,20 +176,38 @@ def test_a_group_that_nobody_made_is_taken_down(tmp_path: Path) -> None:
 # ---- the examples ------------------------------------------------------------------------------
 
 EXAMPLES = PYTHON.parent / "examples"
+FLOAT64 = ("--dtype", "float64")
 
 
 def example(file: str, *options: str, world: int = 1) -> dict[str, float]:
     """What an example prints: a number for each line."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, *rest = forked.run(EXAMPLES / file, *FLOAT64, *options, world=world, folder=Path(folder))
+    assert all(ended.code == 0 for ended in (first, *rest)), first.error
+    assert not any(ended.out for ended in rest)
+    return numbers(first.out)
+
+
+@functools.cache
+def plain(file: str, *options: str) -> dict[str, float]:
+    return example(file, *options, "--plain")
+
+
+def under_torchrun(file: str, *options: str, world: int) -> dict[str, float]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     done = subprocess.run(
-        [sys.executable, *(launcher if world > 1 else []), EXAMPLES / file, "--dtype", "float64", *options],
+        [sys.executable, *launcher, EXAMPLES / file, *FLOAT64, *options],
         env={
             **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
         },
         capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    return numbers(done.stdout)
+
+
+def numbers(printed: str) -> dict[str, float]:
+    lines = [line.rsplit(" ", 1) for line in printed.splitlines()]
     return {words: float(number) for words, number in lines}
 
 
@@ -226,21 +215,23 @@ def example(file: str, *options: str, world: int = 1) -> dict[str, float]:
 @pytest.mark.parametrize(("world", "plan"), [(1, "replicate"), (2, "megatron"), (4, "data:2 x megatron:2")])
 def test_nanogpt_equals_its_plain_loop(world: int, plan: str) -> None:
     options = ("nanogpt/train.py", "--steps", "8", "--evaluate-every", "4")
-    plain = example(*options, "--plain")
-    assert len(plain) == 8 + 2 * 2
-    assert plain["step 7: loss"] < plain["step 0: loss"]
-    assert example(*options, "--plan", plan, world=world) == pytest.approx(plain, rel=1e-9)
+    expected = plain(*options)
+    assert len(expected) == 8 + 2 * 2
+    assert expected["step 7: loss"] < expected["step 0: loss"]
+    run = example if world == 1 else functools.partial(under_torchrun, world=world)
+    assert run(*options, "--plan", plan) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
 def test_nanogpt_goes_on_from_a_checkpoint_on_another_plan(tmp_path: Path) -> None:
-    options = ("nanogpt/train.py", "--steps", "8", "--evaluate-every", "4", "--out", str(tmp_path / "saved"))
-    plain = example(*options, "--plain")
+    options = ("nanogpt/train.py", "--steps", "8", "--evaluate-every", "4")
+    expected = plain(*options)
+    options += ("--out", str(tmp_path / "saved"))
     # Stopped after six steps, of which the last two are not saved.
     first = example(*options, "--plan", "megatron", "--save-every", "4", "--stop", "6", world=2)
     rest = example(*options, "--plan", "data", "--resume", world=2)
-    assert set(first) | set(rest) == set(plain) and "step 4: loss" in rest and "step 3: loss" not in rest
-    assert {**first, **rest} == pytest.approx(plain, rel=1e-9)
+    assert set(first) | set(rest) == set(expected) and "step 4: loss" in rest and "step 3: loss" not in rest
+    assert {**first, **rest} == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -254,8 +245,8 @@ def test_nanogpt_goes_on_from_a_checkpoint_on_another_plan(tmp_path: Path) -> No
     ],
 )
 def test_a_fine_tune_equals_its_plain_loop(world: int, plan: str, inputs: str) -> None:
-    plain = example("finetune.py", "--plain")
-    assert len(plain) == 8
+    expected = plain("finetune.py")
+    assert len(expected) == 8
     # Transformers takes the loss in float32.
     found = example("finetune.py", "--plan", plan, "--inputs", inputs, world=world)
-    assert found == pytest.approx(plain, rel=1e-6)
+    assert found == pytest.approx(expected, rel=1e-6)
