@@ -43,16 +43,18 @@ PYTHON = Path(sw.__file__).parents[1]
 # ---- whole runs --------------------------------------------------------------------------------
 
 
-def _train_all(rank: int, name: str, bundles: list[Bundle], folder: str) -> None:
-    """One rank of all programs of a model, one after another."""
-    module, args = MODELS[name]()
-    found = []
-    for bundle in bundles:
-        program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
-        comm = TorchComm(watch=False)
-        model = ParallelModule(program, comm, sources(module, bundle.captured), bundle.captured)
-        found.append((train(model, args), model.issued))
+def _train_all(rank: int, bundles: dict[str, list[Bundle]], folder: str) -> None:
+    """One rank of all programs of all models, one after another."""
+    found = {name: [_trained(name, bundle) for bundle in bundles[name]] for name in bundles}
     torch.save(found, Path(folder, f"{rank}.pt"))
+
+
+def _trained(name: str, bundle: Bundle) -> tuple[Any, Any]:
+    module, args = MODELS[name]()
+    program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
+    comm = TorchComm(watch=False)
+    model = ParallelModule(program, comm, sources(module, bundle.captured), bundle.captured)
+    return train(model, args), model.issued
 
 
 def _bundles(name: str) -> list[tuple[Bundle, Compiled]]:
@@ -80,13 +82,17 @@ def _named(graph: Graph, name: str) -> Plan | None:
         return None
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_equal_to_the_single_device(name: str, tmp_path: Path) -> None:
-    compiled = _bundles(name)
-    bundles = [bundle for bundle, _ in compiled]
-    assert len(bundles) >= len(SEEDS) + 2
-    sw.launch(_train_all, WORLD, (name, bundles, str(tmp_path)), timeout=400)
+def test_equal_to_the_single_device(tmp_path: Path) -> None:
+    compiled = {name: _bundles(name) for name in MODELS}
+    bundles = {name: [bundle for bundle, _ in compiled[name]] for name in MODELS}
+    sw.launch(_train_all, WORLD, (bundles, str(tmp_path)), timeout=1600)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
+    for name in MODELS:
+        _compare(name, compiled[name], [found[name] for found in ranks])
+
+
+def _compare(name: str, compiled: list[tuple[Bundle, Compiled]], ranks: list[Any]) -> None:
+    assert len(compiled) >= len(SEEDS) + 2
     expected = reference(*MODELS[name]())
     for at, (bundle, made) in enumerate(compiled):
         assert_equal(assemble([found[at][0] for found in ranks]), expected, f"{name}, {bundle.plan}")
