@@ -95,7 +95,7 @@ python-tests: build
 
 # Nothing is there but what the wheel itself asks for, and pytest.
 oldest: $(OLDEST)/.built ## the sample of the tests on the oldest supported torch, from the wheel
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -m oldest
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m oldest
 
 wheel: $(WHEELS)/.built ## the wheel, in target/wheels
 
@@ -121,6 +121,6 @@ $(WHEELS)/.built: $(VENV)/.built $(PACKAGE)
 	@touch $@
 
 $(OLDEST)/.built: $(WHEELS)/.built | $(OLDEST)/bin/python
-	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" pytest $(WHEELS)/*.whl
+	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" pytest pytest-xdist $(WHEELS)/*.whl
 	$(call install,$(OLDEST)) --no-deps $(if $(UV),--reinstall,--force-reinstall) $(WHEELS)/*.whl
 	@touch $@

@@ -31,9 +31,15 @@ def summary_of(model: str, plan: Plan, compiled: Compiled, notes: Sequence[str] 
         "communications": {kind: [counts[kind], sizes.get(kind, 0)] for kind in counts},
         "held": [min(compiled.held), max(compiled.held)],
         "trained": [min(compiled.trained), max(compiled.trained)],
-        "work": work_of(plan),
+        "work": work_of(plan) | _computed(compiled),
         "notes": [*notes, *plan.notes],
     }
+
+
+def _computed(compiled: Compiled) -> dict[str, int]:
+    """Of the rank that computes most, as the proof has counted it in the program."""
+    rank, again = max(compiled.computed)
+    return {"rank": rank, "again": again}
 
 
 def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import models
 import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
@@ -192,6 +193,22 @@ def test_what_is_left_whole_is_said_with_its_reason() -> None:
     assert any("blocks.*.attention" in line and "FLOP more" in line for line in said[1:])
     # Two ranks have three heads: uneven parts are parts.
     assert not any("fewer" in one["reason"] for one in work_of(Plan.named(graph, "megatron", 2))["repeated"])
+
+
+def test_what_a_plan_foresees_is_what_the_program_computes() -> None:
+    """The proof counts in the lowered program. It counts the pieces of what is rewritten, too; else both agree."""
+    module, args = models.gpt()
+    graph = Graph(capture(module, args).graph_text)
+    for name, devices in [("replicate", 2), ("recompute", 1)]:
+        plan = Plan.named(graph, name, devices)
+        _, foreseen, again, _ = plan.work
+        assert compile(plan).computed == [(int(a), int(b)) for a, b in zip(foreseen, again, strict=True)]
+    for name, devices in [("data", 3), ("data:2 x megatron:2", 4), ("megatron x recompute", 2)]:
+        plan = Plan.named(graph, name, devices)
+        _, foreseen, again, _ = plan.work
+        for found, a, b in zip(compile(plan).computed, foreseen, again, strict=True):
+            assert found[0] == pytest.approx(a, rel=0.01), name
+            assert found[1] == pytest.approx(b, rel=0.01), name
 
 
 def test_shardwright_plan_says_it_behind_a_plan_that_is_a_plan_file(

@@ -1,7 +1,7 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
 use graph::{OpId, TensorId};
-use program::{BufId, Call, Grad};
+use program::{BufId, Call, Grad, Pass};
 use rules::{Interval, Kind, Reduction};
 
 use crate::facts::Facts;
@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::fluid::agree;
 use crate::held::{Held, Part, Scene, Sums};
 use crate::local::clause_shares;
+use crate::proof::Computes;
 use crate::region::unify_all;
 use crate::share::{
     EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Term, WHOLE, reached_outputs, sizes,
@@ -18,6 +19,7 @@ use crate::sum::sum;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
+    let again = rank.body.locate(rank.next).0 == Pass::Backward;
     let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
     let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {
@@ -39,6 +41,8 @@ pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call
                 }
                 rank.parts[number] = Some(part);
                 cx.tally.local(part.op, &local.target);
+                let work = cx.finder.work(cx.facts, &cx.store, &part);
+                cx.tally.computes(rank.id, Computes::Values { again }, work);
             }
             Err(fault) => {
                 let place = place(rank, Some(offset));
@@ -180,6 +184,8 @@ impl Step<'_> {
             ));
         }
         refuse_ties(cx.facts, op, &at)?;
+        let work = cx.finder.work(cx.facts, &cx.store, &self.part);
+        cx.tally.computes(rank.id, Computes::Gradients, work);
         let binding = cx.finder.bindings.get(self.part.binding).clone();
         for (buf, position) in binding.iter() {
             let Some(number) = cx.facts.op(op).uses[*position] else { continue };

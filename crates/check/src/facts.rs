@@ -124,6 +124,11 @@ impl<'g> Facts<'g> {
 
     /// Whether the program's instructions count this value among those that need a gradient.
     /// Of equal computations one may need it and the other not: the declared one is meant.
+    /// For each tensor whether the program's code counts it among those that need a gradient.
+    pub(crate) fn all_needs(&self) -> &[bool] {
+        &self.needs
+    }
+
     pub(crate) fn needs(&self, declared: TensorId, held: TensorId) -> bool {
         match self.class.get(declared.index()) {
             Some(class) if *class == held => self.needs[declared.index()],

@@ -22,6 +22,8 @@ pub(crate) struct Part {
     pub(crate) at: ListId,
     /// Which buffers are which operands: a number in the finder's list.
     pub(crate) binding: u32,
+    /// What it executes: a number of the finder's.
+    pub(crate) executes: usize,
     /// The `linear` clause by which it is applied to partial operands.
     pub(crate) clause: Option<u32>,
 }

@@ -75,7 +75,7 @@ mod timetable;
 mod uniform;
 
 pub use fault::{Fault, Place};
-pub use proof::{Issued, Proof, Traffic};
+pub use proof::{Computed, Issued, Proof, Traffic};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -157,6 +157,7 @@ fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) 
     for rank in 0..program.world as usize {
         let stands = axis.standing_for(program::RankId::new(rank)).index();
         proof.traffic[rank] = proof.traffic[stands].clone();
+        proof.computed[rank] = proof.computed[stands];
     }
     proof.folded = Some(axis.size);
     Some(proof)

@@ -26,6 +26,8 @@ pub(crate) struct Finder {
     last: Vec<Option<OpId>>,
     numbers: Map<Box<[i64]>, usize>,
     expected: Vec<rules::LocalOp>,
+    /// Of each of these what it computes, once somebody asks.
+    work: Vec<Option<Work>>,
     compared: Map<(u32, usize), Option<u32>>,
     pub(crate) bindings: Lists<(BufId, usize)>,
     /// What the operator that was found last makes.
@@ -45,12 +47,27 @@ struct Way {
     first: bool,
 }
 
+/// That a local operator executes what is expected of a part: its operands, and the number of what that is.
+#[derive(Clone, Copy)]
+struct Same {
+    binding: u32,
+    executes: usize,
+}
+
+/// Floating point operations of a part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) forward: u64,
+    pub(crate) backward: u64,
+}
+
 impl Finder {
     pub(crate) fn new(sites: usize) -> Self {
         Self {
             last: vec![None; sites],
             numbers: Map::default(),
             expected: vec![],
+            work: vec![],
             compared: Map::default(),
             bindings: Lists::new(),
             outputs: vec![],
@@ -116,15 +133,31 @@ impl Finder {
         let mut mismatch = None;
         for way in ways.into_iter().flatten() {
             match self.same(scene, op, &at, way) {
-                Ok(binding) => {
-                    let fit = self.operands_fit(store, scene, op, &at, (way.clause, binding));
+                Ok(found) => {
+                    let fit = self.operands_fit(store, scene, op, &at, (way.clause, found.binding));
                     fit.map_err(|fault| (2, fault))?;
-                    return self.outcome(store, scene, op, &at, (way, binding)).map_err(|fault| (3, fault));
+                    return self.outcome(store, scene, op, &at, (way, found)).map_err(|fault| (3, fault));
                 }
                 Err(fault) => mismatch = mismatch.or(Some((1, fault))),
             }
         }
         Err(mismatch.expect("there is at least one way"))
+    }
+
+    /// What a part computes. Parts that execute the same compute as much.
+    pub(crate) fn work(&mut self, facts: &Facts<'_>, store: &Store, part: &Part) -> Work {
+        if self.work.len() < self.expected.len() {
+            self.work.resize(self.expected.len(), None);
+        }
+        let executed = &self.expected[part.executes];
+        *self.work[part.executes].get_or_insert_with(|| {
+            let (op, at) = (part.op, plain(store.region(part.at)));
+            let shapes = facts.analysis.part(facts.graph, op, &at, true, 0);
+            let rule = facts.analysis.rules[op.index()].as_ref();
+            let cost =
+                families::cost_of(View::new(facts.graph, op), rule, &shapes, executed, facts.all_needs());
+            Work { forward: cost.flops, backward: cost.gradients.iter().sum() }
+        })
     }
 
     /// What a part executes, by a number. Where a part begins is only told for dims marked `~`, so
@@ -154,11 +187,11 @@ impl Finder {
         number
     }
 
-    fn same(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], way: Way) -> Result<u32, Fault> {
+    fn same(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], way: Way) -> Result<Same, Fault> {
         let number = self.expect(scene, op, at, way.first);
         let holes = has_holes(scene.local);
         if let Some(Some(binding)) = self.compared.get(&(scene.site, number)).filter(|_| !holes) {
-            return Ok(*binding);
+            return Ok(Same { binding: *binding, executes: number });
         }
         let own = scene.own;
         let mut binding = compare(&self.expected[number], scene.local, own);
@@ -173,7 +206,7 @@ impl Finder {
         if !holes {
             self.compared.insert((scene.site, number), binding);
         }
-        binding.ok_or_else(|| {
+        binding.map(|binding| Same { binding, executes: number }).ok_or_else(|| {
             let expected = expected_text(&self.expected[number]);
             let found = found_text(scene.local, own);
             Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
@@ -231,7 +264,7 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (way, binding): (Way, u32),
+        (way, Same { binding, executes }): (Way, Same),
     ) -> Result<Part, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
@@ -257,7 +290,7 @@ impl Finder {
             self.drawn_region(store, scene, op, &outputs)?;
         }
         self.outputs = outputs;
-        Ok(Part { op, at: store.intervals.number(at), binding, clause: way.clause })
+        Ok(Part { op, at: store.intervals.number(at), binding, executes, clause: way.clause })
     }
 
     fn share(
@@ -382,12 +415,15 @@ fn drawn_at(scene: &Scene<'_>, op: OpId, mut at: Vec<Interval>) -> Vec<Interval>
     at
 }
 
+/// What may lie anywhere at the start.
+fn plain(at: &[Interval]) -> Vec<Interval> {
+    at.iter().map(|i| if is_any(*i) { Interval::whole(i.len()) } else { *i }).collect()
+}
+
 fn executed(scene: &Scene<'_>, op: OpId, at: &[Interval], first: bool, slot: i64) -> rules::LocalOp {
     let analysis = scene.facts.analysis;
     let Some(rule) = &analysis.rules[op.index()] else { return unchanged(scene.facts.graph.op(op)) };
-    let plain = |i: &Interval| if is_any(*i) { Interval::whole(i.len()) } else { *i };
-    let at: Vec<Interval> = at.iter().map(plain).collect();
-    let mut part = analysis.part(scene.facts.graph, op, &at, first, slot);
+    let mut part = analysis.part(scene.facts.graph, op, &plain(at), first, slot);
     for (start, dim) in part.start.iter_mut().zip(&rule.dims).filter(|(_, dim)| !dim.contiguous) {
         // The rule does not ask for it: what it gives must not depend on it.
         debug_assert!(dim.size >= 0);

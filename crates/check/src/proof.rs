@@ -7,6 +7,7 @@ use graph::OpId;
 use program::RankId;
 
 use crate::facts::Facts;
+use crate::local::Work;
 
 /// A program computes what the model's graph computes, if what is listed here is right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,17 @@ pub struct Proof {
     pub communications: BTreeMap<&'static str, usize>,
     /// Per rank: what it hands to its communications, by phase and kind.
     pub traffic: Vec<Traffic>,
+    /// Per rank: the floating point operations of a micro-batch.
+    pub computed: Vec<Computed>,
+}
+
+/// Floating point operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Computed {
+    /// Of forward and of gradients.
+    pub all: u64,
+    /// How many of them backward does that forward had done.
+    pub again: u64,
 }
 
 /// By phase (`forward`, `backward`) and kind of communication (`all_reduce`).
@@ -56,6 +68,14 @@ pub(crate) struct Tally {
     local: usize,
     communications: BTreeMap<&'static str, usize>,
     traffic: Vec<Traffic>,
+    operations: Vec<Computed>,
+}
+
+/// What is computed of an operator.
+#[derive(Clone, Copy)]
+pub(crate) enum Computes {
+    Values { again: bool },
+    Gradients,
 }
 
 impl Tally {
@@ -74,6 +94,15 @@ impl Tally {
         *self.communications.entry(kind).or_insert(0) += 1;
     }
 
+    pub(crate) fn computes(&mut self, rank: RankId, what: Computes, work: Work) {
+        if self.operations.len() <= rank.index() {
+            self.operations.resize(rank.index() + 1, Computed::default());
+        }
+        let counted = &mut self.operations[rank.index()];
+        counted.all += if matches!(what, Computes::Gradients) { work.backward } else { work.forward };
+        counted.again += if matches!(what, Computes::Values { again: true }) { work.forward } else { 0 };
+    }
+
     /// One more communication of a rank.
     pub(crate) fn issued(&mut self, rank: RankId, what: (&'static str, &'static str), bytes: i64) {
         if self.traffic.len() <= rank.index() {
@@ -86,6 +115,7 @@ impl Tally {
 
     pub(crate) fn proof(mut self, facts: &Facts<'_>, ranks: u32) -> Proof {
         self.traffic.resize(ranks as usize, Traffic::new());
+        self.operations.resize(ranks as usize, Computed::default());
         let computed: Vec<OpId> = facts
             .graph
             .op_ids()
@@ -104,6 +134,7 @@ impl Tally {
             unknown: unknown.iter().map(|id| facts.graph.describe(*id)).collect(),
             communications: self.communications,
             traffic: self.traffic,
+            computed: self.operations,
             ..Proof::default()
         }
     }

@@ -64,6 +64,13 @@ impl Compiled {
         self.traffic(py, |issued| issued.bytes)
     }
 
+    /// For each rank: the floating point operations of a micro-batch, forward and backward, and how many of
+    /// them backward does a second time.
+    #[getter]
+    fn computed(&self) -> Vec<(u64, u64)> {
+        self.inner.proof.computed.iter().map(|rank| (rank.all, rank.again)).collect()
+    }
+
     /// What rank 0 communicates, in order: phase, kind, module, tensor.
     #[getter]
     fn communications(&self) -> Vec<(&'static str, &'static str, String, String)> {
