@@ -4,7 +4,7 @@
 //! slice of its result), and where no pattern fits an exact exchange, region by region, which may still be
 //! [`crate::legs`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexSet;
 use program::{Grouping, GroupingId, RankId};
@@ -28,6 +28,8 @@ pub struct Move {
 pub enum Method {
     Local,
     AllReduce(Collective),
+    /// All that each rank has, in one message.
+    AllReduceEach(GroupingId),
     AllGather(Collective, Cut),
     ReduceScatter(Collective, Cut),
     AllToAll(Collective, Cut, Cut),
@@ -38,7 +40,7 @@ impl Method {
     /// The communication of groups, if it is one.
     pub fn collective(&self) -> Option<&Collective> {
         match self {
-            Method::Local | Method::Exchange(_) => None,
+            Method::Local | Method::AllReduceEach(_) | Method::Exchange(_) => None,
             Method::AllReduce(c)
             | Method::AllGather(c, _)
             | Method::ReduceScatter(c, _)
@@ -58,6 +60,8 @@ pub enum Get {
     Received,
     /// It is a slice of the result of the collective.
     OfResult,
+    /// It is what this middle entry becomes by [`Method::AllReduceEach`].
+    Reduced(usize),
 }
 
 #[derive(Debug)]
@@ -95,6 +99,7 @@ pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexS
     } else if parts > 1 {
         reduce_scatter(&middle, parts, reduction, target, groupings)
             .or_else(|| all_reduce(&middle, parts, target, groupings))
+            .or_else(|| all_reduce_each(&middle, parts, target, groupings))
     } else {
         all_gather(&middle, target, groupings).or_else(|| all_to_all(&middle, target, groupings))
     };
@@ -196,6 +201,44 @@ fn all_reduce(middle: &[Middle], parts: u32, target: &Layout, groupings: &mut In
     }
     let group = grouping(groups.iter().map(|g| ranks(middle, g)).collect(), groupings);
     Some((Method::AllReduce(Collective { group, members }), gets))
+}
+
+/// Of ranks that have several shards each, those with shards of the same regions reduce all of them together.
+fn all_reduce_each(
+    middle: &[Middle],
+    parts: u32,
+    target: &Layout,
+    groupings: &mut IndexSet<Grouping>,
+) -> Found {
+    let same = |entry: &Entry| {
+        on_rank(middle, entry.rank).find(|&i| middle[i].entry.region == entry.region).map(Get::Reduced)
+    };
+    let gets = target.entries.iter().map(same).collect::<Option<Vec<Get>>>()?;
+    let mut alike: BTreeMap<Vec<&Region>, BTreeMap<Vec<u32>, Vec<RankId>>> = BTreeMap::new();
+    for here in middle.chunk_by(|a, b| a.entry.rank == b.entry.rank) {
+        let regions: Vec<&Region> = here.iter().map(|m| &m.entry.region).collect();
+        if regions.windows(2).any(|two| two[0] == two[1]) || target.on(here[0].entry.rank).len() != here.len()
+        {
+            return None;
+        }
+        let own = here.iter().map(|m| m.entry.part).collect();
+        alike.entry(regions).or_default().entry(own).or_default().push(here[0].entry.rank);
+    }
+    let mut groups = vec![];
+    for holders in alike.values() {
+        let copies = holders.values().next()?.len();
+        let each_once = |position: usize| {
+            let found: BTreeSet<u32> = holders.keys().map(|own| own[position]).collect();
+            found.len() == parts as usize
+        };
+        let shards = holders.keys().next()?.len();
+        let even = holders.len() == parts as usize && holders.values().all(|ranks| ranks.len() == copies);
+        if !even || !(0..shards).all(each_once) {
+            return None;
+        }
+        groups.extend((0..copies).map(|copy| holders.values().map(|ranks| ranks[copy]).collect::<Vec<_>>()));
+    }
+    Some((Method::AllReduceEach(grouping(groups, groupings)), gets))
 }
 
 /// Groups of middle entries, one of each part, all of one region; each rank is in one of them.

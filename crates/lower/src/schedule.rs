@@ -371,6 +371,7 @@ fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
     match &plan.method {
         _ if leaves.parts == 1 && covered() => Reduce::Nothing,
         Method::AllReduce(collective) if leaves.lies_as(held) => Reduce::Group(collective.group),
+        Method::AllReduceEach(group) if leaves.lies_as(held) => Reduce::Group(*group),
         _ => Reduce::Exactly,
     }
 }

@@ -256,6 +256,7 @@ impl<'a> Alike<'a> {
             let get = |target: usize| match plan.gets[targets.starts[at] + target] {
                 Get::Is(m) => Get::Is(m - start),
                 Get::Of(m) => Get::Of(m - start),
+                Get::Reduced(m) => Get::Reduced(m - start),
                 other => other,
             };
             let member = plan.method.collective().and_then(|c| c.members.get(&self.ranks[at]));

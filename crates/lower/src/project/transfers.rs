@@ -91,6 +91,7 @@ impl Projector<'_> {
                     self.slice(id, from, here.middle[index], (leg.to, target))?
                 }
                 Get::Received => *next.next().expect("one buffer for each target"),
+                Get::Reduced(index) => results[index],
                 Get::OfResult => {
                     let whole = here.result.expect("a result on this rank");
                     self.slice(id, results[0], whole, (leg.to, target))?
@@ -118,6 +119,15 @@ impl Projector<'_> {
                 self.push(Instr::Exchange { exchange, from, to: results.clone() });
             }
             return results;
+        }
+        if let Method::AllReduceEach(group) = leg.plan.method {
+            let from: Vec<BufId> = middle.iter().map(|buf| buf.expect("a local source")).collect();
+            let to: Vec<BufId> = from.iter().map(|_| self.move_buf(id)).collect();
+            if !from.is_empty() {
+                let how = How::AllReduce(leg.plan.reduction);
+                self.push(Instr::Collective(Collective { how, group, from, to: to.clone() }));
+            }
+            return to;
         }
         let member = leg.plan.method.collective().zip(here.shape.member.as_ref());
         let Some((collective, (own, ..))) = member else { return vec![] };
