@@ -21,6 +21,11 @@ impl<'a> Leaves<'a> {
         }
     }
 
+    /// As the model calls it.
+    pub(crate) fn name(&self, leaf: usize) -> &'a str {
+        self.names[leaf].first().copied().unwrap_or_default()
+    }
+
     /// The module that has the leaf.
     pub(crate) fn module(&self, leaf: usize) -> &'a str {
         self.names[leaf].first().map_or("", |name| split(name).0)

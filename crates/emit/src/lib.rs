@@ -34,7 +34,7 @@ pub struct File {
 
 /// The files of a program of the model: one for each role, then `program.json`.
 pub fn emit(model: &Graph, program: &Program) -> Result<Vec<File>> {
-    Ok(write::files(&rewrite(model, &program.rewritings)?.graph, program))
+    Ok(write::files(model, &rewrite(model, &program.rewritings)?, program))
 }
 
 /// The program of the model that these files are the text of.

@@ -10,6 +10,9 @@ const RESERVED: [&str; 11] =
 /// The functions that the runtime calls.
 const CALLED: [&str; 3] = ["forward", "backward", "step"];
 
+/// For what has no name of its own.
+pub(crate) const UNNAMED: [&str; 6] = ["x", "y", "z", "u", "v", "w"];
+
 /// Whether nothing in a file may be called so.
 pub(crate) fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
@@ -103,6 +106,10 @@ pub(crate) fn nickname(name: &str) -> &str {
     match name {
         "scaled_dot_product_attention" => "attended",
         "cross_entropy_loss" => "loss",
+        "sum" => "total",
+        "pow" => "power",
+        "to" | "to_copy" => "cast",
+        "view" | "unsafe_view" => "reshape",
         "native_batch_norm_legit_functional" | "native_batch_norm_legit" => "norm",
         _ => name,
     }

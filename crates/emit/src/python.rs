@@ -56,6 +56,8 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Stmt<'a> {
     pub(crate) line: u32,
     pub(crate) comment: Option<String>,
+    /// What of the model it is about: lines that are alike are about the same of each layer. It is not printed.
+    pub(crate) about: Option<String>,
     pub(crate) kind: StmtKind<'a>,
 }
 
@@ -129,16 +131,22 @@ impl<'a> Expr<'a> {
 
 impl<'a> Stmt<'a> {
     pub(crate) fn new(kind: StmtKind<'a>) -> Self {
-        Self { line: 0, comment: None, kind }
+        Self { line: 0, comment: None, about: None, kind }
     }
 
     pub(crate) fn comment(text: impl Into<String>) -> Self {
-        Self { line: 0, comment: Some(text.into()), kind: StmtKind::Comment }
+        Self { comment: Some(text.into()), ..Self::new(StmtKind::Comment) }
     }
 
     #[must_use]
     pub(crate) fn with(mut self, comment: Option<String>) -> Self {
         self.comment = comment;
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn about(mut self, about: Option<String>) -> Self {
+        self.about = about;
         self
     }
 }

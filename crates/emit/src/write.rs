@@ -6,15 +6,18 @@ mod comments;
 mod functions;
 mod group;
 mod modules;
+mod naming;
 mod outline;
 mod role;
 mod rolled;
+mod spread;
 pub(crate) mod tables;
 mod timetable;
 mod turns;
 
 use graph::Graph;
 use program::{Arg, Program, RankId, Role};
+use rules::{Analysis, Rewritten};
 
 use crate::File;
 use crate::python::Expr;
@@ -23,10 +26,15 @@ use modules::Modules;
 pub(crate) use calls::even_sizes;
 pub(crate) use timetable::words as task_words;
 
-pub(crate) fn files(graph: &Graph, program: &Program) -> Vec<File> {
-    let modules = Modules::new(graph);
+pub(crate) fn files(model: &Graph, rewritten: &Rewritten<'_>, program: &Program) -> Vec<File> {
+    let graph = &rewritten.graph;
+    let modules = Modules::new(model, rewritten);
+    let analysis = Analysis::of(graph);
     let mut files: Vec<File> = (program.roles.iter())
-        .map(|role| File { name: file_name(role), text: role::text(graph, program, role, &modules) })
+        .map(|role| File {
+            name: file_name(role),
+            text: role::text(graph, &analysis, program, role, &modules),
+        })
         .collect();
     files.push(File { name: "program.json".to_owned(), text: tables::text(graph, program) });
     files

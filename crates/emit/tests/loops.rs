@@ -126,7 +126,7 @@ fn refused_loops() {
         ("for n in range(1", "for run in range(1"),
         ("h[n].weight", "h[m].weight"),
         ("h[n].weight", "h[n / 1].weight"),
-        ("        h1_1 = run", "        n = run"),
+        ("        z_part = run", "        n = run"),
     ];
     let found = edits.iter().map(|(from, to)| {
         let (graph, mut files) = files(8);

@@ -122,7 +122,7 @@ impl<'a> Parser<'a, '_> {
             self.assignment()?
         };
         self.expect_kind(Kind::Newline, "the end of the line")?;
-        found.push(Stmt { line, comment: None, kind });
+        found.push(Stmt { line, comment: None, about: None, kind });
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl<'a> Parser<'a, '_> {
                 StmtKind::NoGrad(self.below()?)
             }
         };
-        found.push(Stmt { line, comment: None, kind });
+        found.push(Stmt { line, comment: None, about: None, kind });
         Ok(())
     }
 

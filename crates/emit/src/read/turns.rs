@@ -72,7 +72,7 @@ pub(super) fn in_turn<'a>(stmt: &Stmt<'a>, counter: &str, value: i64) -> Stmt<'a
         }
         StmtKind::Comment => StmtKind::Comment,
     };
-    Stmt { line: stmt.line, comment: None, kind }
+    Stmt { line: stmt.line, comment: None, about: None, kind }
 }
 
 /// An expression with the number in the place of the counter, and sums and products of numbers computed.

@@ -1,10 +1,14 @@
 //! What the code says of itself: where it comes from, and what is moved.
 
 use graph::{Graph, Source, TensorId};
-use program::{Body, BufId, Collective, Cut, Grouping, GroupingId, How, Instr, Program, RankId, Role};
+use program::{BufId, Collective, Cut, Grouping, GroupingId, How, Instr, Program, RankId, Role};
 use rules::Reduction;
 
 use super::modules::Modules;
+use super::naming::is_made_up;
+use super::spread::Spreads;
+use crate::names;
+use crate::python::print;
 
 /// The modules that use a function.
 pub(crate) fn docstring(paths: &[&str], users: usize) -> Vec<String> {
@@ -23,6 +27,41 @@ pub(crate) fn docstring(paths: &[&str], users: usize) -> Vec<String> {
         text.push_str(&format!(" and {} more", users - shown));
     }
     if text.trim().is_empty() { vec![] } else { vec![text] }
+}
+
+/// The first of what an instruction moves or adds.
+fn moved(instr: &Instr) -> Option<BufId> {
+    match instr {
+        Instr::Collective(Collective { from, .. }) | Instr::Add { from, .. } => from.first().copied(),
+        Instr::Exchange { from, to, .. } => from.first().or(to.first()).copied(),
+        Instr::Slice(slice) => Some(slice.from),
+        _ => None,
+    }
+}
+
+/// Lines of a comment that lists something.
+pub(crate) fn wrapped(title: &str, items: &[String]) -> String {
+    const WIDTH: usize = 100;
+    let mut lines: Vec<String> = vec![];
+    for item in items {
+        match lines.last_mut().filter(|line| line.len() + item.len() + 3 <= WIDTH) {
+            Some(line) => *line += &format!("; {item}"),
+            None => lines.push(format!("# {}{item}", if lines.is_empty() { title } else { "  " })),
+        }
+    }
+    lines.iter().map(|line| print::clean(line) + "\n").collect()
+}
+
+/// Bytes to people: `2.0 GiB`.
+fn size(bytes: i64) -> String {
+    const UNITS: [(i64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => {
+            let tenths = (bytes * 10 + unit / 2) / unit;
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} bytes"),
+    }
 }
 
 /// The groups of ranks that communicate: `ranks (0 1) (2 3)`; of many groups, or many ranks, the first.
@@ -47,33 +86,70 @@ pub(crate) struct Comments<'a> {
     pub(crate) program: &'a Program,
     pub(crate) role: &'a Role,
     pub(crate) modules: &'a Modules<'a>,
+    pub(crate) spreads: &'a Spreads<'a>,
+    /// What bufs are called, but for numbers.
+    pub(crate) wanted: &'a [String],
 }
 
 impl Comments<'_> {
     pub(crate) fn of(&self, instr: &Instr) -> Option<String> {
-        let (buf, what) = match instr {
-            Instr::Collective(Collective { how, group, from, .. }) => {
-                let together = if from.len() > 1 { ", in one message" } else { "" };
-                (*from.first()?, format!("{}{together}", self.how(how, *group)))
+        let buf = moved(instr)?;
+        let what = match instr {
+            Instr::Collective(it) => self.collective(it),
+            Instr::Exchange { .. } => "moved region by region".to_owned(),
+            Instr::Slice(slice) => {
+                let part = self.spreads.shape(slice.to).map_or(String::new(), |shape| format!(", {shape}"));
+                format!("the part that is needed here{part}")
             }
-            Instr::Exchange { from, to, .. } => {
-                (*from.first().or(to.first())?, "moved region by region".to_owned())
-            }
-            Instr::Slice(slice) => (slice.from, "the part that is needed here".to_owned()),
-            Instr::Add { from, .. } => (*from.first()?, format!("sum over {} uses", from.len())),
+            Instr::Add { from, .. } => format!("sum over {} uses", from.len()),
             _ => return None,
         };
-        Some(format!("{}: {what}", self.place(buf)?))
+        let place = self.place(buf).filter(|place| !self.says(buf, place));
+        Some(place.map_or(what.clone(), |_| format!("{}: {what}", self.about(instr).unwrap_or_default())))
+    }
+
+    /// What of the model an instruction moves: `gradient of h.0.ln_2`.
+    pub(crate) fn about(&self, instr: &Instr) -> Option<String> {
+        let buf = moved(instr)?;
+        let place = self.place(buf)?;
+        let grad = self.role.body.buf(buf).grad;
+        Some(if grad { format!("gradient of {place}") } else { place })
+    }
+
+    /// Whether a buf's own name says where it is from.
+    fn says(&self, buf: BufId, place: &str) -> bool {
+        let called = &self.wanted[buf.index()];
+        let called = called.strip_suffix("_part").unwrap_or(called);
+        called.strip_prefix("g_").unwrap_or(called) == names::tail(place)
+    }
+
+    /// From where to where, and how many bytes each rank gives.
+    fn collective(&self, it: &Collective) -> String {
+        let together = if it.from.len() > 1 { ", in one message" } else { "" };
+        let bytes: Option<i64> = it.from.iter().map(|buf| self.spreads.bytes(*buf)).sum();
+        let bytes = bytes.map_or(String::new(), |bytes| format!(", {}", size(bytes)));
+        let how = self.how(&it.how, it.group);
+        let lies = match (&it.from[..], &it.to[..]) {
+            ([from], [to]) => self.way(*from, *to).map_or(String::new(), |way| format!("{way}, ")),
+            _ => String::new(),
+        };
+        format!("{lies}{how}{together}{bytes}")
+    }
+
+    /// How it lies before and after, if that is another way.
+    fn way(&self, from: BufId, to: BufId) -> Option<String> {
+        let (from, to) = (self.spreads.shape(from)?, self.spreads.shape(to)?);
+        Some(if from == to { to } else { format!("{from} to {to}") })
     }
 
     fn how(&self, how: &How, group: GroupingId) -> String {
         match how {
             How::AllReduce(reduction) => {
-                format!("{} of {}", partial(*reduction), self.count(group, "partial result"))
+                format!("{} of {}", partial(*reduction), self.count(group, "part"))
             }
             How::AllGather(cut) => format!("{} joined along {}", self.count(group, "piece"), dim(cut)),
             How::ReduceScatter(cut) => {
-                format!("sum of {}, cut along {}", self.count(group, "partial result"), dim(cut))
+                format!("sum of {}, cut along {}", self.count(group, "part"), dim(cut))
             }
             How::AllToAll { send, receive } => {
                 format!("cut along {}, joined along {}", dim(send), dim(receive))
@@ -88,14 +164,13 @@ impl Comments<'_> {
 
     /// The module that made a buf, or the name of the parameter that it is.
     fn place(&self, buf: BufId) -> Option<String> {
-        let buf = self.role.body.bufs.get(buf.index())?;
-        let name = self.tensor(buf.tensor)?;
-        Some(if buf.grad { format!("gradient of {name}") } else { name })
+        self.tensor(self.role.body.bufs.get(buf.index())?.tensor)
     }
 
     fn tensor(&self, id: TensorId) -> Option<String> {
         let tensor = self.graph.tensors.get(id.index())?;
         Some(match &tensor.source {
+            Source::Op { .. } if is_made_up(&tensor.name) => return None,
             Source::Op { op, .. } => match self.modules.of(*op) {
                 "" => tensor.name.clone(),
                 path => path.to_owned(),
@@ -138,9 +213,4 @@ fn partial(reduction: Reduction) -> &'static str {
         Reduction::Any => "any",
         Reduction::All => "all",
     }
-}
-
-/// The buf that gradients belong to, for naming them.
-pub(crate) fn is_gradient(body: &Body, buf: BufId) -> bool {
-    body.bufs.get(buf.index()).is_some_and(|buf| buf.grad)
 }

@@ -4,8 +4,8 @@ use program::{Arg, BufId};
 
 use super::comments;
 use super::hole;
-use super::outline::{Item, Outlined, Use, Value, Var};
-use crate::names::Scope;
+use super::outline::{Hint, Item, Note, Outlined, Use, Value, Var};
+use crate::names::{Scope, UNNAMED};
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
 use crate::templates::{self, Applied};
 
@@ -33,7 +33,12 @@ impl Names {
 
 impl Locals {
     fn new(function: &Outlined<'_>, mut scope: Scope) -> Locals {
-        let vars = function.hints.iter().map(|hint| scope.fresh(hint)).collect();
+        let mut unnamed = UNNAMED.iter().chain(std::iter::repeat(&"x"));
+        let mut fresh = |hint: &Hint| match hint.name.as_str() {
+            "" => scope.fresh(unnamed.next().unwrap_or(&"x")),
+            name => scope.fresh(name),
+        };
+        let vars = function.hints.iter().map(&mut fresh).collect();
         let number = |known: &Option<i64>| known.is_none().then_some("operator");
         let numbers = function.numbers.iter().map(|n| number(n).map(|name| scope.fresh(name))).collect();
         Locals { vars, numbers }
@@ -63,32 +68,29 @@ impl<'n> Printer<'n> {
         params.extend(shape.params.iter().map(|var| locals.vars[*var].as_str()));
         params.extend(locals.numbers.iter().flatten().map(String::as_str));
         let mut body = vec![];
-        let mut line = "";
-        for item in &shape.items {
+        let mut doc = comments::docstring(&outlined.paths, outlined.users.len());
+        let mut last = Note { line: place_in_doc(&mut doc, &outlined.notes), ..Note::default() };
+        for (item, note) in shape.items.iter().zip(&outlined.notes) {
             let no_grad = matches!(item, Item::Op { no_grad: true, .. });
-            let stmt = self.item(index, item, &mut line);
-            push(&mut body, stmt, no_grad);
+            push(&mut body, self.item(index, item).with(remark(note, &mut last)), no_grad);
         }
         if !shape.results.is_empty() {
             let results = shape.results.iter().map(|value| self.value(index, value)).collect();
             body.push(Stmt::new(StmtKind::Return(results)));
         }
-        let doc = comments::docstring(&outlined.paths, outlined.users.len());
         Function { line: 0, name: &self.names.functions[index], params, doc, body }
     }
 
-    fn item(&self, index: usize, item: &'n Item<'n>, last: &mut &'n str) -> Stmt<'n> {
+    fn item(&self, index: usize, item: &'n Item<'n>) -> Stmt<'n> {
         match item {
-            Item::Op { target, args, kwargs, outputs, line, .. } => {
+            Item::Op { target, args, kwargs, outputs, .. } => {
                 let args = args.iter().map(|value| self.value(index, value)).collect();
                 let kwargs =
                     kwargs.iter().map(|(name, value)| ((*name).into(), self.value(index, value))).collect();
                 let value = templates::write(Applied { target: (*target).into(), args, kwargs });
                 let unpack = outputs.len() > 1 || templates::gives_list(target);
                 let targets = outputs.iter().map(|var| var.map_or("_", |var| self.var(index, var))).collect();
-                let comment = source(line, last);
-                *last = line;
-                statement(targets, unpack, value).with(comment)
+                statement(targets, unpack, value)
             }
             Item::Call { function, tree, args, outputs, numbers } => {
                 let inner = &self.functions[*function];
@@ -156,6 +158,11 @@ pub(crate) struct CallText {
 }
 
 impl CallText {
+    /// Whether it names this module.
+    pub(crate) fn tells(&self, path: &str) -> bool {
+        self.tree.as_deref() == Some(&crate::leaves::path(path))
+    }
+
     pub(crate) fn new(used: &Use<'_>, leaves: &crate::leaves::Leaves<'_>) -> CallText {
         CallText {
             function: used.function,
@@ -173,6 +180,27 @@ pub(crate) fn statement<'a>(targets: Vec<&'a str>, unpack: bool, value: Expr<'a>
     } else {
         StmtKind::Assign { targets, unpack, value }
     })
+}
+
+/// Names the file of the first line in the docstring, if there is room. Gives the file as a line without a number.
+fn place_in_doc<'n>(doc: &mut [String], notes: &[Note<'n>]) -> &'n str {
+    const ROOM: usize = 88;
+    let first = notes.iter().map(|note| note.line).find(|line| !line.is_empty()).unwrap_or_default();
+    let (Some(colon), Some(text)) = (first.rfind(':'), doc.last_mut()) else { return "" };
+    if text.len() + colon + 2 > ROOM {
+        return "";
+    }
+    *text += &format!(": {}", &first[..colon]);
+    &first[..=colon]
+}
+
+/// What is said of an item that was not said just before.
+fn remark<'n>(note: &Note<'n>, last: &mut Note<'n>) -> Option<String> {
+    let spread = Some(&note.spread).filter(|spread| !spread.is_empty() && **spread != last.spread);
+    let said: Vec<String> = source(note.line, last.line).into_iter().chain(spread.cloned()).collect();
+    last.line = if note.line.is_empty() { last.line } else { note.line };
+    last.spread.clone_from(&note.spread);
+    (!said.is_empty()).then(|| said.join(" "))
 }
 
 /// Where an operator comes from, as far as it is another place than that of the one before: of the same file

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
-use graph::{Graph, OpId};
+use graph::{Graph, OpId, TensorId};
+use program::LocalOp;
+use rules::rewriting::{Origin, Rewritten};
 
+use super::naming::{is_made_up, is_number};
 use crate::names;
 
 /// Modules of PyTorch that are one thing to a reader: their operators stand in the parent's code.
@@ -59,13 +62,27 @@ const CONTAINERS: [&str; 3] = ["Sequential", "ModuleList", "ModuleDict"];
 pub(crate) struct Modules<'a> {
     graph: &'a Graph,
     classes: HashMap<&'a str, &'a str>,
-    sizes: HashMap<&'a str, usize>,
+    /// How many operators each has, and the last of them.
+    sizes: HashMap<&'a str, (usize, usize)>,
+    /// For each operator that is a piece of one of the model: the target of that.
+    pieces: Vec<Option<&'a str>>,
 }
 
 impl<'a> Modules<'a> {
-    pub(crate) fn new(graph: &'a Graph) -> Self {
+    pub(crate) fn new(model: &'a Graph, rewritten: &'a Rewritten<'_>) -> Self {
+        let graph: &Graph = &rewritten.graph;
+        let piece = |origin: &Origin| origin.labels.as_ref().map(|_| model.op(origin.op).target.as_str());
+        let pieces = rewritten.origins.iter().map(piece).collect();
         let classes = graph.modules.iter().map(|(path, class)| (path.as_str(), class.as_str())).collect();
-        Self { graph, classes, sizes: sizes(graph) }
+        Self { graph, classes, sizes: sizes(graph), pieces }
+    }
+
+    /// The operator of the model that all of these are pieces of: `cross_entropy_loss`.
+    pub(crate) fn piece(&self, ops: &[LocalOp]) -> Option<&'a str> {
+        let of = |op: &LocalOp| self.pieces.get(op.op.index()).copied().flatten();
+        let first = of(ops.first()?)?;
+        let same = ops.iter().all(|op| of(op) == Some(first));
+        same.then(|| first.split('.').nth(1).unwrap_or(first))
     }
 
     pub(crate) fn of(&self, op: OpId) -> &'a str {
@@ -86,7 +103,20 @@ impl<'a> Modules<'a> {
 
     /// How many operators of the graph are inside a module.
     pub(crate) fn size(&self, path: &str) -> usize {
-        self.sizes.get(path).copied().unwrap_or(0)
+        self.sizes.get(path).map_or(0, |(size, _)| *size)
+    }
+
+    /// The last operator inside a module.
+    pub(crate) fn last(&self, path: &str) -> Option<usize> {
+        self.sizes.get(path).map(|(_, last)| *last)
+    }
+
+    /// An operator's target; that of the model's operator that it is the last piece of.
+    pub(crate) fn target(&self, op: OpId) -> Option<&'a str> {
+        let own = self.graph.ops.get(op.index())?;
+        let ends = |made: &TensorId| !is_made_up(&self.graph.tensor(*made).name);
+        let whole = self.pieces[op.index()].filter(|_| own.outputs.iter().flatten().any(ends));
+        Some(whole.unwrap_or(&own.target))
     }
 
     /// What a function for (a part of) this module is called.
@@ -96,6 +126,9 @@ impl<'a> Modules<'a> {
         }
         match self.class(path) {
             Some(class) if !LEAVES.contains(&class) && !CONTAINERS.contains(&class) => names::snake(class),
+            Some(class) if is_number(path) && LEAVES.contains(&class) => names::snake(class),
+            // One of many that are alike.
+            _ if is_number(path) => names::tail(path.rsplit_once('.').map_or(path, |(outer, _)| outer)),
             _ => names::tail(path),
         }
     }
@@ -115,16 +148,18 @@ pub(crate) fn plain(path: &str) -> String {
     parts.join(".")
 }
 
-fn sizes(graph: &Graph) -> HashMap<&str, usize> {
-    let mut sizes = HashMap::new();
-    let mut ops = graph.ops.as_slice();
-    while let Some(first) = ops.first() {
+fn sizes(graph: &Graph) -> HashMap<&str, (usize, usize)> {
+    let mut sizes: HashMap<&str, (usize, usize)> = HashMap::new();
+    let mut at = 0;
+    while let Some(first) = graph.ops.get(at) {
         let path = first.module.as_str();
-        let run = ops.iter().take_while(|op| op.module == path).count();
-        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-        ends.for_each(|end| *sizes.entry(&path[..end]).or_insert(0) += run);
-        ops = &ops[run..];
+        let run = graph.ops[at..].iter().take_while(|op| op.module == path).count();
+        at += run;
+        for end in path.match_indices('.').map(|(end, _)| end).chain([path.len()]) {
+            let entry = sizes.entry(&path[..end]).or_default();
+            *entry = (entry.0 + run, at - 1);
+        }
     }
-    *sizes.entry("").or_insert(0) = graph.ops.len();
+    sizes.insert("", (graph.ops.len(), graph.ops.len().saturating_sub(1)));
     sizes
 }

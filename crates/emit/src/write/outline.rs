@@ -6,11 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use graph::{Dtype, Graph, Source};
+use graph::{Dtype, Graph};
 use program::{Arg, Body, BufId, Call, LocalOp};
 
 use super::group::{Group, Node, group, shared};
 use super::modules::{Modules, plain};
+use super::naming::{Naming, is_made_up, of_target};
+use super::spread::Spreads;
 use crate::leaves::{self, Leaves};
 use crate::names;
 
@@ -43,7 +45,6 @@ pub(crate) enum Item<'a> {
         kwargs: Vec<(&'a str, Value<'a>)>,
         outputs: Vec<Option<Var>>,
         no_grad: bool,
-        line: &'a str,
     },
     Call {
         function: usize,
@@ -69,13 +70,32 @@ pub(crate) struct Shape<'a> {
 pub(crate) struct Outlined<'a> {
     pub(crate) shape: Shape<'a>,
     pub(crate) name: String,
-    /// What each variable would like to be called.
-    pub(crate) hints: Vec<String>,
+    /// What each variable would like to be called, as far as all uses agree. Nothing for a parameter that is
+    /// something else in each.
+    pub(crate) hints: Vec<Hint>,
+    /// One for each item.
+    pub(crate) notes: Vec<Note<'a>>,
     /// The first few of the modules that use it.
     pub(crate) paths: Vec<&'a str>,
     pub(crate) users: HashSet<&'a str>,
     /// Numbers of random operators, where all uses agree.
     pub(crate) numbers: Vec<Option<i64>>,
+}
+
+/// A name for a variable, and the one that is true of all code that is alike.
+#[derive(Clone)]
+pub(crate) struct Hint {
+    pub(crate) name: String,
+    shared: String,
+}
+
+/// What is said of an item, as far as it is true of all uses; else empty.
+#[derive(Default)]
+pub(crate) struct Note<'a> {
+    /// Where in the model it comes from.
+    pub(crate) line: &'a str,
+    /// How what it makes lies, where that is divided.
+    pub(crate) spread: String,
 }
 
 /// One use of a function.
@@ -88,13 +108,17 @@ pub(crate) struct Use<'a> {
     pub(crate) leaves: Vec<usize>,
     pub(crate) numbers: Vec<i64>,
     pub(crate) path: &'a str,
+    /// The operator of the model that this is a piece of.
+    pub(crate) piece: Option<&'a str>,
 }
 
 pub(crate) struct Outline<'a> {
     graph: &'a Graph,
     modules: &'a Modules<'a>,
+    naming: Naming<'a>,
     body: &'a Body,
     pub(crate) leaves: &'a Leaves<'a>,
+    spreads: &'a Spreads<'a>,
     pub(crate) leaf_of: Vec<Option<usize>>,
     /// The last operator of the current call that reads a buf; the largest number if it leaves.
     last_use: Vec<usize>,
@@ -107,13 +131,12 @@ struct Draft<'a> {
     shape: Shape<'a>,
     tree: String,
     vars: HashMap<BufId, Var>,
-    hints: Vec<String>,
+    hints: Vec<Hint>,
+    notes: Vec<Note<'a>>,
     leaves: Vec<usize>,
     numbers: Vec<i64>,
     /// The module of the operator that is being written.
     user: &'a str,
-    /// Parameters that have no name of their own so far.
-    unnamed: usize,
 }
 
 impl<'a> Outline<'a> {
@@ -122,13 +145,26 @@ impl<'a> Outline<'a> {
         modules: &'a Modules<'a>,
         body: &'a Body,
         leaves: &'a Leaves<'a>,
+        spreads: &'a Spreads<'a>,
     ) -> Self {
         let mut leaf_of = vec![None; body.bufs.len()];
         for (index, leaf) in body.leaves.iter().enumerate() {
             leaf_of[leaf.buf.index()] = Some(index);
         }
         let last_use = vec![0; body.bufs.len()];
-        Self { graph, modules, body, leaves, leaf_of, last_use, known: HashMap::new(), functions: vec![] }
+        let naming = Naming { graph, modules };
+        Self {
+            graph,
+            modules,
+            naming,
+            body,
+            leaves,
+            spreads,
+            leaf_of,
+            last_use,
+            known: HashMap::new(),
+            functions: vec![],
+        }
     }
 
     /// The function of a call, and its arguments: first the call's inputs that are no leaves.
@@ -150,7 +186,8 @@ impl<'a> Outline<'a> {
             self.settle(call, &mut group)
         };
         let name = self.name(&call.ops, &group);
-        self.function(&call.ops, &group, name, tree, &params, &call.outputs)
+        let piece = self.modules.piece(&call.ops);
+        Use { piece, ..self.function(&call.ops, &group, name, tree, &params, &call.outputs) }
     }
 
     /// Part of a module, or parts of several, belong to the module that all leaves hang in, if there
@@ -178,6 +215,9 @@ impl<'a> Outline<'a> {
         if group.complete || self.modules.is_leaf(group.path) {
             return name;
         }
+        if let Some(whole) = self.modules.piece(ops) {
+            return self.name_of_piece(ops, whole);
+        }
         let mut counts: Vec<(&str, usize)> = vec![];
         for op in ops {
             let rest = leaves::strip(self.modules.of(op.op), group.path).unwrap_or("");
@@ -192,8 +232,29 @@ impl<'a> Outline<'a> {
         if let Some((child, _)) = counts.iter().max_by_key(|(_, count)| *count) {
             return format!("{name}_{}", names::snake(child));
         }
-        let last = ops.last().and_then(|op| Some(self.op_hint(op, (*op.outputs.first()?)?)));
-        last.map_or(name.clone(), |last| format!("{name}_{last}"))
+        let is_outside = |op: &&LocalOp| leaves::strip(self.modules.of(op.op), group.path).is_none();
+        match (ops.iter().rfind(is_outside), ops.last()) {
+            (Some(outside), Some(last)) if !is_outside(&last) => {
+                format!("{}_{name}", of_target(&outside.target))
+            }
+            (_, Some(last)) => format!("{name}_{}", self.result_name(last, group.path)),
+            _ => name,
+        }
+    }
+
+    /// A piece of a rewritten operator: `cross_entropy_loss_pick`, and the last one `cross_entropy_loss`.
+    fn name_of_piece(&self, ops: &[LocalOp], whole: &str) -> String {
+        match ops.last() {
+            Some(last) if last.outputs.iter().flatten().any(|buf| self.is_made_up(*buf)) => {
+                format!("{whole}_{}", of_target(&last.target))
+            }
+            _ => names::identifier(whole),
+        }
+    }
+
+    fn result_name(&self, op: &LocalOp, inside: &str) -> String {
+        let made = op.outputs.iter().flatten().next();
+        made.map_or_else(|| of_target(&op.target), |buf| self.hint(op, *buf, inside).name)
     }
 
     fn function(
@@ -207,13 +268,13 @@ impl<'a> Outline<'a> {
     ) -> Use<'a> {
         let mut draft = Draft::new(tree);
         for buf in params {
-            let hint = self.param_hint(*buf, &mut draft.unnamed);
-            let var = draft.define(*buf, hint);
+            let name = self.naming.known(self.body.buf(*buf).tensor, "").unwrap_or_default();
+            let var = draft.define(*buf, Hint { name, shared: String::new() });
             draft.shape.params.push(var);
         }
-        for (at, node) in group.nodes.iter().enumerate() {
+        for node in &group.nodes {
             match node {
-                Node::Op(index) => self.op(&mut draft, ops, *index, group, group.nodes.get(at + 1)),
+                Node::Op(index) => self.op(&mut draft, &ops[*index], group),
                 Node::Group(inner) => self.nested(&mut draft, ops, inner),
             }
         }
@@ -221,33 +282,29 @@ impl<'a> Outline<'a> {
             let value = self.buf(&mut draft, *buf);
             draft.shape.results.push(value);
         }
-        let tree = draft.shape.uses_leaves.then_some(draft.tree);
-        let function = self.intern(draft.shape, draft.hints, name, group.path, &draft.numbers);
-        let tensors = params.to_vec();
-        Use { function, tree, tensors, leaves: draft.leaves, numbers: draft.numbers, path: group.path }
+        let Draft { shape, tree, hints, notes, leaves, numbers, .. } = draft;
+        let tree = shape.uses_leaves.then_some(tree);
+        let new = Outlined::new(shape, name, hints, notes, &numbers);
+        let function = self.intern(new, group.path, &numbers);
+        Use { function, tree, tensors: params.to_vec(), leaves, numbers, path: group.path, piece: None }
     }
 
-    fn intern(
-        &mut self,
-        shape: Shape<'a>,
-        hints: Vec<String>,
-        name: String,
-        path: &'a str,
-        numbers: &[i64],
-    ) -> usize {
+    /// The number of a function, which is an old one if that is the same: code of one name, or of the same lines.
+    fn intern(&mut self, new: Outlined<'a>, path: &'a str, numbers: &[i64]) -> usize {
         const MOST_PATHS: usize = 4;
         let mut hasher = DefaultHasher::new();
-        shape.hash(&mut hasher);
+        new.shape.hash(&mut hasher);
         let same = self.known.entry(hasher.finish()).or_default();
         let functions = &mut self.functions;
-        let found = same.iter().copied().find(|id| functions[*id].shape == shape);
-        let id = found.unwrap_or_else(|| {
-            let (paths, users) = (vec![], HashSet::new());
-            let numbers = numbers.iter().copied().map(Some).collect();
-            functions.push(Outlined { shape, name, hints, paths, users, numbers });
-            same.push(functions.len() - 1);
-            functions.len() - 1
-        });
+        let found = same.iter().copied().find(|id| functions[*id].is_like(&new));
+        let id = found.unwrap_or(functions.len());
+        match found {
+            Some(id) => functions[id].join(&new),
+            None => {
+                same.push(id);
+                functions.push(new);
+            }
+        }
         let function = &mut functions[id];
         let title = self.modules.title(path);
         if function.users.insert(title) && function.paths.len() < MOST_PATHS {
@@ -259,15 +316,7 @@ impl<'a> Outline<'a> {
         id
     }
 
-    fn op(
-        &self,
-        draft: &mut Draft<'a>,
-        ops: &'a [LocalOp],
-        index: usize,
-        group: &Group<'a>,
-        next: Option<&Node<'a>>,
-    ) {
-        let op = &ops[index];
+    fn op(&self, draft: &mut Draft<'a>, op: &'a LocalOp, group: &Group<'a>) {
         draft.user = self.modules.of(op.op);
         let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
         if let Some(Value::Int(number)) = random_number(&op.target).and_then(|at| args.get(at)) {
@@ -276,21 +325,12 @@ impl<'a> Outline<'a> {
             args[at] = Value::Number(draft.numbers.len() - 1);
         }
         let kwargs = op.kwargs.iter().map(|(name, arg)| (name.as_str(), self.value(draft, arg))).collect();
-        let module = self.modules.of(op.op);
-        let ends = !matches!(next, Some(Node::Op(next)) if self.modules.of(ops[*next].op) == module);
-        let only = match op.outputs.as_slice() {
-            [Some(buf)] => !self.is_made_up(*buf),
-            _ => false,
-        };
-        let hint = (ends && only && module != group.path && !module.is_empty()).then(|| names::tail(module));
-        let outputs = (op.outputs.iter())
-            .map(|buf| {
-                buf.map(|buf| draft.define(buf, hint.clone().unwrap_or_else(|| self.op_hint(op, buf))))
-            })
-            .collect();
+        let outputs = op.outputs.iter();
+        let outputs =
+            outputs.map(|buf| buf.map(|buf| draft.define(buf, self.hint(op, buf, group.path)))).collect();
         let (target, no_grad) = (op.target.as_str(), op.no_grad);
-        let line = self.modules.line(op.op);
-        draft.shape.items.push(Item::Op { target, args, kwargs, outputs, no_grad, line });
+        draft.shape.items.push(Item::Op { target, args, kwargs, outputs, no_grad });
+        draft.notes.push(Note { line: self.modules.line(op.op), spread: self.spread(&op.outputs) });
     }
 
     fn nested(&mut self, draft: &mut Draft<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
@@ -309,13 +349,16 @@ impl<'a> Outline<'a> {
         args.extend(inner.leaves.iter().map(|leaf| self.leaf(draft, *leaf)));
         let numbers = draft.numbers.len();
         draft.numbers.extend(inner.numbers);
-        let hint = (results.len() == 1).then(|| names::tail(group.path));
+        let whole = (results.len() == 1).then(|| names::tail(group.path));
+        let class = self.modules.function_name(group.path);
+        let shared = class.rsplit('_').next().unwrap_or(&class).to_owned();
         let outputs = results.iter().map(|buf| {
-            let hint = hint.clone().unwrap_or_else(|| self.buf_hint(*buf));
-            draft.define(*buf, hint)
+            let name = whole.clone().unwrap_or_else(|| self.buf_hint(*buf));
+            draft.define(*buf, Hint { name, shared: shared.clone() })
         });
         let outputs = outputs.collect();
         draft.shape.items.push(Item::Call { function: inner.function, tree, args, outputs, numbers });
+        draft.notes.push(Note::default());
     }
 
     /// What a group reads (leaves left out), and what it writes for others.
@@ -371,41 +414,28 @@ impl<'a> Outline<'a> {
         if let Some(var) = draft.vars.get(&buf) {
             return Value::Var(*var);
         }
-        let var = draft.define(buf, names::identifier(self.leaves.short(leaf)));
+        let name = names::identifier(self.leaves.short(leaf));
+        let var = draft.define(buf, Hint { shared: name.clone(), name });
         draft.shape.params.push(var);
         draft.leaves.push(leaf);
         Value::Var(var)
     }
 
-    /// A parameter is named after what it is: an input of the model, a parameter that was gathered,
-    /// else `x`, `y`, `z`, so that code is the same wherever its input comes from.
-    fn param_hint(&self, buf: BufId, unnamed: &mut usize) -> String {
-        let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
-        match tensor.map(|tensor| &tensor.source) {
-            Some(Source::Input { .. }) => names::identifier(&tensor.expect("it has a source").name),
-            Some(Source::Param { names, .. }) => gathered(names.first().map_or("x", String::as_str)),
-            Some(Source::Buffer { name, .. } | Source::Const { name }) => gathered(name),
-            _ => {
-                *unnamed += 1;
-                ["x", "y", "z", "u", "v", "w"].get(*unnamed - 1).map_or("x", |name| *name).to_owned()
-            }
-        }
+    fn spread(&self, made: &[Option<BufId>]) -> String {
+        let [Some(only)] = made else { return String::new() };
+        self.spreads.divided(*only).unwrap_or_default()
     }
 
-    /// By the tensor's name; by the operator where that is made up.
-    fn op_hint(&self, op: &LocalOp, buf: BufId) -> String {
-        let hint = self.buf_hint(buf);
-        if !hint.is_empty() && hint != "getitem" && !self.is_made_up(buf) {
-            return hint;
-        }
-        let name = op.target.split('.').nth(1).unwrap_or("x").trim_start_matches('_');
-        names::identifier(names::nickname(name))
+    /// What the result of an operator is called inside a module.
+    fn hint(&self, op: &LocalOp, buf: BufId, inside: &str) -> Hint {
+        let shared = of_target(self.modules.target(op.op).unwrap_or(&op.target));
+        let name = self.naming.known(self.body.buf(buf).tensor, inside).unwrap_or_else(|| shared.clone());
+        Hint { name, shared }
     }
 
-    /// Tensors inside a rewritten operator are named after that: `cross_entropy_loss.3`.
     fn is_made_up(&self, buf: BufId) -> bool {
         let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
-        tensor.is_some_and(|tensor| tensor.name.contains('.'))
+        tensor.is_some_and(|tensor| is_made_up(&tensor.name))
     }
 
     fn buf_hint(&self, buf: BufId) -> String {
@@ -416,36 +446,42 @@ impl<'a> Outline<'a> {
     }
 }
 
-impl<'a> Draft<'a> {
-    fn new(tree: String) -> Self {
-        let (vars, hints) = (HashMap::new(), vec![]);
-        Self {
-            shape: Shape::default(),
-            tree,
-            vars,
-            hints,
-            leaves: vec![],
-            numbers: vec![],
-            user: "",
-            unnamed: 0,
-        }
+impl<'a> Outlined<'a> {
+    fn new(shape: Shape<'a>, name: String, hints: Vec<Hint>, notes: Vec<Note<'a>>, numbers: &[i64]) -> Self {
+        let numbers = numbers.iter().copied().map(Some).collect();
+        Self { shape, name, hints, notes, paths: vec![], users: HashSet::new(), numbers }
     }
 
-    fn define(&mut self, buf: BufId, hint: String) -> Var {
+    fn is_like(&self, other: &Self) -> bool {
+        let lines = |of: &Self| of.notes.iter().map(|note| note.line).collect::<Vec<_>>();
+        self.shape == other.shape && (self.name == other.name || lines(self) == lines(other))
+    }
+
+    /// Keeps what is true of both.
+    fn join(&mut self, other: &Self) {
+        for (hint, _) in self.hints.iter_mut().zip(&other.hints).filter(|(hint, new)| hint.name != new.name) {
+            hint.name.clone_from(&hint.shared);
+        }
+        for (note, new) in self.notes.iter_mut().zip(&other.notes) {
+            note.line = if note.line == new.line { new.line } else { "" };
+            if note.spread != new.spread {
+                note.spread.clear();
+            }
+        }
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(tree: String) -> Self {
+        let (shape, vars, hints, notes) = (Shape::default(), HashMap::new(), vec![], vec![]);
+        Self { shape, tree, vars, hints, notes, leaves: vec![], numbers: vec![], user: "" }
+    }
+
+    fn define(&mut self, buf: BufId, hint: Hint) -> Var {
         let var = self.hints.len();
         self.hints.push(hint);
         self.vars.insert(buf, var);
         var
-    }
-}
-
-/// The module's and the parameter's own name: `c_attn_weight`.
-fn gathered(name: &str) -> String {
-    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
-    if module.is_empty() {
-        names::identifier(own)
-    } else {
-        names::identifier(&format!("{}_{own}", names::tail(module)))
     }
 }
 

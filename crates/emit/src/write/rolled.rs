@@ -6,10 +6,10 @@
 //! same. That names mean what they should is seen by running through all lines; where they would not, there is
 //! no loop.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::turns::{Found, Lines, Slot, counted, visit};
-use crate::names::{self, Scope};
+use crate::names::{Scope, UNNAMED};
 use crate::python::parser::template;
 use crate::python::{Expr, Stmt, StmtKind};
 
@@ -23,12 +23,18 @@ pub(super) struct Rolled {
     counter: String,
 }
 
-/// Finds the loops of straight-line code; `params` are the function's.
-pub(super) fn find(stmts: &[Stmt<'_>], params: &[&str], scope: &Scope) -> Rolled {
+/// Finds the loops of straight-line code; `params` are the function's, `wanted` is what values would like to be
+/// called.
+pub(super) fn find(
+    stmts: &[Stmt<'_>],
+    params: &[&str],
+    scope: &Scope,
+    wanted: &HashMap<&str, &str>,
+) -> Rolled {
     let lines = Lines::of(stmts);
     let mut loops = lines.loops();
     while !loops.is_empty() {
-        if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope) {
+        if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope, wanted) {
             return Rolled { loops, renamed, counter };
         }
         let least = (0..loops.len()).min_by_key(|&at| loops[at].saves());
@@ -72,13 +78,55 @@ pub(super) fn with_paths<'n>(mut stmts: Vec<Stmt<'n>>) -> Vec<Stmt<'n>> {
     stmts
 }
 
-/// New names for what loops make, and one for the counter, if each then means the same in every line as before.
+/// New names for all values, and one for the counter, if each then means the same in every line as before.
 fn renamed(
     lines: &Lines,
     loops: &[Found],
     params: &[&str],
     scope: &Scope,
+    wanted: &HashMap<&str, &str>,
 ) -> Option<(HashMap<String, String>, String)> {
+    let mut classes = classes(loops);
+    if classes.iter().flatten().any(|name| params.contains(name)) {
+        return None;
+    }
+    let in_loops: HashSet<&str> = classes.iter().flatten().copied().collect();
+    classes.extend(lines.made().filter(|name| !in_loops.contains(name)).map(|name| vec![name]));
+    classes.sort_by_key(|class| class.iter().filter_map(|name| lines.made_at(name)).min());
+    let mut free = scope.without(lines.made());
+    let titles = titles(&classes, wanted);
+    let mut new = HashMap::new();
+    for (class, title) in classes.iter().zip(&titles) {
+        let name = free.fresh(title);
+        new.extend(class.iter().map(|old| ((*old).to_owned(), name.clone())));
+    }
+    if !lines.mean_the_same(params, &new) {
+        return None;
+    }
+    for (class, title) in classes.iter().zip(&titles).filter(|(class, _)| class.len() > 1) {
+        reuse(lines, params, class, title, &mut new);
+    }
+    Some((new, free.fresh("n")))
+}
+
+/// What values would like to be called; what is not one thing in all turns has a letter.
+fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
+    let mut letters = UNNAMED.iter().filter(|letter| !wanted.values().any(|name| name == *letter));
+    let mut title = |class: &Vec<&str>| {
+        let names: Vec<&str> = class.iter().map(|name| wanted.get(name).copied().unwrap_or(name)).collect();
+        if names.iter().all(|name| *name == names[0]) {
+            return names[0].to_owned();
+        }
+        let all = |has: &dyn Fn(&str) -> bool| names.iter().all(|name| has(name));
+        let before = if all(&|name| name.starts_with("g_")) { "g_" } else { "" };
+        let after = if all(&|name| name.ends_with("_part")) { "_part" } else { "" };
+        format!("{before}{}{after}", letters.next().unwrap_or(&"x"))
+    };
+    classes.iter().map(&mut title).collect()
+}
+
+/// The names of one value in all turns, and before them, of all loops.
+fn classes(loops: &[Found]) -> Vec<Vec<&str>> {
     let mut classes: Vec<Vec<&str>> = vec![];
     for one in loops.iter().flat_map(|found| &found.values) {
         let (joined, mut others): (Vec<_>, Vec<_>) = classes
@@ -89,17 +137,22 @@ fn renamed(
         others.push(class);
         classes = others;
     }
-    if classes.iter().flatten().any(|name| params.contains(name)) {
-        return None;
+    classes
+}
+
+/// In a loop a value may have the name of one that is no longer needed.
+fn reuse(lines: &Lines, params: &[&str], class: &[&str], name: &str, new: &mut HashMap<String, String>) {
+    let old = new[class[0]].clone();
+    if old == name || !new.values().any(|other| other == name) {
+        return;
     }
-    let mut free = scope.without(classes.iter().flatten().copied());
-    let mut new = HashMap::new();
-    classes.sort_by_key(|class| class.iter().filter_map(|name| lines.made_at(name)).min());
-    for class in &classes {
-        let name = free.fresh(names::base(class[0]));
-        new.extend(class.iter().map(|old| ((*old).to_owned(), name.clone())));
+    let called = |name: &str, new: &mut HashMap<String, String>| {
+        class.iter().for_each(|one| drop(new.insert((*one).to_owned(), name.to_owned())));
+    };
+    called(name, new);
+    if !lines.mean_the_same(params, new) {
+        called(&old, new);
     }
-    lines.mean_the_same(params, &new).then(|| (new, free.fresh("n")))
 }
 
 /// The lines of the first turn in a loop.

@@ -131,7 +131,7 @@ pub(super) struct Lines {
     /// Equal for lines that are alike.
     shapes: Vec<usize>,
     items: Vec<Vec<Item>>,
-    /// The numbers in each line's comment.
+    /// The numbers in each line's comment, and in what it is about.
     comments: Vec<Vec<i64>>,
     /// The values that lines make, numbered in their order.
     made: HashMap<String, usize>,
@@ -170,8 +170,13 @@ impl Lines {
                 Slot::Use(_) | Slot::Path(_) => {}
             });
             let next = known.len();
-            let (words, numbers) = counted(stmt.comment.as_deref().unwrap_or_default());
-            lines.shapes.push(*known.entry(format!("{:?} {words:?}", blank.kind)).or_insert(next));
+            let (words, mut numbers) = counted(stmt.comment.as_deref().unwrap_or_default());
+            let said = |about: &&str| stmt.comment.as_deref().is_some_and(|text| text.contains(about));
+            let about = stmt.about.as_deref().filter(|about| !said(about));
+            let (about, more) = counted(about.unwrap_or_default());
+            numbers.extend(more);
+            let shape = format!("{:?} {words:?} {about:?}", blank.kind);
+            lines.shapes.push(*known.entry(shape).or_insert(next));
             lines.items.push(items);
             lines.comments.push(numbers);
         }
@@ -287,6 +292,11 @@ impl Lines {
             }
         }
         Some(all.into_iter().filter(|(_, step): &(i64, i64)| step.abs() == 1).collect())
+    }
+
+    /// What the lines make.
+    pub(super) fn made(&self) -> impl Iterator<Item = &str> {
+        self.made.keys().map(String::as_str)
     }
 
     /// Where a value is made, among all.

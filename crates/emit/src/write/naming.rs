@@ -1,0 +1,91 @@
+//! What tensors are called in code: as the model calls them, else what they are.
+
+use graph::{Graph, Source, TensorId};
+
+use super::modules::Modules;
+use crate::{leaves, names};
+
+pub(crate) struct Naming<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) modules: &'a Modules<'a>,
+}
+
+impl Naming<'_> {
+    /// The name of an input, a parameter or a variable of the model, or of the module whose result it is, seen
+    /// from inside the module `inside`. None for what only its operator names.
+    pub(crate) fn known(&self, tensor: TensorId, inside: &str) -> Option<String> {
+        let found = self.graph.tensors.get(tensor.index())?;
+        match &found.source {
+            Source::Input { .. } => Some(names::identifier(&found.name)),
+            Source::Param { names, .. } => Some(gathered(names.first().map_or("x", String::as_str))),
+            Source::Buffer { name, .. } | Source::Const { name } => Some(gathered(name)),
+            Source::Op { .. } if is_made_up(&found.name) => None,
+            Source::Op { op, .. } => {
+                let (module, target) = (self.modules.of(*op), self.modules.target(*op)?);
+                if target != self.graph.op(*op).target {
+                    return Some(of_target(target));
+                }
+                let result = || self.result(op.index(), module, inside);
+                let given = variable(&found.name, target);
+                // A line such as `y = self.down(self.up(x))` gives its name to more than it should.
+                if self.modules.is_leaf(module) { result().or(given) } else { given.or_else(result) }
+            }
+        }
+    }
+
+    /// The name of the module whose result an operator makes: the only one of its last operator.
+    fn result(&self, op: usize, module: &str, inside: &str) -> Option<String> {
+        let path = leaves::strip(module, inside).filter(|path| !path.is_empty())?;
+        let last = self.modules.last(module) == Some(op) && self.graph.ops[op].outputs.len() == 1;
+        (last && says_what(path, inside)).then(|| names::tail(path))
+    }
+
+    /// What a code calls a buf; `other` where the graph does not know it.
+    pub(crate) fn of(&self, tensor: TensorId, other: &str) -> String {
+        let source = self.graph.tensors.get(tensor.index()).map(|tensor| &tensor.source);
+        let target = match source {
+            Some(Source::Op { op, .. }) => self.modules.target(*op).map(of_target),
+            _ => None,
+        };
+        self.known(tensor, "").or(target).unwrap_or_else(|| names::base(other).to_owned())
+    }
+}
+
+/// What an operator makes, by the operator's name.
+pub(crate) fn of_target(target: &str) -> String {
+    let name = target.split('.').nth(1).unwrap_or("x").trim_start_matches('_');
+    names::identifier(names::nickname(name))
+}
+
+/// Tensors inside a rewritten operator are named after that: `cross_entropy_loss.3`.
+pub(crate) fn is_made_up(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// A tensor's name, where the model gave it and not the operator.
+fn variable(name: &str, target: &str) -> Option<String> {
+    let base = names::base(name.trim_start_matches('_'));
+    let operator = target.split('.').nth(1).unwrap_or_default().trim_start_matches('_');
+    (base != "getitem" && base != operator).then(|| names::identifier(base))
+}
+
+/// A number at the end of a path says which, and not what, but among the few parts of one module: `mlp.2`.
+fn says_what(path: &str, inside: &str) -> bool {
+    !is_number(path) || !inside.is_empty() && path.contains('.')
+}
+
+/// Whether the last part of a path is a number.
+pub(crate) fn is_number(path: &str) -> bool {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    last.split('@').next().unwrap_or(last).bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The module's and the parameter's own name: `c_attn_weight`.
+fn gathered(name: &str) -> String {
+    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
+    if module.is_empty() {
+        names::identifier(own)
+    } else {
+        names::identifier(&format!("{}_{own}", names::tail(module)))
+    }
+}
