@@ -4,7 +4,8 @@
 //! text alone, so that what is proved is what runs. Nothing of a model's or a plan's strings can run
 //! as code: names become identifiers, everything else stands in escaped literals and comments.
 //!
-//! It knows no plans, of rules only which graph rewritings give, and nothing of how a program was made.
+//! It knows no plans, and nothing of how a program was made; of rules which graph rewritings give, and for comments
+//! how values lie.
 
 mod canonical;
 mod hints;

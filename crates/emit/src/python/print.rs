@@ -87,11 +87,11 @@ fn below(out: &mut String, indent: usize, body: &[Stmt<'_>]) {
     body.iter().for_each(|stmt| statement(out, indent + 4, stmt));
 }
 
-/// A comment at the end of the line if there is room, else above the statement.
+/// A comment at the end of the first line if there is room, else above the statement.
 fn remark(out: &mut String, start: usize, indent: usize, text: &str) {
-    let last = out[start..].rfind('\n').map_or(start, |at| start + at + 1);
-    if last == start && out.len() - last + text.len() + 4 <= WIDTH {
-        let _ = write!(out, "  # {text}");
+    let end = out[start..].find('\n').map_or(out.len(), |at| start + at);
+    if end - start + text.len() + 4 <= WIDTH {
+        out.insert_str(end, &format!("  # {text}"));
     } else {
         out.insert_str(start, &format!("{:indent$}# {text}\n", ""));
     }

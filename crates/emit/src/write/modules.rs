@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use graph::{Graph, OpId, TensorId};
+use graph::{Graph, OpId, Source, TensorId};
 use program::LocalOp;
 use rules::rewriting::{Origin, Rewritten};
 
 use super::naming::{is_made_up, is_number};
-use crate::names;
+use crate::{leaves, names};
 
 /// Modules of PyTorch that are one thing to a reader: their operators stand in the parent's code.
 const LEAVES: [&str; 44] = [
@@ -64,6 +64,8 @@ pub(crate) struct Modules<'a> {
     classes: HashMap<&'a str, &'a str>,
     /// How many operators each has, and the last of them.
     sizes: HashMap<&'a str, (usize, usize)>,
+    /// The tensor of each that is read outside of it; None where there are several.
+    results: HashMap<&'a str, Option<TensorId>>,
     /// For each operator that is a piece of one of the model: the target of that.
     pieces: Vec<Option<&'a str>>,
 }
@@ -74,14 +76,13 @@ impl<'a> Modules<'a> {
         let piece = |origin: &Origin| origin.labels.as_ref().map(|_| model.op(origin.op).target.as_str());
         let pieces = rewritten.origins.iter().map(piece).collect();
         let classes = graph.modules.iter().map(|(path, class)| (path.as_str(), class.as_str())).collect();
-        Self { graph, classes, sizes: sizes(graph), pieces }
+        Self { graph, classes, sizes: sizes(graph), results: results(graph), pieces }
     }
 
     /// The operator of the model that all of these are pieces of: `cross_entropy_loss`.
     pub(crate) fn piece(&self, ops: &[LocalOp]) -> Option<&'a str> {
-        let of = |op: &LocalOp| self.pieces.get(op.op.index()).copied().flatten();
-        let first = of(ops.first()?)?;
-        let same = ops.iter().all(|op| of(op) == Some(first));
+        let first = self.piece_of(ops.first()?.op)?;
+        let same = ops.iter().all(|op| self.piece_of(op.op) == Some(first));
         same.then(|| first.split('.').nth(1).unwrap_or(first))
     }
 
@@ -106,16 +107,22 @@ impl<'a> Modules<'a> {
         self.sizes.get(path).map_or(0, |(size, _)| *size)
     }
 
-    /// The last operator inside a module.
-    pub(crate) fn last(&self, path: &str) -> Option<usize> {
-        self.sizes.get(path).map(|(_, last)| *last)
+    /// The target of the model's operator that this one is a piece of.
+    pub(crate) fn piece_of(&self, op: OpId) -> Option<&'a str> {
+        self.pieces.get(op.index()).copied().flatten()
+    }
+
+    /// Whether a tensor is all that a module gives, made by its last operator.
+    pub(crate) fn is_result(&self, path: &str, tensor: TensorId) -> bool {
+        let last = self.sizes.get(path).map(|(_, last)| &self.graph.ops[*last].outputs[..]);
+        last == Some(&[Some(tensor)]) && self.results.get(path) == Some(&Some(tensor))
     }
 
     /// An operator's target; that of the model's operator that it is the last piece of.
     pub(crate) fn target(&self, op: OpId) -> Option<&'a str> {
         let own = self.graph.ops.get(op.index())?;
         let ends = |made: &TensorId| !is_made_up(&self.graph.tensor(*made).name);
-        let whole = self.pieces[op.index()].filter(|_| own.outputs.iter().flatten().any(ends));
+        let whole = self.piece_of(op).filter(|_| own.outputs.iter().flatten().any(ends));
         Some(whole.unwrap_or(&own.target))
     }
 
@@ -148,6 +155,28 @@ pub(crate) fn plain(path: &str) -> String {
     parts.join(".")
 }
 
+fn results(graph: &Graph) -> HashMap<&str, Option<TensorId>> {
+    let mut results: HashMap<&str, Option<TensorId>> = HashMap::new();
+    let mut read = |tensor: TensorId, by: &str| {
+        let Source::Op { op, .. } = graph.tensor(tensor).source else { return };
+        for path in outward(&graph.op(op).module).filter(|path| leaves::strip(by, path).is_none()) {
+            let known = results.entry(path).or_insert(Some(tensor));
+            *known = known.filter(|known| *known == tensor);
+        }
+    };
+    for op in &graph.ops {
+        op.inputs().into_iter().for_each(|tensor| read(tensor, &op.module));
+    }
+    graph.outputs.iter().flatten().for_each(|tensor| read(*tensor, ""));
+    results
+}
+
+/// A module and those that it is in, but for the model itself.
+fn outward(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('.').map(|(end, _)| end).chain((!path.is_empty()).then_some(path.len()));
+    ends.map(|end| &path[..end])
+}
+
 fn sizes(graph: &Graph) -> HashMap<&str, (usize, usize)> {
     let mut sizes: HashMap<&str, (usize, usize)> = HashMap::new();
     let mut at = 0;
@@ -155,8 +184,8 @@ fn sizes(graph: &Graph) -> HashMap<&str, (usize, usize)> {
         let path = first.module.as_str();
         let run = graph.ops[at..].iter().take_while(|op| op.module == path).count();
         at += run;
-        for end in path.match_indices('.').map(|(end, _)| end).chain([path.len()]) {
-            let entry = sizes.entry(&path[..end]).or_default();
+        for module in outward(path) {
+            let entry = sizes.entry(module).or_default();
             *entry = (entry.0 + run, at - 1);
         }
     }

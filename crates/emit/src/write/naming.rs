@@ -5,6 +5,32 @@ use graph::{Graph, Source, TensorId};
 use super::modules::Modules;
 use crate::{leaves, names};
 
+/// Operators that anything may be the result of.
+const SAY_LITTLE: [&str; 22] = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "linear",
+    "matmul",
+    "mm",
+    "bmm",
+    "addmm",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+    "transpose",
+    "permute",
+    "expand",
+    "cast",
+    "cat",
+    "getitem",
+    "slice",
+    "select",
+    "clone",
+];
+
 pub(crate) struct Naming<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) modules: &'a Modules<'a>,
@@ -19,25 +45,33 @@ impl Naming<'_> {
             Source::Input { .. } => Some(names::identifier(&found.name)),
             Source::Param { names, .. } => Some(gathered(names.first().map_or("x", String::as_str))),
             Source::Buffer { name, .. } | Source::Const { name } => Some(gathered(name)),
-            Source::Op { .. } if is_made_up(&found.name) => None,
             Source::Op { op, .. } => {
                 let (module, target) = (self.modules.of(*op), self.modules.target(*op)?);
-                if target != self.graph.op(*op).target {
-                    return Some(of_target(target));
+                let own = &self.graph.op(*op).target;
+                // A piece that computes what the whole does, but for a bias.
+                let nearly = self.modules.piece_of(*op) == Some(own) && self.modules.is_leaf(module);
+                let path =
+                    leaves::strip(module, inside).filter(|path| !path.is_empty() && says_what(path, inside));
+                if is_made_up(&found.name) {
+                    return path.filter(|_| nearly).map(names::tail);
                 }
-                let result = || self.result(op.index(), module, inside);
+                if target != *own {
+                    return self.result(tensor, module, inside).or_else(|| Some(of_target(target)));
+                }
+                let result = || self.result(tensor, module, inside);
                 let given = variable(&found.name, target);
                 // A line such as `y = self.down(self.up(x))` gives its name to more than it should.
-                if self.modules.is_leaf(module) { result().or(given) } else { given.or_else(result) }
+                let told =
+                    if self.modules.is_leaf(module) { result().or(given) } else { given.or_else(result) };
+                told.or_else(|| Some(of_target(target)).filter(|name| !SAY_LITTLE.contains(&&name[..])))
             }
         }
     }
 
-    /// The name of the module whose result an operator makes: the only one of its last operator.
-    fn result(&self, op: usize, module: &str, inside: &str) -> Option<String> {
+    /// The name of the module whose result a tensor is, seen from inside another.
+    fn result(&self, tensor: TensorId, module: &str, inside: &str) -> Option<String> {
         let path = leaves::strip(module, inside).filter(|path| !path.is_empty())?;
-        let last = self.modules.last(module) == Some(op) && self.graph.ops[op].outputs.len() == 1;
-        (last && says_what(path, inside)).then(|| names::tail(path))
+        (self.modules.is_result(module, tensor) && says_what(path, inside)).then(|| names::tail(path))
     }
 
     /// What a code calls a buf; `other` where the graph does not know it.

@@ -195,8 +195,8 @@ impl<'a> Outline<'a> {
     fn settle(&self, call: &Call, group: &mut Group<'a>) -> String {
         let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
         let leaves: Vec<usize> = read.filter_map(|buf| self.leaf_of[buf.index()]).collect();
-        let modules = leaves.iter().map(|leaf| self.leaves.module(*leaf));
-        let Some(common) = modules.reduce(shared) else { return String::new() };
+        let modules: Vec<&str> = leaves.iter().map(|leaf| self.leaves.module(*leaf)).collect();
+        let Some(common) = of_one_layer(&modules) else { return String::new() };
         let outer = |path: &'a str| path.rsplit_once('.').map_or("", |(outer, _)| outer);
         let owner = if self.modules.is_leaf(common) { outer(common) } else { common };
         let path = plain(group.path);
@@ -483,6 +483,18 @@ impl<'a> Draft<'a> {
         self.vars.insert(buf, var);
         var
     }
+}
+
+/// The module that all of these are in, or that those of the last layer are in: what hangs in others is given as it is,
+/// so that the code is the same for all layers.
+fn of_one_layer<'a>(modules: &[&'a str]) -> Option<&'a str> {
+    let all = modules.iter().copied().reduce(shared)?;
+    let layer = |module: &'a str| leaves::strip(module, all).and_then(|rest| rest.split('.').next());
+    let last =
+        modules.last().and_then(|last| layer(last)).filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let inside =
+        modules.iter().copied().filter(|module| last.is_some_and(|last| layer(module) == Some(last)));
+    inside.reduce(shared).or(Some(all))
 }
 
 /// Which argument of a random operator is its number.

@@ -3,7 +3,7 @@
 //! The tables tell it of what goes in; from there it follows the code, by the rules. It is for comments: what does
 //! not follow easily is not known, and nothing rests on it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use graph::{Graph, OpId, TensorId};
 use program::{Arg, Body, BufId, Call, CallId, Collective, Column, Cut, Grad, How, Instr, LocalOp, Pass};
@@ -68,23 +68,26 @@ impl<'a> Spreads<'a> {
         }
     }
 
-    /// What a rank holds of parameters and buffers that are divided, layers together: `h.*.q.weight [4096/8, 4096]`.
+    /// What a rank holds of parameters and buffers that are divided, layers together, and those that follow each
+    /// other and lie alike: `h.*.k.weight, v.weight [1024/8, 4096]`.
     pub(crate) fn held(&self, leaves: &Leaves<'_>) -> Vec<String> {
         const MOST: usize = 16;
-        let number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
-        let mut all: Vec<String> = vec![];
+        let mut seen = HashSet::new();
+        let mut all: Vec<(Vec<String>, String)> = vec![];
         for (at, leaf) in self.body.leaves.iter().enumerate() {
             let Some(shape) = self.divided(leaf.buf) else { continue };
-            let parts = leaves.name(at).split('.').map(|part| if number(&part) { "*" } else { part });
-            let line = format!("{} {shape}", parts.collect::<Vec<_>>().join("."));
-            if !all.contains(&line) {
-                all.push(line);
+            let name = of_any_layer(leaves.name(at));
+            if !seen.insert((name.clone(), shape.clone())) {
+                continue;
+            }
+            match all.last_mut().filter(|(_, other)| *other == shape) {
+                Some((names, _)) => names.push(beside(&names[0], &name).to_owned()),
+                None => all.push((vec![name], shape)),
             }
         }
         let more = all.len().saturating_sub(MOST);
-        all.truncate(MOST);
-        all.extend((more > 0).then(|| format!("and {more} more")));
-        all
+        let lines = all.into_iter().take(MOST).map(|(names, shape)| format!("{} {shape}", names.join(", ")));
+        lines.chain((more > 0).then(|| format!("and {more} more"))).collect()
     }
 
     pub(crate) fn bytes(&self, buf: BufId) -> Option<i64> {
@@ -106,6 +109,18 @@ impl<'a> Spreads<'a> {
         let count = self.factors(buf).map(|dims| dims.iter().map(Vec::len).sum());
         self.known[buf.index()] = found.filter(|spread| Some(spread.lengths.len()) == count);
     }
+}
+
+/// `h.0.q.weight` as `h.*.q.weight`.
+fn of_any_layer(name: &str) -> String {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    name.split('.').map(|part| if number(part) { "*" } else { part }).collect::<Vec<_>>().join(".")
+}
+
+/// A name as it is said after another one: without the modules that both are in.
+fn beside<'n>(first: &str, name: &'n str) -> &'n str {
+    let module = name.match_indices('.').rev().nth(1).map_or(0, |(at, _)| at + 1);
+    if first.starts_with(&name[..module]) { &name[module..] } else { name }
 }
 
 /// `4096`, the eighth of it `4096/8`, or `5 of 13`.
