@@ -158,6 +158,29 @@ def test_other_indexing_is_kept(indices: Any) -> None:
     assert captured.verified and "aten.index" in captured.graph_text
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        (lambda x: x * 1.0, False),
+        (lambda x: x * 1, False),
+        (lambda x: x.view(3, 4, 1), False),
+        (lambda x: x + 0, True),  # -0 becomes 0
+        (lambda x: x.to(torch.int64) + 0, False),
+        (lambda x: x.to(torch.int64) * 1.0, True),
+    ],
+)
+def test_what_changes_nothing_is_left_out(change: Any, kept: bool) -> None:
+    captured = small(lambda model, x: change(model.linear(x).view(3, 4, 1)) * 2)
+    rest = [line for line in captured.graph_text.splitlines() if "aten.to." not in line]
+    operators = [line for line in rest if line.startswith("op ")]
+    assert captured.verified and len(operators) == (4 if kept else 3), operators
+
+
+def test_a_result_is_not_what_it_is_a_copy_of() -> None:
+    graph = lines_of(small(lambda model, x: model.linear(x) * 1.0), "op")
+    assert len(graph) == 2
+
+
 # ---- parameters, buffers, constants ----------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ NO_GRAD = "shardwright_no_grad"
 _ASSERTIONS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert_")
 _COPIES = (_ATEN.clone.default, _ATEN.contiguous.default, _ATEN.lift_fresh_copy.default)
 _ALIASES = (_ATEN.alias.default,)
+_NEUTRAL = {_ATEN.mul.Tensor: 1, _ATEN.add.Tensor: 0}
 # Whether a view is possible depends on the layout, which differs between devices and shards.
 _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _READ_LAYOUT = (_ATEN.view.dtype,)
@@ -28,7 +29,7 @@ _AROUND = ("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter",
 
 
 def simplify(program: ExportedProgram, trained: Container[str]) -> None:
-    """Drops assertions, copies, broadcasts and indexing that change nothing, and what nobody reads.
+    """Drops assertions, copies, broadcasts, indexing and arithmetic that change nothing, and what nobody reads.
 
     ``trained`` are the parameters and the placeholders that get a gradient.
     """
@@ -42,6 +43,8 @@ def simplify(program: ExportedProgram, trained: Container[str]) -> None:
             _uncopy(program, node, trained)
         elif node.target is _ATEN.index.Tensor:
             _unindex(program, node)
+        elif _is_identity(node):
+            replace(program, node, node.args[0])
     if not any(node.target in _READ_LAYOUT for node in graph.nodes):
         _forget_layout(program)
     sweep(graph)
@@ -76,6 +79,8 @@ def _forget_layout(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _RESHAPES:
             node.target = _ATEN.reshape.default
+        if node.target is _ATEN.reshape.default and _is_alike(node):
+            replace(program, node, node.args[0])
         elif node.target in _COPIES + _ALIASES and not is_no_grad(node) and not _is_copy_of_held(node):
             replace(program, node, node.args[0])
 
@@ -83,6 +88,26 @@ def _forget_layout(program: ExportedProgram) -> None:
 def _is_copy_of_held(node: fx.Node) -> bool:
     """A result that is a copy of a parameter is not the parameter."""
     return node.target is _ATEN.clone.default and _is_held(node.args[0]) and _leaves(node)
+
+
+def _is_identity(node: fx.Node) -> bool:
+    """``x * 1`` of numbers and ``x + 0`` of integers; of floats that would make 0 of -0."""
+    if node.target not in _NEUTRAL or len(node.args) != 2 or node.kwargs:
+        return False
+    by, dtype = node.args[1], node.meta["val"].dtype
+    neutral = not isinstance(by, fx.Node) and by == _NEUTRAL[node.target] and not isinstance(by, bool)
+    exact = not dtype.is_complex and (node.target is _ATEN.mul.Tensor or not dtype.is_floating_point)
+    return neutral and exact and _is_alike(node)
+
+
+def _is_alike(node: fx.Node) -> bool:
+    """Whether what it gives looks as what it reads, has a gradient where that has one, and is not given away."""
+    source: Any = node.args[0]
+    if not isinstance(source, fx.Node) or _is_held(source) or _leaves(node):
+        return False
+    before, after = source.meta["val"], node.meta["val"]
+    same = before.dtype == after.dtype and before.shape == after.shape
+    return same and (not is_no_grad(node) or is_no_grad(source))
 
 
 def _is_held(node: Any) -> bool:
