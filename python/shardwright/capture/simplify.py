@@ -29,7 +29,7 @@ _AROUND = ("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter",
 
 
 def simplify(program: ExportedProgram, trained: Container[str]) -> None:
-    """Drops assertions, copies, broadcasts, indexing and arithmetic that change nothing, and what nobody reads.
+    """Drops assertions, what nobody reads, and copies, views, indexing and arithmetic that change nothing.
 
     ``trained`` are the parameters and the placeholders that get a gradient.
     """
@@ -79,9 +79,8 @@ def _forget_layout(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _RESHAPES:
             node.target = _ATEN.reshape.default
-        if node.target is _ATEN.reshape.default and _is_alike(node):
-            replace(program, node, node.args[0])
-        elif node.target in _COPIES + _ALIASES and not is_no_grad(node) and not _is_copy_of_held(node):
+        is_copy = node.target in _COPIES + _ALIASES and not is_no_grad(node) and not _is_copy_of_held(node)
+        if is_copy or (node.target is _ATEN.reshape.default and _is_alike(node)):
             replace(program, node, node.args[0])
 
 
@@ -101,7 +100,7 @@ def _is_identity(node: fx.Node) -> bool:
 
 
 def _is_alike(node: fx.Node) -> bool:
-    """Whether what it gives looks as what it reads, has a gradient where that has one, and is not given away."""
+    """Whether what it gives looks as what it reads, has a gradient where that has one, and stays inside."""
     source: Any = node.args[0]
     if not isinstance(source, fx.Node) or _is_held(source) or _leaves(node):
         return False
