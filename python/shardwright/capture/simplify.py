@@ -96,7 +96,7 @@ def _is_identity(node: fx.Node) -> bool:
     by, dtype = node.args[1], node.meta["val"].dtype
     neutral = not isinstance(by, fx.Node) and by == _NEUTRAL[node.target] and not isinstance(by, bool)
     exact = not dtype.is_complex and (node.target is _ATEN.mul.Tensor or not dtype.is_floating_point)
-    return neutral and exact and _is_alike(node)
+    return bool(neutral and exact) and _is_alike(node)
 
 
 def _is_alike(node: fx.Node) -> bool:
