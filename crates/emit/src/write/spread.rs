@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use graph::{Graph, OpId, TensorId};
-use program::{Arg, Body, BufId, Call, CallId, Collective, Column, Cut, Grad, How, Instr, LocalOp, Pass};
-use program::{Program, Role, Slice};
+use program::{Arg, Body, BufId, Call, CallId, Collective, Column, Cut, Grad, How, Instr, KeepId, LocalOp};
+use program::{Pass, Program, Role, Slice};
 use rules::families::local_of;
 use rules::{Analysis, Interval, Kind, LocalArg, OpDims, Region, View};
 
@@ -36,7 +36,8 @@ impl<'a> Spreads<'a> {
         let body = &role.body;
         let known = vec![None; body.bufs.len()];
         let spreads = Self { graph, factors: &analysis.factors, body, known };
-        let mut follow = Follow { analysis, program, role, calls: HashMap::new(), spreads };
+        let (calls, kept) = Default::default();
+        let mut follow = Follow { analysis, program, role, calls, kept, spreads };
         let leaves =
             body.leaves.iter().map(|leaf| leaf.buf).zip(role.table.leaves.iter().map(|leaf| &leaf.1));
         let inputs = body.takes(Pass::Forward).iter().copied().zip(&role.table.inputs);
@@ -137,6 +138,7 @@ struct Follow<'a, 'p> {
     program: &'p Program,
     role: &'a Role,
     calls: HashMap<CallId, &'a Call>,
+    kept: HashMap<KeepId, Vec<Option<Spread>>>,
     spreads: Spreads<'a>,
 }
 
@@ -169,6 +171,15 @@ impl<'a> Follow<'a, '_> {
                 for (from, to) in it.from.iter().zip(&it.to) {
                     let found = self.spreads.get(*from).and_then(|spread| self.collective(it, spread));
                     self.spreads.set(*to, found);
+                }
+            }
+            Instr::Keep { id, from } => {
+                let kept = from.iter().map(|buf| self.spreads.get(*buf).cloned()).collect();
+                self.kept.insert(*id, kept);
+            }
+            Instr::Take { id, to } => {
+                for (buf, spread) in to.iter().zip(self.kept.remove(id).unwrap_or_default()) {
+                    self.spreads.set(*buf, spread);
                 }
             }
             Instr::Exchange { .. }
