@@ -48,7 +48,9 @@ def lines_of_work(work: Mapping[str, Any]) -> list[str]:
         f" {share:.0%}, an even share is {even:.0%}"
     ]
     if work["again"]:
-        lines.append(f"of that {operations_of(work['again'])} a second time, for backward: the plan recomputes")
+        lines.append(
+            f"of that {operations_of(work['again'])} a second time, for backward: the plan recomputes"
+        )
     for one in told[:MOST_LINES]:
         extra = f"{operations_of(one['operations'])} more than a share"
         lines.append(f"repeated on several ranks: {one['modules']}, {extra}; {one['reason']}")

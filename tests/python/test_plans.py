@@ -196,7 +196,7 @@ def test_what_is_left_whole_is_said_with_its_reason() -> None:
 
 
 def test_what_a_plan_foresees_is_what_the_program_computes() -> None:
-    """The proof counts in the lowered program. It counts the pieces of what is rewritten, too; else both agree."""
+    """The proof counts in the lowered program, also the pieces of what is rewritten; else both agree."""
     module, args = models.gpt()
     graph = Graph(capture(module, args).graph_text)
     for name, devices in [("replicate", 2), ("recompute", 1)]:

@@ -98,7 +98,9 @@ def test_masks_are_the_same_when_they_are_drawn_again(name: str, devices: int) -
     # With keys, the gradients are those of the masks of forward: as without recomputation.
     plain = Plan.named(graph, name.replace("recompute x ", "").replace(" x recompute", ""), devices)
     if plain.name != name and "coshard" not in name:
-        kept = equality.run(bundle(compile(plain), plain, captured), module, args, options=lambda: {"seed": 5})
+        kept = equality.run(
+            bundle(compile(plain), plain, captured), module, args, options=lambda: {"seed": 5}
+        )
         again = equality.run(given, module, args, options=lambda: {"seed": 5})
         equality.assert_equal(again, kept, name)
 
@@ -113,7 +115,7 @@ def test_communications_are_made_again_where_their_results_are_needed() -> None:
 
 
 def saved(bundle: Bundle, module: Any, args: Any) -> int:
-    """The bytes that autograd keeps of a forward, each memory once; what the program keeps besides is small."""
+    """The bytes that autograd keeps of a forward, each memory once; the program keeps little besides."""
     kept: dict[int, Tensor] = {}
 
     def keep(x: Tensor) -> Tensor:

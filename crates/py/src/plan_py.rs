@@ -85,7 +85,6 @@ impl Plan {
     /// Operations of the model in a step, those of each device, and what devices repeat: the operator's
     /// module, the operations beyond an even share, and the reason.
     #[getter]
-    #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn work(&self) -> PyResult<Work> {
         let (graph, analysis) = (&self.model.graph, &self.model.analysis);
         let reason = |op: graph::OpId| self.reasons.get(op.index()).cloned().flatten();
@@ -153,7 +152,6 @@ impl Plan {
 
     /// For each operator: its splits as (dim, parts) and its devices.
     #[getter]
-    #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn decisions(&self) -> Vec<(Operator, Vec<(String, u32)>, Vec<u32>)> {
         let loops = |id: graph::OpId| &self.model.analysis.op(id).loops;
         let word = |id: graph::OpId, on: On| match on {

@@ -67,8 +67,8 @@ def call_saving(
 ) -> tuple[Any, Saved]:
     """The results, detached and marked where they need a gradient; and what backward needs.
 
-    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout, also for what
-    backward computes again.
+    `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout, also for
+    what backward computes again.
     """
     anchor = torch.zeros((), requires_grad=True)
     entered = list(args)
