@@ -152,6 +152,7 @@ impl Plan {
 
     /// For each operator: its splits as (dim, parts) and its devices.
     #[getter]
+    #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn decisions(&self) -> Vec<(Operator, Vec<(String, u32)>, Vec<u32>)> {
         let loops = |id: graph::OpId| &self.model.analysis.op(id).loops;
         let word = |id: graph::OpId, on: On| match on {
