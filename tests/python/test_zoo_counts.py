@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+import shardwright as sw
 import zoo
 from shardwright import Plan
 from shardwright._core import Compiled, compile
@@ -134,3 +135,25 @@ def test_data_communicates_what_tables_and_experts_need_besides(name: str, forwa
     backward = counts(found, "backward")
     assert backward.pop("all_reduce", 0) == tables
     assert backward == {"reduce_gradients": 1}
+
+
+PRODUCTS = [
+    ("data", 3),
+    ("megatron", 2),
+    ("data:2 x megatron:2", 4),
+    ("coshard:2", 1),
+    ("data:2 x coshard:2", 2),
+    ("megatron:2 x recompute", 2),
+]
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_named_plans_send_nothing_region_by_region(name: str) -> None:
+    for plan, devices in PRODUCTS:
+        try:
+            found = Plan.named(known(name).graph, plan, devices)
+        except sw.ShardwrightError as error:
+            assert "finds no" in str(error), plan
+            continue
+        for sent in compile(found).bytes:
+            assert not {kind: size for kind, size in sent.items() if "exchange" in kind and size}, plan

@@ -31,8 +31,8 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
     let needs_grad = graph.needs_grad();
     let none = vec![0.0; plan.devices as usize];
     let mut work = Work { devices: none.clone(), again: none, ..Work::default() };
-    let mut regions = vec![0_u32; graph.ops.len()];
-    plan.recompute.iter().flatten().for_each(|op| regions[op.index()] += 1);
+    let mut spans = vec![0_u32; graph.ops.len()];
+    plan.recompute.iter().flatten().for_each(|op| spans[op.index()] += 1);
     for op in graph.op_ids() {
         let mut costs = Costs::new(graph, analysis, op, &needs_grad);
         let whole = operations(&costs.whole().cost);
@@ -41,8 +41,8 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
         for (device, operations) in work.devices.iter_mut().zip(&computed) {
             *device += operations;
         }
-        if regions[op.index()] > 0 {
-            let forward = |cost: &Cost| cost.flops as f64 * f64::from(regions[op.index()]);
+        if spans[op.index()] > 0 {
+            let forward = |cost: &Cost| cost.flops as f64 * f64::from(spans[op.index()]);
             let again = self::computed(&mut costs, plan.op(op), plan.devices, forward);
             for (device, operations) in again.into_iter().enumerate() {
                 work.again[device] += operations;

@@ -1,7 +1,7 @@
 //! What backward computes again: which operators, and in which order it comes to need them.
 //!
-//! Of a segment in a region forward keeps nothing. Before its backward it is called again, and before that
-//! whatever makes what it reads, as far as that is in a region with it. What comes from outside is kept.
+//! Of a segment in a span forward keeps nothing. Before its backward it is called again, and before that
+//! whatever makes what it reads, as far as that is in a span with it. What comes from outside is kept.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -15,21 +15,21 @@ use crate::schedule::{Event, Way};
 use crate::segments::Segments;
 use crate::uses::{Context, UseId, Uses};
 
-/// The regions that something is in, outermost first.
+/// The spans that something is in, outermost first.
 pub type Inside = Rc<[usize]>;
 
-/// For each operator the regions that it is in. What leads to no gradient is in none, and neither is what
+/// For each operator the spans that it is in. What leads to no gradient is in none, and neither is what
 /// reads a buffer that forward updates: in backward that has its new value.
-pub fn regions(cx: &Context<'_>) -> Vec<Inside> {
+pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
     let none: Inside = Rc::from([]);
     let mut inside = vec![Rc::clone(&none); cx.graph.ops.len()];
     if cx.plan.recompute.is_empty() {
         return inside;
     }
-    for (number, region) in cx.plan.recompute.iter().enumerate() {
-        let around = &inside[region[0].index()];
+    for (number, span) in cx.plan.recompute.iter().enumerate() {
+        let around = &inside[span[0].index()];
         let here: Inside = around.iter().copied().chain([number]).collect();
-        region.iter().for_each(|op| inside[op.index()] = Rc::clone(&here));
+        span.iter().for_each(|op| inside[op.index()] = Rc::clone(&here));
     }
     let teaches = teaches(cx);
     for op in cx.graph.op_ids() {
@@ -111,7 +111,7 @@ impl Again {
             self.moves(known, needed, ways, &mut events);
             if needed != segment {
                 let (it, reader) = (&known.segments.all[needed], &known.segments.all[segment]);
-                // Its own backward follows in the same region: what that needs is made at once.
+                // Its own backward follows in the same span: what that needs is made at once.
                 let saves = it.forgets && it.inside == reader.inside;
                 events.push(Event::Again { segment: needed, saves });
                 self.saved[needed] |= saves;
@@ -176,7 +176,7 @@ impl Known<'_> {
         Some(self.segments.of[op.index()])
     }
 
-    /// Whether a region holds both.
+    /// Whether a span holds both.
     fn together(&self, a: usize, b: usize) -> bool {
         let outermost = |segment: usize| self.segments.all[segment].inside.first();
         outermost(a).is_some() && outermost(a) == outermost(b)

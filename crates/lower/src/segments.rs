@@ -18,7 +18,7 @@ pub struct Segment {
     pub ops: Vec<OpId>,
     /// The uses whose values are moved before it.
     pub before: Vec<UseId>,
-    /// The regions that it is in, which are recomputed.
+    /// The spans that it is in, which are recomputed.
     pub inside: Inside,
     /// Whether forward keeps nothing of it, and backward calls it again.
     pub forgets: bool,
@@ -39,8 +39,8 @@ pub struct Segments {
 }
 
 pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
-    let regions = recompute::regions(cx);
-    let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&regions[op.index()]));
+    let spans = recompute::spans(cx);
+    let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&spans[op.index()]));
     let mut all: Vec<Segment> = vec![Segment::new(&first)];
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
@@ -64,9 +64,9 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
         let new_layer = all[current].ops.last().is_some_and(|last| layer(cx, *last) != layer(cx, op));
         let bucket_full = waiting >= BUCKET && new_layer;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
-        let inside = &regions[op.index()];
-        let changes_region = all[current].inside != *inside;
-        if needed.iter().any(made_here) || changes_turn || changes_region || bucket_full {
+        let inside = &spans[op.index()];
+        let changes_span = all[current].inside != *inside;
+        if needed.iter().any(made_here) || changes_turn || changes_span || bucket_full {
             all.push(Segment::new(inside));
             waiting = 0;
         }

@@ -70,7 +70,7 @@ pub struct Plan {
     /// One for each operator of the graph.
     pub ops: Vec<OpPlan>,
     pub order: Vec<(OpId, OpId)>,
-    /// Regions that are computed again for backward, outer ones before those inside of them.
+    /// Spans that are computed again for backward, outer ones before those inside of them.
     pub recompute: Vec<Vec<OpId>>,
 }
 

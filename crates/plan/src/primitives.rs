@@ -140,9 +140,9 @@ impl<'g> Draft<'g> {
     }
 
     /// Of these operators forward keeps only what they read from others, and backward computes them again.
-    /// Regions may be inside of each other.
-    pub fn recompute(&mut self, region: Vec<OpId>) {
-        self.decided.recompute.push(region);
+    /// Spans may be inside of each other.
+    pub fn recompute(&mut self, span: Vec<OpId>) {
+        self.decided.recompute.push(span);
     }
 
     pub fn is_decided(&self, op: OpId) -> bool {

@@ -50,30 +50,30 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
             OpPlan { splits, devices }
         })
         .collect();
-    let recompute = regions(graph, &mut Random::new(!seed));
+    let recompute = spans(graph, &mut Random::new(!seed));
     Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others.
-fn regions(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
+fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
     let count = graph.ops.len();
-    let mut regions: Vec<Vec<OpId>> = vec![];
+    let mut spans: Vec<Vec<OpId>> = vec![];
     if count == 0 || random.chance(33) {
-        return regions;
+        return spans;
     }
     let mut at = random.below(count);
     while at < count {
         let length = 1 + random.below((count / 4).max(2));
         let end = (at + length).min(count);
-        // One in ten operators of a region is kept.
-        let region: Vec<OpId> = (at..end).filter(|_| !random.chance(10)).map(OpId::new).collect();
-        if region.len() > 3 && random.chance(40) {
-            regions.push(region[1..region.len() / 2 + 1].to_vec());
+        // One in ten operators of a span is kept.
+        let span: Vec<OpId> = (at..end).filter(|_| !random.chance(10)).map(OpId::new).collect();
+        if span.len() > 3 && random.chance(40) {
+            spans.push(span[1..span.len() / 2 + 1].to_vec());
         }
-        regions.push(region);
+        spans.push(span);
         at = end + random.below((count / 4).max(2));
     }
-    recompute::sorted(regions)
+    recompute::sorted(spans)
 }
 
 fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {

@@ -1,10 +1,10 @@
 //! What is computed again for backward instead of being kept.
 //!
-//! A region is a set of operators of which forward keeps only what they read from outside; backward computes
-//! the rest again when it comes to them. Of two regions one is inside of the other, or they are apart.
+//! A span is a set of operators of which forward keeps only what they read from outside; backward computes
+//! the rest again when it comes to them. Of two spans one is inside of the other, or they are apart.
 //!
 //! ```text
-//! recompute "h.*"                      # each layer is a region
+//! recompute "h.*"                      # each layer is a span
 //! recompute "h.*" but "h.*.attn"       # without its attention
 //! recompute "h.*.mlp" aten.gelu.*      # each of these operators is one
 //! recompute %linear_3 %gelu_3          # these are one
@@ -18,37 +18,37 @@ use graph::{Graph, OpId};
 use crate::select::{clip, folded_path, glob, near, parse, select};
 use crate::{Plan, place, title};
 
-/// The regions that a line of a plan file names.
+/// The spans that a line of a plan file names.
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     let mut sides = line.split(" but ").map(str::trim);
-    let regions = named(sides.next().unwrap_or_default(), graph)?;
+    let spans = named(sides.next().unwrap_or_default(), graph)?;
     let mut without: Vec<OpId> = vec![];
     for side in sides {
         without.extend(named(side, graph)?.into_iter().flatten());
     }
-    let rest = |region: Vec<OpId>| region.into_iter().filter(|op| !without.contains(op)).collect::<Vec<_>>();
-    Ok(regions.into_iter().map(rest).filter(|region| !region.is_empty()).collect())
+    let rest = |span: Vec<OpId>| span.into_iter().filter(|op| !without.contains(op)).collect::<Vec<_>>();
+    Ok(spans.into_iter().map(rest).filter(|span| !span.is_empty()).collect())
 }
 
 fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     if who.starts_with('%') {
-        let mut region = vec![];
+        let mut span = vec![];
         for name in who.split_whitespace() {
-            region.extend(select(name, graph)?);
+            span.extend(select(name, graph)?);
         }
-        return Ok(vec![region]);
+        return Ok(vec![span]);
     }
     let selector = parse(who)?;
     if !selector.target.is_empty() || selector.nth.is_some() {
         return Ok(select(who, graph)?.into_iter().map(|op| vec![op]).collect());
     }
-    let regions = below(selector.path, graph);
-    if regions.is_empty() {
+    let spans = below(selector.path, graph);
+    if spans.is_empty() {
         return Err(Error::new("SW0302", format!("no module is named {}", clip(who)))
             .why(near(who, graph))
             .fix("paths are those of the model's modules; `*` stands for any text"));
     }
-    Ok(regions)
+    Ok(spans)
 }
 
 /// The operators in each module that fits, whatever is deeper inside of it.
@@ -61,64 +61,69 @@ fn below(pattern: &str, graph: &Graph) -> Vec<Vec<OpId>> {
             found.entry(module).or_default().push(op);
         }
     }
-    let mut regions: Vec<Vec<OpId>> = found.into_values().collect();
-    regions.sort();
-    regions
+    let mut spans: Vec<Vec<OpId>> = found.into_values().collect();
+    spans.sort();
+    spans
 }
 
-/// Outer regions before those inside of them, each once.
-pub(crate) fn sorted(mut regions: Vec<Vec<OpId>>) -> Vec<Vec<OpId>> {
-    for region in &mut regions {
-        region.sort_unstable();
-        region.dedup();
+/// Outer spans before those inside of them, each once.
+pub(crate) fn sorted(mut spans: Vec<Vec<OpId>>) -> Vec<Vec<OpId>> {
+    for span in &mut spans {
+        span.sort_unstable();
+        span.dedup();
     }
-    regions.retain(|region| !region.is_empty());
-    regions.sort_by(|a, b| (a[0], b.len()).cmp(&(b[0], a.len())).then_with(|| a.cmp(b)));
-    regions.dedup();
-    regions
+    spans.retain(|span| !span.is_empty());
+    spans.sort_by(|a, b| (a[0], b.len()).cmp(&(b[0], a.len())).then_with(|| a.cmp(b)));
+    spans.dedup();
+    spans
 }
 
-/// Refuses two regions that share operators, of which neither is inside of the other.
+/// Refuses two spans that share operators, of which neither is inside of the other.
 pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
     let mut open: Vec<Option<usize>> = vec![None; graph.ops.len()];
     let mut by_size: Vec<usize> = (0..plan.recompute.len()).collect();
-    by_size.sort_by_key(|&region| std::cmp::Reverse(plan.recompute[region].len()));
-    for region in by_size {
-        let ops = &plan.recompute[region];
+    by_size.sort_by_key(|&span| std::cmp::Reverse(plan.recompute[span].len()));
+    for span in by_size {
+        let ops = &plan.recompute[span];
         let around = open[ops[0].index()];
         if let Some(op) = ops.iter().find(|op| open[op.index()] != around) {
             return Err(Error::new(
                 "SW0318",
-                format!("two regions that are recomputed share {}, and neither holds the other", title(graph, *op)),
+                format!(
+                    "two spans that are recomputed share {}, and neither holds the other",
+                    title(graph, *op)
+                ),
             )
             .at(place(graph, *op))
-            .why("what is kept of a region must be clear: of two, one is inside of the other, or they are apart")
+            .why(
+                "what is kept of a span must be clear: of two, one is inside of the other, or they are apart",
+            )
             .fix("name modules that are apart or inside of each other, or leave operators out with `but`"));
         }
-        ops.iter().for_each(|op| open[op.index()] = Some(region));
+        ops.iter().for_each(|op| open[op.index()] = Some(span));
     }
     Ok(())
 }
 
-/// Lines that name these regions: modules by their paths, those that are alike by one, other regions by
+/// Lines that name these spans: modules by their paths, those that are alike by one, other spans by
 /// their operators.
 pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String) -> String {
     let mut lines: Vec<(String, Vec<usize>)> = vec![];
-    for (index, region) in plan.recompute.iter().enumerate() {
-        let line = module_of(region, graph)
-            .unwrap_or_else(|| region.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" "));
+    for (index, span) in plan.recompute.iter().enumerate() {
+        let line = module_of(span, graph)
+            .unwrap_or_else(|| span.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" "));
         match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, regions)) => regions.push(index),
+            Some((_, spans)) => spans.push(index),
             None => lines.push((line, vec![index])),
         }
     }
-    let said = |(line, regions): &(String, Vec<usize>)| {
-        let own: Vec<Vec<OpId>> = regions.iter().map(|region| plan.recompute[*region].clone()).collect();
+    let said = |(line, spans): &(String, Vec<usize>)| {
+        let own: Vec<Vec<OpId>> = spans.iter().map(|span| plan.recompute[*span].clone()).collect();
         if line.starts_with('%') || read(line, graph).is_ok_and(|read| read == own) {
             return format!("recompute {line}\n");
         }
-        let one = |region: &Vec<OpId>| {
-            let ops: Vec<String> = region.iter().map(|op| handle(*op)).collect();
+        let one = |span: &Vec<OpId>| {
+            let ops: Vec<String> = span.iter().map(|op| handle(*op)).collect();
             format!("recompute {}\n", ops.join(" "))
         };
         own.iter().map(one).collect()
@@ -126,10 +131,10 @@ pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String)
     lines.iter().map(said).collect()
 }
 
-/// The pattern of the module whose operators are all in a region, if there are no others in it.
-fn module_of(region: &[OpId], graph: &Graph) -> Option<String> {
-    let path = &graph.op(*region.first()?).module[..];
+/// The pattern of the module whose operators are all in a span, if there are no others in it.
+fn module_of(span: &[OpId], graph: &Graph) -> Option<String> {
+    let path = &graph.op(*span.first()?).module[..];
     let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-    let module = ends.map(|end| &path[..end]).find(|module| below(module, graph) == [region])?;
+    let module = ends.map(|end| &path[..end]).find(|module| below(module, graph) == [span])?;
     Some(format!("{:?}", folded_path(module)))
 }

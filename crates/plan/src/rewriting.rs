@@ -53,13 +53,13 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         })
         .collect();
     let order = order(plan, &rewritten.origins);
-    let recompute = plan.recompute.iter().map(|region| pieces(region, &rewritten.origins)).collect();
+    let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
     Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute }
 }
 
-/// What is made of the operators of a region.
-fn pieces(region: &[OpId], origins: &[Origin]) -> Vec<OpId> {
-    let all = origins.iter().enumerate().filter(|(_, origin)| region.binary_search(&origin.op).is_ok());
+/// What is made of the operators of a span.
+fn pieces(span: &[OpId], origins: &[Origin]) -> Vec<OpId> {
+    let all = origins.iter().enumerate().filter(|(_, origin)| span.binary_search(&origin.op).is_ok());
     all.map(|(op, _)| OpId::new(op)).collect()
 }
 

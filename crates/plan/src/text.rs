@@ -147,8 +147,8 @@ impl Reader<'_> {
             "op" => self.op(rest),
             "order" => self.order(rest),
             "recompute" => {
-                let regions = recompute::read(rest.trim(), self.graph)?;
-                regions.into_iter().for_each(|region| self.draft.recompute(region));
+                let spans = recompute::read(rest.trim(), self.graph)?;
+                spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
@@ -162,7 +162,7 @@ impl Reader<'_> {
             self.draft.set(op, op_plan.splits);
             self.draft.place(op, &op_plan.devices)?;
         }
-        plan.recompute.into_iter().for_each(|region| self.draft.recompute(region));
+        plan.recompute.into_iter().for_each(|span| self.draft.recompute(span));
         Ok(())
     }
 

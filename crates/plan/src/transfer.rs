@@ -38,7 +38,7 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     follow_neighbours(to, plan.devices, &mut ops, &mut notes);
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
-    let recompute = regions(plan, &source);
+    let recompute = spans(plan, &source);
     let plan = Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute };
     Transferred { plan, notes: notes.print(to.graph) }
 }
@@ -71,10 +71,10 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
 }
 
 /// What is recomputed, as far as it is there.
-fn regions(plan: &Plan, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
-    let there = |region: &Vec<OpId>| {
+fn spans(plan: &Plan, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
+    let there = |span: &Vec<OpId>| {
         let matched =
-            (0..source.len()).filter(|at| source[*at].is_some_and(|old| region.binary_search(&old).is_ok()));
+            (0..source.len()).filter(|at| source[*at].is_some_and(|old| span.binary_search(&old).is_ok()));
         matched.map(OpId::new).collect()
     };
     recompute::sorted(plan.recompute.iter().map(there).collect())

@@ -300,9 +300,9 @@ impl Draft {
         for operator in &operators {
             self.own(&operator.model)?;
         }
-        let region = operators.iter().map(|operator| operator.id).collect();
+        let span = operators.iter().map(|operator| operator.id).collect();
         self.with(|d| {
-            d.recompute(region);
+            d.recompute(span);
             Ok(())
         })
     }

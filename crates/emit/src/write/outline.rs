@@ -336,8 +336,8 @@ impl<'a> Outline<'a> {
     fn nested(&mut self, draft: &mut Draft<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
         let (params, results) = self.interface(ops, group);
         let path = plain(group.path);
-        // The leaves of this group may all hang deeper than its own module.
-        let tree = if leaves::strip(&draft.tree, &path).is_some() { draft.tree.clone() } else { path };
+        // The leaves of this group may all hang deeper than its own module, or elsewhere.
+        let tree = if leaves::strip(&path, &draft.tree).is_some() { path } else { draft.tree.clone() };
         let name = self.modules.function_name(group.path);
         let inner = self.function(ops, group, name, tree, &params, &results);
         let tree = inner.tree.map(|tree| {

@@ -103,8 +103,9 @@ fn renamed(
     if !lines.mean_the_same(params, &new) {
         return None;
     }
+    let made_in_loops: HashSet<&str> = loops.iter().flat_map(|found| lines.made_in(found)).collect();
     for (class, title) in classes.iter().zip(&titles).filter(|(class, _)| class.len() > 1) {
-        reuse(lines, params, class, title, &mut new);
+        reuse((lines, &made_in_loops), params, class, title, &mut new);
     }
     Some((new, free.fresh("n")))
 }
@@ -141,7 +142,13 @@ fn classes(loops: &[Found]) -> Vec<Vec<&str>> {
 }
 
 /// In a loop a value may have the name of one that is no longer needed.
-fn reuse(lines: &Lines, params: &[&str], class: &[&str], name: &str, new: &mut HashMap<String, String>) {
+fn reuse(
+    (lines, made_in_loops): (&Lines, &HashSet<&str>),
+    params: &[&str],
+    class: &[&str],
+    name: &str,
+    new: &mut HashMap<String, String>,
+) {
     let old = new[class[0]].clone();
     if old == name || !new.values().any(|other| other == name) {
         return;
@@ -150,7 +157,12 @@ fn reuse(lines: &Lines, params: &[&str], class: &[&str], name: &str, new: &mut H
         class.iter().for_each(|one| drop(new.insert((*one).to_owned(), name.to_owned())));
     };
     called(name, new);
-    if !lines.mean_the_same(params, new) {
+    // Only loops assign a name again.
+    let mut same: Vec<&str> =
+        lines.made().filter(|old| new.get(*old).is_some_and(|new| new == name)).collect();
+    same.sort_by_key(|old| lines.made_at(old));
+    let again = same.iter().skip(1).any(|old| !made_in_loops.contains(old));
+    if again || !lines.mean_the_same(params, new) {
         called(&old, new);
     }
 }

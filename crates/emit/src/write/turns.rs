@@ -294,6 +294,15 @@ impl Lines {
         Some(all.into_iter().filter(|(_, step): &(i64, i64)| step.abs() == 1).collect())
     }
 
+    /// What the lines of a loop make, in all turns.
+    pub(super) fn made_in(&self, found: &Found) -> impl Iterator<Item = &str> {
+        let lines = &self.items[found.start..found.start + found.length * found.count];
+        lines
+            .iter()
+            .flatten()
+            .filter_map(|item| if let Item::Def(name) = item { Some(name.as_str()) } else { None })
+    }
+
     /// What the lines make.
     pub(super) fn made(&self) -> impl Iterator<Item = &str> {
         self.made.keys().map(String::as_str)

@@ -19,16 +19,16 @@ pub(super) const SET: Set = Set {
 /// another makes.
 fn recompute(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
     let in_turn: Vec<bool> = model.graph.op_ids().map(|op| repeats(draft.devices_of(op))).collect();
-    let mut region: Vec<usize> = (0..in_turn.len()).collect();
+    let mut span: Vec<usize> = (0..in_turn.len()).collect();
     for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
         for reader in model.readers[op.index()].iter().filter(|reader| in_turn[reader.index()]) {
-            let (a, b) = (region[op.index()], region[reader.index()]);
-            region.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
+            let (a, b) = (span[op.index()], span[reader.index()]);
+            span.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
         }
     }
-    let first = |op: &OpId| in_turn[op.index()] && region[op.index()] == op.index();
+    let first = |op: &OpId| in_turn[op.index()] && span[op.index()] == op.index();
     for first in model.graph.op_ids().filter(first) {
-        let same = |op: &OpId| in_turn[op.index()] && region[op.index()] == first.index();
+        let same = |op: &OpId| in_turn[op.index()] && span[op.index()] == first.index();
         draft.recompute(model.graph.op_ids().filter(same).collect());
     }
     Ok(())
