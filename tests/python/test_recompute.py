@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,9 @@ def test_the_command_says_what_is_computed_again(tmp_path: Path, capsys: pytest.
     source = Path(models.__file__)
     main(["plan", f"{source}:gpt", "--devices", "2", "--plan", "data x recompute"])
     assert 'recompute "h.*"\n' in capsys.readouterr().out
+    main(["plan", f"{source}:gpt", "--devices", "2", "--diff", "data", "data x recompute", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["operators"] == found["a"]["recompute"] == []
+    operators = model("gpt")[3].operators
+    layers = [[op.name for op in operators if op.path.startswith(f"h.{layer}")] for layer in range(2)]
+    assert found["b"]["recompute"] == layers

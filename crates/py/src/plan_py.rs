@@ -168,6 +168,13 @@ impl Plan {
             .collect()
     }
 
+    /// The operators that are computed again for backward: spans, outer ones before those inside of them.
+    #[getter]
+    fn recompute(&self) -> Vec<Vec<Operator>> {
+        let operator = |id: &graph::OpId| Operator { model: Arc::clone(&self.model), id: *id };
+        self.plan.recompute.iter().map(|span| span.iter().map(operator).collect()).collect()
+    }
+
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
