@@ -18,6 +18,9 @@ from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture
 from shardwright.cli import main
+from shardwright.compiling import sources
+from shardwright.runtime import ParallelModule, load_program, run_local
+from test_plans import Live
 
 torch.set_num_threads(1)
 
@@ -115,6 +118,54 @@ def test_communications_are_made_again_where_their_results_are_needed() -> None:
     assert layers == {"backward all_reduce": plain.counts[0]["backward all_reduce"] + 2}
 
 
+def test_nothing_is_computed_more_often_than_it_is_in_spans() -> None:
+    """Of spans inside of each other the last is computed again at once, the others once more for each around."""
+    found, again = spans_of_deep('recompute "h"\nrecompute "h.*"'), spans_of_deep('recompute "h.*"')
+    (_, nested), (_, once) = found.computed[0], again.computed[0]
+    assert 1.6 * once < nested < 2 * once
+
+
+def test_spans_inside_of_each_other_keep_less() -> None:
+    """What is computed again for later layers does not live until backward comes to the first ones."""
+    sizes = {lines: peak(lines) for lines in ("", 'recompute "h"', 'recompute "h.*"', NESTED)}
+    plain, all_at_once, layers, nested = sizes.values()
+    assert layers < 0.5 * plain, sizes
+    assert nested < 0.5 * all_at_once and nested <= layers, sizes
+
+
+NESTED = 'recompute "h"\nrecompute "h.*"'
+
+
+@functools.cache
+def deep() -> tuple[Any, Any, Captured, Graph]:
+    module, args = models.gpt(depth=8, vocabulary=16)
+    captured = capture(module, args)
+    return module, args, captured, Graph(captured.graph_text)
+
+
+def spans_of_deep(lines: str) -> Compiled:
+    """Under `megatron`: a layer is several calls with communications between them."""
+    text = f'shardwright-plan 1\nname "mine"\ndevices 2\nuse "megatron:2"\n{lines}\n'
+    return compile(Plan.parse(deep()[3], text))
+
+
+def peak(lines: str) -> int:
+    """The most bytes that live at once in a training step, besides parameters and inputs."""
+    module, args, captured, _ = deep()
+    compiled = spans_of_deep(lines)
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=2)
+
+    def rank(_: int, comm: Any) -> int:
+        parallel = ParallelModule(program, comm, sources(module, captured), captured)
+        parallel(*args)[1].backward()  # gradients are there from here on
+        live = Live()
+        with live:
+            parallel(*args)[1].backward()
+        return live.peak
+
+    return max(run_local(2, rank))
+
+
 def saved(bundle: Bundle, module: Any, args: Any) -> int:
     """The bytes that autograd keeps of a forward, each memory once; the program keeps little besides."""
     kept: dict[int, Tensor] = {}
@@ -123,17 +174,15 @@ def saved(bundle: Bundle, module: Any, args: Any) -> int:
         kept[x.untyped_storage().data_ptr()] = x
         return x
 
-    parallel = sw.runtime.load_program(bundle.files, digest=bundle.digest, world=1)
+    program = load_program(bundle.files, digest=bundle.digest, world=1)
 
     def body(rank: int, comm: Any) -> int:
-        trained = sw.runtime.ParallelModule(
-            parallel, comm, sw.compiling.sources(module, bundle.captured), bundle.captured
-        )
+        trained = ParallelModule(program, comm, sources(module, bundle.captured), bundle.captured)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
             trained(*args)
         return sum(x.untyped_storage().nbytes() for x in kept.values())
 
-    return sw.runtime.run_local(1, body)[0]
+    return run_local(1, body)[0]
 
 
 def test_less_is_kept() -> None:

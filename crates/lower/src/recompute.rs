@@ -75,9 +75,10 @@ pub fn keeps(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) 
 
 /// What has been computed again so far, while backward is scheduled.
 pub struct Again {
-    /// Of each segment whether its values are there.
-    values: Vec<bool>,
-    /// And whether they are there with what its backward needs.
+    /// Of each segment, if its values are there, in how many spans a reader may be with it: what is inside of
+    /// further ones was for those that were computed with it, and is gone.
+    values: Vec<Option<usize>>,
+    /// Whether they are there with what its backward needs.
     saved: Vec<bool>,
     moved: HashSet<UseId>,
 }
@@ -92,7 +93,7 @@ pub struct Known<'a> {
 
 impl Again {
     pub fn new(segments: usize) -> Self {
-        Self { values: vec![false; segments], saved: vec![false; segments], moved: HashSet::new() }
+        Self { values: vec![None; segments], saved: vec![false; segments], moved: HashSet::new() }
     }
 
     /// What is computed and moved again before the backward of a segment, and whether the segment itself is
@@ -107,18 +108,22 @@ impl Again {
             return (vec![], false);
         }
         let mut events = vec![];
-        for needed in self.needed(known, segment) {
+        let all = self.needed(known, segment);
+        let moved_of = |id: &UseId| known.maker(*id).is_some_and(|maker| all.contains(&maker));
+        self.moved.retain(|id| !moved_of(id));
+        for &needed in &all {
             self.moves(known, needed, ways, &mut events);
             if needed != segment {
                 let (it, reader) = (&known.segments.all[needed], &known.segments.all[segment]);
-                // Its own backward follows in the same span: what that needs is made at once.
-                let saves = it.forgets && it.inside == reader.inside;
+                // Its own backward follows before that of the spans around both ends: what that needs is made at once.
+                let saves = it.forgets && reader.inside.starts_with(&it.inside);
                 events.push(Event::Again { segment: needed, saves });
                 self.saved[needed] |= saves;
             }
-            self.values[needed] = true;
+            let shared = known.shared(needed, segment);
+            self.values[needed] = Some(if self.saved[needed] { usize::MAX } else { shared });
         }
-        self.saved[segment] = true;
+        (self.saved[segment], self.values[segment]) = (true, Some(usize::MAX));
         (events, true)
     }
 
@@ -128,7 +133,9 @@ impl Again {
         while let Some(reader) = open.pop() {
             for id in known.reads(reader) {
                 let Some(maker) = known.maker(id) else { continue };
-                if known.together(maker, reader) && !self.values[maker] && found.insert(maker) {
+                let shared = known.shared(maker, reader);
+                let there = self.values[maker].is_some_and(|within| shared <= within);
+                if shared > 0 && !there && found.insert(maker) {
                     open.push(maker);
                 }
             }
@@ -147,7 +154,7 @@ impl Again {
         for id in known.reads(reader) {
             let Some(maker) = known.maker(id) else { continue };
             let Some(way) = ways.get(&id).cloned() else { continue };
-            let again = known.together(maker, reader) || known.size(way.to) > known.size(way.from);
+            let again = known.shared(maker, reader) > 0 || known.size(way.to) > known.size(way.from);
             if again && self.moved.insert(id) {
                 events.push(Event::MoveAgain { id, way });
             }
@@ -176,10 +183,10 @@ impl Known<'_> {
         Some(self.segments.of[op.index()])
     }
 
-    /// Whether a span holds both.
-    fn together(&self, a: usize, b: usize) -> bool {
-        let outermost = |segment: usize| self.segments.all[segment].inside.first();
-        outermost(a).is_some() && outermost(a) == outermost(b)
+    /// How many spans hold both.
+    fn shared(&self, a: usize, b: usize) -> usize {
+        let inside = |segment: usize| self.segments.all[segment].inside.iter();
+        inside(a).zip(inside(b)).take_while(|(a, b)| a == b).count()
     }
 
     /// Elements on all ranks.
