@@ -119,7 +119,7 @@ def test_communications_are_made_again_where_their_results_are_needed() -> None:
 
 
 def test_nothing_is_computed_more_often_than_it_is_in_spans() -> None:
-    """Of spans inside of each other the last is computed again at once, the others once more for each around."""
+    """Of spans inside of each other the last is computed again at once, others once more for each around."""
     found, again = spans_of_deep('recompute "h"\nrecompute "h.*"'), spans_of_deep('recompute "h.*"')
     (_, nested), (_, once) = found.computed[0], again.computed[0]
     assert 1.6 * once < nested < 2 * once
