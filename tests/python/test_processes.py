@@ -115,7 +115,7 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
         for node, turns in _executed(functions[name].body, {}):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
                 kind = ast.unparse(node.func).removeprefix("run.")
-                if kind not in ("call", "grad", "update"):
+                if kind not in ("call", "grad", "update", "keep", "take"):
                     place = 0 if "exchange" in kind or kind == "reduce_gradients" else 1
                     found.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
     return found
@@ -401,7 +401,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
-    "  help: use one of `replicate`, `data`, `megatron`, `coshard`, a product such as"
+    "  help: use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"
