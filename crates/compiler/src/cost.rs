@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use graph::{Graph, OpId};
 use plan::{On, OpPlan};
-use rules::families::{cost_of, local_of};
-use rules::{Analysis, Cost, Interval, LocalOp, View, local};
+use rules::families::{cost_of, executed};
+use rules::{Analysis, Cost, Interval, LocalOp, View};
 
 /// One part of an operator: what it executes, on shards of which shapes, and what that costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,9 +49,9 @@ impl<'a> Costs<'a> {
         let sizes = at.iter().map(|interval| interval.len()).collect();
         self.known.entry((sizes, part.first)).or_insert_with(|| {
             let (view, rule) = (View::new(graph, op), analysis.rules[op.index()].as_ref());
-            let executed = rule.map_or_else(|| local::unchanged(view.op), |rule| local_of(view, rule, &part));
-            let cost = cost_of(view, rule, &part, &executed, needs_grad);
-            PartCost { op: executed, inputs: part.inputs, outputs: part.outputs, cost }
+            let op = executed(view, rule, &part);
+            let cost = cost_of(view, rule, &part, &op, needs_grad);
+            PartCost { op, inputs: part.inputs, outputs: part.outputs, cost }
         })
     }
 }

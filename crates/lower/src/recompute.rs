@@ -7,13 +7,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use graph::{Graph, OpId, Source};
+use rules::Analysis;
 use rules::families::{self, View};
-use rules::{Analysis, local};
 
 use crate::layout::{Interner, LayoutId};
 use crate::schedule::{Event, Way};
 use crate::segments::Segments;
-use crate::uses::{Context, UseId, Uses};
+use crate::uses::{Context, UseId, Uses, new_value};
 
 /// The spans that something is in, outermost first.
 pub type Inside = Rc<[usize]>;
@@ -33,7 +33,7 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
     }
     let teaches = teaches(cx);
     for op in cx.graph.op_ids() {
-        if !teaches[op.index()] || reads_updated(cx.graph, op) {
+        if !teaches[op.index()] || reads_updated(cx, op) {
             inside[op.index()] = Rc::clone(&none);
         }
     }
@@ -55,18 +55,15 @@ fn teaches(cx: &Context<'_>) -> Vec<bool> {
     teaches
 }
 
-fn reads_updated(graph: &Graph, op: OpId) -> bool {
-    let updated = |name: &String| graph.updates.iter().any(|(other, _)| other == name);
-    let mut sources = graph.op(op).inputs().into_iter().map(|t| &graph.tensor(t).source);
-    sources.any(|source| matches!(source, Source::Buffer { name, .. } if updated(name)))
+fn reads_updated(cx: &Context<'_>, op: OpId) -> bool {
+    cx.graph.op(op).inputs().into_iter().any(|tensor| new_value(cx, tensor).is_some())
 }
 
 /// Whether backward needs something of an operator that is there only for it.
 pub fn keeps(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) -> bool {
     let (view, rule) = (View::new(graph, op), analysis.rules[op.index()].as_ref());
     let part = analysis.part(graph, op, &analysis.op(op).whole(), true, 0);
-    let executed =
-        rule.map_or_else(|| local::unchanged(view.op), |rule| families::local_of(view, rule, &part));
+    let executed = families::executed(view, rule, &part);
     let kept = families::cost_of(view, rule, &part, &executed, needs_grad).kept;
     let inputs = view.op.inputs();
     let made = |input: &usize| matches!(graph.tensor(inputs[*input]).source, Source::Op { .. });

@@ -270,7 +270,7 @@ fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
 }
 
 /// What a buffer becomes, if the model updates it.
-fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
+pub fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
     let Source::Buffer { name, .. } = &cx.graph.tensor(tensor).source else { return None };
     cx.graph.updates.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }

@@ -79,14 +79,9 @@ impl Projector<'_> {
     }
 
     pub(super) fn transfer_again(&mut self, id: UseId, way: &Way) -> Asked<()> {
-        let tensor = self.global.uses.get(id).tensor;
-        let shards = 0..self.alike.shards(way.from)?;
-        let sources: Vec<(usize, BufId)> =
-            shards.filter_map(|e| Some((e, *self.written.get(&(tensor, e))?))).collect();
-        self.take(
-            self.again.begun[&Begun::Move(id)],
-            &sources.iter().map(|(_, buf)| *buf).collect::<Vec<_>>(),
-        );
+        let sources = self.written_for(id, way)?;
+        let reads: Vec<BufId> = sources.iter().map(|(_, buf)| *buf).collect();
+        self.take(self.again.begun[&Begun::Move(id)], &reads);
         let sources = sources.into_iter().map(|(shard, buf)| (shard, self.now(buf))).collect();
         let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
         self.again.moves = true;

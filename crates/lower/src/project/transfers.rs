@@ -17,16 +17,21 @@ type Arrived = Vec<(usize, BufId)>;
 impl Projector<'_> {
     pub(super) fn transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
         self.begins(Begun::Move(id));
-        let it = self.global.uses.get(id);
-        let shards = 0..self.alike.shards(way.from)?;
-        let sources = shards.filter_map(|e| Some((e, *self.written.get(&(it.tensor, e))?))).collect();
-        let arrives = self.alike.arrives(it.ports, way.to)?;
+        let sources = self.written_for(id, way)?;
+        let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
         for (shard, buf) in self.run(id, way, sources)? {
             for port in &arrives[shard] {
                 self.ports.insert((id, *port), buf);
             }
         }
         Ok(())
+    }
+
+    /// The written shards that a move begins with.
+    pub(super) fn written_for(&mut self, id: UseId, way: &Way) -> Asked<Arrived> {
+        let tensor = self.global.uses.get(id).tensor;
+        let shards = 0..self.alike.shards(way.from)?;
+        Ok(shards.filter_map(|e| Some((e, *self.written.get(&(tensor, e))?))).collect())
     }
 
     pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) -> Asked<()> {
