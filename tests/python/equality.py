@@ -23,6 +23,11 @@ from shardwright.runtime.optimizers.optimizer import optimizer
 STEPS = 3
 
 
+def single_device(seed: int) -> Callable[[], dict[str, Any]]:
+    """For `run`: each rank draws what the single device draws under this seed."""
+    return lambda: {"randomness": "single-device", "generator": torch.Generator().manual_seed(seed)}
+
+
 @dataclass
 class Result:
     """What a training run of a few steps leaves."""

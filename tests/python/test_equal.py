@@ -195,12 +195,9 @@ def test_dropout_draws_the_masks_of_the_single_device(plan: str, devices: int) -
     torch.manual_seed(11)
     expected = equality.reference(module, args)
 
-    def options() -> dict[str, Any]:
-        generator = torch.Generator()
-        generator.manual_seed(11)
-        return {"randomness": "single-device", "generator": generator}
-
-    equality.assert_equal(equality.run(bundle, module, args, options=options), expected, plan)
+    equality.assert_equal(
+        equality.run(bundle, module, args, options=equality.single_device(11)), expected, plan
+    )
 
 
 @pytest.mark.parametrize(("plan", "devices"), DROPOUT_PLANS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import live
 import models
 import zoo
-from shardwright import Bundle, Graph, Plan
+from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
 from shardwright.cli import main
-from shardwright.compiling import sources
-from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.work import lines_of_work, work_of
 
 torch.set_num_threads(1)
-
-
-class Live(TorchDispatchMode):
-    """Counts the bytes of what operators make, until it is freed: what an allocator would say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(x.untyped_storage()) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
-        made = func(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self._add(leaf.untyped_storage(), given)
-        return made
-
-    def _add(self, storage: Any, given: set[int]) -> None:
-        key = id(storage)
-        if key in self._known or key in given:
-            return
-        self._known.add(key)
-        self.bytes += storage.nbytes()
-        self.peak = max(self.peak, self.bytes)
-        weakref.finalize(storage, self._free, key, storage.nbytes())
-
-    def _free(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.bytes -= size
 
 
 def llama(vocabulary: int = 8, head: int = 4, time: int = 128) -> Any:
@@ -80,20 +46,7 @@ def peak(model: Any, plan: str) -> int:
     module, args, kwargs = model
     captured = capture(module, args, kwargs)
     compiled = compile(Plan.named(Graph(captured.graph_text), plan, 1))
-    bundle = Bundle(dict(compiled.files), compiled.digest, plan, 1, captured, "", "")
-    program = load_program(bundle.files, digest=bundle.digest, world=1)
-    values = sources(module, captured)
-
-    def rank(_: int, comm: Any) -> int:
-        parallel = ParallelModule(program, comm, values, captured)
-        parallel(*args, **kwargs).loss.backward()  # gradients are there from here on
-        live = Live()
-        with live:
-            parallel(*args, **kwargs).loss.backward()
-        return live.peak
-
-    (found,) = run_local(1, rank)
-    return found
+    return live.peak(compiled, module, captured, lambda it: it(*args, **kwargs).loss.backward())
 
 
 def test_coshard_keeps_the_attention_of_one_part() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import equality
+import live
 import models
 import shardwright as sw
 from shardwright import Bundle, Graph, Plan
@@ -20,7 +21,6 @@ from shardwright.capture import Captured, capture
 from shardwright.cli import main
 from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
-from test_plans import Live
 
 torch.set_num_threads(1)
 
@@ -92,13 +92,10 @@ def test_masks_are_the_same_when_they_are_drawn_again(name: str, devices: int) -
     torch.manual_seed(11)
     expected = equality.reference(module, args)
 
-    def options() -> dict[str, Any]:
-        generator = torch.Generator()
-        generator.manual_seed(11)
-        return {"randomness": "single-device", "generator": generator}
-
     given = bundle(compiled, found, captured)
-    equality.assert_equal(equality.run(given, module, args, options=options), expected, name)
+    equality.assert_equal(
+        equality.run(given, module, args, options=equality.single_device(11)), expected, name
+    )
     # With keys, the gradients are those of the masks of forward: as without recomputation.
     plain = Plan.named(graph, name.replace("recompute x ", "").replace(" x recompute", ""), devices)
     if plain.name != name and "coshard" not in name:
@@ -150,20 +147,8 @@ def spans_of_deep(lines: str) -> Compiled:
 
 
 def peak(lines: str) -> int:
-    """The most bytes that live at once in a training step, besides parameters and inputs."""
     module, args, captured, _ = deep()
-    compiled = spans_of_deep(lines)
-    program = load_program(dict(compiled.files), digest=compiled.digest, world=2)
-
-    def rank(_: int, comm: Any) -> int:
-        parallel = ParallelModule(program, comm, sources(module, captured), captured)
-        parallel(*args)[1].backward()  # gradients are there from here on
-        live = Live()
-        with live:
-            parallel(*args)[1].backward()
-        return live.peak
-
-    return max(run_local(2, rank))
+    return live.peak(spans_of_deep(lines), module, captured, lambda it: it(*args)[1].backward())
 
 
 def saved(bundle: Bundle, module: Any, args: Any) -> int:

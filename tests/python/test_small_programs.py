@@ -55,12 +55,8 @@ def check(forward: Forward, batch: int = 4, seeds: int = SEEDS) -> None:
         compiled = compile(plan)
         files = dict(compiled.files)
         bundle = Bundle(files, compiled.digest, plan.name, plan.devices, captured, "", "")
-        equality.assert_equal(equality.run(bundle, module, args, options=options), expected, repr(plan))
-
-
-def options() -> dict[str, Any]:
-    """The numbers that the single device draws."""
-    return {"randomness": "single-device", "generator": torch.Generator().manual_seed(11)}
+        found = equality.run(bundle, module, args, options=equality.single_device(11))
+        equality.assert_equal(found, expected, repr(plan))
 
 
 def fits(graph: Graph, name: str) -> bool:

@@ -217,8 +217,5 @@ def test_paths_are_left_out_as_on_the_single_device(plan: str, devices: int) -> 
     with zoo.widened():
         expected = equality.reference(module, args, kwargs=kwargs)
 
-    def options() -> dict[str, Any]:
-        return {"randomness": "single-device", "generator": torch.Generator().manual_seed(11)}
-
-    found = equality.run(bundle, module, args, options=options, kwargs=kwargs)
+    found = equality.run(bundle, module, args, options=equality.single_device(11), kwargs=kwargs)
     equality.assert_equal(found, expected, plan)

@@ -1,0 +1,65 @@
+"""The most bytes that live at once while a program runs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shardwright._core import Compiled
+from shardwright.capture import Captured
+from shardwright.compiling import sources
+from shardwright.runtime import ParallelModule, load_program, run_local
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of what operators make, until it is freed: what an allocator would say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {id(x.untyped_storage()) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        made = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(made):
+            if isinstance(leaf, Tensor):
+                self._add(leaf.untyped_storage(), given)
+        return made
+
+    def _add(self, storage: Any, given: set[int]) -> None:
+        key = id(storage)
+        if key in self._known or key in given:
+            return
+        self._known.add(key)
+        self.bytes += storage.nbytes()
+        self.peak = max(self.peak, self.bytes)
+        weakref.finalize(storage, self._free, key, storage.nbytes())
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.bytes -= size
+
+
+def peak(
+    compiled: Compiled, module: nn.Module, captured: Captured, step: Callable[[ParallelModule], Any]
+) -> int:
+    """Of all ranks the most in a training step, besides parameters, inputs and gradients."""
+    world = len(compiled.held)
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
+    values = sources(module, captured)
+
+    def rank(_: int, comm: Any) -> int:
+        parallel = ParallelModule(program, comm, values, captured)
+        step(parallel)  # gradients are there from here on
+        live = Live()
+        with live:
+            step(parallel)
+        return live.peak
+
+    return max(run_local(world, rank))
