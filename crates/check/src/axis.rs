@@ -191,6 +191,7 @@ fn only(table: &Table, at: &[usize]) -> Table {
     };
     let mut own = table.clone();
     own.shards.iter_mut().for_each(|shard| shard.region = regions(&shard.region));
+    own.copies.iter_mut().for_each(|copy| copy.region = regions(&copy.region));
     own.leaves.iter_mut().for_each(|(_, region)| *region = regions(region));
     own.inputs.iter_mut().for_each(|region| *region = regions(region));
     own.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));

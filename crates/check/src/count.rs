@@ -25,6 +25,16 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
                 let size = |l: &LeafState| bytes(cx, l.tensor, cx.store.region(l.region));
                 leaves.iter().filter_map(leaf).map(size).sum()
             }
+            Instr::Scatter { leaves, .. } => {
+                let size = |l: &LeafId| {
+                    bytes(cx, rank.leaves[l.index()].tensor, cx.store.region(rank.leaves[l.index()].region))
+                };
+                leaves.iter().map(size).sum()
+            }
+            Instr::Gather { copies, .. } => {
+                copies.iter().map(|copy| shard(cx, rank, rank.own.table.copies[*copy].shard)).sum()
+            }
+            Instr::ReduceShards { shards, .. } => shards.iter().map(|number| shard(cx, rank, *number)).sum(),
             _ => sent.get(&rank.id).copied().unwrap_or(0),
         };
         let (pass, _) = rank.body.locate(rank.next);
@@ -33,6 +43,10 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
     for (rank, what, given) in found {
         cx.tally.issued(rank, what, given);
     }
+}
+
+fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {
+    bytes(cx, rank.own.table.shards[number].tensor, &rank.own.shard(number).0)
 }
 
 /// What each rank sends to others in an exchange.

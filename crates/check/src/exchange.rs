@@ -1,6 +1,6 @@
 //! Exact transfers, region by region.
 
-use program::{Exchange, ExchangeId, LeafId, Pass, Piece, RankId};
+use program::{Exchange, ExchangeId, LeafId, Of, Pass, Piece, RankId, Settle};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
@@ -202,6 +202,7 @@ pub(crate) fn gradients(
     ranks: &mut [Rank<'_>],
     id: ExchangeId,
     members: &[(usize, &[LeafId], &[usize])],
+    when: Settle,
 ) -> Result<(), Fault> {
     let exchange = table(cx, id)?;
     let mut shares = vec![EMPTY; exchange.sources.len()];
@@ -214,6 +215,10 @@ pub(crate) fn gradients(
             return Err(numbers(rank.id, expected, found));
         }
         for (&source, leaf) in sources.iter().zip(*leaves) {
+            if when == Settle::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
+                let what = "a gradient that adds up over micro-batches is exchanged with each of them";
+                return Err(Fault::new("SW0510", what).at(rank.id, None));
+            }
             let state = &mut rank.leaves[leaf.index()];
             (state.sealed, state.exchanged) = (true, true);
             let of = Quantity { tensor: state.tensor, grad: false };

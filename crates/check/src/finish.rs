@@ -1,7 +1,7 @@
 //! What must have happened by the end: updates, and every gradient of a parameter, whole and once.
 
 use graph::{Source, TensorId};
-use program::{BufId, GroupingId, Instr, LeafId, Program};
+use program::{BufId, GroupingId, Instr, LeafId, Of, Program};
 use rules::Interval;
 
 use crate::fault::Fault;
@@ -10,7 +10,7 @@ use crate::fold::others_too;
 use crate::held::Held;
 use crate::outgoing;
 use crate::region::region_text;
-use crate::share::{Quantity, ShareId, WHOLE};
+use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::{complete, sum};
 use crate::sweep::sweep;
@@ -142,6 +142,14 @@ fn updates(cx: &mut Context<'_>, rank: &Rank<'_>) {
 fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
     let mut leaves: Vec<Vec<usize>> = vec![vec![]; rank.own.table.shards.len()];
     for (leaf, state) in rank.leaves.iter().enumerate().filter(|(_, state)| !state.exchanged) {
+        // A copy's is not the part's, unless there is none.
+        if matches!(rank.own.leaf(leaf).0, Of::Copy(_)) {
+            if state.gradient != EMPTY {
+                let what = format!("the gradient of {} does not reach its parts", cx.name(state.tensor));
+                cx.faults.push(Fault::new("SW0511", what).at(rank.id, None));
+            }
+            continue;
+        }
         leaves[state.shard].push(leaf);
     }
     for (index, shard) in rank.own.table.shards.iter().enumerate() {

@@ -120,6 +120,7 @@ pub(crate) fn uniform(cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
             && known.bufs(cx, line)
             && known.parts(cx, line)
             && known.leaves(cx, line)
+            && known.shards(cx, line)
     })
 }
 
@@ -169,6 +170,13 @@ impl Known {
                     && (z.at == a.at || free_to_move(cx, z.op, cx.store.region(z.at), cx.store.region(a.at)))
             }
             _ => false,
+        })
+    }
+
+    fn shards(&mut self, cx: &mut Context<'_>, line: Line<'_, '_>) -> bool {
+        (0..line[0].shards.len()).all(|shard| {
+            let [_, a, b, c] = line.map(|rank| rank.shards[shard]);
+            self.shares(cx, [a, b, c])
         })
     }
 

@@ -33,6 +33,7 @@
 //! | `SW0515` | random operators draw for the region that they compute, and overlapping parts for the same one |
 //! | `SW0517` | in a step each micro-batch runs each code once, backward after forward |
 //! | `SW0518` | each backward starts from the scale of the step, once |
+//! | `SW0523` | what is gathered is gathered before it is read and released after it, in each micro-batch or once for the step |
 //! | `SW0519` | gradients are communicated in the last micro-batch of a step, when all contributions have arrived |
 //!
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
@@ -41,13 +42,14 @@
 //! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`fluid`] where it does not
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
-//! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
+//! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;
 mod axis;
 mod calls;
+mod copies;
 mod count;
 mod cuts;
 mod exchange;
@@ -216,7 +218,10 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
         let region = cx.store.intervals.number(&region.0);
         rank.bufs[buf.index()] = Some(Held { of, region, share: WHOLE });
     }
-    for (leaf, state) in rank.body.leaves.iter().zip(&rank.leaves) {
+    for (number, (leaf, state)) in rank.body.leaves.iter().zip(&rank.leaves).enumerate() {
+        if matches!(rank.own.leaf(number).0, program::Of::Copy(_)) {
+            continue;
+        }
         let of = Quantity { tensor: leaf.tensor, grad: false };
         rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
     }

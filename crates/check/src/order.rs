@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId};
+use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId, Settle};
 
 use crate::calls;
+use crate::copies;
 use crate::count;
 use crate::exchange;
 use crate::fault::Fault;
@@ -80,6 +81,8 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
         Instr::Update { shard, from } => finish::update(cx, rank, *shard, *from),
         Instr::Keep { id, from } => rank.keep(*id, from),
         Instr::Take { id, to } => rank.take(*id, to),
+        Instr::Release { copies } => copies::release(rank, copies),
+        Instr::Part { leaves, .. } => copies::part_gradients(cx, rank, leaves),
         _ => {}
     }
 }
@@ -231,9 +234,18 @@ fn words(kind: Kind) -> &'static str {
         Kind::Exchange => "exchange",
         Kind::ReduceGradients => "reduction of gradients",
         Kind::ExchangeGradients => "exchange of gradients",
-        Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update | Kind::Keep | Kind::Take => {
-            "local code"
-        }
+        Kind::Gather => "gather",
+        Kind::Scatter => "reduce-scatter of gradients",
+        Kind::ReduceShards => "reduction of parts of gradients",
+        Kind::Call
+        | Kind::Grad
+        | Kind::Slice
+        | Kind::Add
+        | Kind::Release
+        | Kind::Part
+        | Kind::Update
+        | Kind::Keep
+        | Kind::Take => "local code",
     }
 }
 
@@ -247,14 +259,39 @@ fn named(instr: &Instr) -> String {
     }
 }
 
+fn each<'i, T>(instrs: &[&'i Instr], of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&'i [T]> {
+    instrs.iter().map(|instr| of(instr)).collect()
+}
+
+/// Ranks that communicate gradients do so in the same micro-batches.
+fn one_time(instrs: &[&Instr], when: Settle) -> Result<(), Fault> {
+    let other = |instr: &&Instr| match instr {
+        Instr::Scatter { when: own, .. } | Instr::ExchangeGradients { when: own, .. } => *own != when,
+        _ => false,
+    };
+    let differ = instrs.iter().any(other);
+    let what = "ranks communicate gradients in different micro-batches";
+    if differ { Err(Fault::new("SW0506", what)) } else { Ok(()) }
+}
+
 fn in_group<'i>(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
     (grouping, members): (GroupingId, &[usize]),
     instrs: &[&'i Instr],
 ) -> Result<(), Fault> {
-    if let Instr::ReduceGradients { .. } = instrs[0] {
-        return finish::reduce_gradients(cx, ranks, (grouping, members), instrs);
+    let at = (grouping, members);
+    match instrs[0] {
+        Instr::ReduceGradients { .. } => return finish::reduce_gradients(cx, ranks, at, instrs),
+        Instr::Gather { .. } => return copies::gather(cx, ranks, at, &each(instrs, Instr::copies)),
+        Instr::ReduceShards { .. } => {
+            return copies::reduce_shards(cx, ranks, at, &each(instrs, Instr::shards));
+        }
+        Instr::Scatter { when, .. } => {
+            one_time(instrs, *when)?;
+            return copies::scatter(cx, ranks, at, &each(instrs, Instr::leaves));
+        }
+        _ => {}
     }
     let own = |instr: &&'i Instr| match instr {
         Instr::Collective(collective) => Some(collective),
@@ -324,5 +361,8 @@ fn exchanged(
         Instr::ExchangeGradients { leaves, shards, .. } => Some((member, &leaves[..], &shards[..])),
         _ => None,
     });
-    exchange::gradients(cx, ranks, id, &all.collect::<Vec<_>>())
+    let all: Vec<_> = all.collect();
+    let Instr::ExchangeGradients { when, .. } = instrs[0] else { return Ok(()) };
+    one_time(instrs, *when)?;
+    exchange::gradients(cx, ranks, id, &all, *when)
 }

@@ -107,8 +107,8 @@ impl<'a> Rank<'a> {
         let (body, own) = (&code.role.body, code.role.own(index));
         let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.reads.len()]);
         let leaves = (body.leaves.iter().enumerate())
-            .map(|(number, leaf)| (leaf, own.leaf(number)))
-            .map(|(leaf, (shard, region))| LeafState {
+            .map(|(number, leaf)| (leaf, own.shard_of(number), own.leaf(number).1))
+            .map(|(leaf, shard, region)| LeafState {
                 shard,
                 tensor: leaf.tensor,
                 region: cx.store.intervals.number(&region.0),

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Collective, Column, Inputs, Instr, Leaf, Output, Own, Pass, Program,
+    Arg, Body, BufId, Call, CallId, Collective, Column, Inputs, Instr, Leaf, Of, Output, Own, Pass, Program,
     RankId, Role,
 };
 use rules::{Analysis, Region};
 
+use crate::copies;
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
 use crate::timetable::timetable;
@@ -146,6 +147,7 @@ impl Roles<'_> {
         self.calls(body);
         self.mirrored(body);
         self.kept(body);
+        self.copies(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -169,8 +171,19 @@ impl Roles<'_> {
                 return Err(self.no_part(shard.tensor));
             }
         }
-        for (leaf, (shard, _)) in body.leaves.iter().zip(&table.leaves) {
-            if table.shards.get(*shard).is_none_or(|shard| shard.tensor != leaf.tensor) {
+        for copy in &table.copies {
+            let of = table.shards.get(copy.shard).map(|shard| self.graph.tensor(shard.tensor));
+            if of.is_none_or(|tensor| !matches!(tensor.source, Source::Param { .. })) {
+                return Err("what is gathered is not of a parameter".into());
+            }
+        }
+        for (leaf, (of, _)) in body.leaves.iter().zip(&table.leaves) {
+            let shard = match of {
+                Of::Shard(shard) => Some(*shard),
+                Of::Copy(copy) => table.copies.get(*copy).map(|copy| copy.shard),
+            };
+            let shard = shard.and_then(|shard| table.shards.get(shard));
+            if shard.is_none_or(|shard| shard.tensor != leaf.tensor) {
                 return Err(no_leaf(leaf));
             }
         }
@@ -197,9 +210,19 @@ impl Roles<'_> {
                 return Err(self.no_part(shard.tensor));
             }
         }
+        for (number, copy) in table.copies.iter().enumerate() {
+            let tensor = table.shards[copy.shard].tensor;
+            if !part(own.copy(number), tensor) || !own.copy(number).contains(own.shard(copy.shard)) {
+                return Err(format!("what is gathered of tensor {} does not hold the rank's part", tensor.0));
+            }
+        }
         for (number, leaf) in body.leaves.iter().enumerate() {
-            let (shard, region) = own.leaf(number);
-            if !part(region, leaf.tensor) || !own.shard(shard).contains(region) {
+            let (of, region) = own.leaf(number);
+            let around = match of {
+                Of::Shard(shard) => own.shard(shard),
+                Of::Copy(copy) => own.copy(copy),
+            };
+            if !part(region, leaf.tensor) || !around.contains(region) {
                 return Err(no_leaf(leaf));
             }
         }
@@ -274,6 +297,7 @@ impl Roles<'_> {
         }
         let fine = instr.leaves().iter().all(|leaf| leaf.index() < leaves)
             && instr.shards().iter().all(|shard| *shard < shards)
+            && instr.copies().iter().all(|copy| *copy < self.role.table.copies.len())
             && instr.group().is_none_or(|group| group.index() < self.program.groupings.len())
             && instr.exchange().is_none_or(|exchange| exchange.index() < self.program.exchanges.len());
         if fine {
@@ -398,6 +422,14 @@ impl Roles<'_> {
                 _ => format!("the backward of call {call} has no call before it, or is a second one"),
             };
             self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
+        }
+    }
+
+    /// What is gathered is there when it is read.
+    fn copies(&mut self, body: &Body) {
+        if let Some((at, what)) = copies::in_time(body, self.role.own(0)) {
+            let place = self.place(at);
+            self.faults.push(Fault::new("SW0523", what).at(self.role.ranks[0], Some(place)));
         }
     }
 

@@ -8,7 +8,7 @@
 //! - gradients are communicated when all contributions have arrived, and by all ranks in the same micro-batch.
 //!   In the others all of a group leave the same meeting out, so whoever is waited for still comes.
 
-use program::{Body, Kind, Pass, Role, Task, When};
+use program::{Body, Instr, Kind, Pass, Role, Task, When};
 
 use crate::fault::{Fault, Place};
 
@@ -32,8 +32,9 @@ pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
 fn turns(body: &Body) -> Option<Fault> {
     let names =
         |passes: &mut dyn Iterator<Item = Pass>| passes.map(Pass::name).collect::<Vec<_>>().join(", ");
+    let begins = body.timetable.begins.then_some(Pass::Begin);
     let expected = names(&mut body.codes.iter().map(|code| code.pass));
-    let found = names(&mut body.timetable.each.iter().map(Task::pass));
+    let found = names(&mut begins.into_iter().chain(body.timetable.each.iter().map(Task::pass)));
     (expected != found).then(|| {
         let what = "the timetable does not run each code of a micro-batch once, backward after forward";
         Fault::new("SW0517", what).why(format!("expected {expected}, found {}", or_nothing(&found)))
@@ -61,7 +62,7 @@ fn settled(settles: When) -> Option<Fault> {
 /// Nothing is settled before backward.
 fn early(index: usize, role: &Role) -> Option<Fault> {
     let forward = role.body.code(Pass::Forward)?;
-    let at = forward.instrs.iter().position(|instr| instr.kind().settles())?;
+    let at = forward.instrs.iter().position(Instr::settles)?;
     let kind: Kind = forward.instrs[at].kind();
     let place = Place { role: index, pass: Pass::Forward, index: at, op: None };
     let what = format!("{} stands in forward, where there are no gradients yet", kind.name());

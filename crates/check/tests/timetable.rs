@@ -52,7 +52,7 @@ fn gradients_are_not_communicated_in_forward() {
     let mut program = program(&graph(MLP), DATA);
     for role in &mut program.roles {
         let backward = role.body.code_mut(Pass::Backward);
-        let at = backward.instrs.iter().position(|instr| instr.kind().settles()).unwrap();
+        let at = backward.instrs.iter().position(Instr::settles).unwrap();
         let moved: Instr = backward.instrs.remove(at);
         role.body.code_mut(Pass::Forward).instrs.push(moved);
     }

@@ -104,7 +104,13 @@ impl Order<'_> {
                 let from = self.kept.get(id.index()).cloned().unwrap_or_default();
                 from.iter().zip(to).for_each(|(from, to)| self.like(from, to));
             }
-            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } => {}
+            Instr::ReduceGradients { .. }
+            | Instr::ExchangeGradients { .. }
+            | Instr::Gather { .. }
+            | Instr::Release { .. }
+            | Instr::Scatter { .. }
+            | Instr::Part { .. }
+            | Instr::ReduceShards { .. } => {}
         }
     }
 

@@ -8,7 +8,7 @@ use crate::python::{KEYWORDS, is_identifier};
 const RESERVED: [&str; 11] =
     ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "reversed", "_"];
 /// The functions that the runtime calls.
-const CALLED: [&str; 3] = ["forward", "backward", "step"];
+const CALLED: [&str; 4] = ["begin", "forward", "backward", "step"];
 
 /// For what has no name of its own.
 pub(crate) const UNNAMED: [&str; 6] = ["x", "y", "z", "u", "v", "w"];

@@ -6,8 +6,8 @@ use common::{Builder, graph, program, single, stable, text};
 use emit::{emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Column, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Pass, Piece,
-    Program, RankId, Slice, Task, Timetable, When,
+    Arg, CallId, Collective, Column, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Of, Pass,
+    Piece, Program, RankId, Settle, Slice, Task, Timetable, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
             let each = vec![Task::Backward { scaled, settles }, Task::Forward, Task::Forward];
-            program.roles[0].body.timetable = Timetable { each };
+            program.roles[0].body.timetable = Timetable { begins: false, each };
             stable(&graph, &program);
         }
     }
@@ -177,7 +177,12 @@ fn mixed(graph: &Graph) -> Program {
     b.backward(Instr::Grad(program::Grad { call: CallId(0), from: vec![Some(g_3)], to: vec![None] }));
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
     b.backward(Instr::ReduceGradients { group, leaves: leaves.clone() });
-    b.backward(Instr::ExchangeGradients { exchange: ExchangeId(1), leaves, shards: vec![0, 1] });
+    b.backward(Instr::ExchangeGradients {
+        exchange: ExchangeId(1),
+        leaves,
+        shards: vec![0, 1],
+        when: Settle::Last,
+    });
     let _ = e;
     let mut program = program(graph, 3);
     program.groupings = vec![vec![vec![RankId(0), RankId(2)]]];
@@ -193,7 +198,7 @@ fn mixed(graph: &Graph) -> Program {
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
     role.table.constants = vec![Column::of(vec![0, 5]), Column::Same(7)];
-    role.table.leaves[3].0 = 1;
+    role.table.leaves[3].0 = Of::Shard(1);
     role.table.shards.truncate(3);
     role.table.random = vec![(graph::OpId(8), vec![Column::Same(region(&[(0, 4), (0, 12)]))])];
     program.roles.push(role);

@@ -3,17 +3,20 @@
 //!
 //! [`boundary`] says what goes in and out. The way: operators with an algorithm of their own are
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
-//! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers;
+//! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`homes`] says
+//! which parameters are divided between steps;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with
-//! what backward computes again ([`recompute`]); and
+//! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
 //! [`together`] in one message. All of them speak of shards as
 //! [`layout`] defines them.
 
 mod boundary;
 mod exchange;
+mod gathers;
 mod gradients;
+mod homes;
 mod layout;
 mod legs;
 mod moves;
@@ -29,6 +32,7 @@ mod uses;
 
 use diag::Result;
 use graph::Graph;
+use indexmap::IndexSet;
 use plan::{Plan, carried, rewritings};
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
@@ -75,11 +79,15 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let passed = gradients::pass_on(&placed, &mut interner);
     let cx = uses::Context { placements: &passed.placements, wanted: &passed.wanted, ..placed };
     let uses = uses::find(&cx, &mut interner);
-    let segments = segments::cut(&cx, &uses, &interner);
-    let schedule = schedule::schedule(&cx, &uses, &segments, &mut interner);
+    let mut groupings = IndexSet::new();
+    let homes = homes::Homes::find(&cx, &uses, &mut interner, &mut groupings)?;
+    let segments = segments::cut(&cx, &uses, &homes, &interner);
+    let asked = schedule::Asked { cx: &cx, uses: &uses, homes: &homes, segments: &segments };
+    let schedule = schedule::schedule(&asked, &mut interner, groupings);
     let global = project::Global {
         cx: &cx,
         uses: &uses,
+        homes: &homes,
         segments: &segments,
         schedule: &schedule,
         interner: &interner,

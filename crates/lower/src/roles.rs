@@ -47,7 +47,11 @@ fn alike(a: &Table, b: &Table) -> bool {
         (a.outputs.iter().map(Option::is_some), b.outputs.iter().map(Option::is_some));
     let random =
         |table: &Table| -> Vec<_> { table.random.iter().map(|(op, slots)| (*op, slots.len())).collect() };
+    let copies = |table: &Table| -> Vec<_> {
+        table.copies.iter().map(|copy| (copy.shard, copy.factor, copy.parts)).collect()
+    };
     shards.eq(others)
+        && copies(a) == copies(b)
         && leaves.eq(their_leaves)
         && a.inputs.len() == b.inputs.len()
         && outputs.eq(their_outputs)
@@ -67,6 +71,8 @@ impl Kind {
         let (table, theirs) = (&mut self.table, &other.table);
         joined
             .all(table.shards.iter_mut().map(|s| &mut s.region).zip(theirs.shards.iter().map(|s| &s.region)));
+        joined
+            .all(table.copies.iter_mut().map(|c| &mut c.region).zip(theirs.copies.iter().map(|c| &c.region)));
         joined.all(table.leaves.iter_mut().map(|l| &mut l.1).zip(theirs.leaves.iter().map(|l| &l.1)));
         joined.all(table.inputs.iter_mut().zip(&theirs.inputs));
         joined.all(table.outputs.iter_mut().flatten().zip(theirs.outputs.iter().flatten()));

@@ -1,13 +1,15 @@
 //! The one global order: what all ranks do, forward and backward.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::{IndexMap, IndexSet};
-use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId};
+use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId, Settle};
 
 use crate::exchange;
+use crate::gathers;
+use crate::homes::{self, Arrives, Divided, Homes};
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::legs;
 use crate::moves::{self, Get, Method, Move};
@@ -17,26 +19,76 @@ use crate::uses::{Context, Reader, UseId, Uses};
 
 pub enum Event {
     /// The operators of a segment; each rank may need several calls.
-    Call { segment: usize },
+    Call {
+        segment: usize,
+    },
     /// What a use needs is moved to its ports.
-    Move { id: UseId, way: Way },
+    Move {
+        id: UseId,
+        way: Way,
+    },
     /// Buffers get their new values.
-    Update { id: UseId, number: usize },
+    Update {
+        id: UseId,
+        number: usize,
+    },
     /// The operators of a segment once more, in backward; `saves` what its own backward needs.
-    Again { segment: usize, saves: bool },
+    Again {
+        segment: usize,
+        saves: bool,
+    },
     /// What a use needs is moved once more, in backward.
-    MoveAgain { id: UseId, way: Way },
+    MoveAgain {
+        id: UseId,
+        way: Way,
+    },
     /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
-    Grad { segment: usize, again: bool },
+    Grad {
+        segment: usize,
+        again: bool,
+    },
     /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
     /// complete where it is.
-    MoveGrad { id: UseId, way: Way },
+    MoveGrad {
+        id: UseId,
+        way: Way,
+    },
     /// What all uses of an input gave back in one layout is moved to the caller's.
-    GiveBack { id: UseId, way: Way },
+    GiveBack {
+        id: UseId,
+        way: Way,
+    },
     /// Gradients of parameters, one bucket.
-    Reduce { group: GroupingId, uses: Vec<UseId> },
+    Reduce {
+        group: GroupingId,
+        uses: Vec<UseId>,
+    },
     /// The gradient of one parameter, region by region.
-    ReduceExactly { id: UseId, exchange: ExchangeId, plan: Rc<Move> },
+    ReduceExactly {
+        id: UseId,
+        exchange: ExchangeId,
+        plan: Rc<Move>,
+        when: Settle,
+    },
+    /// What operators read of divided parameters is gathered, or is there no longer.
+    Gather {
+        group: GroupingId,
+        tensors: Vec<TensorId>,
+    },
+    Release {
+        tensors: Vec<TensorId>,
+    },
+    /// Gradients of divided parameters are summed into the parts; without a group they are whole.
+    Scatter {
+        group: Option<GroupingId>,
+        uses: Vec<UseId>,
+        when: Settle,
+    },
+    /// What parts have is summed over ranks that hold the same ones.
+    ReduceParts {
+        group: GroupingId,
+        tensors: Vec<TensorId>,
+    },
 }
 
 /// Moves one after another, and the layouts between which they go.
@@ -58,8 +110,18 @@ pub struct Leg {
 /// Moves one after another, each with the layout that it makes.
 type Moves = Rc<[(LayoutId, Rc<Move>)]>;
 
+/// What is to be scheduled.
+pub struct Asked<'a> {
+    pub cx: &'a Context<'a>,
+    pub uses: &'a Uses,
+    pub homes: &'a Homes,
+    pub segments: &'a Segments,
+}
+
 #[derive(Default)]
 pub struct Schedule {
+    /// Once a step.
+    pub begin: Vec<Event>,
     pub forward: Vec<Event>,
     pub backward: Vec<Event>,
     pub groupings: IndexSet<Grouping>,
@@ -70,6 +132,7 @@ pub struct Schedule {
     known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_reductions: HashMap<(LayoutId, LayoutId), Reduce>,
+    known_arrivals: HashMap<(LayoutId, LayoutId, LayoutId), Option<Arrives>>,
     complete: HashMap<LayoutId, LayoutId>,
 }
 
@@ -90,8 +153,9 @@ impl Leaves {
     }
 }
 
-pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) -> Schedule {
-    let mut it = Schedule::default();
+pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<Grouping>) -> Schedule {
+    let Asked { cx, uses, segments, homes } = *asked;
+    let mut it = Schedule { groupings, ..Schedule::default() };
     for (index, segment) in segments.all.iter().enumerate() {
         for &id in &segment.before {
             it.forward_move(cx, uses, id, interner);
@@ -108,7 +172,10 @@ pub fn schedule(cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &m
             }
         }
     }
-    it.backward(cx, uses, segments, interner);
+    it.backward(asked, interner);
+    it.begin = gathers::once(cx, homes);
+    it.forward = gathers::in_passing(asked, std::mem::take(&mut it.forward));
+    it.backward = gathers::in_passing(asked, std::mem::take(&mut it.backward));
     it
 }
 
@@ -212,13 +279,14 @@ impl Schedule {
         Some(ExchangeId::new(self.exchanges.len() - 1))
     }
 
-    fn backward(&mut self, cx: &Context<'_>, uses: &Uses, segments: &Segments, interner: &mut Interner) {
+    fn backward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
+        let Asked { cx, uses, segments, .. } = *asked;
         let mut buckets = Buckets::default();
         let mut again = Again::new(segments.all.len());
         let recomputes = segments.all.iter().any(|segment| segment.forgets);
         let ways = if recomputes { ways(&self.forward) } else { HashMap::new() };
         for &id in segments.after.iter().rev() {
-            self.backward_move(cx, uses, id, interner, &mut buckets);
+            self.backward_move(asked, id, interner, &mut buckets);
         }
         for (index, segment) in segments.all.iter().enumerate().rev() {
             let carries = |op: &graph::OpId| {
@@ -231,44 +299,50 @@ impl Schedule {
                 self.backward.push(Event::Grad { segment: index, again });
             }
             for &id in segment.before.iter().rev() {
-                self.backward_move(cx, uses, id, interner, &mut buckets);
+                self.backward_move(asked, id, interner, &mut buckets);
             }
-            for (group, uses) in buckets.full() {
-                self.backward.push(Event::Reduce { group, uses });
-            }
+            let before = segments.all[..index].iter().rev().find(|segment| !segment.units.is_empty());
+            self.backward.extend(buckets.full(before.map_or(&BTreeSet::new(), |segment| &segment.units)));
         }
-        for (group, uses) in buckets.rest() {
-            self.backward.push(Event::Reduce { group, uses });
-        }
+        self.backward.extend(buckets.rest());
     }
 
     fn backward_move(
         &mut self,
-        cx: &Context<'_>,
-        uses: &Uses,
+        asked: &Asked<'_>,
         id: UseId,
         interner: &mut Interner,
         buckets: &mut Buckets,
     ) {
+        let Asked { cx, uses, homes, .. } = *asked;
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
         }
         let written = uses.written[it.tensor.index()];
+        if let Some(divided) = homes.of(it.tensor) {
+            return self.to_parts(asked, (id, divided), interner, buckets);
+        }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
             match self.reduction(cx, leaves.layout, held, interner) {
                 Reduce::Nothing => {}
                 Reduce::Group(group) => {
                     let size = bytes(cx.graph, it.tensor, &interner.get(leaves.layout).entries[0].region);
-                    buckets.add((group, cx.graph.tensor(it.tensor).dtype.bytes()), id, size);
+                    let of = Message::Reduce(group);
+                    buckets.add((of, cx.graph.tensor(it.tensor).dtype.bytes()), (id, it.tensor), size);
                 }
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
                     let target = interner.get(held);
                     let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
                     let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
-                    self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan) });
+                    self.backward.push(Event::ReduceExactly {
+                        id,
+                        exchange,
+                        plan: Rc::new(plan),
+                        when: Settle::Last,
+                    });
                 }
             }
             return;
@@ -284,6 +358,40 @@ impl Schedule {
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
+    }
+
+    /// The gradient of a parameter that is divided goes to its parts.
+    fn to_parts(
+        &mut self,
+        asked: &Asked<'_>,
+        (id, divided): (UseId, &Divided),
+        interner: &mut Interner,
+        buckets: &mut Buckets,
+    ) {
+        let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
+        let leaves = Rc::clone(&self.leaves[&id]);
+        let when = if divided.reduce == plan::Reduce::Each { Settle::Each } else { Settle::Last };
+        let read = asked.uses.written[tensor.index()];
+        let key = (leaves.layout, read, divided.held);
+        let arrives = match self.known_arrivals.get(&key) {
+            Some(known) => *known,
+            None => {
+                let layouts = (interner.get(leaves.layout), interner.get(read));
+                homes::arrives(divided, layouts, interner, cx.plan.devices, &mut self.groupings)
+            }
+        };
+        self.known_arrivals.insert(key, arrives);
+        let Some(Arrives { summed, across }) = arrives else {
+            let target = interner.get(divided.held);
+            let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
+            let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
+            self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
+            return;
+        };
+        let (unit, group) = (asked.homes.in_passing(tensor), summed.then_some(divided.group));
+        let of = Message::Scatter { group, across, when, unit };
+        let size = bytes(cx.graph, tensor, &interner.get(leaves.layout).entries[0].region);
+        buckets.add((of, cx.graph.tensor(tensor).dtype.bytes()), (id, tensor), size);
     }
 
     fn reduction(
@@ -386,30 +494,72 @@ fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
     Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
 }
 
-/// Gradients that wait to be reduced together, by group and size of an element.
+/// Gradients that are communicated together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Message {
+    Reduce(GroupingId),
+    /// Into parts, which are partial sums across groups. With a unit, as soon as its copies are not needed.
+    Scatter {
+        group: Option<GroupingId>,
+        across: Option<GroupingId>,
+        when: Settle,
+        unit: Option<usize>,
+    },
+    /// Of the parts.
+    Parts(GroupingId),
+}
+
+/// What waits, by message and size of an element.
 #[derive(Default)]
 struct Buckets {
-    open: IndexMap<(GroupingId, usize), (Vec<UseId>, u64)>,
+    open: IndexMap<(Message, usize), (Vec<(UseId, TensorId)>, u64)>,
 }
 
 impl Buckets {
-    fn add(&mut self, key: (GroupingId, usize), id: UseId, bytes: u64) {
+    fn add(&mut self, key: (Message, usize), it: (UseId, TensorId), bytes: u64) {
         let bucket = self.open.entry(key).or_default();
-        bucket.0.push(id);
+        bucket.0.push(it);
         bucket.1 += bytes;
     }
 
-    fn full(&mut self) -> Vec<(GroupingId, Vec<UseId>)> {
-        self.take(|bytes| bytes >= BUCKET)
+    /// `next` is what is needed before anything else is.
+    fn full(&mut self, next: &BTreeSet<usize>) -> Vec<Event> {
+        let over =
+            |of: &Message| matches!(of, Message::Scatter { unit: Some(unit), .. } if !next.contains(unit));
+        self.take(|of, bytes| bytes >= BUCKET || over(of))
     }
 
-    fn rest(&mut self) -> Vec<(GroupingId, Vec<UseId>)> {
-        self.take(|_| true)
+    fn rest(&mut self) -> Vec<Event> {
+        let mut events = self.take(|of, _| !matches!(of, Message::Parts(_)));
+        events.extend(self.take(|_, _| true));
+        events
     }
 
-    fn take(&mut self, ready: impl Fn(u64) -> bool) -> Vec<(GroupingId, Vec<UseId>)> {
-        let keys: Vec<(GroupingId, usize)> =
-            self.open.iter().filter(|(_, b)| ready(b.1)).map(|(k, _)| *k).collect();
-        keys.into_iter().filter_map(|k| Some((k.0, self.open.shift_remove(&k)?.0))).collect()
+    fn take(&mut self, ready: impl Fn(&Message, u64) -> bool) -> Vec<Event> {
+        let keys: Vec<(Message, usize)> =
+            self.open.iter().filter(|(key, bucket)| ready(&key.0, bucket.1)).map(|(key, _)| *key).collect();
+        let mut events = vec![];
+        for key in keys {
+            let (all, bytes) = self.open.shift_remove(&key).expect("it was found there");
+            let uses = all.iter().map(|(id, _)| *id).collect();
+            events.push(match key.0 {
+                Message::Reduce(group) => Event::Reduce { group, uses },
+                Message::Parts(group) => {
+                    let mut tensors: Vec<TensorId> = all.iter().map(|(_, tensor)| *tensor).collect();
+                    tensors.sort_unstable();
+                    tensors.dedup();
+                    Event::ReduceParts { group, tensors }
+                }
+                Message::Scatter { group, across, when, .. } => {
+                    if let Some(across) = across {
+                        let waiting = self.open.entry((Message::Parts(across), key.1)).or_default();
+                        waiting.0.extend(all.iter().copied());
+                        waiting.1 += bytes;
+                    }
+                    Event::Scatter { group, uses, when }
+                }
+            });
+        }
+        events
     }
 }

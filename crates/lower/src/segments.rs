@@ -1,11 +1,13 @@
 //! Local code between communications: operators in order, cut wherever a value or a gradient has to
-//! move between two of them, and where a bucket of parameters' gradients is full, so that reducing it
+//! move between two of them, where other parameters have to be gathered, and where a bucket of parameters' gradients is full, so that reducing it
 //! overlaps with the rest of backward.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::{OpId, Source};
 
+use crate::homes::Homes;
 use crate::layout::{Interner, bytes};
 use crate::recompute::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -22,11 +24,19 @@ pub struct Segment {
     pub inside: Inside,
     /// Whether forward keeps nothing of it, and backward calls it again.
     pub forgets: bool,
+    /// What must be gathered for it, if parameters are gathered in passing.
+    pub units: BTreeSet<usize>,
 }
 
 impl Segment {
     fn new(inside: &Inside) -> Self {
-        Self { ops: vec![], before: vec![], inside: Rc::clone(inside), forgets: false }
+        Self {
+            ops: vec![],
+            before: vec![],
+            inside: Rc::clone(inside),
+            forgets: false,
+            units: BTreeSet::new(),
+        }
     }
 }
 
@@ -38,7 +48,7 @@ pub struct Segments {
     pub after: Vec<UseId>,
 }
 
-pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
+pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
     let spans = recompute::spans(cx);
     let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&spans[op.index()]));
     let mut all: Vec<Segment> = vec![Segment::new(&first)];
@@ -66,11 +76,16 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
         let changes_span = all[current].inside != *inside;
-        if needed.iter().any(made_here) || changes_turn || changes_span || bucket_full {
+        let units: BTreeSet<usize> =
+            cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
+        let before = &all[current].units;
+        let changes_unit = !before.is_empty() && !units.is_subset(before);
+        if needed.iter().any(made_here) || changes_turn || changes_span || changes_unit || bucket_full {
             all.push(Segment::new(inside));
             waiting = 0;
         }
         let segment = all.len() - 1;
+        all[segment].units.extend(units);
         all[segment].forgets |=
             !inside.is_empty() && recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
         for id in needed {
@@ -103,7 +118,7 @@ fn to_reduce(cx: &Context<'_>, uses: &Uses, interner: &Interner, id: UseId) -> u
 }
 
 /// The path of the repeated layer that an operator belongs to: everything up to the first number.
-fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
+pub fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
     let path = &cx.graph.op(op).module[..];
     let mut end = 0;
     for part in path.split('.') {

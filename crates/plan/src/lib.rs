@@ -1,7 +1,8 @@
 //! Plans: all decisions made with the three primitives, as data.
 //!
 //! A [`Plan`] says for every operator how it is split ([`Split`], nested), on which devices its
-//! sub-operators run, which operators must run before which, and what is computed again for backward ([`recompute`]). [`primitives`] is how code makes
+//! sub-operators run, which operators must run before which, what is computed again for backward ([`recompute`]),
+//! and where parameters live between steps ([`homes`]). [`primitives`] is how code makes
 //! one (`trans`, `assign`, `order`), [`text`] how a file says it, [`sets`] the well-known ones.
 //!
 //! A plan knows devices by number only, and nothing of communication.
@@ -10,6 +11,7 @@ pub mod classes;
 pub mod dim_names;
 mod fit;
 mod folded;
+pub mod homes;
 mod model_dims;
 mod nearby;
 mod order;
@@ -28,6 +30,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
 pub use folded::print_folded;
+pub use homes::{Gather, Home, Homes, Reduce, home_of};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
@@ -72,6 +75,8 @@ pub struct Plan {
     pub order: Vec<(OpId, OpId)>,
     /// Spans that are computed again for backward, outer ones before those inside of them.
     pub recompute: Vec<Vec<OpId>>,
+    /// Parameters that devices divide among them.
+    pub homes: Homes,
 }
 
 impl OpPlan {
@@ -112,6 +117,7 @@ impl Plan {
             self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
         }
         recompute::validate(self, graph)?;
+        homes::validate(self)?;
         order(graph, self).map(|_| ())
     }
 

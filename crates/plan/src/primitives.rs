@@ -7,11 +7,13 @@
 use std::cell::OnceCell;
 
 use diag::{Error, Result};
-use graph::{Graph, OpId};
+use graph::{Graph, OpId, TensorId};
 use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
-use crate::{On, OpPlan, Plan, Split, legal, model_dims, no_device, place, recompute, title};
+use crate::{
+    Home, Homes, On, OpPlan, Plan, Split, homes, legal, model_dims, no_device, place, recompute, title,
+};
 
 /// One part of a divided operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +39,7 @@ pub struct Decided {
     placed: Vec<Vec<Option<u32>>>,
     order: Vec<(OpId, OpId)>,
     recompute: Vec<Vec<OpId>>,
+    homes: Homes,
 }
 
 impl<'g> Draft<'g> {
@@ -145,6 +148,24 @@ impl<'g> Draft<'g> {
         self.decided.recompute.push(span);
     }
 
+    /// Where a parameter lives between steps; `None` is with all devices that read it.
+    pub fn home(&mut self, parameter: TensorId, home: Option<Home>) {
+        let Some(name) = homes::names(self.graph, parameter).first() else { return };
+        self.settle(name, home);
+    }
+
+    /// The same by the parameter's first name.
+    pub(crate) fn settle(&mut self, name: &str, home: Option<Home>) {
+        match home {
+            Some(home) => self.decided.homes.insert(name.into(), home),
+            None => self.decided.homes.remove(name),
+        };
+    }
+
+    pub fn devices(&self) -> u32 {
+        self.decided.devices
+    }
+
     pub fn is_decided(&self, op: OpId) -> bool {
         self.decided.splits[op.index()].is_some()
     }
@@ -171,8 +192,8 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, .. } = self.decided;
-        let plan = Plan { name, devices, ops, order, recompute: recompute::sorted(recompute) };
+        let Decided { name, devices, order, recompute, homes, .. } = self.decided;
+        let plan = Plan { name, devices, ops, order, recompute: recompute::sorted(recompute), homes };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }

@@ -7,7 +7,7 @@
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::{On, OpPlan, Plan, Split, legal, recompute};
+use crate::{Homes, On, OpPlan, Plan, Split, legal, recompute};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -51,7 +51,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         })
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute }
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes: Homes::new() }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others.

@@ -13,6 +13,7 @@
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
+//! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
 //! the devices in order, evenly. A concrete plan prints one line for each operator.
@@ -22,7 +23,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, recompute, sets};
+use crate::{Draft, MOST, On, Plan, homes, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -95,7 +96,8 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
 pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
     let orders: String = plan.order.iter().map(line).collect();
-    orders + &recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)))
+    let recompute = recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)));
+    orders + &homes::print(plan, graph) + &recompute
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -146,13 +148,18 @@ impl Reader<'_> {
             "use" => self.use_set(rest.trim().trim_matches('"')),
             "op" => self.op(rest),
             "order" => self.order(rest),
+            "param" => {
+                let (names, home) = homes::read(rest, self.graph, self.devices)?;
+                names.iter().for_each(|name| self.draft.settle(name, home.clone()));
+                Ok(())
+            }
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
-                .fix("a line begins with `name`, `devices`, `use`, `op`, `order` or `recompute`")),
+                .fix("a line begins with `name`, `devices`, `use`, `op`, `order`, `param` or `recompute`")),
         }
     }
 
@@ -163,6 +170,7 @@ impl Reader<'_> {
             self.draft.place(op, &op_plan.devices)?;
         }
         plan.recompute.into_iter().for_each(|span| self.draft.recompute(span));
+        plan.homes.into_iter().for_each(|(name, home)| self.draft.settle(&name, Some(home)));
         Ok(())
     }
 

@@ -39,7 +39,14 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
     let recompute = spans(plan, &source);
-    let plan = Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute };
+    let plan = Plan {
+        name: plan.name.clone(),
+        devices: plan.devices,
+        ops,
+        order,
+        recompute,
+        homes: plan.homes.clone(),
+    };
     Transferred { plan, notes: notes.print(to.graph) }
 }
 

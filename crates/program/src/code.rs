@@ -18,15 +18,19 @@ pub struct Code {
 /// What a code is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pass {
+    /// Once a step, before all others: what is gathered for all of it.
+    Begin,
     Forward,
-    /// Gradients of leaves add up over the micro-batches of a step. What communicates them
-    /// ([`crate::Kind::settles`]) runs in those backwards only that the timetable says.
+    /// Gradients of leaves and shards add up over the micro-batches of a step. What communicates the sums
+    /// ([`crate::Instr::settles`]) runs in those backwards only that the timetable says.
     Backward,
 }
 
 /// Order, the third primitive, completed: what a rank runs in a step, and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timetable {
+    /// Whether the step begins with a code of its own.
+    pub begins: bool,
     /// For each micro-batch of a step, one after the other, however many there are.
     pub each: Vec<Task>,
 }
@@ -63,6 +67,7 @@ impl Pass {
     /// As in emitted code.
     pub fn name(self) -> &'static str {
         match self {
+            Pass::Begin => "begin",
             Pass::Forward => "forward",
             Pass::Backward => "backward",
         }
@@ -80,8 +85,8 @@ impl Task {
 
 impl Timetable {
     /// Each micro-batch forward and, where it is trained, backward; gradients are communicated with the last.
-    pub fn in_turn(trains: bool) -> Self {
+    pub fn in_turn(begins: bool, trains: bool) -> Self {
         let backward = Task::Backward { scaled: 1, settles: When::Last };
-        Self { each: std::iter::once(Task::Forward).chain(trains.then_some(backward)).collect() }
+        Self { begins, each: std::iter::once(Task::Forward).chain(trains.then_some(backward)).collect() }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rules::Region;
 
-use crate::Table;
+use crate::{Of, Table};
 
 /// A value for each rank of a role, in their order. What is the same for all is there once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,10 +67,22 @@ impl<'a> Own<'a> {
         self.table.shards[number].region.get(self.at)
     }
 
-    /// The shard that a leaf is part of, and its region.
-    pub fn leaf(self, number: usize) -> (usize, &'a Region) {
-        let (shard, region) = &self.table.leaves[number];
-        (*shard, region.get(self.at))
+    pub fn copy(self, number: usize) -> &'a Region {
+        self.table.copies[number].region.get(self.at)
+    }
+
+    /// What a leaf is part of, and its region.
+    pub fn leaf(self, number: usize) -> (Of, &'a Region) {
+        let (of, region) = &self.table.leaves[number];
+        (*of, region.get(self.at))
+    }
+
+    /// The shard that a leaf's gradient is for.
+    pub fn shard_of(self, leaf: usize) -> usize {
+        match self.table.leaves[leaf].0 {
+            Of::Shard(shard) => shard,
+            Of::Copy(copy) => self.table.copies[copy].shard,
+        }
     }
 
     pub fn inputs(self) -> impl Iterator<Item = &'a Region> {

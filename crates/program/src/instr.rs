@@ -23,7 +23,19 @@ pub enum Instr {
     ReduceGradients { group: GroupingId, leaves: Vec<LeafId> },
     /// Exchange gradients of leaves into gradients of shards; sources and targets in the
     /// [`crate::Exchange`] are this rank's `leaves` and `shards` (indices into [`crate::Table::shards`]).
-    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize> },
+    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize>, when: Settle },
+    /// Gathers copies, from the shards of the group's members, in one message.
+    Gather { group: GroupingId, copies: Vec<usize> },
+    /// Copies are there no longer.
+    Release { copies: Vec<usize> },
+    /// The gradients of these leaves, which are copies, summed over the group: every member adds the part that is
+    /// its shard's to the shard's gradient, and the leaves have none left. In one message.
+    Scatter { group: GroupingId, leaves: Vec<LeafId>, when: Settle },
+    /// Of the gradients of these leaves, which are copies, what is the rank's shard's is added to the shard's
+    /// gradient, and the leaves have none left.
+    Part { leaves: Vec<LeafId>, when: Settle },
+    /// All-reduce (sum) the gradients of these shards, in one message.
+    ReduceShards { group: GroupingId, shards: Vec<usize> },
     /// A buffer of the model gets its new value, at the end of forward.
     Update { shard: usize, from: BufId },
     /// Values that a later code reads: what a code makes is gone at its end, but for these.
@@ -51,6 +63,15 @@ pub struct Grad {
     /// For each input of the call that needs a gradient and is no leaf: its gradient, if anybody
     /// reads it. Gradients of leaves accumulate in the leaves.
     pub to: Vec<Option<BufId>>,
+}
+
+/// When gradients are communicated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Settle {
+    /// With each micro-batch, so that what adds up is what arrives.
+    Each,
+    /// Where the timetable says, when they have added up.
+    Last,
 }
 
 /// Factor extents, dim by dim, of the local tensor that is sliced, and an interval per factor.
@@ -136,6 +157,11 @@ pub enum Kind {
     Exchange,
     ReduceGradients,
     ExchangeGradients,
+    Gather,
+    Release,
+    Scatter,
+    Part,
+    ReduceShards,
     Update,
     Keep,
     Take,
@@ -156,30 +182,39 @@ impl Kind {
             Kind::Exchange => "exchange",
             Kind::ReduceGradients => "reduce_gradients",
             Kind::ExchangeGradients => "exchange_gradients",
+            Kind::Gather => "gather",
+            Kind::Release => "release",
+            Kind::Scatter => "scatter_gradients",
+            Kind::Part => "part_gradients",
+            Kind::ReduceShards => "reduce_shards",
             Kind::Update => "update",
             Kind::Keep => "keep",
             Kind::Take => "take",
         }
     }
 
-    /// Whether it is about the gradients of leaves as they have added up over micro-batches.
-    pub fn settles(self) -> bool {
-        matches!(self, Kind::ReduceGradients | Kind::ExchangeGradients)
-    }
-
     /// Whether other ranks take part in it.
     pub fn communicates(self) -> bool {
         match self {
-            Kind::Call | Kind::Grad | Kind::Slice | Kind::Add | Kind::Update | Kind::Keep | Kind::Take => {
-                false
-            }
+            Kind::Call
+            | Kind::Grad
+            | Kind::Slice
+            | Kind::Add
+            | Kind::Release
+            | Kind::Part
+            | Kind::Update
+            | Kind::Keep
+            | Kind::Take => false,
             Kind::AllReduce
             | Kind::AllGather
             | Kind::ReduceScatter
             | Kind::AllToAll
             | Kind::Exchange
             | Kind::ReduceGradients
-            | Kind::ExchangeGradients => true,
+            | Kind::ExchangeGradients
+            | Kind::Gather
+            | Kind::Scatter
+            | Kind::ReduceShards => true,
         }
     }
 }
@@ -200,6 +235,11 @@ impl Instr {
             Instr::Exchange { .. } => Kind::Exchange,
             Instr::ReduceGradients { .. } => Kind::ReduceGradients,
             Instr::ExchangeGradients { .. } => Kind::ExchangeGradients,
+            Instr::Gather { .. } => Kind::Gather,
+            Instr::Release { .. } => Kind::Release,
+            Instr::Scatter { .. } => Kind::Scatter,
+            Instr::Part { .. } => Kind::Part,
+            Instr::ReduceShards { .. } => Kind::ReduceShards,
             Instr::Update { .. } => Kind::Update,
             Instr::Keep { .. } => Kind::Keep,
             Instr::Take { .. } => Kind::Take,
@@ -209,9 +249,11 @@ impl Instr {
     /// Whose groups communicate.
     pub fn group(&self) -> Option<GroupingId> {
         match self {
-            Instr::Collective(Collective { group, .. }) | Instr::ReduceGradients { group, .. } => {
-                Some(*group)
-            }
+            Instr::Collective(Collective { group, .. })
+            | Instr::ReduceGradients { group, .. }
+            | Instr::Gather { group, .. }
+            | Instr::Scatter { group, .. }
+            | Instr::ReduceShards { group, .. } => Some(*group),
             _ => None,
         }
     }
@@ -224,10 +266,32 @@ impl Instr {
         }
     }
 
+    /// Whether it is about gradients as they have added up over the micro-batches of a step.
+    pub fn settles(&self) -> bool {
+        match self {
+            Instr::ReduceGradients { .. } | Instr::ReduceShards { .. } => true,
+            Instr::ExchangeGradients { when, .. }
+            | Instr::Scatter { when, .. }
+            | Instr::Part { when, .. } => *when == Settle::Last,
+            _ => false,
+        }
+    }
+
+    /// The copies that it is about: indices into [`crate::Table::copies`].
+    pub fn copies(&self) -> &[usize] {
+        match self {
+            Instr::Gather { copies, .. } | Instr::Release { copies } => copies,
+            _ => &[],
+        }
+    }
+
     /// The leaves whose gradients it moves.
     pub fn leaves(&self) -> &[LeafId] {
         match self {
-            Instr::ReduceGradients { leaves, .. } | Instr::ExchangeGradients { leaves, .. } => leaves,
+            Instr::ReduceGradients { leaves, .. }
+            | Instr::ExchangeGradients { leaves, .. }
+            | Instr::Scatter { leaves, .. }
+            | Instr::Part { leaves, .. } => leaves,
             _ => &[],
         }
     }
@@ -235,7 +299,7 @@ impl Instr {
     /// The shards that it gives something to: indices into [`crate::Table::shards`].
     pub fn shards(&self) -> &[usize] {
         match self {
-            Instr::ExchangeGradients { shards, .. } => shards,
+            Instr::ExchangeGradients { shards, .. } | Instr::ReduceShards { shards, .. } => shards,
             Instr::Update { shard, .. } => std::slice::from_ref(shard),
             _ => &[],
         }
@@ -251,7 +315,14 @@ impl Instr {
             | Instr::Add { from, .. }
             | Instr::Exchange { from, .. }
             | Instr::Keep { from, .. } => from.clone(),
-            Instr::ReduceGradients { .. } | Instr::ExchangeGradients { .. } | Instr::Take { .. } => vec![],
+            Instr::ReduceGradients { .. }
+            | Instr::ExchangeGradients { .. }
+            | Instr::Gather { .. }
+            | Instr::Release { .. }
+            | Instr::Scatter { .. }
+            | Instr::Part { .. }
+            | Instr::ReduceShards { .. }
+            | Instr::Take { .. } => vec![],
         }
     }
 
@@ -266,6 +337,11 @@ impl Instr {
             | Instr::Take { to, .. } => to.clone(),
             Instr::ReduceGradients { .. }
             | Instr::ExchangeGradients { .. }
+            | Instr::Gather { .. }
+            | Instr::Release { .. }
+            | Instr::Scatter { .. }
+            | Instr::Part { .. }
+            | Instr::ReduceShards { .. }
             | Instr::Update { .. }
             | Instr::Keep { .. } => vec![],
         }

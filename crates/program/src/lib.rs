@@ -14,6 +14,7 @@
 //! - all members of a group meet its communications in the same order, and nobody waits for ever;
 //! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
+//! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
 
 mod code;
@@ -25,7 +26,7 @@ use rules::{Reduction, Region, Rewriting};
 
 pub use code::{Code, Pass, Task, Timetable, When};
 pub use column::{Column, Own};
-pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Slice};
+pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
 
 graph::id!(
     /// A device's process.
@@ -130,8 +131,10 @@ pub struct Table {
     pub constants: Vec<Column<i64>>,
     /// What a rank holds of parameters, buffers and constants, between steps.
     pub shards: Vec<Shard>,
-    /// For each leaf of the body: which shard it is part of, and its region.
-    pub leaves: Vec<(usize, Column<Region>)>,
+    /// More than a rank holds of a tensor, which it has for a while: gathered from the shards of a group.
+    pub copies: Vec<Gathered>,
+    /// For each leaf of the body: what it is part of, and its region.
+    pub leaves: Vec<(Of, Column<Region>)>,
     /// For each of [`Body::inputs`]: the part of the caller's tensor.
     pub inputs: Vec<Column<Region>>,
     /// For each output of the graph: the part that leaves; `None` where none does.
@@ -144,6 +147,26 @@ pub struct Table {
 pub struct Shard {
     pub tensor: TensorId,
     pub region: Column<Region>,
+}
+
+/// What leaves are part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Of {
+    /// An index into [`Table::shards`].
+    Shard(usize),
+    /// An index into [`Table::copies`].
+    Copy(usize),
+}
+
+/// The shards of the members of a group, which are balanced parts of it along one factor, in the group's order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gathered {
+    /// The rank's own shard of it.
+    pub shard: usize,
+    pub region: Column<Region>,
+    /// The factor in which the shards differ, counted over all dims.
+    pub factor: usize,
+    pub parts: u32,
 }
 
 /// What a role runs: codes over one list of buffers, and a timetable.
@@ -219,10 +242,11 @@ impl Table {
     /// All columns of regions.
     pub fn regions(&self) -> impl Iterator<Item = &Column<Region>> {
         let shards = self.shards.iter().map(|shard| &shard.region);
+        let copies = self.copies.iter().map(|copy| &copy.region);
         let leaves = self.leaves.iter().map(|(_, region)| region);
         let outputs = self.outputs.iter().flatten();
         let random = self.random.iter().flat_map(|(_, regions)| regions);
-        shards.chain(leaves).chain(&self.inputs).chain(outputs).chain(random)
+        shards.chain(copies).chain(leaves).chain(&self.inputs).chain(outputs).chain(random)
     }
 
     /// Whether every column has a value for each of so many ranks.

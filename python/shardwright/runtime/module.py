@@ -22,9 +22,9 @@ from .communication.watch import inside
 from .execution import inputs as given_inputs
 from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
 from .execution.pieces import Pieces
-from .execution.run import Issued, Run, without_backward
+from .execution.run import Issued, Run, begin, without_backward
 from .execution.scaling import LossScaling
-from .execution.timetable import Forward, tasks
+from .execution.timetable import Begin, Forward, tasks
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
@@ -272,6 +272,9 @@ class ParallelModule(nn.Module):
         step = object()
         for task in tasks(codes, scale, alone=hooked):
             variant, call = chosen[task.batch], calls[task.batch]
+            if isinstance(task, Begin):
+                self._begin(variant, step)
+                continue
             if isinstance(task, Forward):
                 between[task.batch] = run, outputs = self._forward(
                     variant, call.tensors, micro_batch=task.batch, saving=True, step=step
@@ -391,6 +394,7 @@ class ParallelModule(nn.Module):
         self.variants.forget()
         for shard, buffers, name in self._places:
             shard.data = buffers[name]
+        self.shards.renew_copies()
         return self
 
     def extra_repr(self) -> str:
@@ -406,6 +410,8 @@ class ParallelModule(nn.Module):
         saving: bool,
         step: object = None,
     ) -> tuple[Run, list[Any]]:
+        if step is None:
+            self._begin(variant, None)
         variant.before()
         worker = variant.worker
         masks = worker.masks(self.step, micro_batch)
@@ -413,6 +419,12 @@ class ParallelModule(nn.Module):
         outputs = run.forward(given_inputs.parts(worker, tensors, self.inputs))
         variant.after(gradients=False)
         return run, outputs
+
+    def _begin(self, variant: Variant, step: object) -> None:
+        """Calls that stand alone are each a step of their own: parameters may have changed since the last."""
+        if variant.worker.code.begin is not None:
+            variant.before()
+            begin(variant.worker, self.issued, step)
 
     def _set_mode(self, mode: bool, path: str, alone: bool) -> None:
         self.variants.train(mode, path, alone)

@@ -91,6 +91,7 @@ struct Reader<'a> {
     names: BTreeMap<String, BufId>,
     leaves: BTreeMap<String, LeafId>,
     shards: BTreeMap<String, usize>,
+    copies: BTreeMap<String, usize>,
     pass: Pass,
     /// The numbers in the text of this role's calls, and of all tables.
     calls: Vec<String>,
@@ -111,15 +112,15 @@ impl<'a> Reader<'a> {
             exchanges: vec![],
             roles: vec![],
         };
-        let (names, leaves, shards, calls, tables) = Default::default();
-        Self { graph, analysis, program, names, leaves, shards, pass: Pass::Forward, calls, tables }
+        let (names, leaves, shards, copies, calls, tables) = Default::default();
+        Self { graph, analysis, program, names, leaves, shards, copies, pass: Pass::Forward, calls, tables }
     }
 
     fn finish(mut self) -> Program {
         for role in &mut self.program.roles {
             let trains = role.body.code(Pass::Backward).is_some();
             if role.body.timetable.each.is_empty() {
-                role.body.timetable = Timetable::in_turn(trains);
+                role.body.timetable = Timetable::in_turn(role.body.timetable.begins, trains);
             }
         }
         self.program.world = self.program.roles.iter().map(|role| role.ranks.len() as u32).sum();
@@ -193,6 +194,12 @@ impl<'a> Reader<'a> {
             "constant" => self.constant(rest),
             "shard" | "hold" => self.shard(rest, word == "shard"),
             "leaf" => self.leaf(rest),
+            "copy" => self.copy(rest),
+            "begin" => {
+                self.body().timetable.begins = true;
+                self.pass = Pass::Begin;
+            }
+            "forward" => self.pass = Pass::Forward,
             "input" => self.input(rest),
             "random" => self.random(rest),
             "output" => self.output(rest),
@@ -217,6 +224,7 @@ impl<'a> Reader<'a> {
         self.names.clear();
         self.leaves.clear();
         self.shards.clear();
+        self.copies.clear();
         self.pass = Pass::Forward;
     }
 
@@ -236,7 +244,7 @@ impl<'a> Reader<'a> {
         self.role().table.shards.push(Shard { tensor, region: Column::of(regions.clone()) });
         self.shards.insert(name.into(), index);
         if leaf {
-            self.new_leaf(name, index, tensor, regions);
+            self.new_leaf(name, Of::Shard(index), tensor, regions);
         }
     }
 
@@ -245,16 +253,35 @@ impl<'a> Reader<'a> {
         let (name, shard) = (words.next().unwrap(), self.shards[words.next().unwrap()]);
         let tensor = self.role().table.shards[shard].tensor;
         let regions = self.regions(tensor, words.next().unwrap_or(""));
-        self.new_leaf(name, shard, tensor, regions);
+        self.new_leaf(name, Of::Shard(shard), tensor, regions);
     }
 
-    fn new_leaf(&mut self, name: &str, shard: usize, tensor: TensorId, regions: Vec<Region>) {
+    /// `copy w part_of_w 0 2`: of a shard, joined along a factor of so many parts, with a leaf that is all of it.
+    fn copy(&mut self, rest: &str) {
+        let mut words = rest.splitn(5, ' ');
+        let (name, shard) = (words.next().unwrap(), self.shards[words.next().unwrap()]);
+        let (factor, parts) =
+            (words.next().unwrap().parse().unwrap(), words.next().unwrap().parse().unwrap());
+        let tensor = self.role().table.shards[shard].tensor;
+        let regions = self.regions(tensor, words.next().unwrap_or(""));
+        let index = self.role().table.copies.len();
+        let region = Column::of(regions.clone());
+        self.role().table.copies.push(Gathered { shard, region, factor, parts });
+        self.copies.insert(name.into(), index);
+        self.new_leaf(name, Of::Copy(index), tensor, regions);
+    }
+
+    fn all(known: &BTreeMap<String, usize>, list: &str) -> Vec<usize> {
+        list.split(',').map(|name| known[name.trim()]).collect()
+    }
+
+    fn new_leaf(&mut self, name: &str, of: Of, tensor: TensorId, regions: Vec<Region>) {
         let buf = self.buf(name);
         let body = self.body();
         let number = body.leaves.iter().filter(|leaf| leaf.tensor == tensor).count() as u32;
         let id = LeafId::new(body.leaves.len());
         body.leaves.push(Leaf { tensor, number, buf });
-        self.role().table.leaves.push((shard, Column::of(regions)));
+        self.role().table.leaves.push((of, Column::of(regions)));
         self.leaves.insert(name.into(), id);
     }
 
@@ -367,7 +394,15 @@ impl<'a> Reader<'a> {
         let number = if numbered { next() } else { String::new() };
         let grouped = matches!(
             word,
-            "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "reduce_gradients"
+            "all_reduce"
+                | "all_gather"
+                | "reduce_scatter"
+                | "all_to_all"
+                | "reduce_gradients"
+                | "gather"
+                | "scatter"
+                | "scatter_last"
+                | "reduce_shards"
         );
         let group = GroupingId(if grouped { next()[1..].parse().unwrap() } else { 0 });
         let by = (word == "all_reduce").then(|| reduction(&next()));
@@ -420,8 +455,19 @@ impl<'a> Reader<'a> {
                 let leaves = names(left).iter().map(|name| self.leaves[name]).collect();
                 let shards = names(right).iter().map(|name| self.shards[name]).collect();
                 let exchange = ExchangeId::new(at(&self.tables, &number));
-                Instr::ExchangeGradients { exchange, leaves, shards }
+                Instr::ExchangeGradients { exchange, leaves, shards, when: Settle::Last }
             }
+            "gather" => Instr::Gather { group, copies: Self::all(&self.copies, left) },
+            "release" => Instr::Release { copies: Self::all(&self.copies, left) },
+            "scatter" | "scatter_last" | "part" => {
+                let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();
+                let when = if word == "scatter_last" { Settle::Last } else { Settle::Each };
+                match word {
+                    "part" => Instr::Part { leaves, when },
+                    _ => Instr::Scatter { group, leaves, when },
+                }
+            }
+            "reduce_shards" => Instr::ReduceShards { group, shards: Self::all(&self.shards, left) },
             other => panic!("unknown {other}"),
         };
         self.push(instr);

@@ -34,7 +34,9 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         hints: Hints::new(graph, &program.boundary, role.operators.clone()),
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
-        pass: Pass::Forward,
+        pass: Pass::Begin,
+        parts: &role.table,
+        texts: vec![],
         kept: HashMap::new(),
         in_loop: false,
     };
@@ -49,11 +51,17 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     }
     let forward = reader.functions.remove("forward");
     let (_, forward) = forward.ok_or_else(|| reader.misuse(1, "there is no function `forward`"))?;
+    let begin = reader.functions.remove("begin").map(|(_, function)| function);
     let backward = reader.functions.remove("backward").map(|(_, function)| function);
     let step = reader.functions.remove("step").map(|(_, function)| function);
     reader.inputs(role, &forward)?;
     reader.make_leaves(graph, role)?;
     let sizes = group_sizes(program, role);
+    if let Some(begin) = &begin {
+        reader.params(begin, &PARAMS[..3], 0)?;
+        let instrs = reader.instrs(&mut Scope::new(), &begin.body, &sizes)?;
+        reader.body.code_mut(Pass::Begin).instrs = instrs;
+    }
     reader.forward(role, &forward, &sizes)?;
     if let Some(backward) = backward {
         reader.backward(role, &backward, &sizes)?;
@@ -62,7 +70,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     }
     reader.body.timetable = match step {
         Some(step) => timetable(&reader, &step)?,
-        None => Timetable::in_turn(false),
+        None => Timetable::in_turn(begin.is_some(), false),
     };
     Ok(reader.body)
 }
@@ -111,6 +119,7 @@ impl<'a> Reader<'a> {
             let names = names_of(graph, &leaf);
             leaf.buf = self.new_buf(names.first().unwrap_or(&""), *tensor, false);
             let index = self.body.leaves.len();
+            self.texts.push(written(names.first().unwrap_or(&""), *number));
             for name in names {
                 let text = written(name, *number);
                 if self.leaves.insert(text, index).is_some() {
@@ -129,6 +138,7 @@ impl<'a> Reader<'a> {
         for (name, buf) in function.params[3..].iter().zip(inputs) {
             self.define(&mut scope, name, buf, function.line)?;
         }
+        self.pass = Pass::Forward;
         let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
         self.body.code_mut(Pass::Forward).instrs = instrs;
@@ -207,9 +217,9 @@ impl<'a> Reader<'a> {
             StmtKind::Expr(value) => (&[], false, value),
             _ => return Err(self.misuse(stmt.line, "only instructions may stand here")),
         };
-        let mut methods = Methods { reader: self, scope, sizes, line: stmt.line };
+        let mut methods = Methods { reader: self, scope, sizes, line: stmt.line, last };
         let instr = methods.instr(targets, unpack, value)?;
-        if instr.kind().settles() != last {
+        if instr.settles() != last {
             let stands = if last { "may not stand" } else { "must stand" };
             let what = format!("`run.{}` {stands} below `if last:`", instr.kind().name());
             return Err(self.misuse(stmt.line, what));

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId,
-    Pass, Slice,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId, Of,
+    Pass, Settle, Slice,
 };
 use rules::Reduction;
 
@@ -14,7 +14,7 @@ use super::code::{Code, Value, plain};
 use super::reader::{Reader, Scope};
 use super::tables::reduction;
 use crate::python::{self, Expr};
-use crate::write::even_sizes;
+use crate::write::{Gathered, even_sizes};
 
 /// One statement of `forward` or `backward`.
 pub(super) struct Methods<'a, 'r> {
@@ -23,6 +23,8 @@ pub(super) struct Methods<'a, 'r> {
     /// The size of this role's group in each grouping.
     pub(super) sizes: &'r [usize],
     pub(super) line: u32,
+    /// Whether it stands below `if last:`.
+    pub(super) last: bool,
 }
 
 /// A method's arguments that are still to be read.
@@ -89,7 +91,36 @@ impl<'a> Methods<'a, '_> {
                 let leaves = self.leaves(args.args.next())?;
                 let shards = self.list(args.args.next(), |item| self.index(Some(item)))?;
                 self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::ExchangeGradients { exchange, leaves, shards })
+                Ok(Instr::ExchangeGradients { exchange, leaves, shards, when: self.when() })
+            }
+            "gather" => {
+                let group = self.group(&mut args)?;
+                let copies = self.copies(args.args.next())?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Gather { group, copies })
+            }
+            "release" => {
+                let copies = self.copies(args.args.next())?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Release { copies })
+            }
+            "scatter_gradients" => {
+                let group = self.group(&mut args)?;
+                let leaves = self.trees(args.args.next(), Gathered::Each)?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Scatter { group, leaves, when: self.when() })
+            }
+            "part_gradients" => {
+                let leaves = self.trees(args.args.next(), Gathered::Each)?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Part { leaves, when: self.when() })
+            }
+            "reduce_shards" => {
+                let group = self.group(&mut args)?;
+                let copies = self.copies(args.args.next())?;
+                self.end(targets, 0, unpack, &args)?;
+                let shards = copies.iter().map(|copy| self.reader.parts.copies[*copy].shard).collect();
+                Ok(Instr::ReduceShards { group, shards })
             }
             "update" => {
                 let (shard, from) = (self.index(args.args.next())?, self.next_buf(&mut args)?);
@@ -106,6 +137,25 @@ impl<'a> Methods<'a, '_> {
             "take" => self.take(targets, unpack, &mut args),
             _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
         }
+    }
+
+    fn when(&self) -> Settle {
+        if self.last { Settle::Last } else { Settle::Each }
+    }
+
+    /// Copies by a leaf of each.
+    fn copies(&self, list: Option<&Expr<'a>>) -> Result<Vec<usize>> {
+        let copy = |leaf: LeafId| match self.reader.parts.leaves.get(leaf.index()) {
+            Some((Of::Copy(copy), _)) => Ok(*copy),
+            _ => Err(self.misuse("this leaf is held, and not gathered")),
+        };
+        self.trees(list, Gathered::First)?.into_iter().map(copy).collect()
+    }
+
+    /// Leaves, and of modules all that is gathered.
+    fn trees(&self, list: Option<&Expr<'a>>, which: Gathered) -> Result<Vec<LeafId>> {
+        let places = self.list(list, |item| self.reader.tree(item, which, self.line))?;
+        Ok(places.into_iter().flatten().collect())
     }
 
     fn take(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Arg, Body, Buf, BufId, CallId, KeepId, Pass};
+use program::{Arg, Body, Buf, BufId, CallId, KeepId, LeafId, Pass, Table};
 
 use crate::hints::{Hints, UNKNOWN};
 use crate::names::is_reserved;
 use crate::python::{Expr, Function, print};
+use crate::write::{Gathered, gathered, is_below};
 
 /// Everything that is known while the text of a role is read.
 pub(super) struct Reader<'a> {
@@ -28,6 +29,9 @@ pub(super) struct Reader<'a> {
     pub(super) in_loop: bool,
     /// The code that is read.
     pub(super) pass: Pass,
+    pub(super) parts: &'a Table,
+    /// How each leaf is written.
+    pub(super) texts: Vec<String>,
 }
 
 /// The names of one function's bufs.
@@ -85,6 +89,21 @@ impl<'a> Reader<'a> {
         self.path(expr, &mut text, line)?;
         let found = self.leaves.get(text.as_str()).copied();
         found.ok_or_else(|| self.unknown(line, format!("this rank has no leaf `{text}`")))
+    }
+
+    /// A leaf, or what is gathered at a place in the tree.
+    pub(super) fn tree(&self, expr: &Expr<'a>, which: Gathered, line: u32) -> Result<Vec<LeafId>> {
+        let mut text = String::from("p");
+        self.path(expr, &mut text, line)?;
+        if let Some(leaf) = self.leaves.get(text.as_str()) {
+            return Ok(vec![LeafId::new(*leaf)]);
+        }
+        let here = |leaf: &usize| is_below(&self.texts[*leaf], &text);
+        let found: Vec<LeafId> = gathered(self.parts, which).filter(here).map(LeafId::new).collect();
+        if found.is_empty() {
+            return Err(self.unknown(line, format!("nothing is gathered at `{text}`")));
+        }
+        Ok(found)
     }
 
     /// Writes what follows `p` in the one way in which leaves are written.

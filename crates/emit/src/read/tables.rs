@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
-use program::{Boundary, Column, Exchange, Inputs, Output, Piece, Program, RankId, Shard, Table};
+use program::{
+    Boundary, Column, Exchange, Gathered, Inputs, Of, Output, Piece, Program, RankId, Shard, Table,
+};
 use rules::{Reduction, Region, Rewriting};
 use serde_json::Value;
 
@@ -182,12 +184,18 @@ impl Reader {
             let [tensor, region] = node.tuple()?;
             Ok(Shard { tensor: self.tensor(&tensor)?, region: regions(&region)? })
         })?;
+        table.copies = node.get("copies")?.list(|node| {
+            let [shard, region, factor, parts] = node.tuple()?;
+            let shard = number(&shard, table.shards.len(), "shard")?;
+            let (region, factor, parts) = (regions(&region)?, factor.index()?, parts.id()?);
+            Ok(Gathered { shard, region, factor, parts })
+        })?;
         let leaves = node.get("leaves")?.list(|node| {
-            let shard = node.get("shard")?;
-            if shard.index()? >= table.shards.len() {
-                return Err(shard.refuse("the role has no shard of this number"));
-            }
-            table.leaves.push((shard.index()?, regions(&node.get("region")?)?));
+            let of = match node.maybe("copy")? {
+                Some(copy) => Of::Copy(number(&copy, table.copies.len(), "copy")?),
+                None => Of::Shard(number(&node.get("shard")?, table.shards.len(), "shard")?),
+            };
+            table.leaves.push((of, regions(&node.get("region")?)?));
             Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?))
         })?;
         let inputs = node.get("inputs")?.list(|node| {
@@ -243,6 +251,12 @@ impl Reader {
         let output = (self.tensor(&node.get("tensor")?)?, node.get("grad")?.bool()?);
         Ok(Some((output, regions(&node.get("region")?)?)))
     }
+}
+
+/// The number of something that a role has so many of.
+fn number(node: &Node<'_>, count: usize, what: &str) -> Result<usize> {
+    let found = node.index()?;
+    if found < count { Ok(found) } else { Err(node.refuse(format!("the role has no {what} of this number"))) }
 }
 
 pub(super) fn reduction(name: &str) -> Option<Reduction> {

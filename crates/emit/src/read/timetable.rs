@@ -5,14 +5,17 @@ use program::{Task, Timetable, When};
 
 use super::reader::Reader;
 use crate::python::{Expr, Function, Stmt, StmtKind};
-use crate::write::task_words;
+use crate::write::{begin, task_words};
 
 /// Factors of a scale beyond this are not read: there is one in all that is right.
 const MOST_FACTORS: u32 = 4;
 
 pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Timetable> {
     let strange = |line| reader.misuse(line, "`step` is something else than a loop over the micro-batches");
-    let [Stmt { kind: StmtKind::For { target: "b", values, body }, .. }] = &step.body[..] else {
+    let begins =
+        matches!(&step.body[..], [Stmt { kind: StmtKind::Yield(first), .. }, _] if *first == [begin()]);
+    let [Stmt { kind: StmtKind::For { target: "b", values, body }, .. }] = &step.body[usize::from(begins)..]
+    else {
         return Err(strange(step.line));
     };
     let range = Expr::Name("range").call(vec![Expr::Name("batches")]);
@@ -25,7 +28,7 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
         let found = tasks().find(|task| task_words(task) == *words);
         each.push(found.ok_or_else(|| reader.misuse(stmt.line, "this is no task of a timetable"))?);
     }
-    Ok(Timetable { each })
+    Ok(Timetable { begins, each })
 }
 
 /// All that can be written.

@@ -1,6 +1,8 @@
 //! Instructions as methods of `run`.
 
-use program::{Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Slice};
+use std::collections::HashSet;
+
+use program::{Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table};
 use rules::Reduction;
 
 use super::functions::{number, statement};
@@ -13,6 +15,7 @@ pub(crate) struct Words<'n> {
     pub(crate) holes: &'n [String],
     /// The size of this role's groups in each grouping.
     pub(crate) group_sizes: &'n [usize],
+    pub(crate) table: &'n Table,
 }
 
 impl<'n> Words<'n> {
@@ -49,7 +52,29 @@ impl<'n> Words<'n> {
                     method("reduce_gradients", vec![id(group.0), Expr::Rows(leaves)], vec![]),
                 )
             }
-            Instr::ExchangeGradients { exchange, leaves, shards } => {
+            Instr::Gather { group, copies } => {
+                let args = vec![id(group.0), self.copies(copies)];
+                statement(vec![], false, method("gather", args, vec![]))
+            }
+            Instr::Release { copies } => {
+                statement(vec![], false, method("release", vec![self.copies(copies)], vec![]))
+            }
+            Instr::Scatter { group, leaves, .. } => {
+                let args =
+                    vec![id(group.0), self.trees(leaves.iter().map(|leaf| leaf.index()), Gathered::Each)];
+                statement(vec![], false, method("scatter_gradients", args, vec![]))
+            }
+            Instr::Part { leaves, .. } => {
+                let args = vec![self.trees(leaves.iter().map(|leaf| leaf.index()), Gathered::Each)];
+                statement(vec![], false, method("part_gradients", args, vec![]))
+            }
+            Instr::ReduceShards { group, shards } => {
+                let copy = |shard: &usize| self.table.copies.iter().position(|copy| copy.shard == *shard);
+                let copies: Vec<usize> = shards.iter().filter_map(copy).collect();
+                let args = vec![id(group.0), self.copies(&copies)];
+                statement(vec![], false, method("reduce_shards", args, vec![]))
+            }
+            Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
                 let shards = shards.iter().map(|shard| index(*shard)).collect();
                 let args = vec![id(exchange.0), Expr::Rows(leaves), Expr::Rows(shards)];
@@ -67,6 +92,29 @@ impl<'n> Words<'n> {
                 statement(targets, to.len() > 1, method("take", vec![id(kept.0)], vec![]))
             }
         })
+    }
+
+    /// Copies by the first leaf of each.
+    fn copies(&self, copies: &[usize]) -> Expr<'n> {
+        let first = |copy: &usize| self.table.leaves.iter().position(|leaf| leaf.0 == Of::Copy(*copy));
+        self.trees(copies.iter().filter_map(first), Gathered::First)
+    }
+
+    /// Leaves, where all that is gathered of a module by the module.
+    fn trees(&self, leaves: impl Iterator<Item = usize>, which: Gathered) -> Expr<'n> {
+        let leaves: Vec<usize> = leaves.collect();
+        let all: Vec<(usize, &str)> =
+            gathered(self.table, which).map(|leaf| (leaf, &self.leaves[leaf][..])).collect();
+        let mut items = vec![];
+        let mut rest = &leaves[..];
+        while let [first, ..] = rest {
+            let text = &self.leaves[*first][..];
+            let whole = |tree: &&str| *tree != "p" && rest.starts_with(&below(&all, tree));
+            let tree = trees(text).find(whole).unwrap_or(text);
+            rest = &rest[below(&all, tree).len().max(1)..];
+            items.push(Expr::Name(tree));
+        }
+        Expr::Rows(items)
     }
 
     fn grad(&self, grad: &'n Grad) -> Stmt<'n> {
@@ -139,6 +187,37 @@ pub(crate) fn even_sizes(extents: &[Vec<Arg>], factor: usize, count: usize) -> O
     let Some(Arg::Int(extent)) = extents.iter().flatten().nth(factor) else { return None };
     let pieces = i64::try_from(count).ok().filter(|n| *n > 0 && extent % n == 0)?;
     Some(vec![extent / pieces; count])
+}
+
+/// The leaves by which what is gathered is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The first of each copy.
+    First,
+    Each,
+}
+
+pub(crate) fn gathered(table: &Table, which: Gathered) -> impl Iterator<Item = usize> + '_ {
+    let mut seen = HashSet::new();
+    let wanted = move |leaf: &usize| match table.leaves[*leaf].0 {
+        Of::Copy(copy) => which == Gathered::Each || seen.insert(copy),
+        Of::Shard(_) => false,
+    };
+    (0..table.leaves.len()).filter(wanted)
+}
+
+/// The leaves at a place in the tree, in their order.
+fn below(all: &[(usize, &str)], tree: &str) -> Vec<usize> {
+    all.iter().filter(|(_, text)| is_below(text, tree)).map(|(leaf, _)| *leaf).collect()
+}
+
+pub(crate) fn is_below(leaf: &str, tree: &str) -> bool {
+    leaf.strip_prefix(tree).is_some_and(|rest| rest.starts_with(['.', '[']))
+}
+
+/// The places in the tree that hold a leaf, from the root on.
+fn trees(leaf: &str) -> impl Iterator<Item = &str> {
+    leaf.match_indices(['.', '[']).map(|(at, _)| &leaf[..at])
 }
 
 pub(crate) fn method<'a>(name: &'a str, args: Vec<Expr<'a>>, kwargs: Vec<(&'a str, Expr<'a>)>) -> Expr<'a> {

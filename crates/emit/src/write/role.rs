@@ -46,9 +46,18 @@ pub(crate) fn text(
     printer.text(&mut out);
     let mut names = scope.clone();
     let bufs = buf_names(body, &leaf_texts, &mut names, &wanted, Pass::Forward);
-    let words = Words { bufs: &bufs, leaves: &leaf_texts, holes: &holes, group_sizes: &group_sizes };
+    let words = Words {
+        bufs: &bufs,
+        leaves: &leaf_texts,
+        holes: &holes,
+        group_sizes: &group_sizes,
+        table: &role.table,
+    };
     let mut used = uses.iter().zip(&texts);
     let file = File { body, printer: &printer, comments: &comments, words: &words };
+    if let Some(code) = body.code(Pass::Begin) {
+        function(&mut out, begin(&file, code, &mut used), &names, &file.wanted(&wanted));
+    }
     function(&mut out, forward(&file, &mut used), &names, &file.wanted(&wanted));
     if let Some(code) = body.code(Pass::Backward) {
         let mut names = scope;
@@ -57,7 +66,7 @@ pub(crate) fn text(
         let file = File { body, printer: &printer, comments: &comments, words: &words };
         function(&mut out, backward(&file, code, &mut used), &names, &file.wanted(&wanted));
     }
-    if let Some(step) = timetable::step(&body.timetable) {
+    if let Some(step) = timetable::step(&body.timetable, body.instrs().any(Instr::settles)) {
         out.push_str("\n\n");
         print::function(&mut out, &step);
     }
@@ -113,6 +122,17 @@ fn function(out: &mut String, mut function: Function<'_>, names: &Scope, wanted:
 
 /// The calls of all codes, in their order.
 type Calls<'c, 'n> = dyn Iterator<Item = (&'c Use<'n>, &'n CallText)> + 'c;
+
+fn begin<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Function<'n> {
+    let doc = vec!["Once a step.".to_owned()];
+    Function {
+        line: 0,
+        name: "begin",
+        params: vec!["run", "p", "rank"],
+        doc,
+        body: written(file, &code.instrs, used),
+    }
+}
 
 fn forward<'n>(file: &File<'n>, used: &mut Calls<'_, 'n>) -> Function<'n> {
     let words = file.words;
@@ -170,9 +190,9 @@ fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
 fn backward<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Function<'n> {
     let words = file.words;
     let mut stmts = vec![];
-    for together in code.instrs.chunk_by(|a, b| a.kind().settles() == b.kind().settles()) {
+    for together in code.instrs.chunk_by(|a, b| a.settles() == b.settles()) {
         let written = written(file, together, used);
-        if together[0].kind().settles() {
+        if together[0].settles() {
             stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written)));
         } else {
             stmts.extend(written);

@@ -185,6 +185,11 @@ impl<'a> Follow<'a, '_> {
             Instr::Exchange { .. }
             | Instr::ReduceGradients { .. }
             | Instr::ExchangeGradients { .. }
+            | Instr::Gather { .. }
+            | Instr::Release { .. }
+            | Instr::Scatter { .. }
+            | Instr::Part { .. }
+            | Instr::ReduceShards { .. }
             | Instr::Update { .. } => {}
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Column, Exchange, Instr, Pass, Program, RankId, Role};
+use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role};
 use rules::{Region, Rewriting};
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 4;
+pub(crate) const FORMAT: u64 = 5;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
@@ -206,11 +206,18 @@ impl<'a> Tables<'a> {
         let (body, table) = (&role.body, &role.table);
         let regions = &mut self.regions;
         let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, regions.column(&s.region)));
+        let copies = joined(&table.copies, |c| {
+            format!("[{}, {}, {}, {}]", c.shard, regions.column(&c.region), c.factor, c.parts)
+        });
         let leaves: Vec<String> = (body.leaves.iter().zip(&table.leaves))
-            .map(|(leaf, (shard, region))| {
+            .map(|(leaf, (of, region))| {
                 let (tensor, number, region) = (leaf.tensor.0, leaf.number, regions.column(region));
                 let names = format!("\"tensor\": {tensor}, \"number\": {number}");
-                format!("{{{names}, \"shard\": {shard}, \"region\": {region}}}")
+                let of = match of {
+                    Of::Shard(shard) => format!("\"shard\": {shard}"),
+                    Of::Copy(copy) => format!("\"copy\": {copy}"),
+                };
+                format!("{{{names}, {of}, \"region\": {region}}}")
             })
             .collect();
         let inputs = body.inputs.iter().zip(&table.inputs);
@@ -231,7 +238,7 @@ impl<'a> Tables<'a> {
         });
         format!(
             "{{\"file\": {}, \"ranks\": {}, \"holes\": [{}], \"constants\": [{}], \"shards\": [{shards}], \
-             \"leaves\": [{}], \"inputs\": [{}], \"outputs\": [{}], \"random\": {{{random}}}, \
+             \"copies\": [{copies}], \"leaves\": [{}], \"inputs\": [{}], \"outputs\": [{}], \"random\": {{{random}}}, \
              \"gradients\": [{}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
             columns::ranks(&role.ranks),

@@ -5,18 +5,32 @@ use program::{Pass, Task, Timetable, When};
 use crate::python::{Expr, Function, Stmt, StmtKind};
 
 const DOC: &str = "For each micro-batch: its loss counts `scale`, and gradients are reduced with the last.";
+/// Of gradients that are reduced at once.
+const EACH: &str = "For each micro-batch: its loss counts `scale`, and the last one is told.";
 
 /// None for what only runs forward.
-pub(super) fn step(timetable: &Timetable) -> Option<Function<'static>> {
-    if *timetable == Timetable::in_turn(false) {
+pub(super) fn step(timetable: &Timetable, settles: bool) -> Option<Function<'static>> {
+    let Timetable { begins, .. } = *timetable;
+    if *timetable == Timetable::in_turn(begins, false) {
         return None;
     }
     let body = timetable.each.iter().map(|task| Stmt::new(StmtKind::Yield(words(task)))).collect();
     let values = Expr::Name("range").call(vec![Expr::Name("batches")]);
     let each = Stmt::new(StmtKind::For { target: "b", values, body });
-    let usual = *timetable == Timetable::in_turn(true);
-    let doc = usual.then(|| DOC.to_owned()).into_iter().collect();
-    Some(Function { line: 0, name: "step", params: vec!["batches", "scale"], doc, body: vec![each] })
+    let usual = *timetable == Timetable::in_turn(begins, true);
+    let doc = usual.then(|| if settles { DOC } else { EACH }.to_owned()).into_iter().collect();
+    let first = begins.then(|| Stmt::new(StmtKind::Yield(vec![begin()])));
+    Some(Function {
+        line: 0,
+        name: "step",
+        params: vec!["batches", "scale"],
+        doc,
+        body: first.into_iter().chain([each]).collect(),
+    })
+}
+
+pub(crate) fn begin() -> Expr<'static> {
+    Expr::Name(Pass::Begin.name())
 }
 
 /// `forward, b` or `backward, b, scale, b == batches - 1`.

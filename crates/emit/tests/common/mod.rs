@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Boundary, Buf, BufId, Call, CallId, Column, Grad, Inputs, Instr, Leaf, LocalOp, Output, Pass,
-    Program, RankId, Role, Shard, Table, Timetable,
+    Arg, Body, Boundary, Buf, BufId, Call, CallId, Column, Grad, Inputs, Instr, Leaf, LocalOp, Of, Output,
+    Pass, Program, RankId, Role, Shard, Table, Timetable,
 };
 use rules::Region;
 
@@ -170,15 +170,16 @@ impl<'g> Builder<'g> {
 
     /// A role for these ranks, each of which holds everything whole.
     pub(crate) fn role(mut self, ranks: std::ops::Range<u32>) -> Role {
-        self.body.timetable = Timetable::in_turn(self.body.code(Pass::Backward).is_some());
+        self.body.timetable = Timetable::in_turn(false, self.body.code(Pass::Backward).is_some());
         let same = |tensor| Column::Same(whole(self.graph, tensor));
         let table = Table {
+            copies: vec![],
             constants: vec![Column::Same(0); self.body.holes.len()],
             shards: (self.body.leaves.iter())
                 .map(|leaf| Shard { tensor: leaf.tensor, region: same(leaf.tensor) })
                 .collect(),
             leaves: (self.body.leaves.iter().enumerate())
-                .map(|(index, leaf)| (index, same(leaf.tensor)))
+                .map(|(index, leaf)| (Of::Shard(index), same(leaf.tensor)))
                 .collect(),
             inputs: self.body.inputs.iter().map(|input| same(*input)).collect(),
             outputs: (self.graph.outputs.iter().zip(self.body.gives(Pass::Forward)))

@@ -12,6 +12,7 @@ use program::{Column, RankId};
 use rules::Region;
 
 use super::columns::{Asked, Columns, RegionsId, agreed};
+use crate::homes::Divided;
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
 use crate::moves::{Get, Method, Move, on_rank};
 use crate::place::Placement;
@@ -213,6 +214,11 @@ impl<'a> Alike<'a> {
             (0..own.count).map(twins).collect::<Vec<Vec<usize>>>()
         })?;
         Ok(Rc::clone(self.known.twins.entry((of, among)).or_insert(Rc::new(found))))
+    }
+
+    /// Into how many parts a parameter is divided; `None` where a rank has no part.
+    pub fn divided(&self, divided: &Divided) -> Asked<Option<u32>> {
+        agreed(self.ranks, |at| divided.parts(self.ranks[at]))
     }
 
     // Parts and moves.

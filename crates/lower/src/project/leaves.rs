@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use graph::Source;
-use program::{BufId, ExchangeId, GroupingId, Instr, Leaf, LeafId, Shard};
+use graph::{Source, TensorId};
+use program::{BufId, ExchangeId, Gathered, GroupingId, Instr, Leaf, LeafId, Of, Settle, Shard};
 
 use super::Projector;
 use super::columns::Asked;
+use crate::homes::Divided;
 use crate::moves::Move;
 use crate::uses::UseId;
 
@@ -17,12 +18,74 @@ impl Projector<'_> {
             if matches!(global.cx.graph.tensor(tensor).source, Source::Op { .. } | Source::Input { .. }) {
                 continue;
             }
-            let held = global.uses.written[tensor.index()];
+            let divided = global.homes.of(tensor);
+            let held = divided.map_or(global.uses.written[tensor.index()], |it| it.held);
             for index in 0..self.alike.shards(held)? {
                 let region = self.alike.shard(held, index)?;
                 self.held.entry(tensor).or_default().push((self.table.shards.len(), region));
                 self.table.shards.push(Shard { tensor, region: self.alike.columns.region(region).clone() });
             }
+            if let Some(divided) = divided {
+                self.hold_copy(tensor, divided)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is gathered of a parameter, on ranks that hold a part of it.
+    fn hold_copy(&mut self, tensor: TensorId, divided: &Divided) -> Asked<()> {
+        let parts = self.alike.divided(divided)?;
+        let (Some(parts), Some((shard, _))) = (parts, self.held.get(&tensor).map(|held| held[0])) else {
+            return Ok(());
+        };
+        let whole = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
+        self.copies.insert(tensor, (self.table.copies.len(), whole));
+        let region = self.alike.columns.region(whole).clone();
+        self.table.copies.push(Gathered { shard, region, factor: divided.factor, parts });
+        Ok(())
+    }
+
+    fn copies_of(&self, tensors: &[TensorId]) -> Vec<usize> {
+        let own = tensors.iter().filter_map(|tensor| Some(self.copies.get(tensor)?.0));
+        let mut copies: Vec<usize> = own.collect();
+        copies.sort_unstable();
+        copies
+    }
+
+    pub(super) fn gather(&mut self, group: GroupingId, tensors: &[TensorId]) -> Asked<()> {
+        let copies = self.copies_of(tensors);
+        if !copies.is_empty() {
+            self.push(Instr::Gather { group, copies });
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, tensors: &[TensorId]) -> Asked<()> {
+        let copies = self.copies_of(tensors);
+        if !copies.is_empty() {
+            self.push(Instr::Release { copies });
+        }
+        Ok(())
+    }
+
+    pub(super) fn scatter(&mut self, group: Option<GroupingId>, uses: &[UseId], when: Settle) -> Asked<()> {
+        let mut leaves = self.all_leaves_here(uses)?;
+        leaves.sort_unstable();
+        if !leaves.is_empty() {
+            self.push(match group {
+                Some(group) => Instr::Scatter { group, leaves, when },
+                None => Instr::Part { leaves, when },
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn reduce_parts(&mut self, group: GroupingId, tensors: &[TensorId]) -> Asked<()> {
+        let held = tensors.iter().flat_map(|tensor| self.held.get(tensor).into_iter().flatten());
+        let mut shards: Vec<usize> = held.map(|(shard, _)| *shard).collect();
+        shards.sort_unstable();
+        if !shards.is_empty() {
+            self.push(Instr::ReduceShards { group, shards });
         }
         Ok(())
     }
@@ -44,17 +107,20 @@ impl Projector<'_> {
         let buf = self.buf(tensor, false);
         self.leaves.entry(key).or_default().push((region, buf));
         let number = self.body.leaves.iter().filter(|l| l.tensor == tensor).count();
-        let shard = self.shard_of(tensor, region)?;
+        let of = self.container(tensor, region)?;
         self.leaf_of.insert(buf, self.body.leaves.len());
         self.body.leaves.push(Leaf { tensor, number: u32::try_from(number).unwrap_or(0), buf });
-        self.table.leaves.push((shard, self.alike.columns.region(region).clone()));
+        self.table.leaves.push((of, self.alike.columns.region(region).clone()));
         Ok(buf)
     }
 
-    fn shard_of(&mut self, tensor: graph::TensorId, region: super::RegionsId) -> Asked<usize> {
+    fn container(&mut self, tensor: TensorId, region: super::RegionsId) -> Asked<Of> {
+        if let Some((copy, _)) = self.copies.get(&tensor) {
+            return Ok(Of::Copy(*copy));
+        }
         for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
             if self.alike.columns.contains(own, region)? {
-                return Ok(shard);
+                return Ok(Of::Shard(shard));
             }
         }
         unreachable!("a rank holds what it reads")
@@ -71,18 +137,28 @@ impl Projector<'_> {
         Ok(here.iter().map(leaf).collect())
     }
 
-    pub(super) fn reduce(&mut self, group: GroupingId, uses: &[UseId]) -> Asked<()> {
+    fn all_leaves_here(&mut self, uses: &[UseId]) -> Asked<Vec<LeafId>> {
         let mut leaves = vec![];
         for &id in uses {
             leaves.extend(self.leaves_here(id)?.into_iter().map(|(_, leaf)| leaf));
         }
+        Ok(leaves)
+    }
+
+    pub(super) fn reduce(&mut self, group: GroupingId, uses: &[UseId]) -> Asked<()> {
+        let leaves = self.all_leaves_here(uses)?;
         if !leaves.is_empty() {
             self.push(Instr::ReduceGradients { group, leaves });
         }
         Ok(())
     }
 
-    pub(super) fn reduce_exactly(&mut self, id: UseId, exchange: ExchangeId, plan: &Rc<Move>) -> Asked<()> {
+    pub(super) fn reduce_exactly(
+        &mut self,
+        id: UseId,
+        exchange: ExchangeId,
+        (plan, when): (&Rc<Move>, Settle),
+    ) -> Asked<()> {
         let here = self.leaves_here(id)?;
         // Also those that nothing is taken from: they are copies, and their gradients are dropped, not added.
         let gives = self.alike.gives_exactly(plan)?;
@@ -92,7 +168,7 @@ impl Projector<'_> {
         let held = self.held.get(&tensor);
         let shards: Vec<usize> = held.into_iter().flatten().map(|(shard, _)| *shard).collect();
         if !leaves.is_empty() || !shards.is_empty() {
-            self.push(Instr::ExchangeGradients { exchange, leaves, shards });
+            self.push(Instr::ExchangeGradients { exchange, leaves, shards, when });
         }
         Ok(())
     }

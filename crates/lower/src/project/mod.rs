@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table, Timetable};
 
+use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
 use crate::schedule::{Event, Schedule};
 use crate::segments::Segments;
@@ -24,6 +25,7 @@ use columns::{Apart, Asked, RegionsId};
 pub struct Global<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
+    pub homes: &'a Homes,
     pub segments: &'a Segments,
     pub schedule: &'a Schedule,
     pub interner: &'a Interner,
@@ -75,6 +77,8 @@ struct Projector<'a> {
     gradients: HashMap<Owner, Vec<BufId>>,
     /// What is held of each tensor: which shard, and its region.
     held: HashMap<TensorId, Vec<(usize, RegionsId)>>,
+    /// What is gathered of each tensor: which copy, and its region.
+    copies: HashMap<TensorId, (usize, RegionsId)>,
     leaves: HashMap<Leaf, Vec<(RegionsId, BufId)>>,
     /// The leaf that a buffer is.
     leaf_of: HashMap<BufId, usize>,
@@ -111,6 +115,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         ports: HashMap::new(),
         gradients: HashMap::new(),
         held: HashMap::new(),
+        copies: HashMap::new(),
         leaves: HashMap::new(),
         leaf_of: HashMap::new(),
         inputs: HashMap::new(),
@@ -121,6 +126,11 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         pass: Pass::Forward,
     };
     it.hold()?;
+    it.pass = Pass::Begin;
+    for event in &global.schedule.begin {
+        it.event(event)?;
+    }
+    it.pass = Pass::Forward;
     for event in &global.schedule.forward {
         it.event(event)?;
     }
@@ -131,7 +141,8 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
-    it.body.timetable = Timetable::in_turn(it.body.code(Pass::Backward).is_some());
+    let there = |pass: Pass| it.body.code(pass).is_some();
+    it.body.timetable = Timetable::in_turn(there(Pass::Begin), there(Pass::Backward));
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }
@@ -148,7 +159,13 @@ impl Projector<'_> {
             Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
             Event::GiveBack { id, way } => self.give_back(*id, way),
             Event::Reduce { group, uses } => self.reduce(*group, uses),
-            Event::ReduceExactly { id, exchange, plan } => self.reduce_exactly(*id, *exchange, plan),
+            Event::ReduceExactly { id, exchange, plan, when } => {
+                self.reduce_exactly(*id, *exchange, (plan, *when))
+            }
+            Event::Gather { group, tensors } => self.gather(*group, tensors),
+            Event::Release { tensors } => self.release(tensors),
+            Event::Scatter { group, uses, when } => self.scatter(*group, uses, *when),
+            Event::ReduceParts { group, tensors } => self.reduce_parts(*group, tensors),
         }
     }
 

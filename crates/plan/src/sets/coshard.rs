@@ -5,7 +5,7 @@
 use diag::Result;
 use graph::OpId;
 
-use super::{Along, Model, Set, megatron};
+use super::{Along, Model, Place, Set, megatron};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -17,7 +17,7 @@ pub(super) const SET: Set = Set {
 
 /// What is recomputed together: operators whose parts run one after another, as far as one reads what
 /// another makes.
-fn recompute(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
+fn recompute(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
     let in_turn: Vec<bool> = model.graph.op_ids().map(|op| repeats(draft.devices_of(op))).collect();
     let mut span: Vec<usize> = (0..in_turn.len()).collect();
     for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {

@@ -20,7 +20,7 @@ pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     model.graph.op_ids().map(|op| batch.iter().find_map(|class| fits(op, class))).collect()
 }
 
-fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     let batch = batch_classes(model);
     let own = |class: &usize| model.classes.open_loop(model.analysis, op, *class);
     batch.iter().find_map(own).map_or_else(

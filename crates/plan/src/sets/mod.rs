@@ -9,6 +9,7 @@ mod name;
 mod partial;
 mod recompute;
 mod replicate;
+mod zero;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, Source};
@@ -65,7 +66,17 @@ pub struct Set {
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
     /// What it says besides, once all operators are divided.
-    pub besides: Option<fn(&Model<'_>, &mut Draft<'_>) -> Result<()>>,
+    pub besides: Option<Besides>,
+}
+
+pub type Besides = fn(&Model<'_>, &mut Draft<'_>, &Place<'_>) -> Result<()>;
+
+/// The axis of a set: neighbours on it are so many devices apart.
+pub struct Place<'c> {
+    pub size: u32,
+    pub stride: u32,
+    /// For each operator what is split along it.
+    pub choice: &'c [Option<On>],
 }
 
 /// A choice along one axis of the devices.
@@ -80,7 +91,16 @@ pub struct Along {
     pub must_find: bool,
 }
 
-pub const ALL: &[&Set] = &[&replicate::SET, &data::SET, &megatron::SET, &coshard::SET, &recompute::SET];
+pub const ALL: &[&Set] = &[
+    &replicate::SET,
+    &data::SET,
+    &megatron::SET,
+    &coshard::SET,
+    &recompute::SET,
+    &zero::ONE,
+    &zero::TWO,
+    &zero::THREE,
+];
 
 /// The batch's loop of each operator, as `data` finds it.
 pub(crate) fn data_choice(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
@@ -131,12 +151,19 @@ pub fn explained(
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
-    for says in besides(name)? {
-        says(&model, &mut draft)?;
+    for (says, axis) in besides(name, &axes)? {
+        says(&model, &mut draft, &place(&axes, &choices, axis))?;
     }
     let plan = draft.finish()?;
     let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
     Ok((plan, reasons))
+}
+
+/// Where an axis lies; a set that has none says something of all devices.
+fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>) -> Place<'c> {
+    let Some(axis) = axis else { return Place { size: 1, stride: 1, choice: &[] } };
+    let inner = axes[axis + 1..].iter().filter(|inner| !inner.along.in_turn);
+    Place { size: axes[axis].size, stride: inner.map(|inner| inner.size).product(), choice: &choices[axis] }
 }
 
 /// Why an operator is copied along the first axis along which it is.

@@ -2,9 +2,9 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Along, Model, Set, megatron};
+use super::{ALL, Along, Besides, Set, megatron};
+use crate::MOST;
 use crate::nearby::nearby;
-use crate::{Draft, MOST};
 
 /// One factor of a set's name: `megatron:4`.
 pub(super) struct Axis {
@@ -57,11 +57,15 @@ pub fn devices_of(name: &str) -> Result<Option<u32>> {
     Ok(total.filter(|_| says))
 }
 
-type Besides = fn(&Model<'_>, &mut Draft<'_>) -> Result<()>;
-
-/// What the sets of a name say besides how operators are divided.
-pub(super) fn besides(name: &str) -> Result<Vec<Besides>> {
-    Ok(read(name)?.into_iter().filter_map(|(set, _)| set.besides).collect())
+/// What the sets of a name say besides how operators are divided, and the axis of each that has one.
+pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<usize>)>> {
+    let (mut found, mut next) = (vec![], 0);
+    for (set, _) in read(name)? {
+        let own = axes[next..].iter().position(|axis| axis.set.name == set.name).map(|at| next + at);
+        next = own.map_or(next, |own| own + 1);
+        found.extend(set.besides.map(|says| (says, own)));
+    }
+    Ok(found)
 }
 
 /// A set that has an axis, with the size that the name gives it.

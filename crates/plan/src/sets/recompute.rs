@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use diag::{Error, Result};
 use graph::OpId;
 
-use super::{Model, Set};
+use super::{Model, Place, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -15,7 +15,7 @@ pub(super) const SET: Set = Set {
     besides: Some(recompute),
 };
 
-fn recompute(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
+fn recompute(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
     let layers = layers(model);
     if layers.is_empty() {
         return Err(Error::new("SW0309", format!("`recompute` finds no layers in {}", model.graph.model))

@@ -41,10 +41,10 @@ class Comm(Protocol):
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         """In place, and asynchronous. `op` is sum, max or min."""
 
-    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
-        """`rows[i]` becomes the `x` of `ranks[i]`."""
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
+        """`rows[i]` becomes the `x` of `ranks[i]`; asynchronous, as all that gives a `Work`."""
 
-    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         """`out` becomes the sum of all ranks' row for this rank."""
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
@@ -79,6 +79,17 @@ class Done:
         return None
 
 
+class Sorted:
+    """Rows that arrive in the order of a sorted group."""
+
+    def __init__(self, work: Work, rows: Tensor, arrived: Tensor, order: list[int]):
+        self._work, self._rows, self._arrived, self._order = work, rows, arrived, order
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._rows[self._order] = self._arrived
+
+
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -110,17 +121,21 @@ class TorchComm:
         work = dist.all_reduce(x, OPS[op], group=self._group(ranks), async_op=True)
         return work if work is not None else Done()
 
-    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         order = _order(ranks)
         into = rows if order is None else torch.empty_like(rows)
-        dist.all_gather_into_tensor(_wire(into).view(-1), _wire(x), group=self._group(ranks))
-        if order is not None:
-            rows[order] = into
+        group = self._group(ranks)
+        work = (
+            dist.all_gather_into_tensor(_wire(into).view(-1), _wire(x), group=group, async_op=True) or Done()
+        )
+        return work if order is None else Sorted(work, rows, into, order)
 
-    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         order = _order(ranks)
         given = rows if order is None else rows[order]
-        dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks))
+        return (
+            dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
+        )
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)

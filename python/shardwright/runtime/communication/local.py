@@ -159,19 +159,21 @@ class LocalComm:
         x.copy_(total)
         return Done()
 
-    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> None:
+    def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         parts = self._meet("all_gather", ranks, x.clone())
         self._same_shape("all_gather", ranks, parts)
         for row, part in zip(rows, parts, strict=True):
             row.copy_(part)
+        return Done()
 
-    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> None:
+    def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         parts = self._meet("reduce_scatter", ranks, rows.clone())
         self._same_shape("reduce_scatter", ranks, parts)
         own = ranks.index(self.rank)
         out.copy_(parts[0][own])
         for part in parts[1:]:
             out += part[own]
+        return Done()
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         given = self._meet("all_to_all", ranks, [piece.clone() for piece in pieces])

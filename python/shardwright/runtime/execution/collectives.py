@@ -6,53 +6,13 @@ Padding happens here only. All functions give a new tensor and leave their argum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
 
 from ..communication.comm import Comm, Ranks
+from ..programs.cuts import Cut, padded
 from ..programs.regions import Factors, flat, shape_of
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Where a tensor that is whole along one factor falls into pieces."""
-
-    factors: list[list[int]]
-    at: int
-    sizes: list[int]
-
-    @staticmethod
-    def of(shape: Sequence[int], at: int, sizes: Sequence[int], factors: Factors | None) -> Cut:
-        """`shape` is that of the whole or of any piece; it says nothing if there are factors."""
-        dims = [list(dim) for dim in factors] if factors else [[size] for size in shape]
-        return Cut(_replaced(dims, at, sum(sizes)), at, list(sizes))
-
-    def piece(self, index: int) -> list[list[int]]:
-        """The factors of a piece."""
-        return _replaced(self.factors, self.at, self.sizes[index])
-
-    def extents(self, index: int | None = None) -> list[int]:
-        dims = self.factors if index is None else self.piece(index)
-        return flat(dims)
-
-    def numel(self, index: int) -> int:
-        return prod(self.extents(index))
-
-    @property
-    def joins_flat(self) -> bool:
-        """Whether pieces, one behind the other in memory, are the whole."""
-        return prod(self.extents()[: self.at]) == 1 and len(set(self.sizes)) == 1
-
-    def split(self, x: Tensor) -> list[Tensor]:
-        return list(torch.split(x.reshape(self.extents()), self.sizes, self.at))
-
-    def join(self, pieces: list[Tensor]) -> Tensor:
-        shaped = [piece.reshape(self.extents(index)) for index, piece in enumerate(pieces)]
-        return torch.cat(shaped, self.at).reshape(shape_of(self.factors))
-
 
 # What has more elements is sent as it lies: copying it together would cost more than a message.
 TOGETHER = 1 << 16
@@ -101,10 +61,10 @@ def all_gather(
     cut = Cut.of(x.shape, dim, sizes or _even_pieces(x.shape, dim, len(ranks), factors), factors)
     if len(ranks) == 1:
         return x.reshape(shape_of(cut.factors))
-    own = _padded(x, max(map(cut.numel, range(len(ranks)))))
+    own = padded(x, max(map(cut.numel, range(len(ranks)))))
     rows = x.new_empty(len(ranks), own.numel())
     if own.numel():
-        comm.all_gather(rows, own, ranks)
+        comm.all_gather(rows, own, ranks).wait()
     if cut.joins_flat:
         return rows.view(shape_of(cut.factors))
     return cut.join([row[: cut.numel(index)] for index, row in enumerate(rows)])
@@ -128,10 +88,10 @@ def reduce_scatter(
     if cut.joins_flat:
         rows = x.contiguous().view(len(ranks), width)
     else:
-        rows = torch.stack([_padded(piece, width) for piece in cut.split(x)])
+        rows = torch.stack([padded(piece, width) for piece in cut.split(x)])
     out = x.new_empty(width)
     if width:
-        comm.reduce_scatter(out, rows, ranks)
+        comm.reduce_scatter(out, rows, ranks).wait()
     return out[: cut.numel(own)].view(shape).to(dtype)
 
 
@@ -157,14 +117,6 @@ def all_to_all(
     return join.join(received)
 
 
-def _replaced(factors: list[list[int]], at: int, size: int) -> list[list[int]]:
-    count, found = 0, []
-    for dim in factors:
-        found.append([size if count + i == at else old for i, old in enumerate(dim)])
-        count += len(dim)
-    return found
-
-
 def _even_pieces(piece: Sequence[int], dim: int, count: int, factors: Factors | None) -> list[int]:
     """Sizes, given the shape of a piece, or the factors of the whole."""
     size = piece[dim] if factors is None else flat(factors)[dim] // count
@@ -174,11 +126,6 @@ def _even_pieces(piece: Sequence[int], dim: int, count: int, factors: Factors | 
 def _even_cut(x: Tensor, dim: int, count: int, factors: Factors | None) -> list[int]:
     size = x.shape[dim] if factors is None else flat(factors)[dim]
     return [size // count] * count
-
-
-def _padded(x: Tensor, width: int) -> Tensor:
-    x = x.reshape(-1)
-    return x if x.numel() == width else torch.cat([x, x.new_zeros(width - x.numel())])
 
 
 def _reducible(x: Tensor, op: str) -> Tensor:

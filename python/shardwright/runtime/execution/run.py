@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
+from ..shards.copies import Copy
 from . import collectives
 from .buckets import Bucket, gradient_dtype, gradient_of
 from .calls import Saved, call_forgetting, call_saving, match
 from .exchange import Part, exchange
+from .gathers import Gathering, Scattering
 from .kinds import require_kind
 from .randomness import Masks
 from .worker import Worker
@@ -53,10 +55,17 @@ class Run:
         self._kept: dict[int, tuple[Tensor, ...]] = {}
         self._state = "new"
         self._buckets: list[Bucket] = []
+        self._scatterings: list[Scattering] = []
         self._reductions = 0
-        self._of_shards: dict[int, Tensor] = {}
+        # What is gathered that each call reads.
+        self._read: dict[int, frozenset[int]] = {}
 
     # What the module calls.
+
+    def begin(self) -> None:
+        """What a step begins with."""
+        if self.worker.code.begin is not None:
+            self.worker.code.begin(self, self.leaves.tree, self.worker.constants)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """Outputs in the graph's order; `None` for those that do not leave."""
@@ -80,13 +89,11 @@ class Run:
             found = worker.code.backward(  # type: ignore[misc]
                 self, self.leaves.tree, worker.constants, last, *seeds
             )
+            self._settle()
             if last:
-                self._settle()
                 if worker.scaling:
                     self._unscale(worker.scaling.scale)
                 worker.shards.take_gradients(self.leaves)
-                for shard, grad in self._of_shards.items():
-                    worker.shards.add_gradient(shard, grad)
         self._state = "done"
         positions = [worker.program.tensors[number].position for number in worker.role.gradients]
         return dict(zip(positions, _listed(found, len(positions)), strict=True))
@@ -94,14 +101,16 @@ class Run:
     # What emitted code calls.
 
     def call(self, number: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+        read = self._await(args)
         with self._executing():
             if not self._saving:
-                return function(*args)
+                return self._own(function(*args), read)
             needs = self.worker.role.grads.get(number)
             if recompute:
-                return call_forgetting(function, args, self.leaves.index, needs)
+                return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
             results, self._saved[number] = call_saving(function, args, self.leaves.index, needs)
-            return results
+            self._read[number] = read
+            return self._own(results, read)
 
     def keep(self, number: int, *values: Tensor) -> None:
         """For backward, which takes them."""
@@ -114,6 +123,7 @@ class Run:
 
     def grad(self, number: int, *grads: Tensor | None) -> Any:
         saved = self._saved.pop(number)
+        self._arrive(self._read.pop(number))
         with self._executing():
             edges, given = match(saved, grads)
             if edges:
@@ -196,9 +206,46 @@ class Run:
         grads = [gradient_of(leaf).to(reduce or gradient_dtype(leaf)) for leaf in leaves]
         targets = self._exchange("exchange_gradients", number, grads, reduce)
         for shard, target in zip(shards, targets, strict=True):
-            before = self._of_shards.get(shard)
             # A target may be a view of a message; a shard's gradient is its own.
-            self._of_shards[shard] = target.clone() if before is None else before + target
+            self.worker.shards.arrives(shard, target.clone())
+
+    def gather(self, group: int, places: Sequence[Any]) -> None:
+        """Each place is a leaf or holds some. They are there at the first call that reads them."""
+        copies = self._copies(places)
+        sent = sum(copy.shard.data.numel() * copy.dtype.itemsize for copy in copies)
+        ranks = self._in_group("gather", group, sent)
+        with torch.no_grad():
+            for dtype in dict.fromkeys(copy.dtype for copy in copies):
+                own = [copy for copy in copies if copy.dtype == dtype]
+                self.worker.coming.append(Gathering(self.comm, own, ranks))
+
+    def release(self, places: Sequence[Any]) -> None:
+        for copy in self._copies(places):
+            self._arrive(frozenset([id(copy.leaf)]))
+            copy.release()
+
+    def scatter_gradients(self, group: int, places: Sequence[Any]) -> None:
+        copies = self._copies(places)
+        ranks = self._in_group("scatter_gradients", group, sum(self._sent(copy.leaf) for copy in copies))
+        dtypes = [self.worker.reduce or gradient_dtype(copy.leaf) for copy in copies]
+        for dtype in dict.fromkeys(dtypes):
+            own = [copy for copy, found in zip(copies, dtypes, strict=True) if found == dtype]
+            self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
+
+    def part_gradients(self, places: Sequence[Any]) -> None:
+        """Those that every rank of the group has all of."""
+        for copy in self._copies(places):
+            self.worker.shards.arrives(copy.at, copy.own_part(gradient_of(copy.leaf)))
+
+    def reduce_shards(self, group: int, places: Sequence[Any]) -> None:
+        self._settle()
+        held = self.worker.shards
+        numbers = [copy.at for copy in self._copies(places)]
+        grads = [held.arrived.get(at, torch.zeros_like(held.held[at].data)) for at in numbers]
+        wire = [grad.to(self.worker.reduce or grad.dtype) for grad in grads]
+        ranks = self._in_group("reduce_shards", group, sum(grad.nbytes for grad in wire))
+        summed = collectives.all_reduce_together(self.comm, wire, ranks, "sum")
+        held.arrived.update(zip(numbers, summed, strict=True))
 
     def update(self, shard: int, x: Tensor) -> None:
         worker = self.worker
@@ -209,6 +256,44 @@ class Run:
         worker.shards.update(shard, x)
 
     # Inside.
+
+    def _copies(self, places: Sequence[Any]) -> list[Copy]:
+        """In their order at each place."""
+        table, copies = self.worker.table.leaves, self.worker.shards.copies
+        found: dict[int, Copy] = {}
+        for place in places:
+            for at in sorted(map(self.leaves.index.__getitem__, self.leaves.below(place))):
+                copy = table[at].copy
+                if copy is not None:
+                    found[copy] = copies[copy]
+        return list(found.values())
+
+    def _await(self, args: Sequence[Any]) -> frozenset[int]:
+        """What is gathered of what a call reads, once it is there."""
+        if not self.leaves.come_and_go:
+            return frozenset()
+        read = frozenset().union(*map(self.leaves.below, args))
+        self._arrive(read)
+        return read
+
+    def _arrive(self, leaves: frozenset[int]) -> None:
+        coming = self.worker.coming
+        for gathering in [one for one in coming if one.leaves & leaves]:
+            with torch.no_grad():
+                gathering.wait()
+            coming.remove(gathering)
+
+    def _own(self, results: Any, read: frozenset[int]) -> Any:
+        """Results that are views of what is gathered would go with it."""
+        if not read:
+            return results
+        pointers = {copy.pointer for copy in self.worker.shards.copies if id(copy.leaf) in read}
+
+        def own(x: Any) -> Any:
+            views = isinstance(x, Tensor) and x.untyped_storage().data_ptr() in pointers
+            return x.detach().clone().requires_grad_(x.requires_grad) if views else x
+
+        return tuple(map(own, results)) if isinstance(results, tuple) else own(results)
 
     def _exchange(
         self, kind: str, number: int, xs: Sequence[Tensor], dtype: torch.dtype | None = None
@@ -253,7 +338,8 @@ class Run:
         return y.detach().requires_grad_(needs_grad and differentiable and self._saving)
 
     def _unscale(self, scale: float) -> None:
-        for grad in (*(leaf.grad for leaf in self.leaves.tensors), *self._of_shards.values()):
+        arrived = self.worker.shards.arrived.values()
+        for grad in (*(leaf.grad for leaf in self.leaves.tensors), *arrived):
             if grad is not None:
                 grad.mul_(1 / scale)
 
@@ -261,6 +347,10 @@ class Run:
         for bucket in self._buckets:
             bucket.wait()
         self._buckets = []
+        for scattering in self._scatterings:
+            for copy, grad in scattering.wait():
+                self.worker.shards.arrives(copy.at, grad)
+        self._scatterings = []
 
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
@@ -283,6 +373,15 @@ class Run:
                 yield
         finally:
             _current.reset(token)
+
+
+def begin(worker: Worker, issued: list[Issued], step: object) -> None:
+    """Runs what a step begins with."""
+    Run(worker, _no_numbers, issued, saving=False, step=step).begin()
+
+
+def _no_numbers(*_: Any) -> Tensor:
+    raise AssertionError("a step begins with nothing random")
 
 
 def without_backward() -> RuntimeFault:

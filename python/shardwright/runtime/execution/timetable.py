@@ -9,6 +9,12 @@ from ..programs.program import Code
 
 
 @dataclass(frozen=True)
+class Begin:
+    # The first micro-batch of the program that begins.
+    batch: int
+
+
+@dataclass(frozen=True)
 class Forward:
     batch: int
 
@@ -22,7 +28,10 @@ class Backward:
     last: bool
 
 
-def tasks(codes: Sequence[Code], scale: float, *, alone: bool) -> Iterator[Forward | Backward]:
+Task = Begin | Forward | Backward
+
+
+def tasks(codes: Sequence[Code], scale: float, *, alone: bool) -> Iterator[Task]:
     """What a rank runs in a step, given the code of each micro-batch.
 
     Micro-batches under one program follow its timetable. Of several programs the one goes on whose next
@@ -48,8 +57,12 @@ def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
     return list(found.values())
 
 
-def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Forward | Backward]:
+def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
     """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's."""
     assert code.step is not None
-    for function, batch, *how in code.step(len(batches), scale):
+    for task in code.step(len(batches), scale):
+        if task is code.begin:
+            yield Begin(batches[0])
+            continue
+        function, batch, *how = task
         yield Forward(batches[batch]) if function is code.forward else Backward(batches[batch], *how)

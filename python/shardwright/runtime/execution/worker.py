@@ -12,6 +12,7 @@ from ..programs.program import Program
 from ..shards.shards import Shards
 from .buckets import Kept
 from .exchange import Part, part_of
+from .gathers import Gathering
 from .randomness import MODES, Masks, keyed_masks, single_device_masks
 from .scaling import LossScaling
 
@@ -63,6 +64,8 @@ class Worker:
         self.kept: Kept = {}
         # Exchanges and updates whose tensors were compared with the graph.
         self.compared: set[tuple[str, int]] = set()
+        # What is being gathered.
+        self.coming: list[Gathering] = []
         self._parts: dict[int, Part] = {}
         comm.prepare(program.groups)
 
@@ -70,7 +73,7 @@ class Worker:
         """A worker for the same program over other shards; without a word to other ranks."""
         found = copy.copy(self)
         found.shards, found.scaling = shards, scaling
-        found.kept, found._parts = {}, {}
+        found.kept, found._parts, found.coming = {}, {}, []
         return found
 
     def sharing(self, program: Program, shards: Shards) -> Worker:

@@ -22,7 +22,7 @@ from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 4
+FORMAT = 5
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
@@ -117,12 +117,33 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """The parts of a group's ranks, joined along one factor; of these this rank holds
+    one shard."""
+
+    shard: int
+    region: Region
+    factor: int
+    parts: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Part of a shard, or of what is gathered."""
+
+    shard: int
+    copy: int | None
+    region: Region
+
+
+@dataclass(frozen=True)
 class RankTable:
     """What one rank has of its own."""
 
     constants: list[int]
     shards: list[tuple[int, Region]]
-    leaves: list[tuple[int, Region]]
+    copies: list[Gathered]
+    leaves: list[Leaf]
     inputs: list[Region]
     outputs: list[Region | None]
     random: dict[int, list[Region]]
@@ -177,10 +198,12 @@ class Draw:
 class Code:
     """The functions of a role."""
 
+    # Once a step, if there is something to do.
+    begin: Callable[..., Any] | None
     forward: Callable[..., Any]
     backward: Callable[..., Any] | None
     # The timetable: yields the tasks of a step. Not there where there is no backward on any rank.
-    step: Callable[[int, float], Iterator[tuple[Any, ...]]] | None
+    step: Callable[[int, float], Iterator[Any]] | None
     creates_tensors: bool
 
 
@@ -396,13 +419,22 @@ def _rank(entry: Mapping[str, Any], at: int, regions: Regions) -> RankTable:
     return RankTable(
         constants=[number_at(constant, at) for constant in entry["constants"]],
         shards=[(tensor, regions.at(region, at)) for tensor, region in entry["shards"]],
-        leaves=[(leaf["shard"], regions.at(leaf["region"], at)) for leaf in entry["leaves"]],
+        copies=[
+            Gathered(shard, regions.at(region, at), factor, parts)
+            for shard, region, factor, parts in entry["copies"]
+        ],
+        leaves=[_leaf(entry, leaf, regions.at(leaf["region"], at)) for leaf in entry["leaves"]],
         inputs=[regions.at(region, at) for _, region in entry["inputs"]],
         outputs=[output and regions.at(output["region"], at) for output in entry["outputs"]],
         random={
             int(op): [regions.at(slot, at) for slot in slots] for op, slots in entry.get("random", {}).items()
         },
     )
+
+
+def _leaf(entry: Mapping[str, Any], leaf: Mapping[str, Any], region: Region) -> Leaf:
+    copy = leaf.get("copy")
+    return Leaf(leaf["shard"] if copy is None else entry["copies"][copy][0], copy, region)
 
 
 def _exchange(entry: dict[str, Any], regions: Regions) -> Exchange:
@@ -445,4 +477,4 @@ def _compile(program: Program, file: str) -> Code:
             fix="undo the edit, or compile the model again",
         )
     creates = CREATES.search(text) is not None
-    return Code(names["forward"], names.get("backward"), names.get("step"), creates)
+    return Code(names.get("begin"), names["forward"], names.get("backward"), names.get("step"), creates)

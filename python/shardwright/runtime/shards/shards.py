@@ -1,9 +1,10 @@
 """What a rank holds of parameters, buffers and constants, and how emitted code reads it.
 
-A *shard* is held between steps; a rank never holds more of a tensor. A *leaf* is what the code
-reads: all or part of a shard, detached, with its own gradient. Leaves share the shard's memory
-wherever the part is a view; other leaves are copied afresh for each forward. Where the code reads
-another dtype than is kept, a leaf is a cast, and its gradient has the dtype that is kept.
+A *shard* is held between steps; a rank never holds more of a tensor. A *copy* is more of it, gathered for a
+while. A *leaf* is what the code reads: all or part of a shard, or a copy, detached, with its own gradient.
+Leaves share the shard's memory wherever the part is a view; other leaves are copied afresh for each
+forward. Where the code reads another dtype than is kept, a leaf is a cast, and its gradient has the
+dtype that is kept.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...errors import RuntimeFault
 from ..guards.part_gradients import plain, writable
 from ..programs.program import Program, TensorInfo
 from ..programs.regions import Region, cut, local_factors, meet, numel, whole, window, within
+from .copies import Copy
 
 Source = Callable[[str], Tensor]
 Wanted = Sequence[tuple[TensorInfo, Region]]
@@ -66,9 +68,25 @@ class Leaves:
     tree: Node
     tensors: list[Tensor]
     pointers: list[int]
+    # Whether some are there only while they are gathered.
+    come_and_go: bool = False
 
     def __post_init__(self) -> None:
         self.index = {id(leaf): at for at, leaf in enumerate(self.tensors)}
+        self._below: dict[int, frozenset[int]] = {}
+        if self.come_and_go:
+            self._know(self.tree)
+
+    def below(self, place: Any) -> frozenset[int]:
+        """The `id`s of the leaves at a place in the tree, or of a leaf itself."""
+        return self._below.get(id(place), frozenset())
+
+    def _know(self, place: Any) -> frozenset[int]:
+        own = frozenset([id(place)])
+        if isinstance(place, Node):
+            own = frozenset().union(*map(self._know, place.__dict__.values()))
+        self._below[id(place)] = own
+        return own
 
 
 class Arriving:
@@ -91,8 +109,11 @@ class Shards:
         self.role, self.table = program.role(rank), program.ranks[rank]
         wanted = [(program.tensors[number], region) for number, region in self.table.shards]
         self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
+        self.renew_copies()
         self._leaves: Leaves | None = None
         self._step: object = None
+        # Gradients of this step that have arrived, and are not yet those of the shards.
+        self.arrived: dict[int, Tensor] = {}
         self.arriving = Arriving()
         self._owners: dict[int, list[tuple[int, int, Region]]] = {}
 
@@ -118,6 +139,11 @@ class Shards:
 
         return Shards(self.program, self.rank, make)
 
+    def renew_copies(self) -> None:
+        """Also after the shards have got other memory."""
+        made = [(self.held[it.shard], it) for it in self.table.copies]
+        self.copies = [Copy(held, it.shard, it.region, it.factor, it.parts) for held, it in made]
+
     def leaves(self, step: object = None) -> Leaves:
         """The leaves for a forward. Those whose shard has got other memory are made again.
 
@@ -128,7 +154,7 @@ class Shards:
         made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
         if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
-            self._leaves = old = Leaves(self._tree(made), made, pointers)
+            self._leaves = old = Leaves(self._tree(made), made, pointers, bool(self.copies))
         return old
 
     def earlier(self, shard: int) -> list[Region]:
@@ -144,9 +170,12 @@ class Shards:
         return [overlap for overlap in shared if numel(overlap)]
 
     def _shard_of(self, leaf: int) -> Shard:
-        return self.held[self.table.leaves[leaf][0]]
+        return self.held[self.table.leaves[leaf].shard]
 
     def _leaf(self, at: int, old: Leaves | None, same_step: bool) -> Tensor:
+        copy = self.table.leaves[at].copy
+        if copy is not None:
+            return self.copies[copy].leaf
         shard, part = self._shard_of(at), self._part(at)
         base = shard.data.detach()
         pointer = base.data_ptr()
@@ -166,7 +195,7 @@ class Shards:
 
     def _part(self, leaf: int) -> Region | None:
         """The region of a leaf inside its shard; `None` for all of it."""
-        shard, region = self._shard_of(leaf), self.table.leaves[leaf][1]
+        shard, region = self._shard_of(leaf), self.table.leaves[leaf].region
         return None if region == shard.region else within(region, shard.region)
 
     def _tree(self, leaves: list[Tensor]) -> Node:
@@ -181,7 +210,15 @@ class Shards:
         for at, leaf in enumerate(leaves.tensors):
             grad, leaf.grad = leaf.grad, None
             if grad is not None:
-                self.add_gradient(self.table.leaves[at][0], writable(grad), self._part(at))
+                self.add_gradient(self.table.leaves[at].shard, writable(grad), self._part(at))
+        arrived, self.arrived = self.arrived, {}
+        for shard, grad in arrived.items():
+            self.add_gradient(shard, grad)
+
+    def arrives(self, shard: int, grad: Tensor) -> None:
+        """A gradient that is part of those of the step."""
+        before = self.arrived.get(shard)
+        self.arrived[shard] = grad if before is None else before.add_(grad)
 
     def add_gradient(self, shard: int, grad: Tensor, part: Region | None = None) -> None:
         held = self.held[shard]

@@ -1,0 +1,289 @@
+//! Parameters that ranks divide among them: what is gathered of them and for how long, and how gradients reach
+//! their parts.
+
+use program::{Body, GroupingId, Instr, LeafId, Of, Own, Pass};
+use rules::Region;
+
+use crate::axis::FOLLOWED;
+use crate::fault::Fault;
+use crate::fold::others_too;
+use crate::held::Held;
+use crate::region::region_text;
+use crate::share::{EMPTY, ListId, Quantity, ShareId, WHOLE};
+use crate::state::{Context, Rank};
+use crate::sum::sum;
+
+/// Where in a body something is wrong with copies: the instruction, counted over all codes, and what.
+pub(crate) type Wrong = (usize, String);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum There {
+    No,
+    /// For all of the step.
+    Step,
+    /// For a part of a micro-batch.
+    Passing,
+}
+
+/// Copies are gathered before they are read and released after it; what a micro-batch gathers it releases, or
+/// the next step would read what is old. Nothing else than gathering happens once a step.
+pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
+    let mut there = vec![There::No; own.table.copies.len()];
+    let copy_of = |buf: program::BufId| {
+        let leaf = body.leaves.iter().position(|leaf| leaf.buf == buf)?;
+        if let Of::Copy(copy) = own.leaf(leaf).0 { Some(copy) } else { None }
+    };
+    let copies: std::collections::HashMap<_, _> =
+        body.leaves.iter().filter_map(|leaf| Some((leaf.buf, copy_of(leaf.buf)?))).collect();
+    let calls: std::collections::HashMap<_, _> = body.calls().map(|call| (call.id, call)).collect();
+    let mut at = 0;
+    for code in &body.codes {
+        for instr in &code.instrs {
+            let begin = code.pass == Pass::Begin;
+            let wrong = match instr {
+                Instr::Gather { copies, .. } => copies.iter().find_map(|copy| {
+                    let before = std::mem::replace(
+                        &mut there[*copy],
+                        if begin { There::Step } else { There::Passing },
+                    );
+                    (before != There::No).then(|| "is gathered, and is there already")
+                }),
+                _ if begin => Some("stands where only what is gathered once a step may stand"),
+                Instr::Release { copies } => {
+                    copies.iter().find_map(|copy| match std::mem::replace(&mut there[*copy], There::No) {
+                        There::Passing => None,
+                        There::No => Some("is released, and is not there"),
+                        There::Step => Some("is released, and is gathered only once a step"),
+                    })
+                }
+                _ => {
+                    let mut read = instr.reads();
+                    if let Instr::Grad(grad) = instr {
+                        read.extend(calls.get(&grad.call).into_iter().flat_map(|call| &call.inputs).copied());
+                    }
+                    let missing =
+                        read.iter().filter_map(|buf| copies.get(buf)).find(|copy| there[**copy] == There::No);
+                    missing.map(|_| "reads what is not gathered")
+                }
+            };
+            if let Some(wrong) = wrong {
+                return Some((at, format!("{} {wrong}", instr.kind().name())));
+            }
+            at += 1;
+        }
+        if code.gives.iter().flatten().any(|buf| copies.contains_key(buf)) {
+            return Some((at.saturating_sub(1), "a code gives what is gathered for it".into()));
+        }
+    }
+    let left = there.contains(&There::Passing);
+    left.then(|| (at.saturating_sub(1), "what a micro-batch gathers is not released at its end".into()))
+}
+
+pub(crate) fn release(rank: &mut Rank<'_>, copies: &[usize]) {
+    for leaf in leaves_of(rank, copies) {
+        rank.bufs[rank.body.leaves[leaf].buf.index()] = None;
+    }
+}
+
+fn leaves_of(rank: &Rank<'_>, copies: &[usize]) -> Vec<usize> {
+    let part = |leaf: &usize| matches!(rank.own.leaf(*leaf).0, Of::Copy(copy) if copies.contains(&copy));
+    (0..rank.leaves.len()).filter(part).collect()
+}
+
+pub(crate) fn gather(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    lists: &[&[usize]],
+) -> Result<(), Fault> {
+    if lists.iter().any(|list| list.len() != lists[0].len()) {
+        return Err(Fault::new("SW0506", "the ranks of one group gather different numbers of parameters"));
+    }
+    for position in 0..lists[0].len() {
+        let own: Vec<usize> = lists.iter().map(|list| list[position]).collect();
+        joined(cx, ranks, (group, members), &own)?;
+    }
+    for (&member, list) in members.iter().zip(lists) {
+        let rank = &mut ranks[member];
+        for leaf in leaves_of(rank, list) {
+            let (of, region) =
+                (Quantity { tensor: rank.body.leaves[leaf].tensor, grad: false }, rank.leaves[leaf].region);
+            rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of, region, share: WHOLE });
+        }
+    }
+    Ok(())
+}
+
+/// The members' shards are, in their order, the parts of the copy that all of them have then.
+fn joined(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    own: &[usize],
+) -> Result<(), Fault> {
+    let first = &ranks[members[0]].own.table.copies[own[0]];
+    let whole = ranks[members[0]].own.copy(own[0]);
+    let count = size(cx, group, members).ok_or_else(|| cx.give_up("a gather"))?;
+    let tensor = ranks[members[0]].own.table.shards[first.shard].tensor;
+    let tiled = first.parts as usize == count && first.factor < whole.0.len();
+    // Those that are not followed are further on by as much.
+    let even = || whole.0[first.factor].len() % i64::from(first.parts) == 0;
+    let alike = tiled && (count == members.len() || even());
+    let fits = |(at, (&member, &copy)): (usize, (&usize, &usize))| {
+        let rank = &ranks[member];
+        let it = &rank.own.table.copies[copy];
+        (it.factor, it.parts, rank.own.copy(copy)) == (first.factor, first.parts, whole)
+            && rank.own.table.shards[it.shard].tensor == tensor
+            && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, at)
+    };
+    if alike && members.iter().zip(own).enumerate().all(fits) {
+        return Ok(());
+    }
+    let factors = &cx.facts.analysis.factors[tensor.index()];
+    let parts: Vec<String> = members
+        .iter()
+        .zip(own)
+        .map(|(&member, &copy)| {
+            let rank = &ranks[member];
+            region_text(factors, &rank.own.shard(rank.own.table.copies[copy].shard).0)
+        })
+        .collect();
+    let (name, whole) = (cx.name(tensor), region_text(factors, &whole.0));
+    Err(Fault::new("SW0507", format!("what is gathered of {name} is not what its parts make"))
+        .why(format!("expected parts of {whole} in the group's order, found {}", parts.join(", "))))
+}
+
+/// How many members a group has, also those that are not followed.
+fn size(cx: &Context<'_>, group: GroupingId, members: &[usize]) -> Option<usize> {
+    match cx.fold.as_ref().filter(|fold| fold.along[group.index()]) {
+        None => Some(members.len()),
+        Some(fold) => (members.len() == FOLLOWED as usize).then_some(fold.axis.size as usize),
+    }
+}
+
+fn part(whole: &Region, factor: usize, parts: u32, at: usize) -> Region {
+    let mut own = whole.clone();
+    own.0[factor] = own.0[factor].part(u32::try_from(at).unwrap_or(u32::MAX), parts);
+    own
+}
+
+/// The sum of the gradients of a copy's leaves; each member's shard gets its part.
+pub(crate) fn scatter(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    lists: &[&[LeafId]],
+) -> Result<(), Fault> {
+    if lists.iter().any(|list| list.len() != lists[0].len()) {
+        return Err(Fault::new("SW0506", "the ranks of one group reduce different numbers of gradients"));
+    }
+    for position in 0..lists[0].len() {
+        let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
+        scattered(cx, ranks, (group, members), &own)?;
+    }
+    Ok(())
+}
+
+fn scattered(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    own: &[usize],
+) -> Result<(), Fault> {
+    let pairs = || members.iter().copied().zip(own.iter().copied());
+    let mut copies = vec![];
+    for (member, leaf) in pairs() {
+        copies.push(open(cx, &ranks[member], leaf)?);
+    }
+    joined(cx, ranks, (group, members), &copies)?;
+    let first = ranks[members[0]].leaves[own[0]];
+    let of = Quantity { tensor: first.tensor, grad: true };
+    let given = pairs().map(|(member, leaf)| ranks[member].leaves[leaf]);
+    let held = given.map(|state| Held { of, region: state.region, share: state.gradient }).collect();
+    let all = others_too(cx, ranks, group, members, held);
+    let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
+    let total = sum(cx, of, first.region, &shares)?;
+    pairs().try_for_each(|(member, leaf)| take(cx, &mut ranks[member], leaf, total))
+}
+
+/// Each rank takes its part of gradients that it has.
+pub(crate) fn part_gradients(cx: &mut Context<'_>, rank: &mut Rank<'_>, leaves: &[LeafId]) {
+    for leaf in leaves {
+        let found = open(cx, rank, leaf.index());
+        let own = rank.leaves[leaf.index()].gradient;
+        if let Err(fault) = found.and_then(|_| take(cx, rank, leaf.index(), own)) {
+            cx.refuse(rank, fault);
+        }
+    }
+}
+
+/// The copy that a leaf is all of, and whose gradient has not gone to the shards.
+fn open(cx: &Context<'_>, rank: &Rank<'_>, leaf: usize) -> Result<usize, Fault> {
+    let state = rank.leaves[leaf];
+    let name = cx.name(state.tensor);
+    let (Of::Copy(copy), region) = rank.own.leaf(leaf) else {
+        let what = format!("the gradient of {name} goes to its part, and is not gathered from parts");
+        return Err(Fault::new("SW0508", what));
+    };
+    if region != rank.own.copy(copy) || state.sealed {
+        let what = format!("the gradient of {name} goes to its parts twice, or less of it");
+        return Err(Fault::new("SW0508", what));
+    }
+    Ok(copy)
+}
+
+/// Adds a rank's part of a leaf's gradient to its shard's.
+fn take(cx: &mut Context<'_>, rank: &mut Rank<'_>, leaf: usize, gradient: ShareId) -> Result<(), Fault> {
+    let state = rank.leaves[leaf];
+    let region = cx.store.intervals.number(&rank.own.shard(state.shard).0);
+    let part = cx.store.within(gradient, region);
+    let of = Quantity { tensor: state.tensor, grad: true };
+    rank.shards[state.shard] = sum(cx, of, region, &[rank.shards[state.shard], part])?;
+    let state = &mut rank.leaves[leaf];
+    (state.gradient, state.sealed, state.exchanged) = (EMPTY, true, true);
+    Ok(())
+}
+
+/// The gradients of shards, summed over ranks that hold the same ones.
+pub(crate) fn reduce_shards(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    lists: &[&[usize]],
+) -> Result<(), Fault> {
+    if lists.iter().any(|list| list.len() != lists[0].len()) {
+        return Err(Fault::new("SW0506", "the ranks of one group reduce different numbers of gradients"));
+    }
+    for position in 0..lists[0].len() {
+        let own: Vec<(usize, usize)> =
+            members.iter().copied().zip(lists.iter().map(|list| list[position])).collect();
+        let what = |(member, shard): (usize, usize)| {
+            let own = ranks[member].own;
+            (own.table.shards[shard].tensor, own.shard(shard).clone())
+        };
+        let (tensor, region) = what(own[0]);
+        if own.iter().any(|it| what(*it) != (tensor, region.clone())) {
+            return Err(Fault::new("SW0508", "gradients of different things are reduced")
+                .why(format!("expected the same part of {} on every rank of the group", cx.name(tensor))));
+        }
+        let region: ListId = cx.store.intervals.number(&region.0);
+        let of = Quantity { tensor, grad: true };
+        let held = own.iter().map(|&(member, shard)| Held { of, region, share: ranks[member].shards[shard] });
+        let held: Vec<Held> = held.collect();
+        let all = others_too(cx, ranks, group, members, held);
+        let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
+        let total = sum(cx, of, region, &shares)?;
+        own.iter().for_each(|&(member, shard)| ranks[member].shards[shard] = total);
+    }
+    Ok(())
+}
+
+impl Context<'_> {
+    /// Something that is not followed of ranks along an axis.
+    fn give_up(&mut self, what: &str) -> Fault {
+        if let Some(fold) = self.fold.as_mut() {
+            fold.gave_up = true;
+        }
+        Fault::new("SW0506", format!("{what} goes along several axes"))
+    }
+}

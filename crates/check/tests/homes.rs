@@ -1,0 +1,155 @@
+//! Parameters that ranks divide among them: what is gathered of them, and how gradients reach their parts.
+
+mod support;
+
+use support::{faults, graph, proof};
+
+/// `old` becomes `new`, which must be refused.
+fn breaks(program: &str, old: &str, new: &str, code: &str) {
+    assert!(program.contains(old), "{old}");
+    let found = faults(&graph(MODEL), &program.replacen(old, new, 1));
+    assert_eq!(found.first().map(|fault| fault.code), Some(code), "{old:?} to {new:?}: {found:?}");
+}
+
+const MODEL: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+param %v f64[8,8] \"v\"
+op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
+op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// `zero3` on two devices: gathered ahead, and for backward once more.
+const PASSING: &str = "group 0,1
+ranks 0,1
+hold w_part %w 0..4,: | 4..8,:
+hold v_part %v :,0..4 | :,4..8
+copy w w_part 0 2 :,:
+copy v v_part 1 2 :,:
+input x %x 0..2,: | 2..4,:
+gather g0 w
+gather g0 v
+call 0 x, w -> y : y = aten.linear.default(x, w)
+release w
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+release v
+all_reduce g0 sum s -> t
+output t
+seed ds
+gather g0 v
+gather g0 w
+grad 1 ds -> dy
+release v
+scatter g0 v
+grad 0 dy ->
+release w
+scatter g0 w
+";
+
+/// `zero1`: gathered once a step, and reduced with the last micro-batch.
+const ONCE: &str = "group 0,1
+ranks 0,1
+hold w_part %w 0..4,: | 4..8,:
+hold v_part %v :,0..4 | :,4..8
+copy w w_part 0 2 :,:
+copy v v_part 1 2 :,:
+begin
+gather g0 w, v
+forward
+input x %x 0..2,: | 2..4,:
+call 0 x, w -> y : y = aten.linear.default(x, w)
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+all_reduce g0 sum s -> t
+output t
+seed ds
+grad 1 ds -> dy
+grad 0 dy ->
+scatter_last g0 v, w
+";
+
+/// Divided inside of a node, copied between two of them.
+const BOTH: &str = "group 0,1 2,3
+group 0,2 1,3
+group 0,1,2,3
+ranks 0,1,2,3
+hold w_part %w 0..4,: | 4..8,: | 0..4,: | 4..8,:
+shard v %v :,:
+copy w w_part 0 2 :,:
+input x %x 0..1,: | 1..2,: | 2..3,: | 3..4,:
+gather g0 w
+call 0 x, w -> y : y = aten.linear.default(x, w)
+release w
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+all_reduce g2 sum s -> t
+output t
+seed ds
+gather g0 w
+grad 1 ds -> dy
+grad 0 dy ->
+release w
+scatter g0 w
+reduce_gradients g2 v
+reduce_shards g1 w_part
+";
+
+#[test]
+fn what_is_gathered_for_each_use_is_proved() {
+    proof(&graph(MODEL), PASSING);
+}
+
+#[test]
+fn what_is_gathered_once_a_step_is_proved() {
+    proof(&graph(MODEL), ONCE);
+}
+
+#[test]
+fn what_is_divided_inside_and_copied_outside_is_proved() {
+    proof(&graph(MODEL), BOTH);
+}
+
+#[test]
+fn a_gather_is_not_dropped_or_undone_too_early() {
+    breaks(PASSING, "gather g0 w\ngather g0 v\ncall", "gather g0 v\ncall", "SW0523");
+    breaks(PASSING, "gather g0 v\ngather g0 w\ngrad", "gather g0 v\ngrad", "SW0523");
+    breaks(PASSING, "call 1 y, v", "release v\ncall 1 y, v", "SW0523");
+    breaks(PASSING, "grad 1 ds -> dy\nrelease v", "release v\ngrad 1 ds -> dy", "SW0523");
+    breaks(ONCE, "gather g0 w, v", "gather g0 w", "SW0523");
+}
+
+#[test]
+fn what_a_micro_batch_gathers_it_releases() {
+    // The next step would compute with what was gathered before its update.
+    breaks(PASSING, "release w\nscatter g0 w\n", "scatter g0 w\n", "SW0523");
+    breaks(PASSING, "release w\ncall", "call", "SW0523");
+    breaks(PASSING, "release v\nall_reduce", "release v\nrelease v\nall_reduce", "SW0523");
+    breaks(ONCE, "all_reduce g0", "release w\nall_reduce g0", "SW0523");
+    breaks(ONCE, "begin\n", "", "SW0523");
+}
+
+#[test]
+fn parts_are_those_of_the_group_in_its_order() {
+    breaks(PASSING, "w_part %w 0..4,: | 4..8,:", "w_part %w 4..8,: | 0..4,:", "SW0507");
+    breaks(PASSING, "w_part %w 0..4,: | 4..8,:", "w_part %w 0..4,: | 0..4,:", "SW0507");
+    breaks(PASSING, "w_part %w 0..4,: | 4..8,:", "w_part %w 0..3,: | 3..8,:", "SW0507");
+    breaks(PASSING, "copy w w_part 0 2", "copy w w_part 0 4", "SW0507");
+    breaks(PASSING, "copy w w_part 0 2", "copy w w_part 1 2", "SW0507");
+    breaks(BOTH, "gather g0 w\ncall", "gather g1 w\ncall", "SW0507");
+    breaks(PASSING, "gather g0 w\ngather g0 v\ncall", "gather g0 w, w\ngather g0 v\ncall", "SW0523");
+}
+
+#[test]
+fn a_gradient_reaches_its_parts_once_and_complete() {
+    breaks(PASSING, "scatter g0 w\n", "", "SW0511");
+    breaks(PASSING, "scatter g0 w\n", "scatter g0 w\nscatter g0 w\n", "SW0508");
+    breaks(PASSING, "scatter g0 w\n", "part w\n", "SW0511");
+    let late = "grad 0 dy ->\nrelease w\nscatter g0 w\n";
+    breaks(PASSING, late, "scatter g0 w\ngrad 0 dy ->\nrelease w\n", "SW0510");
+    breaks(PASSING, "scatter g0 v\n", "reduce_gradients g0 v\n", "SW0511");
+    let reduced = "reduce_shards g1 w_part\n";
+    breaks(BOTH, reduced, "", "SW0511");
+    breaks(BOTH, reduced, "reduce_shards g1 w_part\nreduce_shards g1 w_part\n", "SW0508");
+    breaks(BOTH, reduced, "reduce_shards g0 w_part\n", "SW0508");
+    let early = "reduce_shards g1 w_part\nscatter g0 w\nreduce_gradients g2 v\n";
+    breaks(BOTH, "scatter g0 w\nreduce_gradients g2 v\nreduce_shards g1 w_part\n", early, "SW0511");
+}

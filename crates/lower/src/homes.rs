@@ -1,0 +1,297 @@
+//! Parameters that devices divide among them: which part each holds, and when what operators read is gathered.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use diag::{Error, Result};
+use graph::TensorId;
+use indexmap::{IndexMap, IndexSet};
+use plan::{Gather, Home, Reduce, home_of};
+use program::{Grouping, GroupingId, RankId};
+use rules::{Interval, Region};
+
+use crate::layout::{Entry, Interner, Layout, LayoutId, PortsId};
+use crate::moves::{self, Method};
+use crate::segments::layer;
+use crate::uses::{Context, Reader, UseId, Uses};
+
+/// How one parameter is divided.
+#[derive(Debug)]
+pub struct Divided {
+    pub group: GroupingId,
+    /// The parts.
+    pub held: LayoutId,
+    /// The factor that is cut, counted over all dims.
+    pub factor: usize,
+    pub gather: Gather,
+    pub reduce: Reduce,
+    /// For each rank its group.
+    group_of: HashMap<RankId, usize>,
+    groups: Vec<Vec<RankId>>,
+}
+
+impl Divided {
+    /// How many parts there are in a rank's group.
+    pub fn parts(&self, rank: RankId) -> Option<u32> {
+        let group = &self.groups[*self.group_of.get(&rank)?];
+        u32::try_from(group.len()).ok()
+    }
+}
+
+/// For each tensor how it is divided, if it is.
+#[derive(Default)]
+pub struct Homes {
+    pub of: Vec<Option<Rc<Divided>>>,
+    /// For each of them what it is gathered with.
+    unit: HashMap<TensorId, usize>,
+}
+
+/// Where it is read and by which uses, what is said of it, and its size.
+type Key = (LayoutId, Vec<PortsId>, *const Vec<u32>, Option<usize>, Gather, Reduce, Vec<i64>);
+type Known = HashMap<Key, Option<Rc<Divided>>>;
+
+impl Homes {
+    pub fn find(
+        cx: &Context<'_>,
+        uses: &Uses,
+        interner: &mut Interner,
+        groupings: &mut IndexSet<Grouping>,
+    ) -> Result<Homes> {
+        let mut homes = Homes { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
+        let (mut known, mut units) = (Known::new(), IndexSet::new());
+        for tensor in cx.graph.tensor_ids() {
+            let Some(home) = home_of(cx.plan, cx.graph, tensor) else { continue };
+            let Some(first) = first_reader(uses, tensor) else { continue };
+            let read = uses.written[tensor.index()];
+            let flat = cx.analysis.flat(tensor);
+            let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
+            let key = (read, ports, home.groups.as_ptr(), home.dim, home.gather, home.reduce, flat);
+            let found = match known.get(&key) {
+                Some(found) => found.clone(),
+                None => divided((cx, uses), tensor, home, interner)?
+                    .map(|it| Rc::new(it.settle(interner, groupings))),
+            };
+            known.insert(key, found.clone());
+            if found.is_some() {
+                let path = layer(cx, first).unwrap_or(&cx.graph.op(first).module);
+                homes.unit.insert(tensor, units.insert_full(path).0);
+            }
+            homes.of[tensor.index()] = found;
+        }
+        Ok(homes)
+    }
+
+    pub fn of(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
+        self.of[tensor.index()].as_ref()
+    }
+
+    /// What a parameter is gathered with, if that is for each use of it.
+    pub fn in_passing(&self, tensor: TensorId) -> Option<usize> {
+        self.of(tensor).filter(|it| it.gather == Gather::Pass).map(|_| self.unit[&tensor])
+    }
+
+    /// What is gathered in one message: of one unit, group and size of an element.
+    pub fn messages(&self, cx: &Context<'_>, gather: Gather) -> Vec<Message> {
+        let mut found: IndexMap<(usize, GroupingId, usize), Vec<TensorId>> = IndexMap::new();
+        for tensor in cx.graph.tensor_ids() {
+            let Some(it) = self.of(tensor).filter(|it| it.gather == gather) else { continue };
+            let key = (self.unit[&tensor], it.group, cx.graph.tensor(tensor).dtype.bytes());
+            found.entry(key).or_default().push(tensor);
+        }
+        let message = |((unit, group, _), tensors)| Message { unit, group, tensors };
+        found.into_iter().map(message).collect()
+    }
+}
+
+/// Copies that are gathered together.
+#[derive(Clone)]
+pub struct Message {
+    pub unit: usize,
+    pub group: GroupingId,
+    pub tensors: Vec<TensorId>,
+}
+
+/// The first operator that reads a parameter, if nothing else does.
+fn first_reader(uses: &Uses, tensor: TensorId) -> Option<graph::OpId> {
+    let mut readers = uses.of[tensor.index()].iter().flat_map(|id| &uses.get(*id).readers);
+    let op = |reader: &Reader| if let Reader::Op(op, _) = reader { Some(*op) } else { None };
+    readers
+        .try_fold(None, |first, reader| Some(first.max(Some(std::cmp::Reverse(op(reader)?)))))?
+        .map(|it| it.0)
+}
+
+/// Before it is known by its numbers.
+struct Parts {
+    groups: Vec<Vec<RankId>>,
+    held: Layout,
+    factor: usize,
+    gather: Gather,
+    reduce: Reduce,
+}
+
+impl Parts {
+    fn settle(self, interner: &mut Interner, groupings: &mut IndexSet<Grouping>) -> Divided {
+        let numbered = self.groups.iter().enumerate();
+        let group_of = numbered.flat_map(|(at, group)| group.iter().map(move |rank| (*rank, at))).collect();
+        Divided {
+            group: moves::grouping(self.groups.clone(), groupings),
+            held: interner.layout(self.held),
+            factor: self.factor,
+            gather: self.gather,
+            reduce: self.reduce,
+            group_of,
+            groups: self.groups,
+        }
+    }
+}
+
+/// `None` if there is nothing to divide: groups of one, or fewer elements than parts along every dim; or if a
+/// device reads several parts of it.
+fn divided(
+    (cx, uses): (&Context<'_>, &Uses),
+    tensor: TensorId,
+    home: &Home,
+    interner: &Interner,
+) -> Result<Option<Parts>> {
+    let read = interner.get(uses.written[tensor.index()]);
+    let reads_all = |id: UseId| {
+        let ports = interner.get_ports(uses.get(id).ports);
+        ports.entries.iter().all(|port| read.on(port.rank).all(|at| read.entries[at].region == port.region))
+    };
+    let mut groups = vec![];
+    let mut entries = read.entries.chunk_by(|a, b| a.rank == b.rank);
+    if entries.any(|own| own.len() > 1) || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
+        return Ok(None);
+    }
+    for group in home.groups.iter().filter(|group| group.len() > 1) {
+        let members: Vec<RankId> = group.iter().copied().map(RankId).collect();
+        if alike(cx, tensor, read, &members)? {
+            groups.push(members);
+        }
+    }
+    let Some(factor) = factor(cx, tensor, home, read, &groups)? else { return Ok(None) };
+    let mut parts: HashMap<RankId, Interval> = HashMap::new();
+    for group in &groups {
+        let whole = region(read, group[0]).0[factor];
+        let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
+        parts.extend(group.iter().zip(0..).map(|(rank, at)| (*rank, whole.part(at, count))));
+    }
+    let part = |entry: &Entry| {
+        let mut own = entry.region.clone();
+        if let Some(interval) = parts.get(&entry.rank) {
+            own.0[factor] = *interval;
+        }
+        (entry.rank, own)
+    };
+    let held = Layout::whole(read.entries.iter().map(part));
+    Ok(Some(Parts { groups, held, factor, gather: home.gather, reduce: home.reduce }))
+}
+
+fn region(read: &Layout, rank: RankId) -> &Region {
+    &read.entries[read.on(rank).start].region
+}
+
+/// Whether all members hold one and the same region; an error if some hold something else.
+fn alike(cx: &Context<'_>, tensor: TensorId, read: &Layout, members: &[RankId]) -> Result<bool> {
+    let here = |rank: &RankId| read.on(*rank).map(|at| &read.entries[at].region).collect::<Vec<_>>();
+    let first = here(&members[0]);
+    let other = members.iter().find(|rank| here(rank) != first);
+    let Some(other) = other else { return Ok(!first.is_empty()) };
+    let name = &plan::homes::names(cx.graph, tensor)[0];
+    Err(Error::new("SW0320", format!("`{name}` cannot be divided among devices {}", listed(members)))
+        .why(format!("devices {} and {} read different parts of it", members[0].0, other.0))
+        .fix("divide it among devices that read the same of it, or write `whole` for it"))
+}
+
+fn listed(members: &[RankId]) -> String {
+    let first: Vec<String> = members.iter().take(8).map(|rank| rank.0.to_string()).collect();
+    first.join(", ") + if members.len() > 8 { ", ..." } else { "" }
+}
+
+/// The factor to cut: the first that every group can cut evenly, else the longest that it can cut at all.
+fn factor(
+    cx: &Context<'_>,
+    tensor: TensorId,
+    home: &Home,
+    read: &Layout,
+    groups: &[Vec<RankId>],
+) -> Result<Option<usize>> {
+    if groups.is_empty() {
+        return Ok(None);
+    }
+    let dims = &cx.analysis.factors[tensor.index()];
+    let mut of_dim = vec![];
+    for (dim, factors) in dims.iter().enumerate() {
+        of_dim.extend(factors.iter().map(|_| dim));
+    }
+    let wanted: Vec<usize> =
+        (0..of_dim.len()).filter(|f| home.dim.is_none_or(|dim| of_dim[*f] == dim)).collect();
+    let pairs = |factor: usize| {
+        groups.iter().map(move |group| (region(read, group[0]).0[factor].len(), group.len() as i64))
+    };
+    let even =
+        wanted.iter().copied().find(|f| pairs(*f).all(|(length, parts)| length % parts == 0 && length > 0));
+    let long = wanted.iter().copied().filter(|f| pairs(*f).all(|(length, parts)| length >= parts));
+    let longest = long.rev().max_by_key(|f| pairs(*f).map(|(length, _)| length).min());
+    let found = even.or(longest);
+    match (found, home.dim) {
+        (None, Some(dim)) => {
+            let name = &plan::homes::names(cx.graph, tensor)[0];
+            let parts = groups.iter().map(Vec::len).max().unwrap_or(0);
+            Err(Error::new("SW0321", format!("dim {dim} of `{name}` cannot be divided into {parts} parts"))
+                .why(format!(
+                    "its shape is {:?}, of which a device may read less",
+                    cx.graph.tensor(tensor).shape
+                ))
+                .fix("name another dim, or none: then one that can be divided is found"))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// How gradients of leaves get to the parts, if there is a pattern.
+#[derive(Clone, Copy)]
+pub struct Arrives {
+    /// What the members of a group have is summed; else each of them has all of it.
+    pub summed: bool,
+    /// What groups have are partial sums of each other's.
+    pub across: Option<GroupingId>,
+}
+
+pub fn arrives(
+    it: &Divided,
+    (leaves, read): (&Layout, &Layout),
+    interner: &Interner,
+    world: u32,
+    groupings: &mut IndexSet<Grouping>,
+) -> Option<Arrives> {
+    let held = interner.get(it.held);
+    if !leaves.lies_as(read) || !leaves.entries.iter().all(|entry| it.group_of.contains_key(&entry.rank)) {
+        return None;
+    }
+    let mut sets: IndexMap<usize, Vec<u32>> = IndexMap::new();
+    leaves.entries.iter().for_each(|e| sets.entry(it.group_of[&e.rank]).or_default().push(e.part));
+    sets.values_mut().for_each(|parts| parts.sort_unstable());
+    let summed = sets.values().all(|parts| parts.windows(2).all(|two| two[0] != two[1]));
+    if !summed && !sets.values().all(|parts| parts.first() == parts.last()) {
+        return None;
+    }
+    sets.values_mut().for_each(Vec::dedup);
+    let mut distinct: Vec<&Vec<u32>> = sets.values().collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    if distinct.iter().map(|parts| parts.len()).sum::<usize>() != leaves.parts as usize {
+        return None;
+    }
+    if distinct.len() == 1 {
+        return Some(Arrives { summed, across: None });
+    }
+    let place = |rank: RankId| distinct.binary_search(&&sets[&it.group_of[&rank]]).expect("one of the sets");
+    let entry = |e: &Entry| Entry { part: u32::try_from(place(e.rank)).unwrap_or(u32::MAX), ..e.clone() };
+    let parts = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
+    let after = Layout::new(held.entries.iter().map(entry).collect(), parts, leaves.reduction);
+    match moves::plan(&after, held, world, groupings).method {
+        Method::AllReduce(all) => Some(Arrives { summed, across: Some(all.group) }),
+        _ => None,
+    }
+}

@@ -1,0 +1,244 @@
+//! Where parameters live between steps.
+//!
+//! A parameter is held by every device whose operators read it, if nothing else is said. Devices that would
+//! hold the same of it may divide it among them: each holds and updates a part, what operators read is
+//! gathered from the parts, and its gradient is summed into them.
+//!
+//! ```text
+//! param "*": over 4                                  # devices 0..4, 4..8, ... keep a quarter each
+//! param "h.*": over 4 by 2, gather step, reduce last # 0 2 4 6 and 1 3 5 7; gathered once a step
+//! param "wte.weight": dim 1 over (0 2) (1 3)         # columns, not rows
+//! param "ln_f.*": whole
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use diag::{Error, Result};
+use graph::{Graph, Source, TensorId};
+
+use crate::nearby::nearby;
+use crate::select::{clip, glob};
+use crate::{MOST, Plan, no_device};
+
+/// How one parameter is divided among devices that would hold the same of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The devices of each group in the order of their parts; no device is in two.
+    pub groups: Arc<[Vec<u32>]>,
+    /// The dim that is cut; else the first that divides evenly, or the longest.
+    pub dim: Option<usize>,
+    pub gather: Gather,
+    pub reduce: Reduce,
+}
+
+/// When what operators read is gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gather {
+    /// Once a step, and kept for all of it.
+    Step,
+    /// Before each use in forward and in backward, and freed after it.
+    Pass,
+}
+
+/// When gradients are summed into the parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduce {
+    /// With the last micro-batch of a step: until then they add up as they arise.
+    Last,
+    /// With each micro-batch: what adds up are the parts.
+    Each,
+}
+
+/// The homes of a plan, by the first name of a parameter.
+pub type Homes = BTreeMap<String, Home>;
+
+impl Home {
+    /// In neighbourhoods of `size` devices that are `stride` apart.
+    pub fn over(devices: u32, size: u32, stride: u32) -> Arc<[Vec<u32>]> {
+        let first = (0..devices).filter(|device| device / stride % size == 0);
+        first.map(|first| (0..size).map(|i| first + i * stride).collect()).collect()
+    }
+}
+
+/// The names of a parameter.
+pub fn names(graph: &Graph, tensor: TensorId) -> &[String] {
+    match &graph.tensor(tensor).source {
+        Source::Param { names, .. } => names,
+        _ => &[],
+    }
+}
+
+/// Where a parameter lives, if that is said.
+pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p Home> {
+    names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
+}
+
+/// Refuses devices that are not there, or are named twice.
+pub(crate) fn validate(plan: &Plan) -> Result<()> {
+    let mut seen: BTreeSet<*const Vec<u32>> = BTreeSet::new();
+    for (name, home) in plan.homes.iter().filter(|(_, home)| seen.insert(home.groups.as_ptr())) {
+        let mut known = vec![false; plan.devices as usize];
+        for &device in home.groups.iter().flatten() {
+            match known.get_mut(device as usize) {
+                None => return Err(no_device(i64::from(device), plan.devices)),
+                Some(true) => {
+                    return Err(Error::new(
+                        "SW0319",
+                        format!("device {device} is to hold two parts of `{name}`"),
+                    )
+                    .why("each device of a group holds one part, and no device is in two groups")
+                    .fix("name each device once"));
+                }
+                Some(slot) => *slot = true,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The homes of several units of devices.
+pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
+    let moved = |home: &Home| -> Arc<[Vec<u32>]> {
+        let all = (0..units).flat_map(|u| home.groups.iter().map(move |group| (u * unit, group)));
+        all.map(|(by, group)| group.iter().map(|device| device + by).collect()).collect()
+    };
+    homes.iter().map(|(name, home)| (name.clone(), Home { groups: moved(home), ..home.clone() })).collect()
+}
+
+/// What a line of a plan file says: of which parameters, and where they live; `None` is whole.
+pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<(Vec<String>, Option<Home>)> {
+    let bad = |what: &str| {
+        Error::new("SW0301", format!("`{}` does not say where a parameter lives", clip(what)))
+            .fix("write `param \"h.*\": over 4`, or `whole`; `dim 1` before it, `by 2` after it, then `, gather step` or `pass`, `, reduce last` or `each`")
+    };
+    let (who, what) = line.rsplit_once(':').ok_or_else(|| bad(line))?;
+    let pattern = who.trim().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let named = select(pattern.ok_or_else(|| bad(who))?, graph)?;
+    let mut words = what.split(',').map(str::trim);
+    let place = words.next().unwrap_or_default();
+    if place == "whole" {
+        return Ok((named, None));
+    }
+    let (dim, groups) = read_place(place, devices).ok_or_else(|| bad(place))?;
+    let mut home = Home { groups, dim, gather: Gather::Pass, reduce: Reduce::Each };
+    for word in words {
+        match word.split_whitespace().collect::<Vec<_>>()[..] {
+            ["gather", when] => home.gather = parse(&Gather::NAMES, when).ok_or_else(|| bad(word))?,
+            ["reduce", when] => home.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?,
+            _ => return Err(bad(word)),
+        }
+    }
+    Ok((named, Some(home)))
+}
+
+fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Arc<[Vec<u32>]>)> {
+    let (dim, over) = match place.strip_prefix("dim ") {
+        Some(rest) => {
+            let (dim, over) = rest.trim().split_once(' ')?;
+            (Some(dim.parse().ok()?), over.trim())
+        }
+        None => (None, place),
+    };
+    let over = over.strip_prefix("over")?.trim();
+    if over.starts_with('(') {
+        let groups = over.strip_suffix(')')?.split(')').map(|group| group.trim().strip_prefix('('));
+        let group = |text: &str| text.split_whitespace().map(|word| word.parse().ok()).collect();
+        let groups: Option<Vec<Vec<u32>>> = groups.map(|text| group(text?)).collect();
+        return Some((dim, groups?.into()));
+    }
+    let (size, stride) = match over.split_once("by") {
+        Some((size, stride)) => (size.trim().parse().ok()?, stride.trim().parse().ok()?),
+        None => (over.parse().ok()?, 1),
+    };
+    let block = u64::from(size) * u64::from(stride);
+    let fits = block > 0 && block <= u64::from(MOST) && u64::from(devices) % block == 0;
+    fits.then(|| (dim, Home::over(devices, size, stride)))
+}
+
+/// The first names of the parameters that a glob means.
+fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
+    let all: Vec<&[String]> =
+        graph.tensor_ids().map(|id| names(graph, id)).filter(|n| !n.is_empty()).collect();
+    let fits = |names: &&&[String]| names.iter().any(|name| glob(pattern, name));
+    let found: Vec<String> = all.iter().filter(fits).map(|names| names[0].clone()).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let near = nearby(pattern, all.iter().flat_map(|names| names.iter().map(String::as_str)));
+    let why = match near[..] {
+        [] => format!("the model has {} parameters, none of them like this", all.len()),
+        _ => format!(
+            "there is {}",
+            near.iter().take(3).map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", ")
+        ),
+    };
+    Err(Error::new("SW0302", format!("no parameter is named {:?}", clip(pattern)))
+        .why(why)
+        .fix("names are those of `model.named_parameters()`; `*` stands for any text"))
+}
+
+/// Lines that say these homes: parameters one after another whose names differ in numbers only are one.
+pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
+    let line = |name: &str| plan.homes.get(name).map(|home| decision(home, plan.devices));
+    let mut folded: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+    for name in plan.homes.keys() {
+        folded.entry(crate::select::folded_path(name)).or_default().push(name);
+    }
+    let mut lines = String::new();
+    for (pattern, members) in folded {
+        let said = line(members[0]);
+        let alike = members.iter().all(|name| line(name) == said);
+        let alone = select(&pattern, graph)
+            .is_ok_and(|all| all.iter().collect::<BTreeSet<_>>() == members.iter().copied().collect());
+        if alike && alone {
+            lines += &format!("param {pattern:?}: {}\n", said.unwrap_or_default());
+        } else {
+            for name in members {
+                lines += &format!("param {name:?}: {}\n", line(name).unwrap_or_default());
+            }
+        }
+    }
+    lines
+}
+
+fn decision(home: &Home, devices: u32) -> String {
+    let dim = home.dim.map_or_else(String::new, |dim| format!("dim {dim} "));
+    let over = regular(&home.groups, devices).unwrap_or_else(|| {
+        let group = |group: &Vec<u32>| {
+            format!("({})", group.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        home.groups.iter().map(group).collect::<Vec<_>>().join(" ")
+    });
+    format!("{dim}over {over}, gather {}, reduce {}", home.gather.name(), home.reduce.name())
+}
+
+fn regular(groups: &Arc<[Vec<u32>]>, devices: u32) -> Option<String> {
+    let first = groups.first()?;
+    let size = u32::try_from(first.len()).ok()?;
+    let stride = first.get(1).map_or(Some(1), |second| second.checked_sub(first[0]))?;
+    let block = size.checked_mul(stride).filter(|block| *block > 0 && devices % block == 0)?;
+    debug_assert!(block <= devices);
+    let by = if stride == 1 { String::new() } else { format!(" by {stride}") };
+    (Home::over(devices, size, stride) == *groups).then(|| format!("{size}{by}"))
+}
+
+impl Gather {
+    const NAMES: [(Gather, &'static str); 2] = [(Gather::Step, "step"), (Gather::Pass, "pass")];
+
+    fn name(self) -> &'static str {
+        if self == Gather::Step { "step" } else { "pass" }
+    }
+}
+
+impl Reduce {
+    const NAMES: [(Reduce, &'static str); 2] = [(Reduce::Last, "last"), (Reduce::Each, "each")];
+
+    fn name(self) -> &'static str {
+        if self == Reduce::Last { "last" } else { "each" }
+    }
+}
+
+fn parse<T: Copy>(names: &[(T, &'static str)], word: &str) -> Option<T> {
+    names.iter().find(|row| row.1 == word).map(|row| row.0)
+}

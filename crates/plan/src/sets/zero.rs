@@ -1,0 +1,75 @@
+//! `zero1`, `zero2`, `zero3`: the batch is split as `data` does, and devices that would hold the same of a
+//! parameter divide it, with its gradient and the optimizer's state.
+
+use std::sync::Arc;
+
+use diag::Result;
+use graph::{Graph, OpId, TensorId};
+use rules::Kind;
+
+use super::{Along, Model, Place, Set, data};
+use crate::homes::{Gather, Home, Reduce, names};
+use crate::{Draft, On};
+
+pub(super) const ONE: Set = Set {
+    name: "zero1",
+    doc: "as `data`; the optimizer's state is divided, parameters are gathered once a step",
+    along: Some(ALONG),
+    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last))),
+};
+
+pub(super) const TWO: Set = Set {
+    name: "zero2",
+    doc: "as `zero1`; gradients are divided, too, and reduced with each micro-batch",
+    along: Some(ALONG),
+    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each))),
+};
+
+pub(super) const THREE: Set = Set {
+    name: "zero3",
+    doc: "as `zero2`; parameters are divided, too, and gathered for each layer when it runs",
+    along: Some(ALONG),
+    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each))),
+};
+
+const ALONG: Along = Along { choose: data::choose, why: data::why, in_turn: false, must_find: true };
+
+fn divide(
+    model: &Model<'_>,
+    draft: &mut Draft<'_>,
+    place: &Place<'_>,
+    (gather, reduce): (Gather, Reduce),
+) -> Result<()> {
+    if place.size == 1 {
+        return Ok(());
+    }
+    let groups = Home::over(draft.devices(), place.size, place.stride);
+    let graph = model.graph;
+    let uses = graph.uses();
+    for tensor in graph.tensor_ids().filter(|tensor| !names(graph, *tensor).is_empty()) {
+        let alike = uses[tensor.index()].iter().all(|(op, input)| reads_alike(model, place, *op, *input));
+        if alike && divisible(graph, tensor, place.size) {
+            draft.home(tensor, Some(Home { groups: Arc::clone(&groups), dim: None, gather, reduce }));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the devices along the axis read the same of an operator's input.
+fn reads_alike(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
+    let dims = model.analysis.op(op);
+    let once = model.analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
+    match place.choice[op.index()] {
+        None | Some(On::Copies) => true,
+        Some(On::Value) => !once,
+        Some(On::Loop(index)) => {
+            let reduced = matches!(dims.loops[index].kind, Kind::Reduce(_));
+            !dims.inputs[input].contains(&Some(index)) && !(once && reduced)
+        }
+    }
+}
+
+/// Whether some dim is as long as there are parts: less is not worth a message.
+fn divisible(graph: &Graph, tensor: TensorId, parts: u32) -> bool {
+    graph.tensor(tensor).shape.iter().any(|size| *size >= i64::from(parts))
+}

@@ -1,0 +1,76 @@
+"""What a rank gathers of parameters that it holds a part of, and gives up again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..programs.cuts import Cut, balanced, padded
+from ..programs.regions import Region, local_factors, shape_of
+
+
+class Copy:
+    """The parts of a group's ranks, joined along one factor, in memory that is there while it is needed.
+
+    Autograd keeps what it saves of the leaf: it is gathered again into the same storage, which it sees.
+    """
+
+    def __init__(self, shard: Any, at: int, region: Region, factor: int, parts: int):
+        """`at` is the shard's number."""
+        self.at = at
+        tensor, data = shard.tensor, shard.data
+        factors = local_factors(region, tensor.factors)
+        lo, hi = region[factor]
+        self._start = lo
+        self.shard = shard
+        self.cut = Cut(factors, factor, balanced(hi - lo, parts))
+        self.width = max(map(self.cut.numel, range(parts)))
+        self.dtype = tensor.read_as or data.dtype
+        self._whole = torch.empty(shape_of(factors), dtype=self.dtype, device=data.device)
+        self._storage = self._whole.untyped_storage()
+        self._bytes = self._storage.nbytes()
+        self.leaf = self._whole.detach().requires_grad_(tensor.trainable)
+        if tensor.trainable and self.dtype != data.dtype:
+            self.leaf.grad_dtype = data.dtype
+        self.release()
+
+    @property
+    def pointer(self) -> int:
+        return self._storage.data_ptr()
+
+    def release(self) -> None:
+        self._storage.resize_(0)
+
+    def own(self) -> Tensor:
+        """This rank's part, as long as the longest."""
+        return padded(self.shard.data.detach().to(self.dtype), self.width)
+
+    def place(self) -> Tensor:
+        """The memory, which autograd does not see being written."""
+        if self._storage.nbytes() != self._bytes:
+            self._storage.resize_(self._bytes)
+        return self._whole.data
+
+    def fill(self, rows: Tensor) -> None:
+        """From each rank's part."""
+        whole = self.place().view(self.cut.extents())
+        for index, piece in enumerate(whole.split(self.cut.sizes, self.cut.at)):
+            piece.copy_(rows[index, : self.cut.numel(index)].view(piece.shape))
+
+    def rows(self, gradient: Tensor) -> Tensor:
+        """A gradient of the leaf, as a row for each rank's part."""
+        if self.cut.joins_flat:
+            return gradient.contiguous().view(len(self.cut.sizes), self.width)
+        return torch.stack([padded(piece, self.width) for piece in self.cut.split(gradient)])
+
+    def own_part(self, gradient: Tensor) -> Tensor:
+        """Of a gradient of the leaf, in memory of its own."""
+        lo, hi = self.shard.region[self.cut.at]
+        part = gradient.reshape(self.cut.extents()).narrow(self.cut.at, lo - self._start, hi - lo)
+        return part.reshape(self.shard.data.shape).clone()
+
+    def part(self, row: Tensor) -> Tensor:
+        """What a row is for this rank's shard."""
+        return row[: self.shard.data.numel()].view(self.shard.data.shape)
