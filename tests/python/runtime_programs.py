@@ -64,7 +64,7 @@ class Tables:
         # What each rank has, in their order.
         self.ranks: list[dict[str, Any]] = []
         self.json: dict[str, Any] = {
-            "format": 4, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 5, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
             "tensors": [], "roles": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip
@@ -168,6 +168,7 @@ class Tables:
             **role,
             "constants": [list(row) for row in zip(*(table["constants"] for table in own), strict=True)],
             "shards": pairs("shards"),
+            "copies": [],
             "leaves": [
                 {**leaf, "shard": shard, "region": region}
                 for leaf, (shard, region) in zip(role["leaves"], pairs("leaves"), strict=True)

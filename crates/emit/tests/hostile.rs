@@ -149,7 +149,7 @@ fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: 
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 4", "\"format\": 1"),
+        ("\"format\": 5", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 4294967295"),

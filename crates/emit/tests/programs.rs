@@ -183,6 +183,14 @@ fn mixed(graph: &Graph) -> Program {
         shards: vec![0, 1],
         when: Settle::Last,
     });
+    let own = vec![program::LeafId(0)];
+    b.body.code_mut(Pass::Begin).instrs.push(Instr::Gather { group, copies: vec![0] });
+    b.backward(Instr::Gather { group, copies: vec![0] });
+    b.backward(Instr::Release { copies: vec![0] });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Each });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Last });
+    b.backward(Instr::Part { leaves: own, when: Settle::Each });
+    b.backward(Instr::ReduceShards { group, shards: vec![0] });
     let _ = e;
     let mut program = program(graph, 3);
     program.groupings = vec![vec![vec![RankId(0), RankId(2)]]];
@@ -198,6 +206,10 @@ fn mixed(graph: &Graph) -> Program {
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
     role.table.constants = vec![Column::of(vec![0, 5]), Column::Same(7)];
+    role.body.timetable.begins = true;
+    role.table.leaves[0].0 = Of::Copy(0);
+    let all = role.table.shards[0].region.clone();
+    role.table.copies = vec![program::Gathered { shard: 0, region: all, factor: 1, parts: 2 }];
     role.table.leaves[3].0 = Of::Shard(1);
     role.table.shards.truncate(3);
     role.table.random = vec![(graph::OpId(8), vec![Column::Same(region(&[(0, 4), (0, 12)]))])];

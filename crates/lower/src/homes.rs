@@ -31,6 +31,11 @@ pub struct Divided {
 }
 
 impl Divided {
+    /// Whether every shard is on a rank that holds a part.
+    pub fn holds_all(&self, layout: &Layout) -> bool {
+        layout.entries.iter().all(|entry| self.group_of.contains_key(&entry.rank))
+    }
+
     /// How many parts there are in a rank's group.
     pub fn parts(&self, rank: RankId) -> Option<u32> {
         let group = &self.groups[*self.group_of.get(&rank)?];
@@ -266,7 +271,7 @@ pub fn arrives(
     groupings: &mut IndexSet<Grouping>,
 ) -> Option<Arrives> {
     let held = interner.get(it.held);
-    if !leaves.lies_as(read) || !leaves.entries.iter().all(|entry| it.group_of.contains_key(&entry.rank)) {
+    if !leaves.lies_as(read) || !it.holds_all(leaves) {
         return None;
     }
     let mut sets: IndexMap<usize, Vec<u32>> = IndexMap::new();

@@ -369,29 +369,45 @@ impl Schedule {
         buckets: &mut Buckets,
     ) {
         let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
-        let leaves = Rc::clone(&self.leaves[&id]);
+        let leaves = self.leaves[&id].layout;
         let when = if divided.reduce == plan::Reduce::Each { Settle::Each } else { Settle::Last };
-        let read = asked.uses.written[tensor.index()];
-        let key = (leaves.layout, read, divided.held);
-        let arrives = match self.known_arrivals.get(&key) {
-            Some(known) => *known,
-            None => {
-                let layouts = (interner.get(leaves.layout), interner.get(read));
-                homes::arrives(divided, layouts, interner, cx.plan.devices, &mut self.groupings)
-            }
-        };
-        self.known_arrivals.insert(key, arrives);
-        let Some(Arrives { summed, across }) = arrives else {
+        let own = self.arrives(asked, (id, divided), interner);
+        // What is summed across groups must be partial there for each use.
+        let of = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
+        let all: Vec<Option<Arrives>> = of.map(|id| self.arrives(asked, (*id, divided), interner)).collect();
+        let across = |it: &Option<Arrives>| it.map(|it| it.across);
+        let agree = all.iter().all(|it| across(it) == across(&own));
+        let Some(Arrives { summed, across }) = own.filter(|own| agree || own.across.is_none()) else {
             let target = interner.get(divided.held);
-            let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
+            let plan = exactly(interner.get(leaves), target, cx.plan.devices);
             let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
+            // What some rank holds all of adds up in its leaf.
+            let when = if divided.holds_all(interner.get(leaves)) { when } else { Settle::Last };
             self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
             return;
         };
         let (unit, group) = (asked.homes.in_passing(tensor), summed.then_some(divided.group));
+        let across = across.map(|group| Across { group, early: all.len() == 1 });
         let of = Message::Scatter { group, across, when, unit };
-        let size = bytes(cx.graph, tensor, &interner.get(leaves.layout).entries[0].region);
+        let size = bytes(cx.graph, tensor, &interner.get(leaves).entries[0].region);
         buckets.add((of, cx.graph.tensor(tensor).dtype.bytes()), (id, tensor), size);
+    }
+
+    /// How the gradient that a use gives back gets to the parts, if there is a pattern.
+    fn arrives(
+        &mut self,
+        asked: &Asked<'_>,
+        (id, divided): (UseId, &Divided),
+        interner: &Interner,
+    ) -> Option<Arrives> {
+        let read = asked.uses.written[asked.uses.get(id).tensor.index()];
+        let key = (self.leaves[&id].layout, read, divided.held);
+        if let Some(known) = self.known_arrivals.get(&key) {
+            return *known;
+        }
+        let layouts = (interner.get(key.0), interner.get(read));
+        let found = homes::arrives(divided, layouts, interner, asked.cx.plan.devices, &mut self.groupings);
+        *self.known_arrivals.entry(key).or_insert(found)
     }
 
     fn reduction(
@@ -501,12 +517,20 @@ enum Message {
     /// Into parts, which are partial sums across groups. With a unit, as soon as its copies are not needed.
     Scatter {
         group: Option<GroupingId>,
-        across: Option<GroupingId>,
+        across: Option<Across>,
         when: Settle,
         unit: Option<usize>,
     },
     /// Of the parts.
-    Parts(GroupingId),
+    Parts(Across),
+}
+
+/// Groups of ranks that hold the same parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Across {
+    group: GroupingId,
+    /// Whether all that is to be summed has arrived with the first message.
+    early: bool,
 }
 
 /// What waits, by message and size of an element.
@@ -526,7 +550,8 @@ impl Buckets {
     fn full(&mut self, next: &BTreeSet<usize>) -> Vec<Event> {
         let over =
             |of: &Message| matches!(of, Message::Scatter { unit: Some(unit), .. } if !next.contains(unit));
-        self.take(|of, bytes| bytes >= BUCKET || over(of))
+        let early = |of: &Message| !matches!(of, Message::Parts(Across { early: false, .. }));
+        self.take(|of, bytes| bytes >= BUCKET && early(of) || over(of))
     }
 
     fn rest(&mut self) -> Vec<Event> {
@@ -544,7 +569,7 @@ impl Buckets {
             let uses = all.iter().map(|(id, _)| *id).collect();
             events.push(match key.0 {
                 Message::Reduce(group) => Event::Reduce { group, uses },
-                Message::Parts(group) => {
+                Message::Parts(Across { group, .. }) => {
                     let mut tensors: Vec<TensorId> = all.iter().map(|(_, tensor)| *tensor).collect();
                     tensors.sort_unstable();
                     tensors.dedup();

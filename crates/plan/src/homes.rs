@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use diag::{Error, Result};
 use graph::{Graph, Source, TensorId};
+use rules::{Analysis, Region};
 
 use crate::nearby::nearby;
 use crate::select::{clip, glob};
-use crate::{MOST, Plan, no_device};
+use crate::{MOST, OpPlan, Plan, no_device};
 
 /// How one parameter is divided among devices that would hold the same of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,38 @@ pub fn names(graph: &Graph, tensor: TensorId) -> &[String] {
 /// Where a parameter lives, if that is said.
 pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p Home> {
     names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
+}
+
+/// The devices that read one and the same part of a parameter, for each part that several read. Where an operator
+/// gives an operand only to its first part, or one reads several parts, nothing is known.
+pub(crate) fn readers_alike(
+    graph: &Graph,
+    analysis: &Analysis,
+    ops: &[OpPlan],
+    tensor: TensorId,
+) -> Vec<Vec<u32>> {
+    let mut parts: BTreeMap<u32, BTreeSet<Region>> = BTreeMap::new();
+    for op in graph.op_ids() {
+        let (plan, whole) = (&ops[op.index()], analysis.op(op).whole());
+        let rule = analysis.rules[op.index()].as_ref();
+        for (input, _) in graph.op(op).inputs().iter().enumerate().filter(|(_, read)| **read == tensor) {
+            if rule.is_some_and(|rule| rule.inputs[input].once) {
+                return vec![];
+            }
+            for (&device, index) in plan.devices.iter().zip(0..) {
+                let at = plan.intervals(&whole, &plan.digits(index));
+                let region = analysis.region(tensor, &analysis.op(op).inputs[input], &at);
+                parts.entry(device).or_default().insert(region);
+            }
+        }
+    }
+    let mut alike: BTreeMap<Region, Vec<u32>> = BTreeMap::new();
+    for (device, mut regions) in parts {
+        if let (Some(region), 0) = (regions.pop_first(), regions.len()) {
+            alike.entry(region).or_default().push(device);
+        }
+    }
+    alike.into_values().filter(|devices| devices.len() > 1).collect()
 }
 
 /// Refuses devices that are not there, or are named twice.

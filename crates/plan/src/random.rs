@@ -7,7 +7,8 @@
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::{Homes, On, OpPlan, Plan, Split, legal, recompute};
+use crate::homes::{names, readers_alike};
+use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Split, legal, recompute};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -40,7 +41,7 @@ impl Random {
 pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan {
     let mut random = Random::new(seed);
     let mut last: Vec<u32> = (0..devices).collect();
-    let ops = graph
+    let ops: Vec<OpPlan> = graph
         .op_ids()
         .map(|op| {
             let splits = splits(graph, analysis, op, devices, &mut random);
@@ -51,7 +52,8 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         })
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes: Homes::new() }
+    let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others.
@@ -74,6 +76,34 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
         at = end + random.below((count / 4).max(2));
     }
     recompute::sorted(spans)
+}
+
+/// Half of the plans divide parameters: about half of these, among devices that read the same of them.
+fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random) -> Homes {
+    let mut homes = Homes::new();
+    if random.chance(50) {
+        return homes;
+    }
+    for tensor in graph.tensor_ids() {
+        let Some(name) = names(graph, tensor).first() else { continue };
+        if random.chance(50) {
+            continue;
+        }
+        let mut groups: Vec<Vec<u32>> = vec![];
+        for mut alike in readers_alike(graph, analysis, ops, tensor) {
+            for i in (1..alike.len()).rev() {
+                alike.swap(i, random.below(i + 1));
+            }
+            let size = 2 + random.below(alike.len());
+            groups.extend(alike.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
+        }
+        let gather = if random.chance(60) { Gather::Pass } else { Gather::Step };
+        let reduce = if random.chance(50) { Reduce::Each } else { Reduce::Last };
+        if !groups.is_empty() {
+            homes.insert(name.clone(), Home { groups: groups.into(), dim: None, gather, reduce });
+        }
+    }
+    homes
 }
 
 fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {
