@@ -12,12 +12,15 @@ from ..guards.part_gradients import writable
 from ..shards.copies import Copy
 from .buckets import gradient_of
 
+# Of a copy.
+Leaf = tuple[Copy, Tensor]
+
 
 class Gathering:
     """Copies of one dtype; they are there after `wait`."""
 
     def __init__(self, comm: Comm, copies: Sequence[Copy], ranks: Ranks):
-        self.leaves = {id(copy.leaf) for copy in copies}
+        self.leaves = {id(leaf) for copy in copies for leaf in copy.leaves}
         self._copies = copies
         own = joined([copy.own() for copy in copies])
         first = copies[0]
@@ -40,9 +43,9 @@ class Gathering:
 class Scattering:
     """Gradients of leaves of one dtype, summed into the parts of a group's ranks."""
 
-    def __init__(self, comm: Comm, copies: Sequence[Copy], ranks: Ranks, dtype: torch.dtype):
-        self._copies = copies
-        rows = [copy.rows(gradient_of(copy.leaf).to(dtype)) for copy in copies]
+    def __init__(self, comm: Comm, own: Sequence[Leaf], ranks: Ranks, dtype: torch.dtype):
+        self._copies = [copy for copy, _ in own]
+        rows = [copy.rows(gradient_of(leaf).to(dtype)) for copy, leaf in own]
         sent = rows[0] if len(rows) == 1 else torch.cat(rows, 1)
         self._out = sent.new_empty(sent.shape[1])
         self._work = comm.reduce_scatter(self._out, sent, ranks)

@@ -221,21 +221,21 @@ class Run:
 
     def release(self, places: Sequence[Any]) -> None:
         for copy in self._copies(places):
-            self._arrive(frozenset([id(copy.leaf)]))
+            self._arrive(frozenset(map(id, copy.leaves)))
             copy.release()
 
     def scatter_gradients(self, group: int, places: Sequence[Any]) -> None:
-        copies = self._copies(places)
-        ranks = self._in_group("scatter_gradients", group, sum(self._sent(copy.leaf) for copy in copies))
-        dtypes = [self.worker.reduce or gradient_dtype(copy.leaf) for copy in copies]
+        leaves = self._leaves_of_copies(places)
+        ranks = self._in_group("scatter_gradients", group, sum(self._sent(leaf) for _, leaf in leaves))
+        dtypes = [self.worker.reduce or gradient_dtype(leaf) for _, leaf in leaves]
         for dtype in dict.fromkeys(dtypes):
-            own = [copy for copy, found in zip(copies, dtypes, strict=True) if found == dtype]
+            own = [leaf for leaf, found in zip(leaves, dtypes, strict=True) if found == dtype]
             self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
 
     def part_gradients(self, places: Sequence[Any]) -> None:
         """Those that every rank of the group has all of."""
-        for copy in self._copies(places):
-            self.worker.shards.arrives(copy.at, copy.own_part(gradient_of(copy.leaf)))
+        for copy, leaf in self._leaves_of_copies(places):
+            self.worker.shards.arrives(copy.at, copy.own_part(gradient_of(leaf)))
 
     def reduce_shards(self, group: int, places: Sequence[Any]) -> None:
         self._settle()
@@ -259,14 +259,14 @@ class Run:
 
     def _copies(self, places: Sequence[Any]) -> list[Copy]:
         """In their order at each place."""
+        return list({id(copy): copy for copy, _ in self._leaves_of_copies(places)}.values())
+
+    def _leaves_of_copies(self, places: Sequence[Any]) -> list[tuple[Copy, Tensor]]:
         table, copies = self.worker.table.leaves, self.worker.shards.copies
-        found: dict[int, Copy] = {}
-        for place in places:
-            for at in sorted(map(self.leaves.index.__getitem__, self.leaves.below(place))):
-                copy = table[at].copy
-                if copy is not None:
-                    found[copy] = copies[copy]
-        return list(found.values())
+        of = self.leaves.index.__getitem__
+        numbers = (at for place in places for at in sorted(map(of, self.leaves.below(place))))
+        found = ((table[at].copy, self.leaves.tensors[at]) for at in numbers)
+        return [(copies[copy], leaf) for copy, leaf in found if copy is not None]
 
     def _await(self, args: Sequence[Any]) -> frozenset[int]:
         """What is gathered of what a call reads, once it is there."""
@@ -287,7 +287,9 @@ class Run:
         """Results that are views of what is gathered would go with it."""
         if not read:
             return results
-        pointers = {copy.pointer for copy in self.worker.shards.copies if id(copy.leaf) in read}
+        pointers = {
+            copy.pointer for copy in self.worker.shards.copies if not read.isdisjoint(map(id, copy.leaves))
+        }
 
         def own(x: Any) -> Any:
             views = isinstance(x, Tensor) and x.untyped_storage().data_ptr() in pointers

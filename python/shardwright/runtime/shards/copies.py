@@ -14,7 +14,7 @@ from ..programs.regions import Region, local_factors, shape_of
 class Copy:
     """The parts of a group's ranks, joined along one factor, in memory that is there while it is needed.
 
-    Autograd keeps what it saves of the leaf: it is gathered again into the same storage, which it sees.
+    Autograd keeps what it saves of a leaf: it is gathered again into the same storage, which it sees.
     """
 
     def __init__(self, shard: Any, at: int, region: Region, factor: int, parts: int):
@@ -31,10 +31,17 @@ class Copy:
         self._whole = torch.empty(shape_of(factors), dtype=self.dtype, device=data.device)
         self._storage = self._whole.untyped_storage()
         self._bytes = self._storage.nbytes()
-        self.leaf = self._whole.detach().requires_grad_(tensor.trainable)
-        if tensor.trainable and self.dtype != data.dtype:
-            self.leaf.grad_dtype = data.dtype
+        # Each has a gradient of its own.
+        self.leaves: list[Tensor] = []
         self.release()
+
+    def leaf(self) -> Tensor:
+        tensor, kept = self.shard.tensor, self.shard.data.dtype
+        made = self._whole.detach().requires_grad_(tensor.trainable)
+        if tensor.trainable and self.dtype != kept:
+            made.grad_dtype = kept
+        self.leaves.append(made)
+        return made
 
     @property
     def pointer(self) -> int:
@@ -60,13 +67,13 @@ class Copy:
             piece.copy_(rows[index, : self.cut.numel(index)].view(piece.shape))
 
     def rows(self, gradient: Tensor) -> Tensor:
-        """A gradient of the leaf, as a row for each rank's part."""
+        """A gradient of a leaf, as a row for each rank's part."""
         if self.cut.joins_flat:
             return gradient.contiguous().view(len(self.cut.sizes), self.width)
         return torch.stack([padded(piece, self.width) for piece in self.cut.split(gradient)])
 
     def own_part(self, gradient: Tensor) -> Tensor:
-        """Of a gradient of the leaf, in memory of its own."""
+        """Of a gradient of a leaf, in memory of its own."""
         lo, hi = self.shard.region[self.cut.at]
         part = gradient.reshape(self.cut.extents()).narrow(self.cut.at, lo - self._start, hi - lo)
         return part.reshape(self.shard.data.shape).clone()

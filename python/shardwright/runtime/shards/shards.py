@@ -143,6 +143,8 @@ class Shards:
         """Also after the shards have got other memory."""
         made = [(self.held[it.shard], it) for it in self.table.copies]
         self.copies = [Copy(held, it.shard, it.region, it.factor, it.parts) for held, it in made]
+        of = ((at, leaf.copy) for at, leaf in enumerate(self.table.leaves))
+        self._of_copies = {at: self.copies[copy].leaf() for at, copy in of if copy is not None}
 
     def leaves(self, step: object = None) -> Leaves:
         """The leaves for a forward. Those whose shard has got other memory are made again.
@@ -175,7 +177,7 @@ class Shards:
     def _leaf(self, at: int, old: Leaves | None, same_step: bool) -> Tensor:
         copy = self.table.leaves[at].copy
         if copy is not None:
-            return self.copies[copy].leaf
+            return self._of_copies[at]
         shard, part = self._shard_of(at), self._part(at)
         base = shard.data.detach()
         pointer = base.data_ptr()
