@@ -155,6 +155,9 @@ MOVES = [
     (("coshard:2", 1), ("data:2 x megatron:2", 4)),
     ((11, 3), (12, 4)),
     ((13, 4), (14, 2)),
+    (("zero3", 4), ("megatron", 2)),
+    (("megatron", 2), ("zero1", 3)),
+    (("zero3:2 x megatron:2", 4), ("data", 3)),
 ]
 
 

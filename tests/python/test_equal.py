@@ -31,6 +31,17 @@ NAMED = [
     ("data:4 x megatron:2", 8),
     ("coshard:2", 1),
     ("coshard:4", 2),
+    ("zero1", 2),
+    ("zero1", 3),
+    ("zero2", 3),
+    ("zero2", 4),
+    ("zero3", 2),
+    ("zero3", 3),
+    ("zero3", 4),
+    ("zero3:2 x megatron:2", 4),
+    ("data:2 x zero1:2", 4),
+    ("data:2 x zero3:2", 4),
+    ("zero3:2 x coshard:2", 2),
 ]
 OF_INPUTS = " of inputs"
 WITH_INPUTS = ["mlp", "resnet"]

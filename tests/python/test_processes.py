@@ -33,8 +33,19 @@ from shardwright.runtime import ParallelModule, TorchComm, load_program
 pytestmark = pytest.mark.processes
 
 WORLD = 4
-NAMED = ("data", "megatron", "data:2 x megatron:2")
+NAMED = (
+    "data",
+    "megatron",
+    "data:2 x megatron:2",
+    "zero1",
+    "zero3",
+    "zero3:2 x megatron:2",
+    "data:2 x zero2:2",
+)
 SEEDS = range(100, 110)
+# Methods that communicate nothing, and those whose first argument is what is communicated.
+LOCAL = ("call", "grad", "update", "keep", "take", "release", "part_gradients")
+VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
 PYTHON = Path(sw.__file__).parents[1]
@@ -111,12 +122,12 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef)
     }
     found = []
-    for name in ("forward", "backward"):
+    for name in [name for name in ("begin", "forward", "backward") if name in functions]:
         for node, turns in _executed(functions[name].body, {}):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
                 kind = ast.unparse(node.func).removeprefix("run.")
-                if kind not in ("call", "grad", "update", "keep", "take"):
-                    place = 0 if "exchange" in kind or kind == "reduce_gradients" else 1
+                if kind not in LOCAL:
+                    place = 1 if kind in VALUES else 0
                     found.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
     return found
 

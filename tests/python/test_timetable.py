@@ -32,7 +32,7 @@ def code(steps: str) -> Code:
         for b in range(batches):
             yield backward, b, scale, b == batches - 1
 
-    return Code(forward, backward, {"in turn": in_turn, "ahead": ahead}[steps], False)
+    return Code(None, forward, backward, {"in turn": in_turn, "ahead": ahead}[steps], False)
 
 
 def words(codes: list[Code], alone: bool = False) -> str:

@@ -143,6 +143,7 @@ pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
 pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<(Vec<String>, Option<Home>)> {
     let bad = |what: &str| {
         Error::new("SW0301", format!("`{}` does not say where a parameter lives", clip(what)))
+            .why(format!("devices share a parameter in neighbourhoods of one size; there are {devices} devices"))
             .fix("write `param \"h.*\": over 4`, or `whole`; `dim 1` before it, `by 2` after it, then `, gather step` or `pass`, `, reduce last` or `each`")
     };
     let (who, what) = line.rsplit_once(':').ok_or_else(|| bad(line))?;

@@ -154,6 +154,14 @@ impl<'g> Draft<'g> {
         self.settle(name, home);
     }
 
+    /// Where the parameters live whose names fit a glob, as a plan file says it: `over 4, gather step`.
+    pub fn param(&mut self, pattern: &str, place: &str) -> Result<()> {
+        let (names, home) =
+            homes::read(&format!("\"{pattern}\": {place}"), self.graph, self.decided.devices)?;
+        names.iter().for_each(|name| self.settle(name, home.clone()));
+        Ok(())
+    }
+
     /// The same by the parameter's first name.
     pub(crate) fn settle(&mut self, name: &str, home: Option<Home>) {
         match home {

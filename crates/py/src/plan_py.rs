@@ -314,6 +314,12 @@ impl Draft {
         })
     }
 
+    /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,
+    /// `dim 1 over (0 2) (1 3)` or `whole`, as in plan files.
+    fn param(&self, names: &str, place: &str) -> PyResult<()> {
+        self.with(|d| d.param(names, place))
+    }
+
     fn finish(&self) -> PyResult<Plan> {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let plan = guarded(Evidence::of(&self.model), || {
