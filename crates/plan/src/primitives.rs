@@ -36,7 +36,8 @@ pub struct Decided {
     splits: Vec<Option<Vec<Split>>>,
     placed: Vec<Vec<Option<u32>>>,
     order: Vec<(OpId, OpId)>,
-    recompute: Vec<Vec<OpId>>,
+    /// `None` where nothing was said of it.
+    recompute: Option<Vec<Vec<OpId>>>,
 }
 
 impl<'g> Draft<'g> {
@@ -140,9 +141,20 @@ impl<'g> Draft<'g> {
     }
 
     /// Of these operators forward keeps only what they read from others, and backward computes them again.
-    /// Spans may be inside of each other.
+    /// Spans may be inside of each other, and an empty one is none. Where none is said, it is what the model
+    /// itself computes again.
     pub fn recompute(&mut self, span: Vec<OpId>) {
-        self.decided.recompute.push(span);
+        self.decided.recompute.get_or_insert_default().push(span);
+    }
+
+    /// Decides what another draft did about the same operators.
+    pub fn follow(&mut self, other: Decided) {
+        self.decided.splits = other.splits;
+        self.decided.placed = other.placed;
+        self.decided.order.extend(other.order);
+        if let Some(spans) = other.recompute {
+            self.decided.recompute.get_or_insert_default().extend(spans);
+        }
     }
 
     pub fn is_decided(&self, op: OpId) -> bool {
@@ -172,7 +184,8 @@ impl<'g> Draft<'g> {
             }
         }
         let Decided { name, devices, order, recompute, .. } = self.decided;
-        let plan = Plan { name, devices, ops, order, recompute: recompute::sorted(recompute) };
+        let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
+        let plan = Plan { name, devices, ops, order, recompute };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }

@@ -8,6 +8,8 @@
 //! recompute "h.*" but "h.*.attn"       # without its attention
 //! recompute "h.*.mlp" aten.gelu.*      # each of these operators is one
 //! recompute %linear_3 %gelu_3          # these are one
+//! recompute model                      # what the model itself computes again; so it is where nothing is said
+//! recompute none                       # nothing
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,6 +22,11 @@ use crate::{Plan, place, title};
 
 /// The spans that a line of a plan file names.
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+    match line {
+        "model" => return Ok(of_model(graph)),
+        "none" => return Ok(vec![]),
+        _ => {}
+    }
     let mut sides = line.split(" but ").map(str::trim);
     let spans = named(sides.next().unwrap_or_default(), graph)?;
     let mut without: Vec<OpId> = vec![];
@@ -28,6 +35,15 @@ pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     }
     let rest = |span: Vec<OpId>| span.into_iter().filter(|op| !without.contains(op)).collect::<Vec<_>>();
     Ok(spans.into_iter().map(rest).filter(|span| !span.is_empty()).collect())
+}
+
+/// The spans in which the model itself has operators computed again.
+pub(crate) fn of_model(graph: &Graph) -> Vec<Vec<OpId>> {
+    let mut spans: BTreeMap<usize, Vec<OpId>> = BTreeMap::new();
+    for op in graph.op_ids() {
+        graph.op(op).spans.iter().for_each(|span| spans.entry(*span).or_default().push(op));
+    }
+    sorted(spans.into_values().collect())
 }
 
 fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
@@ -108,6 +124,10 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
 /// Lines that name these spans: modules by their paths, those that are alike by one, other spans by
 /// their operators.
 pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String) -> String {
+    let models = of_model(graph);
+    if !models.is_empty() && (plan.recompute.is_empty() || plan.recompute == models) {
+        return format!("recompute {}\n", if plan.recompute.is_empty() { "none" } else { "model" });
+    }
     let mut lines: Vec<(String, Vec<usize>)> = vec![];
     for (index, span) in plan.recompute.iter().enumerate() {
         let line = module_of(span, graph)
