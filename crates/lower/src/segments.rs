@@ -22,11 +22,14 @@ pub struct Segment {
     pub inside: Inside,
     /// Whether forward keeps nothing of it, and backward calls it again.
     pub forgets: bool,
+    /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
+    /// it is dear, and reads from spans that it is not in.
+    pub reads_again: bool,
 }
 
 impl Segment {
     fn new(inside: &Inside) -> Self {
-        Self { ops: vec![], before: vec![], inside: Rc::clone(inside), forgets: false }
+        Self { ops: vec![], before: vec![], inside: Rc::clone(inside), forgets: false, reads_again: false }
     }
 }
 
@@ -87,6 +90,9 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, interner: &Interner) -> Segments {
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
+    let reading = |segment: &Segment| recompute::reads_again(cx, &spans, &segment.ops);
+    let found: Vec<bool> = all.iter().map(reading).collect();
+    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_again = found);
     Segments { all, of, after }
 }
 

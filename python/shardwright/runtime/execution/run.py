@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from . import collectives
 from .buckets import Bucket, gradient_dtype, gradient_of
-from .calls import Saved, call_forgetting, call_saving, match
+from .calls import Saved, call_forgetting, call_giving, call_saving, match
 from .exchange import Part, exchange
 from .kinds import require_kind
 from .randomness import Masks
@@ -93,14 +93,22 @@ class Run:
 
     # What emitted code calls.
 
-    def call(self, number: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+    def call(
+        self,
+        number: int,
+        function: Callable[..., Any],
+        *args: Any,
+        recompute: bool = False,
+        forget: bool = False,
+    ) -> Any:
         with self._executing():
             if not self._saving:
                 return function(*args)
             needs = self.worker.role.grads.get(number)
             if recompute:
                 return call_forgetting(function, args, self.leaves.index, needs)
-            results, self._saved[number] = call_saving(function, args, self.leaves.index, needs)
+            saving = call_giving if forget else call_saving
+            results, self._saved[number] = saving(function, args, self.leaves.index, needs)
             return results
 
     def keep(self, number: int, *values: Tensor) -> None:
@@ -112,9 +120,9 @@ class Run:
         values = self._kept.pop(number)
         return values[0] if len(values) == 1 else values
 
-    def grad(self, number: int, *grads: Tensor | None) -> Any:
+    def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         saved = self._saved.pop(number)
-        with self._executing():
+        with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
             edges, given = match(saved, grads)
             if edges:
                 torch.autograd.backward(edges, given)
