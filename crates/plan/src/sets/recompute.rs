@@ -1,5 +1,6 @@
 //! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept. With
-//! `recompute:none` everything is kept, also where the model itself says otherwise.
+//! `recompute:selective` also what operators give that are dear to compute; with `recompute:none` everything is
+//! kept, also where the model itself says otherwise.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +9,25 @@ use graph::OpId;
 
 use super::{Model, Set};
 use crate::Draft;
+use crate::recompute::is_dear;
 
 pub(super) const SET: Set = Set {
     name: "recompute",
     doc: "each of the layers that repeat is computed again for backward",
     along: None,
-    besides: &[("", all), ("none", none)],
+    besides: &[("", all), ("selective", selective), ("none", none)],
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
     found(model)?.into_iter().for_each(|layer| draft.recompute(layer));
+    Ok(())
+}
+
+fn selective(model: &Model<'_>, draft: &mut Draft<'_>) -> Result<()> {
+    for mut layer in found(model)? {
+        layer.retain(|op| !is_dear(model.graph, *op));
+        draft.recompute(layer);
+    }
     Ok(())
 }
 
