@@ -93,3 +93,16 @@ def test_a_file_says_it_too_and_prints_it(use: str) -> None:
 
 def spans(plan: Plan) -> list[list[str]]:
     return [[op.name for op in span] for span in plan.recompute]
+
+
+@pytest.mark.parametrize(("plan", "devices"), [("data", 3), ("data:2 x megatron:2", 4)])
+def test_masks_are_those_of_forward(plan: str, devices: int) -> None:
+    module, args = models.gpt(dropout=0.2)
+    captured = capture(module, args)
+    named = Plan.named(Graph(captured.graph_text), f"{plan} x recompute:selective", devices)
+    compiled = compile(named)
+    torch.manual_seed(11)
+    expected = equality.reference(module, args)
+    bundle = Bundle(dict(compiled.files), compiled.digest, plan, devices, captured, "", "")
+    ours = equality.run(bundle, module, args, options=equality.single_device(11))
+    equality.assert_equal(ours, expected, plan)
