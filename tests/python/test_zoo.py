@@ -133,13 +133,14 @@ def test_keyed_dropout_agrees_among_replicas(plan: str, devices: int) -> None:
     assert losses(1) != losses(2)
 
 
-def test_checkpointing_in_the_model_is_left_to_the_plan() -> None:
+def test_checkpointing_in_the_model_is_a_mark() -> None:
     module, args, kwargs = zoo.llama()
     plain = capture(module, args, kwargs)
     module.gradient_checkpointing_enable()
     found = capture(module, args, kwargs)
     assert found.verified
     assert operators(found.graph_text) == operators(plain.graph_text)
+    assert " span [1]" in found.graph_text and " span [" not in plain.graph_text
 
 
 def operators(text: str) -> list[str]:

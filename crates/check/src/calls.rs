@@ -103,6 +103,9 @@ fn follow(
         )
         .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
     }
+    if !given_again(cx, rank, call, grad)? {
+        return Ok(false);
+    }
     for (buf, from) in outputs.iter().zip(&grad.from) {
         let Some(from) = from else { continue };
         let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*from)) else { return Ok(false) };
@@ -121,6 +124,30 @@ fn follow(
         let Some(part) = rank.parts[first + offset] else { return Ok(false) };
         let step = Step { part, outputs: &local.outputs };
         step.back(cx, rank, sums).map_err(|fault| fault.operator(cx.facts.graph.describe(part.op)))?;
+    }
+    Ok(true)
+}
+
+/// Whether all is known of what a call forgot; an error if it is given something else.
+fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> Result<bool, Fault> {
+    if !call.forgets {
+        return Ok(true);
+    }
+    let leaf_of = &cx.codes[rank.role].leaf_of;
+    let read: Vec<BufId> = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf)).collect();
+    if read.len() != grad.again.len() {
+        return Err(Fault::new("SW0509", "a call is given another number of values again than it forgot")
+            .why(format!("expected {}, found {}", read.len(), grad.again.len())));
+    }
+    for (buf, again) in read.iter().zip(&grad.again) {
+        let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*again)) else { return Ok(false) };
+        let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
+        let same = given.of == value.of && given.share == value.share;
+        if !same || agree(cx.facts, value.of.tensor, own, theirs).is_none() {
+            let (wanted, given) = (cx.text(value), cx.text(given));
+            return Err(Fault::new("SW0509", "a call is given something else again than it forgot")
+                .why(format!("expected {wanted}, found {given}")));
+        }
     }
     Ok(true)
 }

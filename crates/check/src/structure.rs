@@ -403,13 +403,13 @@ impl Roles<'_> {
         }
     }
 
-    /// Each call has one backward at most, after it and if it keeps what that needs.
+    /// Each call has one backward at most, after it and if it keeps what that needs, or is given it again.
     fn mirrored(&mut self, body: &Body) {
-        let mut open: BTreeMap<CallId, bool> = BTreeMap::new();
+        let mut open: BTreeMap<CallId, (bool, bool)> = BTreeMap::new();
         for (at, instr) in body.instrs().enumerate() {
             let grad = match instr {
                 Instr::Call(call) => {
-                    open.insert(call.id, call.recompute);
+                    open.insert(call.id, (call.recompute, call.forgets));
                     continue;
                 }
                 Instr::Grad(grad) => grad,
@@ -417,8 +417,14 @@ impl Roles<'_> {
             };
             let (place, call) = (self.place(at), grad.call.0);
             let what = match open.remove(&grad.call) {
-                Some(false) if place.pass == Pass::Backward => continue,
-                Some(true) => format!("call {call} keeps nothing for the backward that it is given"),
+                Some((false, forgets)) if place.pass == Pass::Backward => {
+                    if forgets != grad.again.is_empty() {
+                        continue;
+                    }
+                    let (does, is) = if forgets { ("does not keep", "is not") } else { ("keeps", "is") };
+                    format!("call {call} {does} what it reads, and {is} given it again")
+                }
+                Some((true, _)) => format!("call {call} keeps nothing for the backward that it is given"),
                 _ => format!("the backward of call {call} has no call before it, or is a second one"),
             };
             self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));

@@ -500,6 +500,35 @@ fn what_is_not_kept_is_computed_again() {
     broken("y2 = aten.mul.Tensor(x2, w)", "y2 = aten.mul.Tensor(x2, m)", "SW0503");
 }
 
+const GIVEN_AGAIN: &str = "ranks 0
+shard w %w :
+shard m %m :
+input x %x :,:
+keep 0 x
+recompute 0 x, w -> y : y = aten.mul.Tensor(x, w)
+forget 1 y, m -> s, n : n = aten.mul.Tensor(m, 0.9) nograd ; z = aten.mul.Tensor(y, m) ; s = aten.sum.default(z)
+update m n
+output s
+seed ds
+take 0 -> x2
+call 2 x2, w -> y2 : y2 = aten.mul.Tensor(x2, w)
+grad 1 ds -> dy : y2
+grad 2 dy ->
+";
+
+#[test]
+fn what_a_call_forgets_its_backward_is_given_again() {
+    proof(&graph(AGAIN), GIVEN_AGAIN);
+    let broken = |from: &str, to: &str, code: &str| breaks(AGAIN, GIVEN_AGAIN, from, to, code);
+    // Not given, given though it is there, of another number, before it is there, and something else.
+    broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy", "SW0509");
+    broken("forget 1", "call 1", "SW0509");
+    broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy : y2, y2", "SW0509");
+    broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy : y", "SW0503");
+    broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy : x2", "SW0509");
+    broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy : ds", "SW0509");
+}
+
 #[test]
 fn what_is_computed_again_does_not_see_updates() {
     let wider = RECOMPUTED
@@ -546,11 +575,12 @@ fn equal_computations_are_one() {
 /// Without any one of its instructions, a program is not proved.
 #[test]
 fn every_instruction_matters() {
-    const WORDS: [&str; 14] = [
+    const WORDS: [&str; 15] = [
         "keep",
         "take",
         "call",
         "recompute",
+        "forget",
         "all_reduce",
         "all_gather",
         "reduce_scatter",

@@ -28,6 +28,7 @@ fn saying(word: &str) -> Graph {
         module: format!("{word}.{word}"),
         line: word.to_owned(),
         no_grad: false,
+        spans: vec![],
         order: vec![],
     };
     Graph {

@@ -170,11 +170,21 @@ fn mixed(graph: &Graph) -> Program {
     let (seed, seed_2) = (b.gradient("sum"), b.gradient("cat"));
     b.seeds(&[seed, seed_2]);
     let (g, g_2, g_3) = (b.gradient("embedding"), b.gradient("embedding"), b.gradient("embedding"));
-    b.backward(Instr::Grad(program::Grad { call: last, from: vec![Some(seed), None], to: vec![Some(g)] }));
+    b.backward(Instr::Grad(program::Grad {
+        call: last,
+        from: vec![Some(seed), None],
+        to: vec![Some(g)],
+        again: vec![],
+    }));
     b.backward(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
     b.backward(Instr::Add { from: vec![g, g_2, g], to: g_3 });
     b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
-    b.backward(Instr::Grad(program::Grad { call: CallId(0), from: vec![Some(g_3)], to: vec![None] }));
+    b.backward(Instr::Grad(program::Grad {
+        call: CallId(0),
+        from: vec![Some(g_3)],
+        to: vec![None],
+        again: vec![],
+    }));
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
     b.backward(Instr::ReduceGradients { group, leaves: leaves.clone() });
     b.backward(Instr::ExchangeGradients {

@@ -19,6 +19,7 @@
 //! op %linear f64[4,16,96] = aten.linear.default(%x, %p_w, %p_b) in "h.0.attn.c_attn" at "model.py:56"
 //! op %a f64[2], %b f64[2], _ = aten.split.Tensor(%y, 2, dim=1) in "" at "model.py:57" nograd
 //! op %m f64[3,2] = aten.dropout.default(%t, 0.1, True) in "" at "model.py:58" order [1, 0]
+//! op %r f64[3,2] = aten.relu.default(%m) in "" at "model.py:59" span [0, 2]    the model computes it again for backward
 //! output %loss
 //! output none
 //! update "bn.running_mean" %add
@@ -203,6 +204,8 @@ pub struct Op {
     pub line: String,
     /// Inside a region where gradients are off.
     pub no_grad: bool,
+    /// The spans in which the model itself has it computed again for backward, by number, outermost first.
+    pub spans: Vec<usize>,
     /// The dims of what it gives as they lie in the model's memory, outermost first; empty where that is
     /// their own order. On one device random numbers are drawn so, and nothing else depends on it.
     pub order: Vec<usize>,

@@ -16,7 +16,7 @@ buffer %b_mean f64[8] "bn.running_mean"
 buffer %b_cos f64[8] "rope.cos" transient
 const %c_0 f64[] "c_0"
 op %x f64[4,16,32] = aten.embedding.default(%p_wte, %idx) in "wte" at "model.py:55"
-op %a f64[2,16,32], %b f64[2,16,32], _ = aten.split.Tensor(%x, 2, dim=0) in "" at "model.py:57" nograd order [1, 2, 0]
+op %a f64[2,16,32], %b f64[2,16,32], _ = aten.split.Tensor(%x, 2, dim=0) in "" at "model.py:57" nograd span [0, 3] order [1, 2, 0]
 const %c_1 bf16[0,2] "c_1"
 op _ = f(None, True, False, -3, 1.5, f32, "s", [%a, [], [1, -0.0]], %c_1, k=[None], x.y=nan) in "" at ""
 op = g(a=inf, f64=f64, b=-inf) in "" at ""
@@ -46,6 +46,7 @@ fn every_part_of_an_operator_is_read() {
         module: String::new(),
         line: "model.py:57".into(),
         no_grad: true,
+        spans: vec![0, 3],
         order: vec![1, 2, 0],
     };
     assert_eq!(*op, expected);
@@ -145,6 +146,7 @@ fn with_argument(arg: Arg) -> Graph {
         module: String::new(),
         line: String::new(),
         no_grad: false,
+        spans: vec![],
         order: vec![],
     };
     Graph { ops: vec![op], ..Graph::default() }

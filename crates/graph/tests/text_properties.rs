@@ -78,8 +78,21 @@ fn edits() -> impl Strategy<Value = (Index, usize, String)> {
 /// Each step defines one source, or one operator that reads tensors above it.
 #[derive(Clone, Debug)]
 enum Step {
-    Source { kind: u8, flag: bool, text: String, dtype: Dtype, shape: Vec<i64> },
-    Op { args: Vec<Arg>, kwargs: Vec<Arg>, outputs: Vec<bool>, no_grad: bool, text: String },
+    Source {
+        kind: u8,
+        flag: bool,
+        text: String,
+        dtype: Dtype,
+        shape: Vec<i64>,
+    },
+    Op {
+        args: Vec<Arg>,
+        kwargs: Vec<Arg>,
+        outputs: Vec<bool>,
+        no_grad: bool,
+        spans: Vec<usize>,
+        text: String,
+    },
 }
 
 fn graphs() -> impl Strategy<Value = Graph> {
@@ -104,8 +117,17 @@ fn steps() -> impl Strategy<Value = Step> {
     let source = (0..4_u8, any::<bool>(), any::<String>(), dtype, vec(0..1000_i64, 0..4))
         .prop_map(|(kind, flag, text, dtype, shape)| Step::Source { kind, flag, text, dtype, shape });
     let outputs = vec(any::<bool>(), 0..4);
-    let op = (vec(args(), 0..4), vec(args(), 0..3), outputs, any::<bool>(), any::<String>())
-        .prop_map(|(args, kwargs, outputs, no_grad, text)| Step::Op { args, kwargs, outputs, no_grad, text });
+    let marks = (any::<bool>(), vec(0..9_usize, 0..3));
+    let op = (vec(args(), 0..4), vec(args(), 0..3), outputs, marks, any::<String>()).prop_map(
+        |(args, kwargs, outputs, (no_grad, spans), text)| Step::Op {
+            args,
+            kwargs,
+            outputs,
+            no_grad,
+            spans,
+            text,
+        },
+    );
     prop_oneof![source, op]
 }
 
@@ -140,7 +162,7 @@ fn add(graph: &mut Graph, step: Step) {
             graph.modules.push((number.to_string(), text));
             graph.tensors.push(Tensor { name: format!("t.{number}"), dtype, shape, source });
         }
-        Step::Op { mut args, mut kwargs, outputs, no_grad, text } => {
+        Step::Op { mut args, mut kwargs, outputs, no_grad, spans, text } => {
             args.iter_mut().chain(&mut kwargs).for_each(|arg| bring_into_range(arg, number));
             let id = OpId::new(graph.ops.len());
             let mut op = op(args, kwargs);
@@ -153,7 +175,7 @@ fn add(graph: &mut Graph, step: Step) {
                     graph.tensors.push(Tensor { name, dtype: Dtype::F64, shape: vec![2], source });
                 }
             }
-            graph.ops.push(Op { no_grad, line: text, ..op });
+            graph.ops.push(Op { no_grad, spans, line: text, ..op });
         }
     }
 }
@@ -168,6 +190,7 @@ fn op(args: Vec<Arg>, kwargs: Vec<Arg>) -> Op {
         module: "h.0".into(),
         line: String::new(),
         no_grad: false,
+        spans: Vec::new(),
         order: Vec::new(),
     }
 }

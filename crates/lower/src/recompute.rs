@@ -2,6 +2,9 @@
 //!
 //! Of a segment in a span forward keeps nothing. Before its backward it is called again, and before that
 //! whatever makes what it reads, as far as that is in a span with it. What comes from outside is kept.
+//!
+//! What is dear to compute, stands in no span and reads from one keeps what it gives, and nothing of what it
+//! reads: before its backward that is computed again, and given to it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -70,6 +73,17 @@ pub fn keeps(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) 
     kept.more > 0 || !kept.outputs.is_empty() || kept.inputs.iter().any(made)
 }
 
+/// Whether some operators are dear and stand in no span, and read from one.
+pub fn reads_again(cx: &Context<'_>, spans: &[Inside], ops: &[OpId]) -> bool {
+    let inside = |op: OpId| !spans[op.index()].is_empty();
+    let dear = |op: &OpId| !inside(*op) && families::is_dear(&cx.graph.op(*op).target);
+    let reads = |op: &OpId| {
+        let inputs = cx.graph.op(*op).inputs();
+        inputs.into_iter().filter_map(|tensor| cx.graph.producer(tensor)).any(|(maker, _)| inside(maker))
+    };
+    ops.iter().all(dear) && ops.iter().any(reads)
+}
+
 /// What has been computed again so far, while backward is scheduled.
 pub struct Again {
     /// Of each segment, if its values are there, in how many spans a reader may be with it: what is inside of
@@ -94,14 +108,15 @@ impl Again {
     }
 
     /// What is computed and moved again before the backward of a segment, and whether the segment itself is
-    /// called again for it.
+    /// called again for it, or is given again what it reads.
     pub fn before(
         &mut self,
         known: &Known<'_>,
         segment: usize,
         ways: &HashMap<UseId, Way>,
     ) -> (Vec<Event>, bool) {
-        if !known.segments.all[segment].forgets || self.saved[segment] {
+        let own = &known.segments.all[segment];
+        if !(own.forgets || own.reads_again) || self.saved[segment] {
             return (vec![], false);
         }
         let mut events = vec![];
@@ -111,9 +126,9 @@ impl Again {
         for &needed in &all {
             self.moves(known, needed, ways, &mut events);
             if needed != segment {
-                let (it, reader) = (&known.segments.all[needed], &known.segments.all[segment]);
+                let it = &known.segments.all[needed];
                 // Its own backward follows before that of the spans around both ends: what that needs is made at once.
-                let saves = it.forgets && reader.inside.starts_with(&it.inside);
+                let saves = it.forgets && (own.reads_again || own.inside.starts_with(&it.inside));
                 events.push(Event::Again { segment: needed, saves });
                 self.saved[needed] |= saves;
             }
@@ -180,10 +195,13 @@ impl Known<'_> {
         Some(self.segments.of[op.index()])
     }
 
-    /// How many spans hold both.
-    fn shared(&self, a: usize, b: usize) -> usize {
+    /// How many spans hold both. What reads all again is as one of the span that it reads from.
+    fn shared(&self, maker: usize, reader: usize) -> usize {
         let inside = |segment: usize| self.segments.all[segment].inside.iter();
-        inside(a).zip(inside(b)).take_while(|(a, b)| a == b).count()
+        if self.segments.all[reader].reads_again {
+            return inside(maker).count();
+        }
+        inside(maker).zip(inside(reader)).take_while(|(a, b)| a == b).count()
     }
 
     /// Elements on all ranks.

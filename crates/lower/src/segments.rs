@@ -26,6 +26,9 @@ pub struct Segment {
     pub forgets: bool,
     /// What must be gathered for it, if parameters are gathered in passing.
     pub units: BTreeSet<usize>,
+    /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
+    /// it is dear, and reads from spans that it is not in.
+    pub reads_again: bool,
 }
 
 impl Segment {
@@ -36,6 +39,7 @@ impl Segment {
             inside: Rc::clone(inside),
             forgets: false,
             units: BTreeSet::new(),
+            reads_again: false,
         }
     }
 }
@@ -102,6 +106,9 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
+    let reading = |segment: &Segment| recompute::reads_again(cx, &spans, &segment.ops);
+    let found: Vec<bool> = all.iter().map(reading).collect();
+    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_again = found);
     Segments { all, of, after }
 }
 

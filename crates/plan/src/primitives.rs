@@ -38,7 +38,8 @@ pub struct Decided {
     splits: Vec<Option<Vec<Split>>>,
     placed: Vec<Vec<Option<u32>>>,
     order: Vec<(OpId, OpId)>,
-    recompute: Vec<Vec<OpId>>,
+    /// `None` where nothing was said of it.
+    recompute: Option<Vec<Vec<OpId>>>,
     homes: Homes,
 }
 
@@ -143,9 +144,21 @@ impl<'g> Draft<'g> {
     }
 
     /// Of these operators forward keeps only what they read from others, and backward computes them again.
-    /// Spans may be inside of each other.
+    /// Spans may be inside of each other, and an empty one is none. Where none is said, it is what the model
+    /// itself computes again.
     pub fn recompute(&mut self, span: Vec<OpId>) {
-        self.decided.recompute.push(span);
+        self.decided.recompute.get_or_insert_default().push(span);
+    }
+
+    /// Decides what another draft did about the same operators.
+    pub fn follow(&mut self, other: Decided) {
+        self.decided.splits = other.splits;
+        self.decided.placed = other.placed;
+        self.decided.order.extend(other.order);
+        if let Some(spans) = other.recompute {
+            self.decided.recompute.get_or_insert_default().extend(spans);
+        }
+        self.decided.homes.extend(other.homes);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -201,7 +214,8 @@ impl<'g> Draft<'g> {
             }
         }
         let Decided { name, devices, order, recompute, homes, .. } = self.decided;
-        let plan = Plan { name, devices, ops, order, recompute: recompute::sorted(recompute), homes };
+        let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
+        let plan = Plan { name, devices, ops, order, recompute, homes };
         plan.validate(self.graph, self.analysis)?;
         Ok(plan)
     }

@@ -56,12 +56,12 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
     Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes }
 }
 
-/// Two plans of three recompute: runs of operators, some of them inside of others.
+/// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.
 fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
     let count = graph.ops.len();
     let mut spans: Vec<Vec<OpId>> = vec![];
     if count == 0 || random.chance(33) {
-        return spans;
+        return recompute::of_model(graph);
     }
     let mut at = random.below(count);
     while at < count {

@@ -6,28 +6,54 @@
 //! ```text
 //! recompute "h.*"                      # each layer is a span
 //! recompute "h.*" but "h.*.attn"       # without its attention
+//! recompute "h.*" but dear             # without what is dear to compute: products, convolutions, attention
 //! recompute "h.*.mlp" aten.gelu.*      # each of these operators is one
 //! recompute %linear_3 %gelu_3          # these are one
+//! recompute model                      # what the model itself computes again; so it is where nothing is said
+//! recompute none                       # nothing
 //! ```
 
 use std::collections::BTreeMap;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
+use rules::families;
 
 use crate::select::{clip, folded_path, glob, near, parse, select};
 use crate::{Plan, place, title};
 
 /// The spans that a line of a plan file names.
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+    match line {
+        "model" => return Ok(of_model(graph)),
+        "none" => return Ok(vec![]),
+        _ => {}
+    }
     let mut sides = line.split(" but ").map(str::trim);
     let spans = named(sides.next().unwrap_or_default(), graph)?;
     let mut without: Vec<OpId> = vec![];
     for side in sides {
-        without.extend(named(side, graph)?.into_iter().flatten());
+        match side {
+            "dear" => without.extend(graph.op_ids().filter(|op| is_dear(graph, *op))),
+            _ => without.extend(named(side, graph)?.into_iter().flatten()),
+        }
     }
     let rest = |span: Vec<OpId>| span.into_iter().filter(|op| !without.contains(op)).collect::<Vec<_>>();
     Ok(spans.into_iter().map(rest).filter(|span| !span.is_empty()).collect())
+}
+
+/// Whether what an operator gives is rather kept than computed again.
+pub(crate) fn is_dear(graph: &Graph, op: OpId) -> bool {
+    families::is_dear(&graph.op(op).target)
+}
+
+/// The spans in which the model itself has operators computed again.
+pub(crate) fn of_model(graph: &Graph) -> Vec<Vec<OpId>> {
+    let mut spans: BTreeMap<usize, Vec<OpId>> = BTreeMap::new();
+    for op in graph.op_ids() {
+        graph.op(op).spans.iter().for_each(|span| spans.entry(*span).or_default().push(op));
+    }
+    sorted(spans.into_values().collect())
 }
 
 fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
@@ -108,6 +134,10 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
 /// Lines that name these spans: modules by their paths, those that are alike by one, other spans by
 /// their operators.
 pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String) -> String {
+    let models = of_model(graph);
+    if !models.is_empty() && (plan.recompute.is_empty() || plan.recompute == models) {
+        return format!("recompute {}\n", if plan.recompute.is_empty() { "none" } else { "model" });
+    }
     let mut lines: Vec<(String, Vec<usize>)> = vec![];
     for (index, span) in plan.recompute.iter().enumerate() {
         let line = module_of(span, graph)
@@ -131,10 +161,16 @@ pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String)
     lines.iter().map(said).collect()
 }
 
-/// The pattern of the module whose operators are all in a span, if there are no others in it.
+/// The pattern of the module whose operators are all in a span, or all that are not dear, if there are no
+/// others in it.
 fn module_of(span: &[OpId], graph: &Graph) -> Option<String> {
     let path = &graph.op(*span.first()?).module[..];
     let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-    let module = ends.map(|end| &path[..end]).find(|module| below(module, graph) == [span])?;
-    Some(format!("{:?}", folded_path(module)))
+    let named = |module: &str| {
+        let [all] = &below(module, graph)[..] else { return None };
+        let cheap = all.iter().filter(|op| !is_dear(graph, **op));
+        let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
+        but.map(|but| format!("{:?}{but}", folded_path(module)))
+    };
+    ends.map(|end| &path[..end]).find_map(named)
 }

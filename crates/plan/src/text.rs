@@ -155,6 +155,8 @@ impl Reader<'_> {
             }
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
+                // None is said, too.
+                self.draft.recompute(vec![]);
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
@@ -164,13 +166,8 @@ impl Reader<'_> {
     }
 
     fn use_set(&mut self, set: &str) -> Result<()> {
-        let plan = sets::named(set, self.graph, self.analysis, self.devices)?;
-        for (op, op_plan) in self.graph.op_ids().zip(plan.ops) {
-            self.draft.set(op, op_plan.splits);
-            self.draft.place(op, &op_plan.devices)?;
-        }
-        plan.recompute.into_iter().for_each(|span| self.draft.recompute(span));
-        plan.homes.into_iter().for_each(|(name, home)| self.draft.settle(&name, Some(home)));
+        let set = sets::drafted(set, self.graph, self.analysis, self.devices)?;
+        self.draft.follow(set.pause());
         Ok(())
     }
 

@@ -38,7 +38,7 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     follow_neighbours(to, plan.devices, &mut ops, &mut notes);
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
-    let recompute = spans(plan, &source);
+    let recompute = spans(plan, from.graph, to.graph, &source);
     let plan = Plan {
         name: plan.name.clone(),
         devices: plan.devices,
@@ -77,8 +77,11 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
     found
 }
 
-/// What is recomputed, as far as it is there.
-fn spans(plan: &Plan, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
+/// What is recomputed, as far as it is there. A plan that follows the model does so here.
+fn spans(plan: &Plan, old: &Graph, new: &Graph, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
+    if plan.recompute == recompute::of_model(old) {
+        return recompute::of_model(new);
+    }
     let there = |span: &Vec<OpId>| {
         let matched =
             (0..source.len()).filter(|at| source[*at].is_some_and(|old| span.binary_search(&old).is_ok()));

@@ -112,6 +112,18 @@ fn names_that_are_not_understood() {
             "`2*megatron:2` is not a size of `data` in the plan `data:2*megatron:2`",
             "write `data:2 x megatron:2`",
         ),
+        (
+            "data x recompute:some",
+            2,
+            "there is no `recompute:some`",
+            "write `recompute` or `recompute:selective` or `recompute:none`",
+        ),
+        (
+            "data x recompute:2",
+            2,
+            "`recompute` has no size",
+            "write `recompute` or `recompute:selective` or `recompute:none`",
+        ),
         ("data:two", 2, "`two` is not a size of `data` in the plan `data:two`", "write for example `data:2`"),
         (
             "megatorn",

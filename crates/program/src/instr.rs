@@ -53,6 +53,8 @@ pub struct Call {
     pub ops: Vec<LocalOp>,
     /// Keep nothing of what is inside: what backward needs of it, another call makes again.
     pub recompute: bool,
+    /// Keep nothing of what it reads, leaves apart: its backward is given that again.
+    pub forgets: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +65,9 @@ pub struct Grad {
     /// For each input of the call that needs a gradient and is no leaf: its gradient, if anybody
     /// reads it. Gradients of leaves accumulate in the leaves.
     pub to: Vec<Option<BufId>>,
+    /// What the call forgot: the same values for its inputs that are no leaves, in their order. Empty where it
+    /// forgot none.
+    pub again: Vec<BufId>,
 }
 
 /// When gradients are communicated.
@@ -309,7 +314,7 @@ impl Instr {
     pub fn reads(&self) -> Vec<BufId> {
         match self {
             Instr::Call(call) => call.inputs.clone(),
-            Instr::Grad(grad) => grad.from.iter().flatten().copied().collect(),
+            Instr::Grad(grad) => grad.from.iter().flatten().chain(&grad.again).copied().collect(),
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![*from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }

@@ -12,7 +12,8 @@
 //! Invariants, all verified by the `check` crate:
 //! - a buffer is written once and before it is read;
 //! - all members of a group meet its communications in the same order, and nobody waits for ever;
-//! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most;
+//! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most; what the
+//!   call forgot it is given again, the same values;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.

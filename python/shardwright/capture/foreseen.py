@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import lines
 from .casts import Casting
-from .guard import plain_checkpoint
 from .remembered import Place, changes, changing_line, kept_by, kept_error, tensors_in
 from .settings import capturable_experts
+from .spans import plain_checkpoint
 from .swap import Fake, borrowed
 from .trace import quiet
 

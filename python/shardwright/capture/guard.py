@@ -11,12 +11,12 @@ from unittest import mock
 
 import torch
 from torch.autograd.function import FunctionMeta
-from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import CaptureError
 from . import lines
 from .autocast import DEVICE, NOTE, Autocast, ambient
 from .simplify import NO_GRAD
+from .spans import Checkpoints
 
 # PyTorch's own uses of Function under an operator that stays whole in the graph.
 _HARMLESS = (
@@ -37,7 +37,7 @@ _SEEDS = tuple(
 
 @contextmanager
 def guarded(device: str | None = None) -> Iterator[None]:
-    """Refuses custom Functions and backward passes in forward; notes lines and autocast on nodes.
+    """Refuses custom Functions and backward passes in forward; notes on nodes what they stand under.
 
     `device` is the type of that which the model will run on, if that is known.
 
@@ -45,15 +45,16 @@ def guarded(device: str | None = None) -> Iterator[None]:
     """
     refused: list[CaptureError] = []
     watch = _watch_functions(refused)
-    autocasts = _Autocasts(device, refused)
+    autocasts, checkpoints = _Autocasts(device, refused), Checkpoints()
+    create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints)
     with (
         mock.patch.object(FunctionMeta, "__getattribute__", watch, create=True),
-        plain_checkpoint(),
+        checkpoints.noted(),
         autocasts.noted(),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
         mock.patch.object(torch.Tensor, "data", _data(refused), create=True),
         _no_seeds(refused),
-        mock.patch.object(torch.fx.Graph, "create_node", _with_notes(torch.fx.Graph.create_node, autocasts)),
+        mock.patch.object(torch.fx.Graph, "create_node", create_node),
     ):
         try:
             yield
@@ -94,17 +95,6 @@ def _function_error(name: str, trace: str) -> CaptureError:
         fix="write it with PyTorch's own operators, or make it a torch.library.custom_op with"
         " register_autograd",
     )
-
-
-@contextmanager
-def plain_checkpoint() -> Iterator[None]:
-    """Reentrant checkpointing becomes a plain forward: what is recomputed is the plan's choice."""
-
-    def apply(run_function: Any, _preserve_rng_state: bool, *args: Any) -> Any:
-        return run_function(*args)
-
-    with mock.patch.object(CheckpointFunction, "apply", staticmethod(apply)):
-        yield
 
 
 def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
@@ -252,16 +242,17 @@ class _Autocasts:
 
 
 def _with_notes(
-    original: Callable[..., torch.fx.Node], autocasts: _Autocasts
+    original: Callable[..., torch.fx.Node], autocasts: _Autocasts, checkpoints: Checkpoints
 ) -> Callable[..., torch.fx.Node]:
-    """Notes the model's line, where PyTorch would note its own, and whether gradients are on:
-    PyTorch's regions lose that where they are nested. Its later passes copy both."""
+    """Notes the model's line, where PyTorch would note its own, what recomputes it, and whether gradients
+    are on: PyTorch's regions lose that where they are nested. Its later passes copy all of it."""
 
     def create_node(graph: torch.fx.Graph, *args: Any, **kwargs: Any) -> torch.fx.Node:
         node = original(graph, *args, **kwargs)
         if node.op == "call_function":
             node.meta[NO_GRAD] = not torch.is_grad_enabled()
             node.meta[NOTE] = autocasts.now
+            checkpoints.note(node)
             node.stack_trace = lines.trace_of_caller(sys._getframe(1)) or None
         return node
 

@@ -22,6 +22,7 @@ from .lying import ORDER
 from .memory import Aliases
 from .names import Names
 from .simplify import is_getitem, is_no_grad
+from .spans import spans_of
 from .spec import CallSpec, ResultSpec
 from .trace import data_dependent, results_of
 
@@ -118,6 +119,7 @@ class _Printer:
         self.calls: dict[str, int] = {}
         self.tensors: dict[fx.Node, str] = {}
         self.modules: dict[str, str] = {}
+        self.spans: dict[int, int] = {}
         self.assigned = assigned_names([n for n in program.graph.nodes if self.is_op(n)])
 
     def text(self, call: CallSpec, result: ResultSpec) -> str:
@@ -197,6 +199,8 @@ class _Printer:
         outputs = ", ".join(self.results(node))
         path, place = self.path(node), lines.short(node.stack_trace)
         region = " nograd" if is_no_grad(node) else ""
+        if spans := [self.spans.setdefault(span, len(self.spans)) for span in spans_of(node)]:
+            region += f" span {spans}"
         if ORDER in node.meta:
             region += f" order {node.meta[ORDER]}"
         return f"op {outputs} = {target}({arguments}) in {_quoted(path)} at {_quoted(place)}{region}"

@@ -35,6 +35,7 @@ from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
+from .spans import SPANS, mark_spans
 from .strided import index_strided
 from .swap import Fake, borrowed
 from .unread import drop_unread
@@ -221,6 +222,7 @@ def _inline_regions(program: ExportedProgram) -> None:
         program.graph_signature.replace_all_uses(name, inner.name)
     for node in module.graph.nodes:
         mark_no_grad(node, node.meta.get(NO_GRAD, False))
+        mark_spans(node, node.meta.get(SPANS, ()))
     drop_unread(module.graph)
 
 

@@ -17,11 +17,11 @@ from .casts import Casting
 from .chance import Draw, Recording, Replaying
 from .compare import Results, first_difference, with_gradients
 from .evaluate import Evaluator, Given, Watch
-from .guard import plain_checkpoint
 from .lines import place_of_error, said_by
 from .locate import where_they_part
 from .memory import identity
 from .remembered import Kept, changes, changing_line, kept_by, kept_error
+from .spans import plain_checkpoint
 from .swap import borrowed, following, same_randomness
 
 _SEED = 1234

@@ -389,7 +389,7 @@ impl<'a> Reader<'a> {
         };
         let numbered = matches!(
             word,
-            "call" | "recompute" | "grad" | "exchange" | "exchange_gradients" | "keep" | "take"
+            "call" | "recompute" | "forget" | "grad" | "exchange" | "exchange_gradients" | "keep" | "take"
         );
         let number = if numbered { next() } else { String::new() };
         let grouped = matches!(
@@ -407,17 +407,19 @@ impl<'a> Reader<'a> {
         let group = GroupingId(if grouped { next()[1..].parse().unwrap() } else { 0 });
         let by = (word == "all_reduce").then(|| reduction(&next()));
         let instr = match word {
-            "call" | "recompute" => {
+            "call" | "recompute" | "forget" => {
                 let (inputs, outputs) = (self.bufs(left), self.bufs(right));
                 let ops = sections[0].split(';').map(|op| self.op(op.trim())).collect();
                 self.calls.push(number);
                 let id = CallId::new(self.calls.len() - 1);
-                Instr::Call(Call { id, inputs, outputs, ops, recompute: word == "recompute" })
+                let (recompute, forgets) = (word == "recompute", word == "forget");
+                Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets })
             }
             "grad" => {
                 self.pass = Pass::Backward;
                 let call = CallId::new(at(&self.calls, &number));
-                Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right) })
+                let again = sections.first().map_or_else(Vec::new, |again| self.bufs(again));
+                Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right), again })
             }
             "keep" => Instr::Keep { id: KeepId(number.parse().unwrap()), from: self.bufs(left) },
             "take" => {

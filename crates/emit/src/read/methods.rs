@@ -63,7 +63,8 @@ impl<'a> Methods<'a, '_> {
         call: &python::Call<'a>,
     ) -> Result<Instr> {
         let allowed: &[&str] = match name {
-            "call" => &["recompute"],
+            "call" => &["recompute", "forget"],
+            "grad" => &["again"],
             "all_reduce" => &["op"],
             "all_gather" | "reduce_scatter" => &["sizes", "factors"],
             "all_to_all" => &["send_sizes", "receive_sizes", "send_factors", "receive_factors"],
@@ -186,11 +187,7 @@ impl<'a> Methods<'a, '_> {
                 inputs.extend((!self.reader.is_leaf(*buf)).then_some(*buf));
             }
         }
-        let recompute = match args.named("recompute") {
-            None => false,
-            Some(Expr::Bool(value)) => *value,
-            Some(_) => return Err(self.misuse("`recompute` is not True or False")),
-        };
+        let (recompute, forgets) = (self.mark(args, "recompute")?, self.mark(args, "forget")?);
         let line = self.line;
         let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
@@ -199,7 +196,15 @@ impl<'a> Methods<'a, '_> {
         let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
         self.bind(targets, unpack, &outputs)?;
-        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute }))
+        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets }))
+    }
+
+    fn mark(&self, args: &Args<'_, 'a>, name: &str) -> Result<bool> {
+        match args.named(name) {
+            None => Ok(false),
+            Some(Expr::Bool(value)) => Ok(*value),
+            Some(_) => Err(self.misuse(format!("`{name}` is not True or False"))),
+        }
     }
 
     fn values(&mut self, args: &mut Args<'_, 'a>) -> Result<Vec<Value>> {
@@ -245,7 +250,11 @@ impl<'a> Methods<'a, '_> {
         for (name, tensor) in targets.iter().zip(tensors) {
             to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
         }
-        Ok(Instr::Grad(Grad { call, from, to }))
+        let again = match args.named("again") {
+            None => vec![],
+            some => self.list(some, |item| self.buf(item))?,
+        };
+        Ok(Instr::Grad(Grad { call, from, to, again }))
     }
 
     fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {

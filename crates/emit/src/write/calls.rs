@@ -122,7 +122,9 @@ impl<'n> Words<'n> {
         let args = std::iter::once(call_id(grad.call)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
-        statement(targets, unpack, method("grad", args, vec![]))
+        let again = grad.again.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
+        let again = (!again.is_empty()).then_some(("again", Expr::List(again)));
+        statement(targets, unpack, method("grad", args, again.into_iter().collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {

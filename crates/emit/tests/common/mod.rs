@@ -108,7 +108,8 @@ impl<'g> Builder<'g> {
     ) -> CallId {
         let id = CallId::new(self.calls);
         self.calls += 1;
-        let mut call = Call { id, inputs: vec![], outputs: vec![], ops: vec![], recompute: false };
+        let mut call =
+            Call { id, inputs: vec![], outputs: vec![], ops: vec![], recompute: false, forgets: false };
         let first = self.body.bufs.len();
         for op in ops {
             let mut local = self.op(OpId(op));
@@ -165,7 +166,7 @@ impl<'g> Builder<'g> {
 
     pub(crate) fn grad(&mut self, call: CallId, from: &[BufId], to: &[BufId]) {
         let some = |bufs: &[BufId]| bufs.iter().copied().map(Some).collect();
-        self.backward(Instr::Grad(Grad { call, from: some(from), to: some(to) }));
+        self.backward(Instr::Grad(Grad { call, from: some(from), to: some(to), again: vec![] }));
     }
 
     /// A role for these ranks, each of which holds everything whole.

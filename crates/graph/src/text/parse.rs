@@ -156,6 +156,7 @@ impl<'a> Parser<'a> {
         let module = clause(line, "in")?;
         let place = clause(line, "at")?;
         let no_grad = line.eat_word("nograd");
+        let spans = if line.eat_word("span") { numbers(line, "the number of a span")? } else { vec![] };
         let dims = outputs.iter().flatten().next().map_or(0, |(_, _, shape)| shape.len());
         let order = if line.eat_word("order") { order(line, dims)? } else { vec![] };
         let op = OpId::new(self.graph.ops.len());
@@ -167,7 +168,7 @@ impl<'a> Parser<'a> {
             }
         }
         let target = target.to_owned();
-        let op = Op { target, args, kwargs, outputs: ids, module, line: place, no_grad, order };
+        let op = Op { target, args, kwargs, outputs: ids, module, line: place, no_grad, spans, order };
         self.graph.ops.push(op);
         Ok(())
     }
@@ -344,6 +345,17 @@ fn clause(line: &mut Line<'_>, word: &str) -> Result<String> {
 /// Each of so many dims once.
 fn order(line: &mut Line<'_>, dims: usize) -> Result<Vec<usize>> {
     let start = *line;
+    let found = numbers(line, "a dim")?;
+    let every: BTreeSet<usize> = found.iter().copied().collect();
+    if found.len() == dims && every.into_iter().eq(0..dims) {
+        return Ok(found);
+    }
+    Err(start.refuse("SW0201", format!("`order` does not list each of {dims} dims once")))
+}
+
+/// A list of whole numbers, none of them negative.
+fn numbers(line: &mut Line<'_>, what: &str) -> Result<Vec<usize>> {
+    let start = *line;
     let mut found = Vec::new();
     expect(line, "[")?;
     while !line.eat("]") {
@@ -351,15 +363,11 @@ fn order(line: &mut Line<'_>, dims: usize) -> Result<Vec<usize>> {
             comma(line, "]")?;
         }
         match number(line)? {
-            Arg::Int(dim) => found.push(usize::try_from(dim).unwrap_or(dims)),
-            _ => return Err(start.expected("a dim")),
+            Arg::Int(value) => found.push(usize::try_from(value).map_err(|_| start.expected(what))?),
+            _ => return Err(start.expected(what)),
         }
     }
-    let every: BTreeSet<usize> = found.iter().copied().collect();
-    if found.len() == dims && every.into_iter().eq(0..dims) {
-        return Ok(found);
-    }
-    Err(start.refuse("SW0201", format!("`order` does not list each of {dims} dims once")))
+    Ok(found)
 }
 
 fn expect(line: &mut Line<'_>, mark: &str) -> Result<()> {

@@ -89,6 +89,9 @@ fn write_op(out: &mut String, graph: &Graph, op: &Op) -> fmt::Result {
     })?;
     write!(out, ") in {} at {}", Quoted(&op.module), Quoted(&op.line))?;
     out.push_str(if op.no_grad { " nograd" } else { "" });
+    if !op.spans.is_empty() {
+        write!(out, " span {:?}", op.spans)?;
+    }
     if !op.order.is_empty() {
         write!(out, " order {:?}", op.order)?;
     }

@@ -78,6 +78,18 @@ impl Projector<'_> {
         id
     }
 
+    /// What a call of forward reads, leaves apart, as it was made again or is taken.
+    pub(super) fn read_again(&mut self, first: CallId) -> Vec<BufId> {
+        let at = self.again.begun[&Begun::Call(first)];
+        let Instr::Call(call) = &self.body.code_mut(Pass::Forward).instrs[at] else {
+            unreachable!("a call begins with itself")
+        };
+        let inputs = call.inputs.clone();
+        let reads: Vec<BufId> = inputs.into_iter().filter(|buf| !self.leaf_of.contains_key(buf)).collect();
+        self.take(at, &reads);
+        reads.into_iter().map(|buf| self.now(buf)).collect()
+    }
+
     pub(super) fn transfer_again(&mut self, id: UseId, way: &Way) -> Asked<()> {
         let sources = self.written_for(id, way)?;
         let reads: Vec<BufId> = sources.iter().map(|(_, buf)| *buf).collect();

@@ -156,6 +156,7 @@ impl Projector<'_> {
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
             recompute: learns && self.global.segments.all[segment].forgets,
+            forgets: learns && self.global.segments.all[segment].reads_again,
         };
         self.begins(Begun::Call(id));
         self.push(Instr::Call(call));
@@ -313,7 +314,8 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// The backward of a segment's calls, each of which is made again first if forward kept nothing of it.
+    /// The backward of a segment's calls, each of which is made again first if forward kept nothing of it, or
+    /// is given again what it reads.
     pub(super) fn grad(&mut self, segment: usize, again: bool) -> Asked<()> {
         for mut made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
@@ -322,7 +324,8 @@ impl Projector<'_> {
             if learning.is_empty() {
                 continue;
             }
-            if again {
+            let reads_again = again && self.global.segments.all[segment].reads_again;
+            if again && !reads_again {
                 made.id = self.made_again(made.first, true);
             }
             let mut from = vec![];
@@ -341,7 +344,8 @@ impl Projector<'_> {
                     to.push(None);
                 }
             }
-            self.push(Instr::Grad(Grad { call: made.id, from, to }));
+            let again = if reads_again { self.read_again(made.first) } else { vec![] };
+            self.push(Instr::Grad(Grad { call: made.id, from, to, again }));
             self.again.forget_taken();
         }
         Ok(())

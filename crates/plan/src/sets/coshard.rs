@@ -12,7 +12,7 @@ pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "the dims that `megatron` would split, their parts one after another on the same device",
     along: Some(Along { choose: megatron::choose, why: megatron::why, in_turn: true, must_find: true }),
-    besides: Some(recompute),
+    besides: &[("", recompute)],
 };
 
 /// What is recomputed together: operators whose parts run one after another, as far as one reads what

@@ -8,7 +8,7 @@ pub(super) const SET: Set = Set {
     name: "data",
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
     along: Some(Along { choose, why, in_turn: false, must_find: true }),
-    besides: None,
+    besides: &[],
 };
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {

@@ -15,7 +15,7 @@ pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
     along: Some(Along { choose, why, in_turn: false, must_find: true }),
-    besides: None,
+    besides: &[],
 };
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {

@@ -65,8 +65,8 @@ pub struct Set {
     pub doc: &'static str,
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
-    /// What it says besides, once all operators are divided.
-    pub besides: Option<Besides>,
+    /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
+    pub besides: &'static [(&'static str, Besides)],
 }
 
 pub type Besides = fn(&Model<'_>, &mut Draft<'_>, &Place<'_>) -> Result<()>;
@@ -129,11 +129,32 @@ pub fn explained(
             .why("a plan has at least one device, and no more than can be listed")
             .fix(format!("give a number from 1 to {MOST}")));
     }
-    let axes = axes(name, devices)?;
     let model = Model::new(graph, analysis);
+    let (draft, axes, choices) = decided(name, &model, devices)?;
+    let plan = draft.finish()?;
+    let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
+    Ok((plan, reasons))
+}
+
+/// What a name decides, to be gone on with.
+pub(crate) fn drafted<'g>(
+    name: &str,
+    graph: &'g Graph,
+    analysis: &'g Analysis,
+    devices: u32,
+) -> Result<Draft<'g>> {
+    decided(name, &Model::new(graph, analysis), devices).map(|found| found.0)
+}
+
+/// The choices of each axis, too.
+type Choices<'g> = (Draft<'g>, Vec<Axis>, Vec<Vec<Option<On>>>);
+
+fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g>> {
+    let (graph, analysis) = (model.graph, model.analysis);
+    let axes = axes(name, devices)?;
     let mut choices = vec![];
     for axis in &axes {
-        let choice = (axis.along.choose)(&model, axis.size);
+        let choice = (axis.along.choose)(model, axis.size);
         if axis.along.must_find && axis.size > 1 && choice.iter().all(Option::is_none) {
             return Err(Error::new(
                 "SW0309",
@@ -144,19 +165,17 @@ pub fn explained(
         }
         choices.push(choice);
     }
-    let choices = with_partial_sums(&model, &axes, &choices);
+    let choices = with_partial_sums(model, &axes, &choices);
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(&model, op, &axes, &choices);
+        let (splits, places) = nest(model, op, &axes, &choices);
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
     for (says, axis) in besides(name, &axes)? {
-        says(&model, &mut draft, &place(&axes, &choices, axis))?;
+        says(model, &mut draft, &place(&axes, &choices, axis))?;
     }
-    let plan = draft.finish()?;
-    let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
-    Ok((plan, reasons))
+    Ok((draft, axes, choices))
 }
 
 /// Where an axis lies; a set that has none says something of all devices.

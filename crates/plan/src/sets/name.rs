@@ -5,6 +5,7 @@ use diag::{Error, Result};
 use super::{ALL, Along, Besides, Set, megatron};
 use crate::MOST;
 use crate::nearby::nearby;
+use crate::select::clip;
 
 /// One factor of a set's name: `megatron:4`.
 pub(super) struct Axis {
@@ -60,10 +61,10 @@ pub fn devices_of(name: &str) -> Result<Option<u32>> {
 /// What the sets of a name say besides how operators are divided, and the axis of each that has one.
 pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<usize>)>> {
     let (mut found, mut next) = (vec![], 0);
-    for (set, _) in read(name)? {
+    for Named { set, says, .. } in read(name)? {
         let own = axes[next..].iter().position(|axis| axis.set.name == set.name).map(|at| next + at);
         next = own.map_or(next, |own| own + 1);
-        found.extend(set.besides.map(|says| (says, own)));
+        found.extend(says.map(|says| (says, own)));
     }
     Ok(found)
 }
@@ -77,28 +78,57 @@ struct Read {
 
 fn along(name: &str) -> Result<Vec<Read>> {
     let sets = read(name)?.into_iter();
-    Ok(sets.filter_map(|(set, size)| Some(Read { set, along: set.along.as_ref()?, size })).collect())
+    let axis = |Named { set, size, .. }: Named| Some(Read { set, along: set.along.as_ref()?, size });
+    Ok(sets.filter_map(axis).collect())
 }
 
-/// Each set with the size that the name gives it.
-fn read(name: &str) -> Result<Vec<(&'static Set, Option<u32>)>> {
+/// Each set with what stands behind its name: a size where it has an axis, else a word.
+struct Named {
+    set: &'static Set,
+    size: Option<u32>,
+    says: Option<Besides>,
+}
+
+fn read(name: &str) -> Result<Vec<Named>> {
     words(name).into_iter().map(|word| axis(name, word)).collect()
 }
 
-fn axis(name: &str, word: &str) -> Result<(&'static Set, Option<u32>)> {
-    let (set, size) = match word.split_once(':') {
-        Some((set, size)) => (set.trim(), Some(size.trim())),
+fn axis(name: &str, word: &str) -> Result<Named> {
+    let (set, behind) = match word.split_once(':') {
+        Some((set, behind)) => (set.trim(), Some(behind.trim())),
         None => (word, None),
     };
     let set = *ALL.iter().find(|s| s.name == set).ok_or_else(|| unknown(set))?;
-    let Some(size) = size else { return Ok((set, None)) };
-    if set.along.is_none() {
-        return Err(Error::new("SW0310", format!("`{}` has no size", set.name))
-            .why("it divides nothing")
-            .fix(format!("write `{}`", set.name)));
+    let says = |wanted: &str| set.besides.iter().find(|(word, _)| *word == wanted).map(|(_, says)| *says);
+    match behind {
+        None => Ok(Named { set, size: None, says: says("") }),
+        Some(size) if set.along.is_some() => {
+            let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
+            let size = number.ok_or_else(|| bad_size(name, word, size))?;
+            Ok(Named { set, size: Some(size), says: says("") })
+        }
+        Some(word) => {
+            let says = says(word).filter(|_| !word.is_empty()).ok_or_else(|| bad_word(set, word))?;
+            Ok(Named { set, size: None, says: Some(says) })
+        }
     }
-    let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
-    number.map(|number| (set, Some(number))).ok_or_else(|| bad_size(name, word, size))
+}
+
+/// Of a set that has no axis.
+fn bad_word(set: &Set, word: &str) -> Error {
+    let written = |(word, _): &(&str, Besides)| match *word {
+        "" => format!("`{}`", set.name),
+        word => format!("`{}:{word}`", set.name),
+    };
+    let known: Vec<String> = set.besides.iter().map(written).collect();
+    let number = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    let what = if number {
+        format!("`{}` has no size", set.name)
+    } else {
+        format!("there is no `{}:{}`", set.name, clip(word))
+    };
+    let why = if number { "it divides nothing" } else { "the word behind the colon is not known" };
+    Error::new("SW0310", what).why(why).fix(format!("write {}", known.join(" or ")))
 }
 
 /// The axes between the `x`: one that stands alone, or right behind a number.

@@ -1,4 +1,6 @@
-//! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept.
+//! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept. With
+//! `recompute:selective` also what operators give that are dear to compute; with `recompute:none` everything is
+//! kept, also where the model itself says otherwise.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +9,42 @@ use graph::OpId;
 
 use super::{Model, Place, Set};
 use crate::Draft;
+use crate::recompute::is_dear;
 
 pub(super) const SET: Set = Set {
     name: "recompute",
     doc: "each of the layers that repeat is computed again for backward",
     along: None,
-    besides: Some(recompute),
+    besides: &[("", all), ("selective", selective), ("none", none)],
 };
 
-fn recompute(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    found(model)?.into_iter().for_each(|layer| draft.recompute(layer));
+    Ok(())
+}
+
+fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    for mut layer in found(model)? {
+        layer.retain(|op| !is_dear(model.graph, *op));
+        draft.recompute(layer);
+    }
+    Ok(())
+}
+
+/// Also of a model that says otherwise.
+fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    draft.recompute(vec![]);
+    Ok(())
+}
+
+fn found(model: &Model<'_>) -> Result<Vec<Vec<OpId>>> {
     let layers = layers(model);
     if layers.is_empty() {
         return Err(Error::new("SW0309", format!("`recompute` finds no layers in {}", model.graph.model))
             .why("layers are modules of a list, such as `h.0` and `h.1`, of which two do the same")
             .fix("say in a plan file what is recomputed: `recompute \"encoder\"`"));
     }
-    layers.into_iter().for_each(|layer| draft.recompute(layer));
-    Ok(())
+    Ok(layers)
 }
 
 /// A module whose name is a number.

@@ -11,5 +11,5 @@ pub(super) const SET: Set = Set {
         in_turn: false,
         must_find: false,
     }),
-    besides: None,
+    besides: &[],
 };

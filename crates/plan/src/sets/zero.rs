@@ -15,21 +15,21 @@ pub(super) const ONE: Set = Set {
     name: "zero1",
     doc: "as `data`; the optimizer's state is divided, parameters are gathered once a step",
     along: Some(ALONG),
-    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last))),
+    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last)))],
 };
 
 pub(super) const TWO: Set = Set {
     name: "zero2",
     doc: "as `zero1`; gradients are divided, too, and reduced with each micro-batch",
     along: Some(ALONG),
-    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each))),
+    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each)))],
 };
 
 pub(super) const THREE: Set = Set {
     name: "zero3",
     doc: "as `zero2`; parameters are divided, too, and gathered for each layer when it runs",
     along: Some(ALONG),
-    besides: Some(|model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each))),
+    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
 };
 
 const ALONG: Along = Along { choose: data::choose, why: data::why, in_turn: false, must_find: true };

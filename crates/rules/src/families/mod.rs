@@ -58,6 +58,14 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
     TARGETS.get_or_init(|| all().collect()).get(target).copied()
 }
 
+/// The families whose operators do many operations for each element that they read or give.
+const DEAR: [&str; 5] = ["contraction", "experts", "attention", "distances", "convolution"];
+
+/// Whether an operator is dear to compute; one that no family covers may be.
+pub fn is_dear(target: &str) -> bool {
+    family_of(target).is_none_or(|family| DEAR.contains(&family.name))
+}
+
 /// The rule of an operator as text; `None` where it has none.
 pub fn rule_text(view: View<'_>) -> Option<String> {
     (family_of(&view.op.target)?.rule)(view)

@@ -156,6 +156,7 @@ impl<'g> Builder<'g> {
             module: self.origin.module.clone(),
             line: self.origin.line.clone(),
             no_grad,
+            spans: self.origin.spans.clone(),
             order: vec![],
         });
         self.labels.push(labels.into());

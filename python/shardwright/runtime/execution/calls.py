@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from ...errors import RuntimeFault
 from ..guards.part_gradients import writable
 from ..programs.program import Needs
+from .forgotten import Forgotten
 
 
 class Slot:
@@ -41,6 +42,8 @@ class Saved:
     slots: list[Slot]
     # One for each result that needs a gradient; `None` where autograd has no use for it.
     edges: list[GradientEdge | None]
+    # What backward is given again.
+    forgotten: Forgotten | None = None
 
 
 class _Enter(torch.autograd.Function):
@@ -99,6 +102,20 @@ def call_forgetting(
     """The same results, of which backward needs nothing: it calls the function again."""
     with saved_tensors_hooks(lambda _: None, _never):
         return call_saving(function, args, leaves, needs)[0]
+
+
+def call_giving(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+) -> tuple[Any, Saved]:
+    """As `call_saving`, but nothing is kept of its arguments: backward is given them again."""
+    forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves])
+    with forgotten.hooks():
+        results, saved = call_saving(function, args, leaves, needs)
+    saved.forgotten = forgotten
+    return results, saved
 
 
 def match(saved: Saved, grads: Sequence[Tensor | None]) -> tuple[list[GradientEdge], list[Tensor]]:

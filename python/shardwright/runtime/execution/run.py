@@ -18,7 +18,7 @@ from ...errors import RuntimeFault
 from ..shards.copies import Copy
 from . import collectives
 from .buckets import Bucket, gradient_dtype, gradient_of
-from .calls import Saved, call_forgetting, call_saving, match
+from .calls import Saved, call_forgetting, call_giving, call_saving, match
 from .exchange import Part, exchange
 from .gathers import Gathering, Scattering
 from .kinds import require_kind
@@ -100,7 +100,14 @@ class Run:
 
     # What emitted code calls.
 
-    def call(self, number: int, function: Callable[..., Any], *args: Any, recompute: bool = False) -> Any:
+    def call(
+        self,
+        number: int,
+        function: Callable[..., Any],
+        *args: Any,
+        recompute: bool = False,
+        forget: bool = False,
+    ) -> Any:
         read = self._await(args)
         with self._executing():
             if not self._saving:
@@ -108,7 +115,8 @@ class Run:
             needs = self.worker.role.grads.get(number)
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
-            results, self._saved[number] = call_saving(function, args, self.leaves.index, needs)
+            saving = call_giving if forget else call_saving
+            results, self._saved[number] = saving(function, args, self.leaves.index, needs)
             self._read[number] = read
             return self._own(results, read)
 
@@ -121,10 +129,10 @@ class Run:
         values = self._kept.pop(number)
         return values[0] if len(values) == 1 else values
 
-    def grad(self, number: int, *grads: Tensor | None) -> Any:
+    def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         saved = self._saved.pop(number)
         self._arrive(self._read.pop(number))
-        with self._executing():
+        with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
             edges, given = match(saved, grads)
             if edges:
                 torch.autograd.backward(edges, given)
