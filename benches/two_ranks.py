@@ -1,4 +1,4 @@
-"""Two ranks: plan `data` against DDP and FSDP2, `megatron` against DTensor's tensor parallelism.
+"""Two ranks: plan `data` and the `zero`s against DDP and FSDP2, `megatron` against DTensor.
 
 Both sides live in the same two processes and take turns. Everything a side needs is in its `Side`.
 """
@@ -94,7 +94,8 @@ def measure_all(rank: int, pairs: int) -> tuple[bool, list[dict[str, Any]]]:
     model, batch = model_and_batch()
     rivals = [
         ("data", "DistributedDataParallel", lambda: data_parallel(model, batch, rank)),
-        ("data", "FSDP2", lambda: fully_sharded(model, batch, rank)),
+        ("zero3", "FSDP2", lambda: fully_sharded(model, batch, rank)),
+        ("zero1", "DDP and ZeroRedundancyOptimizer", lambda: redundancy_free(model, batch, rank)),
         ("megatron", "DTensor tensor parallelism", lambda: tensor_parallel(model, batch)),
     ]
     return pinned, [compare(plan, other, model, batch, make(), pairs, rank) for plan, other, make in rivals]
@@ -139,6 +140,14 @@ def emitted(model: nn.Module, batch: Batch, plan: str) -> Side:
 def data_parallel(model: nn.Module, batch: Batch, rank: int) -> Side:
     made = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
     return side_of(made, _adamw(made), _own(batch, rank), _mean)
+
+
+def redundancy_free(model: nn.Module, batch: Batch, rank: int) -> Side:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    made = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+    adamw = ZeroRedundancyOptimizer(made.parameters(), torch.optim.AdamW, lr=1e-4)
+    return side_of(made, adamw, _own(batch, rank), _mean)
 
 
 def fully_sharded(model: nn.Module, batch: Batch, rank: int) -> Side:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from ..communication.comm import Comm, Ranks
 from ..guards.part_gradients import writable
 from ..shards.copies import Copy
 from .buckets import gradient_of
+from .collectives import TOGETHER
 
 # Of a copy.
 Leaf = tuple[Copy, Tensor]
@@ -21,40 +23,59 @@ class Gathering:
 
     def __init__(self, comm: Comm, copies: Sequence[Copy], ranks: Ranks):
         self.leaves = {id(leaf) for copy in copies for leaf in copy.leaves}
-        self._copies = copies
-        own = joined([copy.own() for copy in copies])
-        first = copies[0]
-        # A single one whose parts follow each other arrives where it belongs.
-        self._in_place = len(copies) == 1 and first.cut.joins_flat
-        if self._in_place:
-            self._rows = first.place().view(len(ranks), first.width)
-        else:
-            self._rows = own.new_empty(len(ranks), own.numel())
-        self._work = comm.all_gather(self._rows, own, ranks)
+        self._arriving = []
+        for message in apart(copies, lambda copy: copy):
+            own = joined([copy.own() for copy in message])
+            # One whose parts follow each other arrives where it belongs.
+            there = message[0].place().view(len(ranks), -1) if alone(message, lambda copy: copy) else None
+            rows = own.new_empty(len(ranks), own.numel()) if there is None else there
+            self._arriving.append((message, rows, there is not None, comm.all_gather(rows, own, ranks)))
 
     def wait(self) -> None:
-        self._work.wait()
-        if not self._in_place:
-            rows = self._rows.split([copy.width for copy in self._copies], 1)
-            for copy, own in zip(self._copies, rows, strict=True):
+        for message, rows, in_place, work in self._arriving:
+            work.wait()
+            parts = rows.split([copy.width for copy in message], 1)
+            for copy, own in zip(message, () if in_place else parts, strict=not in_place):
                 copy.fill(own)
 
 
 class Scattering:
     """Gradients of leaves of one dtype, summed into the parts of a group's ranks."""
 
-    def __init__(self, comm: Comm, own: Sequence[Leaf], ranks: Ranks, dtype: torch.dtype):
-        self._copies = [copy for copy, _ in own]
-        rows = [copy.rows(gradient_of(leaf).to(dtype)) for copy, leaf in own]
-        sent = rows[0] if len(rows) == 1 else torch.cat(rows, 1)
-        self._out = sent.new_empty(sent.shape[1])
-        self._work = comm.reduce_scatter(self._out, sent, ranks)
+    def __init__(self, comm: Comm, leaves: Sequence[Leaf], ranks: Ranks, dtype: torch.dtype):
+        self._arriving = []
+        for message in apart(leaves, lambda leaf: leaf[0]):
+            rows = [copy.rows(gradient_of(leaf).to(dtype)) for copy, leaf in message]
+            sent = rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+            out = sent.new_empty(sent.shape[1])
+            self._arriving.append((message, out, comm.reduce_scatter(out, sent, ranks)))
 
     def wait(self) -> list[tuple[Copy, Tensor]]:
-        self._work.wait()
-        rows = self._out.split([copy.width for copy in self._copies])
-        # A part of a message is a view of it; a shard's gradient is its own.
-        return [(copy, writable(copy.part(row))) for copy, row in zip(self._copies, rows, strict=True)]
+        found = []
+        for message, out, work in self._arriving:
+            work.wait()
+            rows = out.split([copy.width for copy, _ in message])
+            parts = zip(message, rows, strict=True)
+            found += [(copy, writable(copy.part(row))) for (copy, _), row in parts]
+        return found
+
+
+Item = TypeVar("Item")
+
+
+def apart(items: Sequence[Item], copy_of: Callable[[Item], Copy]) -> list[list[Item]]:
+    """Messages: large ones that need not be copied together travel by themselves."""
+    large = [item for item in items if is_large(copy_of(item))]
+    small = [item for item in items if not is_large(copy_of(item))]
+    return [[item] for item in large] + ([small] if small else [])
+
+
+def alone(message: Sequence[Item], copy_of: Callable[[Item], Copy]) -> bool:
+    return len(message) == 1 and copy_of(message[0]).cut.joins_flat
+
+
+def is_large(copy: Copy) -> bool:
+    return copy.cut.joins_flat and copy.width > TOGETHER
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

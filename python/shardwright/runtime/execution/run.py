@@ -238,6 +238,7 @@ class Run:
         dtypes = [self.worker.reduce or gradient_dtype(leaf) for _, leaf in leaves]
         for dtype in dict.fromkeys(dtypes):
             own = [leaf for leaf, found in zip(leaves, dtypes, strict=True) if found == dtype]
+            self._take(1)
             self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
 
     def part_gradients(self, places: Sequence[Any]) -> None:
@@ -357,10 +358,13 @@ class Run:
         for bucket in self._buckets:
             bucket.wait()
         self._buckets = []
-        for scattering in self._scatterings:
-            for copy, grad in scattering.wait():
+        self._take(0)
+
+    def _take(self, left: int) -> None:
+        """Gradients that have arrived, but for so many messages: what is on its way holds memory."""
+        while len(self._scatterings) > left:
+            for copy, grad in self._scatterings.pop(0).wait():
                 self.worker.shards.arrives(copy.at, grad)
-        self._scatterings = []
 
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
