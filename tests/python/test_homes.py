@@ -287,8 +287,8 @@ WRONG = {
     'param "*": over 2, gather now': "SW0301",
     'param "*": over (0 1) (1 2)': "SW0319",
     'param "*": over (0 4)': "SW0306",
-    'use "megatron:4"\nparam "h.0.attn.c_attn.weight": over 2': "SW0320",
-    'param "h.0.ln_1.weight": dim 1 over 2': "SW0321",
+    'use "megatron:4"\nparam "h.0.attn.c_attn.weight": over 2': "SW0321",
+    'param "h.0.ln_1.weight": dim 1 over 2': "SW0322",
 }
 
 

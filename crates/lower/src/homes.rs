@@ -203,7 +203,7 @@ fn alike(cx: &Context<'_>, tensor: TensorId, read: &Layout, members: &[RankId]) 
     let other = members.iter().find(|rank| here(rank) != first);
     let Some(other) = other else { return Ok(!first.is_empty()) };
     let name = &plan::homes::names(cx.graph, tensor)[0];
-    Err(Error::new("SW0320", format!("`{name}` cannot be divided among devices {}", listed(members)))
+    Err(Error::new("SW0321", format!("`{name}` cannot be divided among devices {}", listed(members)))
         .why(format!("devices {} and {} read different parts of it", members[0].0, other.0))
         .fix("divide it among devices that read the same of it, or write `whole` for it"))
 }
@@ -243,7 +243,7 @@ fn factor(
         (None, Some(dim)) => {
             let name = &plan::homes::names(cx.graph, tensor)[0];
             let parts = groups.iter().map(Vec::len).max().unwrap_or(0);
-            Err(Error::new("SW0321", format!("dim {dim} of `{name}` cannot be divided into {parts} parts"))
+            Err(Error::new("SW0322", format!("dim {dim} of `{name}` cannot be divided into {parts} parts"))
                 .why(format!(
                     "its shape is {:?}, of which a device may read less",
                     cx.graph.tensor(tensor).shape
