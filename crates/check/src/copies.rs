@@ -1,13 +1,14 @@
 //! Parameters that ranks divide among them: what is gathered of them and for how long, and how gradients reach
 //! their parts.
 
-use program::{Body, GroupingId, Instr, LeafId, Of, Own, Pass};
+use program::{Body, BufId, Call, GroupingId, Instr, LeafId, Of, Own, Pass};
 use rules::Region;
 
 use crate::axis::FOLLOWED;
 use crate::fault::Fault;
 use crate::fold::others_too;
 use crate::held::Held;
+use crate::intern::Map;
 use crate::region::region_text;
 use crate::share::{EMPTY, ListId, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
@@ -28,55 +29,70 @@ enum There {
 /// Copies are gathered before they are read and released after it; what a micro-batch gathers it releases, or
 /// the next step would read what is old. Nothing else than gathering happens once a step.
 pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
-    let mut there = vec![There::No; own.table.copies.len()];
-    let copy_of = |buf: program::BufId| {
-        let leaf = body.leaves.iter().position(|leaf| leaf.buf == buf)?;
-        if let Of::Copy(copy) = own.leaf(leaf).0 { Some(copy) } else { None }
-    };
-    let copies: std::collections::HashMap<_, _> =
-        body.leaves.iter().filter_map(|leaf| Some((leaf.buf, copy_of(leaf.buf)?))).collect();
-    let calls: std::collections::HashMap<_, _> = body.calls().map(|call| (call.id, call)).collect();
+    let mut watch = Watch::new(body, own);
     let mut at = 0;
     for code in &body.codes {
         for instr in &code.instrs {
-            let begin = code.pass == Pass::Begin;
-            let wrong = match instr {
-                Instr::Gather { copies, .. } => copies.iter().find_map(|copy| {
-                    let before = std::mem::replace(
-                        &mut there[*copy],
-                        if begin { There::Step } else { There::Passing },
-                    );
-                    (before != There::No).then(|| "is gathered, and is there already")
-                }),
-                _ if begin => Some("stands where only what is gathered once a step may stand"),
-                Instr::Release { copies } => {
-                    copies.iter().find_map(|copy| match std::mem::replace(&mut there[*copy], There::No) {
-                        There::Passing => None,
-                        There::No => Some("is released, and is not there"),
-                        There::Step => Some("is released, and is gathered only once a step"),
-                    })
-                }
-                _ => {
-                    let mut read = instr.reads();
-                    if let Instr::Grad(grad) = instr {
-                        read.extend(calls.get(&grad.call).into_iter().flat_map(|call| &call.inputs).copied());
-                    }
-                    let missing =
-                        read.iter().filter_map(|buf| copies.get(buf)).find(|copy| there[**copy] == There::No);
-                    missing.map(|_| "reads what is not gathered")
-                }
-            };
-            if let Some(wrong) = wrong {
+            if let Some(wrong) = watch.instr(code.pass, instr) {
                 return Some((at, format!("{} {wrong}", instr.kind().name())));
             }
             at += 1;
         }
-        if code.gives.iter().flatten().any(|buf| copies.contains_key(buf)) {
+        if code.gives.iter().flatten().any(|buf| watch.copies.contains_key(buf)) {
             return Some((at.saturating_sub(1), "a code gives what is gathered for it".into()));
         }
     }
-    let left = there.contains(&There::Passing);
+    let left = watch.there.contains(&There::Passing);
     left.then(|| (at.saturating_sub(1), "what a micro-batch gathers is not released at its end".into()))
+}
+
+struct Watch<'a> {
+    there: Vec<There>,
+    /// The copy of each leaf that is one.
+    copies: Map<BufId, usize>,
+    calls: Map<u32, &'a Call>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(body: &'a Body, own: Own<'_>) -> Self {
+        let copy = |(number, leaf): (usize, &program::Leaf)| match own.leaf(number).0 {
+            Of::Copy(copy) => Some((leaf.buf, copy)),
+            Of::Shard(_) => None,
+        };
+        Self {
+            there: vec![There::No; own.table.copies.len()],
+            copies: body.leaves.iter().enumerate().filter_map(copy).collect(),
+            calls: body.calls().map(|call| (call.id.0, call)).collect(),
+        }
+    }
+
+    /// What is wrong with an instruction.
+    fn instr(&mut self, pass: Pass, instr: &Instr) -> Option<&'static str> {
+        let begin = pass == Pass::Begin;
+        match instr {
+            Instr::Gather { copies, .. } => {
+                let now = if begin { There::Step } else { There::Passing };
+                let mut before = copies.iter().map(|copy| std::mem::replace(&mut self.there[*copy], now));
+                before.any(|there| there != There::No).then_some("brings what is there already")
+            }
+            _ if begin => Some("stands where only what is gathered once a step may stand"),
+            Instr::Release { copies } => {
+                let away = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
+                match copies.iter().map(away).find(|there| *there != There::Passing)? {
+                    There::Step => Some("gives up what is gathered only once a step"),
+                    _ => Some("gives up what is not there"),
+                }
+            }
+            _ => {
+                let mut read = instr.reads();
+                if let Instr::Grad(grad) = instr {
+                    read.extend(self.calls.get(&grad.call.0).into_iter().flat_map(|call| &call.inputs));
+                }
+                let mut copies = read.iter().filter_map(|buf| self.copies.get(buf));
+                copies.any(|copy| self.there[*copy] == There::No).then_some("reads what is not gathered")
+            }
+        }
+    }
 }
 
 pub(crate) fn release(rank: &mut Rank<'_>, copies: &[usize]) {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use diag::{Error, Result};
 use graph::TensorId;
 use indexmap::{IndexMap, IndexSet};
 use plan::{Gather, Home, Reduce, home_of};
@@ -56,12 +55,13 @@ type Key = (LayoutId, Vec<PortsId>, *const Vec<u32>, Option<usize>, Gather, Redu
 type Known = HashMap<Key, Option<Rc<Divided>>>;
 
 impl Homes {
+    /// What devices read of a parameter may not be what its plan could know, since operators are rewritten, or the
+    /// plan was made for another graph of the model: where they read different parts, it is held whole.
     pub fn find(
-        cx: &Context<'_>,
-        uses: &Uses,
+        (cx, uses): (&Context<'_>, &Uses),
         interner: &mut Interner,
         groupings: &mut IndexSet<Grouping>,
-    ) -> Result<Homes> {
+    ) -> Homes {
         let mut homes = Homes { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
         let (mut known, mut units) = (Known::new(), IndexSet::new());
         for tensor in cx.graph.tensor_ids() {
@@ -73,7 +73,7 @@ impl Homes {
             let key = (read, ports, home.groups.as_ptr(), home.dim, home.gather, home.reduce, flat);
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
-                None => divided((cx, uses), tensor, home, interner)?
+                None => divided((cx, uses), (tensor, home), interner)
                     .map(|it| Rc::new(it.settle(interner, groupings))),
             };
             known.insert(key, found.clone());
@@ -83,7 +83,7 @@ impl Homes {
             }
             homes.of[tensor.index()] = found;
         }
-        Ok(homes)
+        homes
     }
 
     pub fn of(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
@@ -151,33 +151,35 @@ impl Parts {
 }
 
 /// `None` if there is nothing to divide: groups of one, or fewer elements than parts along every dim; or if a
-/// device reads several parts of it.
+/// device reads several parts of it, or another part than those that it should divide it with.
 fn divided(
     (cx, uses): (&Context<'_>, &Uses),
-    tensor: TensorId,
-    home: &Home,
+    (tensor, home): (TensorId, &Home),
     interner: &Interner,
-) -> Result<Option<Parts>> {
+) -> Option<Parts> {
     let read = interner.get(uses.written[tensor.index()]);
     let reads_all = |id: UseId| {
         let ports = interner.get_ports(uses.get(id).ports);
         ports.entries.iter().all(|port| read.on(port.rank).all(|at| read.entries[at].region == port.region))
     };
-    let mut groups = vec![];
-    let mut entries = read.entries.chunk_by(|a, b| a.rank == b.rank);
-    if entries.any(|own| own.len() > 1) || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
-        return Ok(None);
+    let several = read.entries.windows(2).any(|two| two[0].rank == two[1].rank);
+    if several || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
+        return None;
     }
+    let mut groups: Vec<Vec<RankId>> = vec![];
     for group in home.groups.iter().filter(|group| group.len() > 1) {
-        let members: Vec<RankId> = group.iter().copied().map(RankId).collect();
-        if alike(cx, tensor, read, &members)? {
-            groups.push(members);
+        let first = region(read, RankId(group[0]));
+        if group.iter().any(|device| region(read, RankId(*device)) != first) {
+            return None;
+        }
+        if first.is_some() {
+            groups.push(group.iter().copied().map(RankId).collect());
         }
     }
-    let Some(factor) = factor(cx, tensor, home, read, &groups)? else { return Ok(None) };
+    let factor = factor(cx, tensor, home, read, &groups)?;
     let mut parts: HashMap<RankId, Interval> = HashMap::new();
     for group in &groups {
-        let whole = region(read, group[0]).0[factor];
+        let whole = region(read, group[0])?.0[factor];
         let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
         parts.extend(group.iter().zip(0..).map(|(rank, at)| (*rank, whole.part(at, count))));
     }
@@ -189,28 +191,12 @@ fn divided(
         (entry.rank, own)
     };
     let held = Layout::whole(read.entries.iter().map(part));
-    Ok(Some(Parts { groups, held, factor, gather: home.gather, reduce: home.reduce }))
+    Some(Parts { groups, held, factor, gather: home.gather, reduce: home.reduce })
 }
 
-fn region(read: &Layout, rank: RankId) -> &Region {
-    &read.entries[read.on(rank).start].region
-}
-
-/// Whether all members hold one and the same region; an error if some hold something else.
-fn alike(cx: &Context<'_>, tensor: TensorId, read: &Layout, members: &[RankId]) -> Result<bool> {
-    let here = |rank: &RankId| read.on(*rank).map(|at| &read.entries[at].region).collect::<Vec<_>>();
-    let first = here(&members[0]);
-    let other = members.iter().find(|rank| here(rank) != first);
-    let Some(other) = other else { return Ok(!first.is_empty()) };
-    let name = &plan::homes::names(cx.graph, tensor)[0];
-    Err(Error::new("SW0321", format!("`{name}` cannot be divided among devices {}", listed(members)))
-        .why(format!("devices {} and {} read different parts of it", members[0].0, other.0))
-        .fix("divide it among devices that read the same of it, or write `whole` for it"))
-}
-
-fn listed(members: &[RankId]) -> String {
-    let first: Vec<String> = members.iter().take(8).map(|rank| rank.0.to_string()).collect();
-    first.join(", ") + if members.len() > 8 { ", ..." } else { "" }
+/// What a rank reads, of which it has one part at most.
+fn region(read: &Layout, rank: RankId) -> Option<&Region> {
+    read.on(rank).next().map(|at| &read.entries[at].region)
 }
 
 /// The factor to cut: the first that every group can cut evenly, else the longest that it can cut at all.
@@ -220,38 +206,22 @@ fn factor(
     home: &Home,
     read: &Layout,
     groups: &[Vec<RankId>],
-) -> Result<Option<usize>> {
-    if groups.is_empty() {
-        return Ok(None);
-    }
-    let dims = &cx.analysis.factors[tensor.index()];
+) -> Option<usize> {
     let mut of_dim = vec![];
-    for (dim, factors) in dims.iter().enumerate() {
+    for (dim, factors) in cx.analysis.factors[tensor.index()].iter().enumerate() {
         of_dim.extend(factors.iter().map(|_| dim));
     }
-    let wanted: Vec<usize> =
-        (0..of_dim.len()).filter(|f| home.dim.is_none_or(|dim| of_dim[*f] == dim)).collect();
+    let wanted = (0..of_dim.len()).filter(|f| home.dim.is_none_or(|dim| of_dim[*f] == dim));
+    let wanted: Vec<usize> = wanted.filter(|_| !groups.is_empty()).collect();
     let pairs = |factor: usize| {
-        groups.iter().map(move |group| (region(read, group[0]).0[factor].len(), group.len() as i64))
+        let length = move |group: &Vec<RankId>| region(read, group[0]).map_or(0, |it| it.0[factor].len());
+        groups.iter().map(move |group| (length(group), i64::try_from(group.len()).unwrap_or(i64::MAX)))
     };
-    let even =
-        wanted.iter().copied().find(|f| pairs(*f).all(|(length, parts)| length % parts == 0 && length > 0));
-    let long = wanted.iter().copied().filter(|f| pairs(*f).all(|(length, parts)| length >= parts));
-    let longest = long.rev().max_by_key(|f| pairs(*f).map(|(length, _)| length).min());
-    let found = even.or(longest);
-    match (found, home.dim) {
-        (None, Some(dim)) => {
-            let name = &plan::homes::names(cx.graph, tensor)[0];
-            let parts = groups.iter().map(Vec::len).max().unwrap_or(0);
-            Err(Error::new("SW0322", format!("dim {dim} of `{name}` cannot be divided into {parts} parts"))
-                .why(format!(
-                    "its shape is {:?}, of which a device may read less",
-                    cx.graph.tensor(tensor).shape
-                ))
-                .fix("name another dim, or none: then one that can be divided is found"))
-        }
-        _ => Ok(found),
-    }
+    let even = |f: &usize| pairs(*f).all(|(length, parts)| length > 0 && length % parts == 0);
+    let long = |f: &usize| pairs(*f).all(|(length, parts)| length >= parts);
+    let shortest = |f: &usize| pairs(*f).map(|(length, _)| length).min();
+    let found = wanted.iter().copied().find(even);
+    found.or_else(|| wanted.iter().copied().filter(long).rev().max_by_key(shortest))
 }
 
 /// How gradients of leaves get to the parts, if there is a pattern.

@@ -6,13 +6,14 @@
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`homes`] says
 //! which parameters are divided between steps;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
-//! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with
+//! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with [`buckets`] of gradients,
 //! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
 //! [`together`] in one message. All of them speak of shards as
 //! [`layout`] defines them.
 
 mod boundary;
+mod buckets;
 mod exchange;
 mod gathers;
 mod gradients;
@@ -55,7 +56,7 @@ pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
     Ok(Program { digest: model.digest(), rewritings, ..program })
 }
 
-/// Lowers a plan that rewrites nothing. Whose graph it is, [`lower`] says.
+/// Lowers a plan that rewrites nothing more. Whose graph it is, [`lower`] says.
 fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
     boundary::validate(graph, boundary)?;
     let needs_grad = boundary.needs_grad(graph);
@@ -80,7 +81,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let cx = uses::Context { placements: &passed.placements, wanted: &passed.wanted, ..placed };
     let uses = uses::find(&cx, &mut interner);
     let mut groupings = IndexSet::new();
-    let homes = homes::Homes::find(&cx, &uses, &mut interner, &mut groupings)?;
+    let homes = homes::Homes::find((&cx, &uses), &mut interner, &mut groupings);
     let segments = segments::cut(&cx, &uses, &homes, &interner);
     let asked = schedule::Asked { cx: &cx, uses: &uses, homes: &homes, segments: &segments };
     let schedule = schedule::schedule(&asked, &mut interner, groupings);

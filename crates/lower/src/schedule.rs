@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexSet;
 use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId, Settle};
 
+use crate::buckets::{Across, Buckets, Message};
 use crate::exchange;
 use crate::gathers;
 use crate::homes::{self, Arrives, Divided, Homes};
@@ -14,7 +15,7 @@ use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::legs;
 use crate::moves::{self, Get, Method, Move};
 use crate::recompute::{self, Again};
-use crate::segments::{BUCKET, Segments};
+use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
 pub enum Event {
@@ -321,7 +322,7 @@ impl Schedule {
         }
         let written = uses.written[it.tensor.index()];
         if let Some(divided) = homes.of(it.tensor) {
-            return self.to_parts(asked, (id, divided), interner, buckets);
+            return self.reduce_to_parts(asked, (id, divided), interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
@@ -361,7 +362,7 @@ impl Schedule {
     }
 
     /// The gradient of a parameter that is divided goes to its parts.
-    fn to_parts(
+    fn reduce_to_parts(
         &mut self,
         asked: &Asked<'_>,
         (id, divided): (UseId, &Divided),
@@ -508,83 +509,4 @@ fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
     let pieces = exchange::pieces(&middle, leaves.parts, held, &keep, world).listing(middle.len());
     let gets = vec![Get::Received; held.entries.len()];
     Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
-}
-
-/// Gradients that are communicated together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Message {
-    Reduce(GroupingId),
-    /// Into parts, which are partial sums across groups. With a unit, as soon as its copies are not needed.
-    Scatter {
-        group: Option<GroupingId>,
-        across: Option<Across>,
-        when: Settle,
-        unit: Option<usize>,
-    },
-    /// Of the parts.
-    Parts(Across),
-}
-
-/// Groups of ranks that hold the same parts.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Across {
-    group: GroupingId,
-    /// Whether all that is to be summed has arrived with the first message.
-    early: bool,
-}
-
-/// What waits, by message and size of an element.
-#[derive(Default)]
-struct Buckets {
-    open: IndexMap<(Message, usize), (Vec<(UseId, TensorId)>, u64)>,
-}
-
-impl Buckets {
-    fn add(&mut self, key: (Message, usize), it: (UseId, TensorId), bytes: u64) {
-        let bucket = self.open.entry(key).or_default();
-        bucket.0.push(it);
-        bucket.1 += bytes;
-    }
-
-    /// `next` is what is needed before anything else is.
-    fn full(&mut self, next: &BTreeSet<usize>) -> Vec<Event> {
-        let over =
-            |of: &Message| matches!(of, Message::Scatter { unit: Some(unit), .. } if !next.contains(unit));
-        let early = |of: &Message| !matches!(of, Message::Parts(Across { early: false, .. }));
-        self.take(|of, bytes| bytes >= BUCKET && early(of) || over(of))
-    }
-
-    fn rest(&mut self) -> Vec<Event> {
-        let mut events = self.take(|of, _| !matches!(of, Message::Parts(_)));
-        events.extend(self.take(|_, _| true));
-        events
-    }
-
-    fn take(&mut self, ready: impl Fn(&Message, u64) -> bool) -> Vec<Event> {
-        let keys: Vec<(Message, usize)> =
-            self.open.iter().filter(|(key, bucket)| ready(&key.0, bucket.1)).map(|(key, _)| *key).collect();
-        let mut events = vec![];
-        for key in keys {
-            let (all, bytes) = self.open.shift_remove(&key).expect("it was found there");
-            let uses = all.iter().map(|(id, _)| *id).collect();
-            events.push(match key.0 {
-                Message::Reduce(group) => Event::Reduce { group, uses },
-                Message::Parts(Across { group, .. }) => {
-                    let mut tensors: Vec<TensorId> = all.iter().map(|(_, tensor)| *tensor).collect();
-                    tensors.sort_unstable();
-                    tensors.dedup();
-                    Event::ReduceParts { group, tensors }
-                }
-                Message::Scatter { group, across, when, .. } => {
-                    if let Some(across) = across {
-                        let waiting = self.open.entry((Message::Parts(across), key.1)).or_default();
-                        waiting.0.extend(all.iter().copied());
-                        waiting.1 += bytes;
-                    }
-                    Event::Scatter { group, uses, when }
-                }
-            });
-        }
-        events
-    }
 }

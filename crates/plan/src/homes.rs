@@ -22,11 +22,14 @@ use crate::nearby::nearby;
 use crate::select::{clip, glob};
 use crate::{MOST, OpPlan, Plan, no_device};
 
+/// The devices of each group in the order of their parts.
+pub type Groups = Arc<[Vec<u32>]>;
+
 /// How one parameter is divided among devices that would hold the same of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// The devices of each group in the order of their parts; no device is in two.
-    pub groups: Arc<[Vec<u32>]>,
+    /// No device is in two.
+    pub groups: Groups,
     /// The dim that is cut; else the first that divides evenly, or the longest.
     pub dim: Option<usize>,
     pub gather: Gather,
@@ -56,7 +59,7 @@ pub type Homes = BTreeMap<String, Home>;
 
 impl Home {
     /// In neighbourhoods of `size` devices that are `stride` apart.
-    pub fn over(devices: u32, size: u32, stride: u32) -> Arc<[Vec<u32>]> {
+    pub fn over(devices: u32, size: u32, stride: u32) -> Groups {
         let first = (0..devices).filter(|device| device / stride % size == 0);
         first.map(|first| (0..size).map(|i| first + i * stride).collect()).collect()
     }
@@ -75,21 +78,20 @@ pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'
     names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
 }
 
-/// The devices that read one and the same part of a parameter, for each part that several read. Where an operator
-/// gives an operand only to its first part, or one reads several parts, nothing is known.
-pub(crate) fn readers_alike(
+/// What each device reads of a parameter; nothing is known where an operator gives an operand only to its first part.
+fn readers(
     graph: &Graph,
     analysis: &Analysis,
     ops: &[OpPlan],
     tensor: TensorId,
-) -> Vec<Vec<u32>> {
+) -> Option<BTreeMap<u32, BTreeSet<Region>>> {
     let mut parts: BTreeMap<u32, BTreeSet<Region>> = BTreeMap::new();
     for op in graph.op_ids() {
         let (plan, whole) = (&ops[op.index()], analysis.op(op).whole());
         let rule = analysis.rules[op.index()].as_ref();
         for (input, _) in graph.op(op).inputs().iter().enumerate().filter(|(_, read)| **read == tensor) {
             if rule.is_some_and(|rule| rule.inputs[input].once) {
-                return vec![];
+                return None;
             }
             for (&device, index) in plan.devices.iter().zip(0..) {
                 let at = plan.intervals(&whole, &plan.digits(index));
@@ -98,13 +100,63 @@ pub(crate) fn readers_alike(
             }
         }
     }
+    Some(parts)
+}
+
+/// The devices that read one and the same part of a parameter, for each part that several read.
+pub(crate) fn readers_alike(
+    graph: &Graph,
+    analysis: &Analysis,
+    ops: &[OpPlan],
+    tensor: TensorId,
+) -> Vec<Vec<u32>> {
     let mut alike: BTreeMap<Region, Vec<u32>> = BTreeMap::new();
-    for (device, mut regions) in parts {
+    for (device, mut regions) in readers(graph, analysis, ops, tensor).unwrap_or_default() {
         if let (Some(region), 0) = (regions.pop_first(), regions.len()) {
             alike.entry(region).or_default().push(device);
         }
     }
     alike.into_values().filter(|devices| devices.len() > 1).collect()
+}
+
+/// Refuses what was asked for and cannot be.
+pub(crate) fn refuse(
+    plan: &Plan,
+    graph: &Graph,
+    analysis: &Analysis,
+    asked: &BTreeSet<String>,
+) -> Result<()> {
+    for tensor in graph.tensor_ids() {
+        let Some(name) = names(graph, tensor).first().filter(|name| asked.contains(*name)) else { continue };
+        let Some(home) = plan.homes.get(name) else { continue };
+        let parts = home.groups.iter().map(Vec::len).max().unwrap_or(0);
+        let shape = &graph.tensor(tensor).shape;
+        let length = home.dim.map(|dim| shape.get(dim).copied().unwrap_or(0));
+        if let (Some(dim), Some(length)) = (home.dim, length) {
+            if usize::try_from(length).unwrap_or(0) < parts {
+                return Err(Error::new(
+                    "SW0322",
+                    format!("dim {dim} of `{name}` cannot be divided into {parts} parts"),
+                )
+                .why(format!("its shape is {shape:?}"))
+                .fix("name another dim, or none: then one that can be divided is found"));
+            }
+        }
+        let Some(reads) = readers(graph, analysis, &plan.ops, tensor) else { continue };
+        let apart = |group: &Vec<u32>| {
+            let other = group.iter().find(|device| reads.get(*device) != reads.get(&group[0]));
+            other.map(|other| (group[0], *other))
+        };
+        if let Some((one, other)) = home.groups.iter().find_map(apart) {
+            return Err(Error::new(
+                "SW0321",
+                format!("`{name}` cannot be divided between devices {one} and {other}"),
+            )
+            .why("they read different parts of it")
+            .fix("divide it among devices that read the same of it, or write `whole` for it"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses devices that are not there, or are named twice.
@@ -132,7 +184,7 @@ pub(crate) fn validate(plan: &Plan) -> Result<()> {
 
 /// The homes of several units of devices.
 pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
-    let moved = |home: &Home| -> Arc<[Vec<u32>]> {
+    let moved = |home: &Home| -> Groups {
         let all = (0..units).flat_map(|u| home.groups.iter().map(move |group| (u * unit, group)));
         all.map(|(by, group)| group.iter().map(|device| device + by).collect()).collect()
     };
@@ -166,7 +218,7 @@ pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<(Vec<Strin
     Ok((named, Some(home)))
 }
 
-fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Arc<[Vec<u32>]>)> {
+fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
     let (dim, over) = match place.strip_prefix("dim ") {
         Some(rest) => {
             let (dim, over) = rest.trim().split_once(' ')?;
@@ -247,7 +299,7 @@ fn decision(home: &Home, devices: u32) -> String {
     format!("{dim}over {over}, gather {}, reduce {}", home.gather.name(), home.reduce.name())
 }
 
-fn regular(groups: &Arc<[Vec<u32>]>, devices: u32) -> Option<String> {
+fn regular(groups: &Groups, devices: u32) -> Option<String> {
     let first = groups.first()?;
     let size = u32::try_from(first.len()).ok()?;
     let stride = first.get(1).map_or(Some(1), |second| second.checked_sub(first[0]))?;

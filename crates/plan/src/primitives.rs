@@ -5,6 +5,7 @@
 //! the plan, or says which operator was forgotten.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
@@ -41,6 +42,8 @@ pub struct Decided {
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
     homes: Homes,
+    /// The parameters whose homes a person asked for.
+    asked: BTreeSet<String>,
 }
 
 impl<'g> Draft<'g> {
@@ -167,11 +170,13 @@ impl<'g> Draft<'g> {
         self.settle(name, home);
     }
 
-    /// Where the parameters live whose names fit a glob, as a plan file says it: `over 4, gather step`.
-    pub fn param(&mut self, pattern: &str, place: &str) -> Result<()> {
-        let (names, home) =
-            homes::read(&format!("\"{pattern}\": {place}"), self.graph, self.decided.devices)?;
-        names.iter().for_each(|name| self.settle(name, home.clone()));
+    /// Where the parameters live whose names fit a glob, as a plan file says it: `"h.*": over 4, gather step`.
+    pub fn param(&mut self, line: &str) -> Result<()> {
+        let (names, home) = homes::read(line, self.graph, self.decided.devices)?;
+        for name in names {
+            self.settle(&name, home.clone());
+            self.decided.asked.insert(name);
+        }
         Ok(())
     }
 
@@ -213,10 +218,11 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, homes, .. } = self.decided;
+        let Decided { name, devices, order, recompute, homes, asked, .. } = self.decided;
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
         let plan = Plan { name, devices, ops, order, recompute, homes };
         plan.validate(self.graph, self.analysis)?;
+        homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)
     }
 

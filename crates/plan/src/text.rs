@@ -148,11 +148,7 @@ impl Reader<'_> {
             "use" => self.use_set(rest.trim().trim_matches('"')),
             "op" => self.op(rest),
             "order" => self.order(rest),
-            "param" => {
-                let (names, home) = homes::read(rest, self.graph, self.devices)?;
-                names.iter().for_each(|name| self.draft.settle(name, home.clone()));
-                Ok(())
-            }
+            "param" => self.draft.param(rest),
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
                 // None is said, too.

@@ -317,7 +317,7 @@ impl Draft {
     /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,
     /// `dim 1 over (0 2) (1 3)` or `whole`, as in plan files.
     fn param(&self, names: &str, place: &str) -> PyResult<()> {
-        self.with(|d| d.param(names, place))
+        self.with(|d| d.param(&format!("\"{names}\": {place}")))
     }
 
     fn finish(&self) -> PyResult<Plan> {

@@ -57,6 +57,7 @@ class Run:
         self._buckets: list[Bucket] = []
         self._scatterings: list[Scattering] = []
         self._reductions = 0
+        self._versions: list[int] = []
         # What is gathered that each call reads.
         self._read: dict[int, frozenset[int]] = {}
 
@@ -70,6 +71,7 @@ class Run:
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """Outputs in the graph's order; `None` for those that do not leave."""
         worker = self.worker
+        self._versions = worker.shards.versions()
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
         self._state = "forwarded"
@@ -375,6 +377,13 @@ class Run:
                 "backward through the same forward a second time",
                 why="what it kept has been freed",
                 fix="run the forward again",
+            )
+        if self._versions != self.worker.shards.versions():
+            raise RuntimeFault(
+                "SW0709",
+                "a parameter has been modified by an inplace operation since the forward",
+                why="it is divided between ranks, and backward gathers it anew",
+                fix="change parameters after backward",
             )
         self._state = "in backward"
 

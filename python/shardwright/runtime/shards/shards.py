@@ -146,6 +146,10 @@ class Shards:
         of = ((at, leaf.copy) for at, leaf in enumerate(self.table.leaves))
         self._of_copies = {at: self.copies[copy].leaf() for at, copy in of if copy is not None}
 
+    def versions(self) -> list[int]:
+        """Of what is gathered: others once it has been written to."""
+        return [copy.shard.data._version for copy in self.copies]
+
     def leaves(self, step: object = None) -> Leaves:
         """The leaves for a forward. Those whose shard has got other memory are made again.
 
