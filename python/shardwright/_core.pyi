@@ -8,6 +8,7 @@ __all__ = [
     "Cost",
     "Draft",
     "Graph",
+    "Memory",
     "Operator",
     "Part",
     "Plan",
@@ -135,6 +136,19 @@ class Draft:
     def finish(self) -> Plan: ...
 
 @final
+class Memory:
+    """Bytes that a rank has in a step."""
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def peak(self) -> dict[str, int]: ...
+    @property
+    def most(self) -> dict[str, int]: ...
+    @property
+    def at(self) -> tuple[str, str, int, str | None] | None: ...
+
+@final
 class Compiled:
     """A program that was proved equal to its model."""
 
@@ -156,6 +170,7 @@ class Compiled:
     def bytes(self) -> list[dict[str, int]]: ...
     @property
     def trained(self) -> list[int]: ...
+    def memory(self, optimizer: str = "adamw") -> list[Memory]: ...
     @property
     def divided(self) -> tuple[int, int, int]: ...
     @property

@@ -60,10 +60,12 @@ mod held;
 mod infer;
 mod intern;
 mod local;
+mod memory;
 mod moves;
 mod order;
 mod outgoing;
 mod proof;
+mod purpose;
 mod region;
 mod share;
 mod solve;
@@ -76,6 +78,7 @@ mod uniform;
 
 pub use fault::{Fault, Place};
 pub use proof::{Computed, Issued, Proof, Traffic};
+pub use purpose::{Memory, Moment, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -84,6 +87,7 @@ use rules::{Analysis, rewrite, rewriting};
 use facts::Facts;
 use fault::Faults;
 use held::Held;
+use intern::Map;
 use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
 use state::{Code, Context, Rank};
 
@@ -136,7 +140,8 @@ fn one_by_one(facts: &Facts<'_>, program: &Program, trains: bool) -> Result<Proo
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    Ok(cx.tally.proof(facts, program.world))
+    let memory = memory::of_all(&mut cx, &ranks);
+    Ok(Proof { memory, ..cx.tally.proof(facts, program.world) })
 }
 
 /// Follows some of the ranks along an axis; `None` if that does not show that all of them are right.
@@ -152,12 +157,15 @@ fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) 
     if !cx.faults.is_empty() {
         return None;
     }
+    let memory = memory::of_all(&mut cx, &ranks);
     let mut proof = cx.tally.proof(facts, program.world);
+    let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
     for rank in 0..program.world as usize {
-        let stands = axis.standing_for(program::RankId::new(rank)).index();
-        proof.traffic[rank] = proof.traffic[stands].clone();
-        proof.computed[rank] = proof.computed[stands];
+        let stands = axis.standing_for(program::RankId::new(rank));
+        proof.traffic[rank] = proof.traffic[stands.index()].clone();
+        proof.computed[rank] = proof.computed[stands.index()];
+        proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
     Some(proof)

@@ -2,6 +2,7 @@
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod cost;
+mod optimizer;
 mod summary;
 mod work;
 
@@ -14,8 +15,9 @@ use plan::Plan;
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
-pub use check::{Issued, Proof, Traffic};
+pub use check::{Issued, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
+pub use optimizer::with_optimizer;
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 

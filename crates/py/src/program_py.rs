@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::guard::{Evidence, guarded, sound};
+use crate::memory_py::Memory;
 use crate::plan_py::Plan;
 
 /// A program that was proved equal to its model.
@@ -88,6 +89,13 @@ impl Compiled {
     #[getter]
     fn trained(&self) -> Vec<u64> {
         self.inner.summary.trained.clone()
+    }
+
+    /// What each rank has in memory in a step, with the state of an optimizer.
+    #[pyo3(signature = (optimizer = "adamw"))]
+    fn memory(&self, optimizer: &str) -> PyResult<Vec<Memory>> {
+        let all = || compiler::with_optimizer(&self.inner.proof.memory, optimizer);
+        Ok(guarded(Evidence::none(), all)?.into_iter().map(Memory::from).collect())
     }
 
     /// How many operators are split, computed by several devices, computed by one.
