@@ -181,6 +181,13 @@ impl<'a> Call<'a> {
         self.operands.first().map_or(0, |operand| operand.dtype.bytes() as u64)
     }
 
+    /// The operands of the shape and type of the first result.
+    pub fn like_result(&self) -> impl Iterator<Item = usize> {
+        let made = self.results.iter().flatten().next();
+        let alike = move |it: &Operand| made.is_some_and(|made| it.shape == made.shape && it.dtype == made.dtype);
+        self.operands.iter().enumerate().filter(move |(_, it)| alike(it)).map(|(at, _)| at)
+    }
+
     /// The input that an operand is; of a tensor that is given twice, the first.
     fn first_of(&self, operand: usize) -> Option<usize> {
         let tensor = self.operands.get(operand)?.tensor;
@@ -333,14 +340,9 @@ impl Sketch {
         self
     }
 
-    /// The gradient of these operands is that of the result, where they are of its shape and type.
-    pub fn passes(mut self, call: &Call<'_>, operands: &[usize]) -> Self {
-        let made = call.results.iter().flatten().next();
-        let alike = |at: &&usize| {
-            let it = call.operands.get(**at);
-            it.zip(made).is_some_and(|(it, made)| it.shape == made.shape && it.dtype == made.dtype)
-        };
-        self.passes.extend(operands.iter().filter(alike));
+    /// The gradients of these operands lie in the memory of that of the result.
+    pub fn passes(mut self, operands: impl IntoIterator<Item = usize>) -> Self {
+        self.passes.extend(operands);
         self
     }
 

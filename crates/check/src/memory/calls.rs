@@ -32,9 +32,10 @@ impl<'a> Walk<'_, 'a> {
         let (cost, binding) = (self.cost(part), self.cx.finder.bindings.get(part.binding).clone());
         let buf_of = |input: usize| binding.iter().find(|(_, at)| *at == input).map(|(buf, _)| *buf);
         for (output, buf) in local.outputs.iter().enumerate() {
-            let view = cost.lies_in.get(output).copied().flatten().and_then(buf_of);
+            let from = cost.lies_in.get(output).copied().flatten().and_then(buf_of);
+            let from = from.filter(|from| !(lays_out(&local.target) && self.is_repeated(*from)));
             if let Some(buf) = buf {
-                self.write(*buf, view.and_then(|from| self.values[from.index()]));
+                self.write(*buf, from.and_then(|from| self.values[from.index()]));
             }
         }
         self.ledger.meanwhile(cost.meanwhile.forward, Purpose::Working);
@@ -52,6 +53,12 @@ impl<'a> Walk<'_, 'a> {
             self.ledger.release(more);
         }
         kept
+    }
+
+    /// Whether a value is a view that reads some of its memory in several places.
+    fn is_repeated(&self, buf: BufId) -> bool {
+        let block = self.values[buf.index()];
+        block.is_some_and(|block| self.ledger.bytes(block) < self.bytes(buf))
     }
 
     pub(super) fn grad(&mut self, grad: &Grad) {
@@ -145,4 +152,9 @@ impl<'a> Walk<'_, 'a> {
             }
         }
     }
+}
+
+/// Whether an operator, a view of what lies in order, copies what does not.
+fn lays_out(target: &str) -> bool {
+    matches!(target, "aten.reshape.default" | "aten.contiguous.default" | "aten.flatten.using_ints")
 }

@@ -197,7 +197,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         let (pass, index) = self.rank.body.locate(at.instr);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
             let moved = instr.reads().into_iter().chain(instr.writes()).next();
-            let maker = moved.and_then(|buf| graph.producer(self.rank.body.buf(buf).tensor));
+            let held = moved.and_then(|buf| self.rank.held(buf));
+            let maker = held.and_then(|held| graph.producer(held.of.tensor));
             let op = at.op.or(maker.map(|(op, _)| op));
             let operator = op.map(|op| graph.describe(op));
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
