@@ -15,6 +15,7 @@ from ._core import Compiled, Draft, Graph, Plan, compile, plan_devices
 from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
+from .memory import OPTIMIZER
 from .outputs import Asked, resolve
 from .precision import Precision, precision_of
 
@@ -85,14 +86,18 @@ def compile_plan(
     outputs: Asked = "loss",
     lenient: bool = False,
     watch: Callable[[str], object] | None = None,
+    memory: int | str | None = None,
+    optimizer: str = OPTIMIZER,
 ) -> tuple[Bundle, Compiled]:
     """Compiles a plan for a captured module. `watch` is told the name of each phase as it begins.
+
+    What does not fit into the `memory` of a rank, together with the state of an `optimizer`, is refused.
 
     `lenient` is for another call of a model that is compiled already, which may lack some `outputs`.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     asked = resolve(outputs, captured, Graph(captured.graph_text), lenient=lenient)
-    compiled = compile(plan, asked, watch, inputs)
+    compiled = compile(plan, asked, watch, inputs, memory, optimizer)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,

@@ -1,5 +1,7 @@
 //! What memory is for, and how much of it a rank has when that is the most.
 
+use std::fmt;
+
 /// What bytes are for. Each is for one of these at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
@@ -66,6 +68,15 @@ pub struct Moment {
     pub instruction: (&'static str, usize),
     /// The operator that is computed, or whose value is moved, with its module and line.
     pub operator: Option<String>,
+}
+
+impl fmt::Display for Moment {
+    /// `backward, grad 3: aten.linear.default %linear_7 in "h.0.attn" at model.py:56`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, number) = self.instruction;
+        write!(f, "{}, {kind} {number}", self.pass)?;
+        self.operator.as_ref().map_or(Ok(()), |operator| write!(f, ": {operator}"))
+    }
 }
 
 impl Memory {

@@ -2,7 +2,7 @@
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod cost;
-mod optimizer;
+mod memory;
 mod summary;
 mod work;
 
@@ -17,7 +17,7 @@ use rules::{Analysis, rewrite};
 
 pub use check::{Issued, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
-pub use optimizer::with_optimizer;
+pub use memory::{Limit, bytes, fits, with_optimizer};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 

@@ -36,11 +36,10 @@ impl Memory {
         by_purpose(py, &self.inner.most)
     }
 
-    /// When they are the most: the pass, the instruction's kind and number in it, and the operator.
+    /// When they are the most: the pass, the instruction and its number in it, the operator and its line.
     #[getter]
-    fn at(&self) -> Option<(&'static str, &'static str, usize, Option<String>)> {
-        let at = self.inner.at.as_ref()?;
-        Some((at.pass, at.instruction.0, at.instruction.1, at.operator.clone()))
+    fn at(&self) -> Option<String> {
+        self.inner.at.as_ref().map(ToString::to_string)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compiling, and checking again what was compiled.
 
-use compiler::{Communication, Issued, Traffic};
+use compiler::{Communication, Issued, Limit, Traffic};
 use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -126,10 +126,26 @@ pub(crate) enum Outputs {
     Each(Vec<String>),
 }
 
+/// What each rank has in memory: bytes, or text such as `16GiB`.
+#[derive(FromPyObject)]
+pub(crate) enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes(self) -> Result<u64, diag::Error> {
+        match self {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Text(text) => compiler::bytes(&text),
+        }
+    }
+}
+
 /// Lowers a plan, emits the program, reads it back and proves it. `watch` is told the name of each
-/// phase as it begins.
+/// phase as it begins. A program that does not fit into `memory`, with an optimizer's state, is refused.
 #[pyfunction]
-#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global"))]
+#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global", memory = None, optimizer = "adamw"))]
 #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
 pub(crate) fn compile(
     py: Python<'_>,
@@ -137,6 +153,8 @@ pub(crate) fn compile(
     outputs: Option<Outputs>,
     watch: Option<Py<PyAny>>,
     inputs: &str,
+    memory: Option<Size>,
+    optimizer: &str,
 ) -> PyResult<Compiled> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     let mut tell = |phase: &'static str| {
@@ -147,7 +165,13 @@ pub(crate) fn compile(
     };
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
-        py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell))
+        let limit = memory.map(Size::bytes).transpose()?.map(|bytes| Limit { bytes, optimizer });
+        py.detach(|| {
+            let compiled = compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell)?;
+            let fits = |limit| compiler::fits((graph, analysis), &plan.plan, &boundary, &compiled, limit);
+            limit.map_or(Ok(()), fits)?;
+            Ok(compiled)
+        })
     })?;
     Ok(Compiled { inner })
 }

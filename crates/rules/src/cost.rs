@@ -184,7 +184,8 @@ impl<'a> Call<'a> {
     /// The operands of the shape and type of the first result.
     pub fn like_result(&self) -> impl Iterator<Item = usize> {
         let made = self.results.iter().flatten().next();
-        let alike = move |it: &Operand| made.is_some_and(|made| it.shape == made.shape && it.dtype == made.dtype);
+        let alike =
+            move |it: &Operand| made.is_some_and(|made| it.shape == made.shape && it.dtype == made.dtype);
         self.operands.iter().enumerate().filter(move |(_, it)| alike(it)).map(|(at, _)| at)
     }
 

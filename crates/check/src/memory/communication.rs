@@ -18,8 +18,20 @@ impl Walk<'_, '_> {
         let (given, made) = (self.bytes(collective.from[0]), self.bytes(collective.to[0]));
         let buffers = match &collective.how {
             How::AllReduce(_) => self.small(&collective.to),
-            How::AllGather(cut) => if self.joins_flat(cut) { 0 } else { padded(made, cut) },
-            How::ReduceScatter(cut) => if self.joins_flat(cut) { 0 } else { 2 * padded(given, cut) },
+            How::AllGather(cut) => {
+                if self.joins_flat(cut) {
+                    0
+                } else {
+                    padded(made, cut)
+                }
+            }
+            How::ReduceScatter(cut) => {
+                if self.joins_flat(cut) {
+                    0
+                } else {
+                    2 * padded(given, cut)
+                }
+            }
             // Pieces one behind the other, as they are sent and as they arrive, and apart again.
             How::AllToAll { .. } => 2 * given + made,
         };
