@@ -187,8 +187,8 @@ def compile(
     outputs: str | Sequence[str] | None = None,
     watch: Callable[[str], object] | None = None,
     inputs: str = "global",
-    memory: int | str | None = None,
-    optimizer: str = "adamw",
+    memory: tuple[int | str, str] | None = None,
+    kept: dict[str, str] | None = None,
 ) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
 def operators_table() -> str: ...

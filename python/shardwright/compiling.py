@@ -97,7 +97,8 @@ def compile_plan(
     """
     require_one_of("inputs", inputs, ("global", "local"))
     asked = resolve(outputs, captured, Graph(captured.graph_text), lenient=lenient)
-    compiled = compile(plan, asked, watch, inputs, memory, optimizer)
+    kept = {name: str(dtype) for name, dtype in captured.kept.items()}
+    compiled = compile(plan, asked, watch, inputs, memory and (memory, optimizer), kept)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,

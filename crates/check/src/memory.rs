@@ -12,6 +12,7 @@
 //! - the gradient of a leaf, from its first contribution to the end of the step. Several that are
 //!   reduced together lie in one message, whose memory is there from step to step.
 //!
+//! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
 //! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
 //! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
 //! keeps in reserve, and the temporary values of an optimizer's step.
@@ -23,14 +24,23 @@ mod ledger;
 mod lives;
 mod walk;
 
-use crate::purpose::Memory;
+use graph::{Dtype, Source, Tensor};
+
+use crate::purpose::{Masters, Memory};
 use crate::state::{Context, Rank};
 
 use lives::Lives;
 use walk::Walk;
 
 /// Of each rank, all of which were followed to their ends.
-pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>]) -> Vec<Memory> {
+pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Memory> {
     let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
-    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role]).step()).collect()
+    let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
+    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).step()).collect()
+}
+
+/// The type in which a tensor is held between steps.
+fn held_as(tensor: &Tensor, masters: &Masters) -> Dtype {
+    let Source::Param { names, .. } = &tensor.source else { return tensor.dtype };
+    names.iter().find_map(|name| masters.get(name)).copied().unwrap_or(tensor.dtype)
 }

@@ -1,6 +1,12 @@
 //! What memory is for, and how much of it a rank has when that is the most.
 
+use std::collections::BTreeMap;
 use std::fmt;
+
+use graph::Dtype;
+
+/// The types in which ranks hold parameters, by name, where these are not what a program reads: it reads casts.
+pub type Masters = BTreeMap<String, Dtype>;
 
 /// What bytes are for. Each is for one of these at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 
-use check::{Memory, Purpose};
+use check::{Masters, Memory, Purpose};
 use diag::{Error, Result};
 use graph::Graph;
 use plan::{Plan, sets};
 use program::Boundary;
 use rules::Analysis;
 
-use crate::{Compiled, compile};
+use crate::{Compiled, compile_watched};
 
 /// How many tensors like a parameter the state of each of PyTorch's optimizers has, with its usual options.
 const STATE: [(&str, u64); 13] = [
@@ -32,10 +32,11 @@ const STATE: [(&str, u64); 13] = [
 const SAVING: [&str; 4] = ["recompute", "zero1", "zero2", "zero3"];
 
 /// The memory of each rank, and the optimizer whose state is in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limit<'a> {
     pub bytes: u64,
-    pub optimizer: &'a str,
+    pub optimizer: String,
+    pub masters: &'a Masters,
 }
 
 /// What each rank has, with the state of an optimizer.
@@ -55,9 +56,9 @@ pub fn fits(
     plan: &Plan,
     boundary: &Boundary,
     compiled: &Compiled,
-    limit: Limit<'_>,
+    limit: &Limit<'_>,
 ) -> Result<()> {
-    let memory = with_optimizer(&compiled.proof.memory, limit.optimizer)?;
+    let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer)?;
     let most = memory.iter().enumerate().max_by_key(|(rank, it)| (it.total(), Reverse(*rank)));
     let Some((rank, most)) = most.filter(|(_, it)| it.total() > limit.bytes) else { return Ok(()) };
     let (needed, there) = (size(most.total()), size(limit.bytes));
@@ -65,7 +66,7 @@ pub fn fits(
         "rank {rank} needs {needed} at once, {} more than the {there} that it has",
         size(most.total() - limit.bytes)
     );
-    let error = Error::new("SW0530", what).why(uses(most, limit.optimizer));
+    let error = Error::new("SW0530", what).why(uses(most, &limit.optimizer));
     let error = if let Some(at) = &most.at { error.at(at.to_string()) } else { error };
     let saved = savings((graph, analysis), plan, boundary, limit);
     let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
@@ -86,7 +87,7 @@ fn uses(memory: &Memory, optimizer: &str) -> String {
     used.map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn saving(name: &str, bytes: u64, limit: Limit<'_>) -> String {
+fn saving(name: &str, bytes: u64, limit: &Limit<'_>) -> String {
     let fits = if bytes <= limit.bytes { ", which fits" } else { "" };
     format!("the plan `{name}` needs {}{fits}", size(bytes))
 }
@@ -96,7 +97,7 @@ fn savings(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
     boundary: &Boundary,
-    limit: Limit<'_>,
+    limit: &Limit<'_>,
 ) -> Vec<(String, u64)> {
     let by_name = sets::named(&plan.name, graph, analysis, plan.devices);
     if by_name.is_ok_and(|named| named.ops != plan.ops) || sets::devices_of(&plan.name).is_err() {
@@ -107,8 +108,8 @@ fn savings(
     let tried = SAVING.into_iter().filter(known).filter_map(|axis| {
         let name = format!("{} x {axis}", plan.name);
         let other = sets::named(&name, graph, analysis, plan.devices).ok()?;
-        let compiled = compile(graph, analysis, &other, boundary).ok()?;
-        let memory = with_optimizer(&compiled.proof.memory, limit.optimizer).ok()?;
+        let compiled = compile_watched(graph, analysis, &other, boundary, limit.masters, &mut |_| {}).ok()?;
+        let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer).ok()?;
         Some((name, memory.iter().map(Memory::total).max()?))
     });
     tried.collect()

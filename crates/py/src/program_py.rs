@@ -1,6 +1,8 @@
 //! Compiling, and checking again what was compiled.
 
-use compiler::{Communication, Issued, Limit, Traffic};
+use std::collections::BTreeMap;
+
+use compiler::{Communication, Issued, Limit, Masters, Traffic};
 use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -143,9 +145,11 @@ impl Size {
 }
 
 /// Lowers a plan, emits the program, reads it back and proves it. `watch` is told the name of each
-/// phase as it begins. A program that does not fit into `memory`, with an optimizer's state, is refused.
+/// phase as it begins. A program that does not fit into `memory` with the state of the
+/// optimizer beside it is refused.
+/// `kept` are the types in which ranks hold parameters, by name, where these are not the graph's.
 #[pyfunction]
-#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global", memory = None, optimizer = "adamw"))]
+#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global", memory = None, kept = None))]
 #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
 pub(crate) fn compile(
     py: Python<'_>,
@@ -153,8 +157,8 @@ pub(crate) fn compile(
     outputs: Option<Outputs>,
     watch: Option<Py<PyAny>>,
     inputs: &str,
-    memory: Option<Size>,
-    optimizer: &str,
+    memory: Option<(Size, String)>,
+    kept: Option<BTreeMap<String, String>>,
 ) -> PyResult<Compiled> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     let mut tell = |phase: &'static str| {
@@ -165,11 +169,17 @@ pub(crate) fn compile(
     };
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
-        let limit = memory.map(Size::bytes).transpose()?.map(|bytes| Limit { bytes, optimizer });
+        let dtype = |(name, dtype): (String, String)| Some((name, graph::Dtype::parse_torch(&dtype)?));
+        let masters: Masters = kept.unwrap_or_default().into_iter().filter_map(dtype).collect();
+        let limit = match memory {
+            Some((size, optimizer)) => Some(Limit { bytes: size.bytes()?, optimizer, masters: &masters }),
+            None => None,
+        };
         py.detach(|| {
-            let compiled = compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell)?;
+            let compiled =
+                compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &masters, &mut tell)?;
             let fits = |limit| compiler::fits((graph, analysis), &plan.plan, &boundary, &compiled, limit);
-            limit.map_or(Ok(()), fits)?;
+            limit.as_ref().map_or(Ok(()), fits)?;
             Ok(compiled)
         })
     })?;
@@ -198,11 +208,7 @@ fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Res
 
 /// Reads emitted files back and proves them against the text of the model's graph.
 #[pyfunction]
-pub(crate) fn verify(
-    py: Python<'_>,
-    graph_text: &str,
-    files: std::collections::BTreeMap<String, String>,
-) -> PyResult<String> {
+pub(crate) fn verify(py: Python<'_>, graph_text: &str, files: BTreeMap<String, String>) -> PyResult<String> {
     let proof = || {
         let graph: graph::Graph = graph_text.parse()?;
         let files: Vec<emit::File> =

@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from ..cache import cache_folder, open_cache
     from ..memory import size_of
-from ..summary import count_of
+    from ..summary import count_of
 
     cache, folder = open_cache(), cache_folder()
     if arguments.action == "clear":

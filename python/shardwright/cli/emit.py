@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..api import write_files
     from ..progress import Progress, wanted
     from ..summary import lines_of, seconds_of, summary_of
-    from .model import graph_of, plan_of
+    from .model import graph_of, limit_of, plan_of
 
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         graph = graph_of(arguments)
         phases.begin("plan")
         plan = plan_of(arguments, graph)
-        limit = {"memory": arguments.memory, "optimizer": arguments.optimizer}
-        compiled = compile(plan, arguments.outputs, phases.begin, **limit)
+        compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))
         phases.begin("keep")
         write_files({**compiled.files, "graph.txt": graph.text}, arguments.to)
     summary = summary_of(graph.model, plan, compiled, optimizer=arguments.optimizer)

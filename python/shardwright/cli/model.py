@@ -42,6 +42,11 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def limit_of(arguments: argparse.Namespace) -> tuple[int | str, str] | None:
+    """What a rank has, and the optimizer whose state is in it."""
+    return (arguments.memory, arguments.optimizer) if arguments.memory else None
+
+
 def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     """What `graph_of` reads; `optional` says what holds without a model."""
     parser.add_argument(

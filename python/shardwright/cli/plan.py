@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .._core import compile
     from ..memory import lines_of_memory, memory_of
     from ..work import lines_of_work, work_of
-    from .model import graph_of, plan_of
+    from .model import graph_of, limit_of, plan_of
 
     graph = graph_of(arguments)
     if arguments.diff:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
         return
     plan = plan_of(arguments, graph)
-    compiled = compile(plan, memory=arguments.memory, optimizer=arguments.optimizer)
+    compiled = compile(plan, memory=limit_of(arguments))
     memory = memory_of(compiled, arguments.optimizer)
     if arguments.json:
         print(json.dumps(_numbers(plan, graph.model) | {"memory": memory}))

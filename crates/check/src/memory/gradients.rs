@@ -13,9 +13,10 @@ impl Walk<'_, '_> {
         self.rank.body.code(Pass::Backward).is_some()
     }
 
-    /// The first gradient becomes the leaf's, unless somebody else holds it; others are added in place.
+    /// The first gradient becomes the leaf's, unless somebody else holds it or it is cast; others are added in place.
     pub(super) fn arrives_at_leaf(&mut self, leaf: usize, block: Block) {
-        if self.gradients[leaf].is_none() && self.ledger.is_alone(block) {
+        let fits = self.ledger.bytes(block) == self.bytes_of_gradient(leaf);
+        if self.gradients[leaf].is_none() && fits && self.ledger.is_alone(block) {
             self.ledger.becomes(block, Purpose::Gradients);
             self.gradients[leaf] = Some(block);
             return;
@@ -27,7 +28,7 @@ impl Walk<'_, '_> {
     /// A gradient of its own, where a leaf has none yet.
     fn fill_in(&mut self, leaf: usize) {
         if self.gradients[leaf].is_none() {
-            let bytes = self.bytes(self.rank.body.leaves[leaf].buf);
+            let bytes = self.bytes_of_gradient(leaf);
             self.gradients[leaf] = Some(self.ledger.make(bytes, Purpose::Gradients));
         }
     }
@@ -41,7 +42,7 @@ impl Walk<'_, '_> {
             }
             let mut messages = vec![];
             for own in self.by_dtype(leaves).iter().filter(|own| own.len() > 1) {
-                let bytes = own.iter().map(|leaf| self.bytes(self.rank.body.leaves[*leaf].buf)).sum();
+                let bytes = own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum();
                 messages.push(self.ledger.make(bytes, Purpose::Communication));
             }
             self.messages.insert(index, messages);
@@ -71,7 +72,7 @@ impl Walk<'_, '_> {
     fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
         let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
         for leaf in leaves.iter().map(|leaf| leaf.index()) {
-            let dtype = self.cx.facts.graph.tensor(self.rank.body.leaves[leaf].tensor).dtype;
+            let dtype = self.held_as(self.rank.body.leaves[leaf].tensor);
             match found.iter_mut().find(|(known, _)| *known == dtype) {
                 Some((_, own)) => own.push(leaf),
                 None => found.push((dtype, vec![leaf])),

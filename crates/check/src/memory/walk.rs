@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use graph::{Source, TensorId};
+use graph::{Dtype, Source, TensorId};
 use program::{Arg, BufId, Instr, Slice};
 use rules::{Cost, Interval};
 
@@ -19,6 +19,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) cx: &'w mut Context<'a>,
     pub(super) rank: &'w Rank<'a>,
     lives: &'w Lives,
+    /// For each tensor the type in which it is held.
+    held: &'w [Dtype],
     pub(super) ledger: Ledger,
     /// The memory of each buffer that has a value.
     pub(super) values: Vec<Option<Block>>,
@@ -38,12 +40,18 @@ pub(super) struct Walk<'w, 'a> {
 }
 
 impl<'w, 'a> Walk<'w, 'a> {
-    pub(super) fn new(cx: &'w mut Context<'a>, rank: &'w Rank<'a>, lives: &'w Lives) -> Self {
+    pub(super) fn new(
+        cx: &'w mut Context<'a>,
+        rank: &'w Rank<'a>,
+        lives: &'w Lives,
+        held: &'w [Dtype],
+    ) -> Self {
         let bufs = rank.bufs.len();
         Self {
             cx,
             rank,
             lives,
+            held,
             ledger: Ledger::default(),
             values: vec![None; bufs],
             shards: vec![],
@@ -78,7 +86,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 Source::Param { .. } => Purpose::Parameters,
                 _ => Purpose::Buffers,
             };
-            let bytes = self.bytes_of(shard.tensor, &self.rank.own.shard(number).0);
+            let bytes = numel(&self.rank.own.shard(number).0) * self.width_held(shard.tensor);
             self.shards.push(self.ledger.make(bytes, purpose));
         }
         for (number, leaf) in self.rank.body.leaves.iter().enumerate() {
@@ -86,7 +94,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             let whole = self.lengths(leaf.tensor, &self.rank.own.shard(shard).0);
             let part = self.lengths(leaf.tensor, &region.0);
             let block = self.shards[shard];
-            self.values[leaf.buf.index()] = Some(if is_view(&whole, &part) {
+            let same = self.width_held(leaf.tensor) == self.width(leaf.tensor);
+            self.values[leaf.buf.index()] = Some(if same && is_view(&whole, &part) {
                 self.ledger.hold(block)
             } else {
                 self.ledger.make(self.bytes_of(leaf.tensor, &region.0), Purpose::Parameters)
@@ -183,8 +192,26 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     pub(super) fn bytes_of(&self, tensor: TensorId, region: &[Interval]) -> u64 {
-        let numel: i64 = region.iter().map(|interval| interval.len()).product();
-        numel.unsigned_abs() * self.cx.facts.graph.tensor(tensor).dtype.bytes() as u64
+        numel(region) * self.width(tensor)
+    }
+
+    fn width(&self, tensor: TensorId) -> u64 {
+        self.cx.facts.graph.tensor(tensor).dtype.bytes() as u64
+    }
+
+    fn width_held(&self, tensor: TensorId) -> u64 {
+        self.held_as(tensor).bytes() as u64
+    }
+
+    /// The type in which a parameter is held, and that of its gradient.
+    pub(super) fn held_as(&self, tensor: TensorId) -> Dtype {
+        self.held[tensor.index()]
+    }
+
+    /// Bytes of a leaf's gradient.
+    pub(super) fn bytes_of_gradient(&self, leaf: usize) -> u64 {
+        let tensor = self.rank.body.leaves[leaf].tensor;
+        numel(&self.rank.own.leaf(leaf).1.0) * self.width_held(tensor)
     }
 
     fn lengths(&self, tensor: TensorId, region: &[Interval]) -> Vec<Vec<i64>> {
@@ -215,6 +242,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         let trained = shards.filter(|(shard, _)| is_trained(shard.tensor));
         trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
     }
+}
+
+fn numel(region: &[Interval]) -> u64 {
+    region.iter().map(|interval| interval.len().unsigned_abs()).product()
 }
 
 /// Whether a part of a tensor is a view of it: its factors lie together again, dim by dim.
