@@ -62,10 +62,11 @@ def parallelize(
     a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
     share the batch. `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is
     computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
-    for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in bytes
-    or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. `save_to` is a folder for the
-    emitted program. What was compiled before is taken from a cache unless `cache` is false; `progress`
-    says whether rank 0 tells what it does. `comm` is how ranks talk, if not by torch.distributed.
+    for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in
+    bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
+    `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
+    `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
+    torch.distributed.
 
     Of inputs that require a gradient each rank gets the gradient of what it is given. `outputs` says what
     else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them

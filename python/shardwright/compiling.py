@@ -98,7 +98,8 @@ def compile_plan(
     require_one_of("inputs", inputs, ("global", "local"))
     asked = resolve(outputs, captured, Graph(captured.graph_text), lenient=lenient)
     kept = {name: str(dtype) for name, dtype in captured.kept.items()}
-    compiled = compile(plan, asked, watch, inputs, memory and (memory, optimizer), kept)
+    limit = None if memory is None else (memory, optimizer)
+    compiled = compile(plan, asked, watch, inputs, limit, kept)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,

@@ -136,7 +136,7 @@ def test_parallelize_refuses_it_too() -> None:
         run_local(1, lambda _, comm: sw.parallelize(module, args, memory="64KiB", cache=False, comm=comm))
 
 
-@pytest.mark.parametrize("size", ["16", "lots", "-1GiB"])
+@pytest.mark.parametrize("size", ["16", "lots", "0GiB"])
 def test_sizes_have_units(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path)
     assert main(["plan", file, "--plan", "data:2", "--memory", size]) == 1

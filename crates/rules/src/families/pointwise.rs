@@ -217,6 +217,7 @@ fn cost(call: &Call<'_>) -> Sketch {
         "add" if call.float(2, "alpha", 1.0) == 1.0 => sketch.passes(call.like_result()),
         "clone" | "contiguous" => sketch.passes(call.like_result()),
         "sub" => sketch.passes(call.like_result().filter(|at| *at == 0)),
+        "rsub" => sketch.passes(call.like_result().filter(|at| *at == 1)),
         _ => sketch.meanwhile(0, steps(call)),
     }
 }
