@@ -23,8 +23,8 @@ def bench(quick: bool) -> Table:
     table = Table(
         "memory-told",
         "Memory told before it is used",
-        "A step with AdamW, of the rank that needs most: what the compiler counts in the program, and the most"
-        " that lives while it runs, without inputs.",
+        "A step with AdamW, of the rank that needs most: what the compiler counts in the program, and the"
+        " most that lives while it runs, without inputs.",
         ["model", "plan", "told", "measured", "told of measured"],
     )
     for name, plan, devices in PAIRS[:4] if quick else PAIRS:
