@@ -42,7 +42,8 @@
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
-//! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
+//! at once, by [`purpose`]. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;

@@ -90,11 +90,11 @@ impl Memory {
         self.peak.iter().sum()
     }
 
-    /// With an optimizer that has so many tensors like each parameter, and a number of four bytes if it has any.
+    /// With an optimizer that has so many tensors like each parameter, and so many numbers of four bytes.
     #[must_use]
-    pub fn stepped(mut self, tensors: u64) -> Self {
+    pub fn stepped(mut self, tensors: u64, numbers: u64) -> Self {
         let (parameters, bytes) = self.trained;
-        let state = tensors * bytes + if tensors > 0 { 4 * parameters } else { 0 };
+        let state = tensors * bytes + 4 * numbers * parameters;
         self.peak[Purpose::Optimizer as usize] = state;
         self.most[Purpose::Optimizer as usize] = state;
         self

@@ -11,21 +11,22 @@ use rules::Analysis;
 
 use crate::{Compiled, compile_watched};
 
-/// How many tensors like a parameter the state of each of PyTorch's optimizers has, with its usual options.
-const STATE: [(&str, u64); 13] = [
-    ("adadelta", 2),
-    ("adagrad", 1),
-    ("adam", 2),
-    ("adamax", 2),
-    ("adamw", 2),
-    ("asgd", 1),
-    ("nadam", 2),
-    ("none", 0),
-    ("radam", 2),
-    ("rmsprop", 1),
-    ("rprop", 2),
-    ("sgd", 0),
-    ("sgd-momentum", 1),
+/// How many tensors like a parameter the state of each of PyTorch's optimizers has, with its usual options, and
+/// how many numbers besides.
+const STATE: [(&str, u64, u64); 13] = [
+    ("adadelta", 2, 1),
+    ("adagrad", 1, 1),
+    ("adam", 2, 1),
+    ("adamax", 2, 1),
+    ("adamw", 2, 1),
+    ("asgd", 1, 3),
+    ("nadam", 2, 2),
+    ("none", 0, 0),
+    ("radam", 2, 1),
+    ("rmsprop", 1, 1),
+    ("rprop", 2, 1),
+    ("sgd", 0, 0),
+    ("sgd-momentum", 1, 0),
 ];
 
 /// Named choices that need less memory, where they exist: they are tried beside a named plan that does not fit.
@@ -41,13 +42,13 @@ pub struct Limit<'a> {
 
 /// What each rank has, with the state of an optimizer.
 pub fn with_optimizer(memory: &[Memory], name: &str) -> Result<Vec<Memory>> {
-    let Some((_, tensors)) = STATE.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<&str> = STATE.iter().map(|(name, _)| *name).collect();
+    let Some((_, tensors, numbers)) = STATE.iter().find(|row| row.0 == name) else {
+        let known: Vec<&str> = STATE.iter().map(|row| row.0).collect();
         return Err(Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
             .why("what it holds of each parameter is a part of what a rank has in memory")
             .fix(format!("give the one that is most like it of {}", known.join(", "))));
     };
-    Ok(memory.iter().map(|rank| rank.clone().stepped(*tensors)).collect())
+    Ok(memory.iter().map(|rank| rank.clone().stepped(*tensors, *numbers)).collect())
 }
 
 /// Refuses a program of which some rank needs more than it has.
