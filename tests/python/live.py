@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardwright._core import Compiled
 from shardwright.capture import Captured
@@ -63,3 +64,52 @@ def peak(
         return live.peak
 
     return max(run_local(world, rank))
+
+
+class Quiet:
+    """How ranks talk, with what threads need for it left out: a process group has no copies of its own."""
+
+    def __init__(self, comm: Any):
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._comm, name)
+        return self._uncounted(found) if callable(found) else found
+
+    @staticmethod
+    def _uncounted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def quiet(*args: Any, **kwargs: Any) -> Any:
+            with _disable_current_modes():
+                return method(*args, **kwargs)
+
+        return quiet
+
+
+def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: Any) -> list[int]:
+    """Of each rank the most that lives at once in a step of training with AdamW that is not the first, all
+    included: what is held between steps, and the most that a step makes besides. Inputs are left out."""
+    world = len(compiled.held)
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
+    values = sources(module, captured)
+
+    def rank(_: int, comm: Any) -> int:
+        model = ParallelModule(program, Quiet(comm), values, captured)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model.train_step([batch])
+        optimizer.step()
+        optimizer.zero_grad()
+        states = [x for state in optimizer.state.values() for x in state.values()]
+        messages = model.variants.first.worker.kept.values()
+        held = stored([*(shard.data for shard in model.shards.held), *states, *messages])
+        live = Live()
+        with live:
+            model.train_step([batch])
+        return held + live.peak
+
+    return run_local(world, rank)
+
+
+def stored(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind tensors; what is shared counts once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -33,6 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
 
 
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="of each device, such as 16GiB: a plan that needs more is refused"
+    )
+    parser.add_argument(
+        "--optimizer", default="adamw", help="whose state is counted: adamw, sgd, sgd-momentum, none, ..."
+    )
+
+
+def limit_of(arguments: argparse.Namespace) -> tuple[int | str, str] | None:
+    """What a rank has, and the optimizer whose state is in it."""
+    return (arguments.memory, arguments.optimizer) if arguments.memory else None
+
+
 def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     """What `graph_of` reads; `optional` says what holds without a model."""
     parser.add_argument(
