@@ -34,8 +34,19 @@ MODELS: dict[str, Callable[[], zoo.Model]] = {
     "t5": zoo.t5,
 }
 PLANS = [("data", 2), ("megatron", 2), ("data x recompute", 2), ("coshard:2", 1)]
+DIVIDED = [
+    ("zero1", 2),
+    ("zero2", 2),
+    ("zero3", 2),
+    ("zero3", 3),
+    ("zero3 x recompute", 2),
+    ("data x recompute:selective", 2),
+    ("megatron:2 x zero3:2", 4),
+    ("zero2:2 x data:2", 4),
+]
 WITHOUT_LAYERS = {("resnet", "data x recompute"), ("t5", "data x recompute")}
 PAIRS = [(name, *plan) for name in MODELS for plan in PLANS if (name, plan[0]) not in WITHOUT_LAYERS]
+PAIRS += [(name, *plan) for name in ("gpt", "llama") for plan in DIVIDED]
 TOLERANCE = 0.03
 
 

@@ -10,7 +10,11 @@
 //!   computed again;
 //! - what a code keeps for a later one, until that has taken it and read it;
 //! - the gradient of a leaf, from its first contribution to the end of the step. Several that are
-//!   reduced together lie in one message, whose memory is there from step to step.
+//!   reduced together lie in one message, whose memory is there from step to step;
+//! - a parameter that is divided between steps, from where it is gathered until it is released, whoever holds it:
+//!   autograd does, and it is gathered again into the same memory. One that is gathered once a step is there from
+//!   step to step. A message is there until a call reads what it brings, one of gradients until the next but
+//!   one is sent.
 //!
 //! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
 //! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
@@ -19,6 +23,7 @@
 
 mod calls;
 mod communication;
+mod divided;
 mod gradients;
 mod ledger;
 mod lives;

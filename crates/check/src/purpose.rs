@@ -12,6 +12,8 @@ pub type Masters = BTreeMap<String, Dtype>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     Parameters,
+    /// Parameters that are divided between steps, while they are there.
+    Gathered,
     Gradients,
     Optimizer,
     /// Buffers and constants of the model.
@@ -26,9 +28,10 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
     pub const ALL: [Purpose; Self::COUNT] = [
         Purpose::Parameters,
+        Purpose::Gathered,
         Purpose::Gradients,
         Purpose::Optimizer,
         Purpose::Buffers,
@@ -41,6 +44,7 @@ impl Purpose {
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Parameters => "parameters",
+            Purpose::Gathered => "gathered",
             Purpose::Gradients => "gradients",
             Purpose::Optimizer => "optimizer",
             Purpose::Buffers => "buffers",

@@ -14,20 +14,22 @@ impl<'a> Walk<'_, 'a> {
     pub(super) fn call(&mut self, index: usize, call: &'a Call) {
         let first = self.code().first_op[index];
         let done = lives::inside(call, &mut self.seen);
+        self.arrive(&self.copies_of(call));
         let mut saved = vec![];
         for (offset, local) in call.ops.iter().enumerate() {
             let kept = match self.rank.parts[first + offset] {
-                Some(part) => self.operator(local, &part, call.recompute),
+                Some(part) => self.operator(local, &part, call),
                 None => vec![],
             };
             saved.push(kept);
             self.drop_all(&done[offset]);
         }
+        self.own_results(call);
         self.saved.insert(call.id.0, saved);
     }
 
     /// Gives what autograd keeps of it.
-    fn operator(&mut self, local: &LocalOp, part: &Part, forgets: bool) -> Vec<Block> {
+    fn operator(&mut self, local: &LocalOp, part: &Part, call: &Call) -> Vec<Block> {
         self.ledger.at.op = Some(part.op);
         let (cost, binding) = (self.cost(part), self.cx.finder.bindings.get(part.binding).clone());
         let buf_of = |input: usize| binding.iter().find(|(_, at)| *at == input).map(|(buf, _)| *buf);
@@ -39,13 +41,14 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         self.ledger.meanwhile(cost.meanwhile.forward, Purpose::Working);
-        if forgets || local.no_grad || !self.trains() {
+        if call.recompute || local.no_grad || !self.trains() {
             self.ledger.meanwhile(cost.kept.more, Purpose::Working);
             return vec![];
         }
         let inputs = cost.kept.inputs.iter().filter_map(|input| buf_of(*input));
         let outputs = cost.kept.outputs.iter().filter_map(|output| local.outputs[*output]);
-        let blocks: Vec<Block> = inputs.chain(outputs).filter_map(|buf| self.values[buf.index()]).collect();
+        let kept = inputs.chain(outputs).filter(|buf| !self.is_forgotten(*buf, call));
+        let blocks: Vec<Block> = kept.filter_map(|buf| self.values[buf.index()]).collect();
         let mut kept: Vec<Block> = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
         if cost.kept.more > 0 {
             let more = self.ledger.make(cost.kept.more, Purpose::Working);
@@ -53,6 +56,15 @@ impl<'a> Walk<'_, 'a> {
             self.ledger.release(more);
         }
         kept
+    }
+
+    /// Whether backward is given it again: an argument of the call that is no leaf, or a view of all of it.
+    fn is_forgotten(&self, buf: BufId, call: &Call) -> bool {
+        let same = |input: &&BufId| {
+            self.values[input.index()] == self.values[buf.index()] && self.bytes(**input) == self.bytes(buf)
+        };
+        let others = || call.inputs.iter().filter(|input| !self.code().leaf_of.contains_key(input));
+        call.forgets && !self.is_repeated(buf) && others().any(|input| same(&input))
     }
 
     /// Whether a value is a view that reads some of its memory in several places.
@@ -64,6 +76,7 @@ impl<'a> Walk<'_, 'a> {
     pub(super) fn grad(&mut self, grad: &Grad) {
         let Some((index, call)) = self.code().call(grad.call) else { return };
         let first = self.code().first_op[index];
+        self.arrive(&self.copies_of(call));
         let mut saved = self.saved.remove(&call.id.0).unwrap_or_default();
         let results = needing(self.cx, self.rank, call.outputs.iter().copied()).unwrap_or_default();
         for (buf, from) in results.iter().zip(&grad.from) {

@@ -8,7 +8,7 @@ use crate::purpose::Purpose;
 use super::walk::Walk;
 
 /// What has more elements is sent as it lies; smaller values are copied into one message.
-const TOGETHER: i64 = 1 << 16;
+pub(super) const TOGETHER: i64 = 1 << 16;
 
 impl Walk<'_, '_> {
     pub(super) fn collective(&mut self, collective: &Collective) {

@@ -1,7 +1,7 @@
 //! Gradients of leaves: where they arise, the messages that they are reduced in, and how they get to the shards.
 
 use graph::Dtype;
-use program::{ExchangeId, GroupingId, Instr, LeafId, Pass};
+use program::{ExchangeId, GroupingId, Instr, LeafId, Of, Pass};
 
 use crate::purpose::Purpose;
 
@@ -26,7 +26,7 @@ impl Walk<'_, '_> {
     }
 
     /// A gradient of its own, where a leaf has none yet.
-    fn fill_in(&mut self, leaf: usize) {
+    pub(super) fn fill_in(&mut self, leaf: usize) {
         if self.gradients[leaf].is_none() {
             let bytes = self.bytes_of_gradient(leaf);
             self.gradients[leaf] = Some(self.ledger.make(bytes, Purpose::Gradients));
@@ -69,26 +69,20 @@ impl Walk<'_, '_> {
         groups.iter().any(|group| *group == [self.rank.id])
     }
 
-    fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
-        let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
-        for leaf in leaves.iter().map(|leaf| leaf.index()) {
-            let dtype = self.held_as(self.rank.body.leaves[leaf].tensor);
-            match found.iter_mut().find(|(known, _)| *known == dtype) {
-                Some((_, own)) => own.push(leaf),
-                None => found.push((dtype, vec![leaf])),
-            }
-        }
-        found.into_iter().map(|(_, own)| own).collect()
+    pub(super) fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
+        alike(leaves.iter().map(|leaf| leaf.index()), |leaf| self.held_as(self.rank.body.leaves[leaf].tensor))
     }
 
     /// Gradients of leaves are given up for gradients of shards.
     pub(super) fn exchange_gradients(&mut self, id: ExchangeId, leaves: &[LeafId], shards: &[usize]) {
+        self.take_arrived(0);
         leaves.iter().for_each(|leaf| self.fill_in(leaf.index()));
         let sent = self.transferred(id);
         self.ledger.meanwhile(sent, Purpose::Communication);
         for shard in shards {
             let bytes = self.ledger.bytes(self.shards[*shard]);
-            self.ledger.make(bytes, Purpose::Gradients);
+            let gradient = self.ledger.make(bytes, Purpose::Gradients);
+            self.arrives_at_shard(*shard, gradient);
         }
         for leaf in leaves {
             let old = self.gradients[leaf.index()].take();
@@ -100,7 +94,7 @@ impl Walk<'_, '_> {
     pub(super) fn take_gradients(&mut self) {
         let mut made = vec![false; self.shards.len()];
         for leaf in 0..self.gradients.len() {
-            let (shard, region) = self.rank.own.leaf(leaf);
+            let (Of::Shard(shard), region) = self.rank.own.leaf(leaf) else { continue };
             let Some(gradient) = self.gradients[leaf].take() else { continue };
             if region == self.rank.own.shard(shard) {
                 continue;
@@ -112,4 +106,17 @@ impl Walk<'_, '_> {
             self.ledger.release(gradient);
         }
     }
+}
+
+/// Those of one dtype together, in the order of what comes first.
+pub(super) fn alike(items: impl Iterator<Item = usize>, dtype: impl Fn(usize) -> Dtype) -> Vec<Vec<usize>> {
+    let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
+    for item in items {
+        let own = dtype(item);
+        match found.iter_mut().find(|(known, _)| *known == own) {
+            Some((_, items)) => items.push(item),
+            None => found.push((own, vec![item])),
+        }
+    }
+    found.into_iter().map(|(_, items)| items).collect()
 }

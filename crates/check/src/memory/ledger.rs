@@ -84,6 +84,11 @@ impl Ledger {
         self.change(block, |state| state.purpose = purpose);
     }
 
+    /// The same memory is longer or shorter from now on, whoever holds it.
+    pub(super) fn resize(&mut self, block: Block, bytes: u64) {
+        self.change(block, |state| state.bytes = bytes);
+    }
+
     pub(super) fn bytes(&self, block: Block) -> u64 {
         self.blocks[block.0].bytes
     }

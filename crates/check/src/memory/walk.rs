@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, BufId, Instr, Slice};
-use rules::{Cost, Interval};
+use program::{Arg, BufId, Instr, Of, Pass, Slice};
+use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
 use crate::held::Part;
@@ -12,6 +12,7 @@ use crate::intern::Map;
 use crate::purpose::{Memory, Moment, Purpose};
 use crate::state::{Code, Context, Rank};
 
+use super::divided::{Gathering, Scattering};
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
 
@@ -26,6 +27,14 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) values: Vec<Option<Block>>,
     /// Of each shard that is held between steps.
     pub(super) shards: Vec<Block>,
+    /// Of each parameter that is gathered for a while; none while it is not there.
+    pub(super) copies: Vec<Block>,
+    /// What is gathered and not yet read.
+    pub(super) coming: Vec<Gathering>,
+    /// Gradients on their way to shards.
+    pub(super) leaving: Vec<Scattering>,
+    /// Of each shard's gradient, once some of it has arrived.
+    pub(super) arrived: Vec<Option<Block>>,
     /// Of each leaf's gradient, once it has one.
     pub(super) gradients: Vec<Option<Block>>,
     /// What autograd keeps of each operator of a call.
@@ -55,6 +64,10 @@ impl<'w, 'a> Walk<'w, 'a> {
             ledger: Ledger::default(),
             values: vec![None; bufs],
             shards: vec![],
+            copies: vec![],
+            coming: vec![],
+            leaving: vec![],
+            arrived: vec![None; rank.shards.len()],
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
             kept: vec![],
@@ -74,6 +87,9 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.drop_all(&self.lives.done[index]);
                 index += 1;
             }
+            if code.pass == Pass::Backward {
+                self.take_arrived(0);
+            }
         }
         self.take_gradients();
         self.told()
@@ -89,17 +105,13 @@ impl<'w, 'a> Walk<'w, 'a> {
             let bytes = numel(&self.rank.own.shard(number).0) * self.width_held(shard.tensor);
             self.shards.push(self.ledger.make(bytes, purpose));
         }
+        self.make_copies();
         for (number, leaf) in self.rank.body.leaves.iter().enumerate() {
-            let (shard, region) = self.rank.own.leaf(number);
-            let whole = self.lengths(leaf.tensor, &self.rank.own.shard(shard).0);
-            let part = self.lengths(leaf.tensor, &region.0);
-            let block = self.shards[shard];
-            let same = self.width_held(leaf.tensor) == self.width(leaf.tensor);
-            self.values[leaf.buf.index()] = Some(if same && is_view(&whole, &part) {
-                self.ledger.hold(block)
-            } else {
-                self.ledger.make(self.bytes_of(leaf.tensor, &region.0), Purpose::Parameters)
-            });
+            let block = match self.rank.own.leaf(number) {
+                (Of::Shard(shard), region) => self.part_of_shard(leaf.tensor, shard, region),
+                (Of::Copy(copy), _) => self.ledger.hold(self.copies[copy]),
+            };
+            self.values[leaf.buf.index()] = Some(block);
         }
         for code in &self.rank.body.codes {
             for buf in &code.takes {
@@ -111,6 +123,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.make_messages();
     }
 
+    /// What a leaf is: a view of its shard, or a copy or cast of a part of it.
+    fn part_of_shard(&mut self, tensor: TensorId, shard: usize, region: &Region) -> Block {
+        let whole = self.lengths(tensor, &self.rank.own.shard(shard).0);
+        let part = self.lengths(tensor, &region.0);
+        if !self.is_cast(tensor) && is_view(&whole, &part) {
+            return self.ledger.hold(self.shards[shard]);
+        }
+        self.ledger.make(self.bytes_of(tensor, &region.0), Purpose::Parameters)
+    }
+
     fn instruction(&mut self, index: usize, instr: &'a Instr) {
         match instr {
             Instr::Call(call) => self.call(index, call),
@@ -120,9 +142,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Collective(collective) => self.collective(collective),
             Instr::Exchange { exchange, from, to } => self.exchange(*exchange, from, to),
             Instr::ReduceGradients { leaves, .. } => self.reduce_gradients(index, leaves),
-            Instr::ExchangeGradients { exchange, leaves, shards } => {
+            Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
                 self.exchange_gradients(*exchange, leaves, shards);
             }
+            Instr::Gather { copies, .. } => self.gather(copies),
+            Instr::Release { copies } => self.release(copies),
+            Instr::Scatter { leaves, .. } => self.scatter(leaves),
+            Instr::Part { leaves, .. } => self.part_gradients(leaves),
+            Instr::ReduceShards { shards, .. } => self.reduce_shards(shards),
             Instr::Update { shard, .. } => self.update(*shard),
             Instr::Keep { from, .. } => {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
@@ -187,6 +214,9 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Of what a buffer holds.
     pub(super) fn bytes(&self, buf: BufId) -> u64 {
+        if let Some(leaf) = self.code().leaf_of.get(&buf) {
+            return self.bytes_of(self.rank.body.leaves[*leaf].tensor, &self.rank.own.leaf(*leaf).1.0);
+        }
         let held = self.rank.held(buf);
         held.map_or(0, |held| self.bytes_of(held.of.tensor, self.cx.store.region(held.region)))
     }
@@ -195,17 +225,22 @@ impl<'w, 'a> Walk<'w, 'a> {
         numel(region) * self.width(tensor)
     }
 
-    fn width(&self, tensor: TensorId) -> u64 {
+    pub(super) fn width(&self, tensor: TensorId) -> u64 {
         self.cx.facts.graph.tensor(tensor).dtype.bytes() as u64
     }
 
-    fn width_held(&self, tensor: TensorId) -> u64 {
+    pub(super) fn width_held(&self, tensor: TensorId) -> u64 {
         self.held_as(tensor).bytes() as u64
     }
 
     /// The type in which a parameter is held, and that of its gradient.
     pub(super) fn held_as(&self, tensor: TensorId) -> Dtype {
         self.held[tensor.index()]
+    }
+
+    /// Whether it is read in another type than it is held in.
+    pub(super) fn is_cast(&self, tensor: TensorId) -> bool {
+        self.width_held(tensor) != self.width(tensor)
     }
 
     /// Bytes of a leaf's gradient.
@@ -244,7 +279,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 }
 
-fn numel(region: &[Interval]) -> u64 {
+pub(super) fn numel(region: &[Interval]) -> u64 {
     region.iter().map(|interval| interval.len().unsigned_abs()).product()
 }
 
