@@ -29,8 +29,8 @@ const STATE: [(&str, u64, u64); 13] = [
     ("sgd-momentum", 1, 0),
 ];
 
-/// Named choices that need less memory, where they exist: they are tried beside a named plan that does not fit.
-const SAVING: [&str; 4] = ["recompute", "zero1", "zero2", "zero3"];
+/// Sets of plans that split the batch, by how much less of parameters and gradients a device holds then.
+const DIVIDING: [&str; 4] = ["data", "zero1", "zero2", "zero3"];
 
 /// The memory of each rank, and the optimizer whose state is in it.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub fn fits(
     );
     let error = Error::new("SW0530", what).why(uses(most, &limit.optimizer));
     let error = if let Some(at) = &most.at { error.at(at.to_string()) } else { error };
-    let saved = savings((graph, analysis), plan, boundary, limit);
+    let saved = savings((graph, analysis), plan, boundary, (limit, most.total()));
     let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
     let more = "divide the model over more devices, or give smaller batches";
     Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
@@ -98,22 +98,37 @@ fn savings(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
     boundary: &Boundary,
-    limit: &Limit<'_>,
+    (limit, most): (&Limit<'_>, u64),
 ) -> Vec<(String, u64)> {
     let by_name = sets::named(&plan.name, graph, analysis, plan.devices);
     if by_name.is_ok_and(|named| named.ops != plan.ops) || sets::devices_of(&plan.name).is_err() {
         return vec![];
     }
-    let has = |axis: &str| plan.name.split(" x ").any(|own| own == axis);
-    let known = |axis: &&str| sets::ALL.iter().any(|set| set.name == *axis) && !has(axis);
-    let tried = SAVING.into_iter().filter(known).filter_map(|axis| {
-        let name = format!("{} x {axis}", plan.name);
+    let tried = saving_names(&plan.name).into_iter().filter_map(|name| {
         let other = sets::named(&name, graph, analysis, plan.devices).ok()?;
         let compiled = compile_watched(graph, analysis, &other, boundary, limit.masters, &mut |_| {}).ok()?;
         let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer).ok()?;
         Some((name, memory.iter().map(Memory::total).max()?))
     });
-    tried.collect()
+    tried.filter(|(_, bytes)| *bytes < most).collect()
+}
+
+/// `data:2 x megatron` with recomputation, and with `zero1` and `zero3` in the place of `data`. In a step of one
+/// micro-batch `zero2` saves what `zero1` does.
+fn saving_names(name: &str) -> Vec<String> {
+    let axes: Vec<&str> = name.split(" x ").collect();
+    let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
+    let again = axes.iter().any(|axis| set(axis) == "recompute");
+    let again = (!again).then(|| format!("{name} x recompute"));
+    let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
+    let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
+    let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
+        let (_, at) = most.filter(|(own, _)| Some(*own) < rank(saving))?;
+        let mut axes: Vec<String> = axes.iter().map(ToString::to_string).collect();
+        axes[at] = axes[at].replacen(&set(&axes[at]), saving, 1);
+        Some(axes.join(" x "))
+    });
+    again.into_iter().chain(divided).collect()
 }
 
 /// Bytes as people say them, which Python's summary does alike.
@@ -165,6 +180,19 @@ mod tests {
         for text in ["", "GiB", "-1GiB", "many", "infGiB", "NaN"] {
             assert_eq!(read(text), Err("SW0431"));
         }
+    }
+
+    #[test]
+    fn plans_that_save_memory() {
+        let names = |name: &str| saving_names(name).join(", ");
+        assert_eq!(names("data"), "data x recompute, zero1, zero3");
+        assert_eq!(names("zero1 x recompute"), "zero3 x recompute");
+        assert_eq!(
+            names("data:2 x zero2:2 x megatron"),
+            "data:2 x zero2:2 x megatron x recompute, data:2 x zero3:2 x megatron"
+        );
+        assert_eq!(names("megatron"), "megatron x recompute");
+        assert_eq!(names("zero3 x recompute:selective"), "");
     }
 
     #[test]

@@ -21,6 +21,9 @@ impl Walk<'_, '_> {
             self.gradients[leaf] = Some(block);
             return;
         }
+        if self.gradients[leaf].is_some() && !fits {
+            self.ledger.meanwhile(self.bytes_of_gradient(leaf), Purpose::Working);
+        }
         self.fill_in(leaf);
         self.ledger.release(block);
     }
