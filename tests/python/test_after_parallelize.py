@@ -26,7 +26,7 @@ BATCHES = [
     tuple(torch.randn(2, ROWS, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
     for seed in range(4)
 ]
-PLANS = ["data", "megatron"]
+PLANS = ["data", "megatron", "zero3"]
 
 
 class Block(nn.Module):

@@ -31,7 +31,14 @@ from shardwright.starting import Starter
 
 torch.set_num_threads(1)
 
-PLANS = [("data", 2), ("megatron", 2), ("data:2 x megatron:2", 4), ("coshard:2", 2), ("replicate", 2)]
+PLANS = [
+    ("data", 2),
+    ("megatron", 2),
+    ("data:2 x megatron:2", 4),
+    ("coshard:2", 2),
+    ("replicate", 2),
+    ("zero3", 2),
+]
 STEPS = 3
 PAGE = Path(__file__).parents[2] / "docs" / "outputs.md"
 Found = dict[str, Tensor]

@@ -26,7 +26,14 @@ torch.set_num_threads(1)
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 Given = str | Precision
-PLANS = [("replicate", 1), ("data", 4), ("megatron", 2), ("data:2 x megatron:2", 4)]
+PLANS = [
+    ("replicate", 1),
+    ("data", 4),
+    ("megatron", 2),
+    ("data:2 x megatron:2", 4),
+    ("zero3", 4),
+    ("data:2 x zero1:2", 4),
+]
 
 
 def on_ranks(
@@ -442,7 +449,7 @@ class Normed(nn.Module):
         return (self.down(torch.relu(self.norm(self.up(x)))) - x).square().mean()
 
 
-NORM_PLANS = ["data", "megatron", 1, 2, 3]
+NORM_PLANS = ["data", "megatron", "zero3", 1, 2, 3]
 
 
 def _trained(model: Any, batch: Tensor, optimizer: Any) -> list[float]:

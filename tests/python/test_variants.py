@@ -22,7 +22,7 @@ from shardwright.starting import Starter
 
 torch.set_num_threads(1)
 
-PLANS = [("data", 2), ("data", 4), ("megatron", 2), ("data:2 x megatron:2", 4)]
+PLANS = [("data", 2), ("data", 4), ("megatron", 2), ("data:2 x megatron:2", 4), ("zero1", 2), ("zero3", 4)]
 
 
 class Tagger(nn.Module):
@@ -129,7 +129,13 @@ def random(seed: int) -> Callable[..., sw.Plan]:
 
 @pytest.mark.parametrize(
     ("plan", "later"),
-    [("data", "megatron"), ("megatron", "data"), *((random(n), random(n + 50)) for n in range(6))],
+    [
+        ("data", "megatron"),
+        ("megatron", "data"),
+        ("zero3", "megatron"),
+        ("data", "zero3"),
+        *((random(n), random(n + 50)) for n in range(6)),
+    ],
 )
 def test_what_is_borrowed_comes_and_goes_back(plan: PlanLike, later: PlanLike) -> None:
     """Further programs under another plan: they read, and train, other parts than the model holds."""

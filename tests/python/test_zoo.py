@@ -25,6 +25,9 @@ NAMED = [
     ("megatron", 2),
     ("megatron", 4),
     ("data:2 x megatron:2", 4),
+    ("zero1", 3),
+    ("zero3", 2),
+    ("zero3:2 x megatron:2", 4),
     ("coshard:2", 1),
 ]
 RANDOM = 100
