@@ -69,8 +69,8 @@ def peak(
 
 
 class Quiet:
-    """How ranks talk, with what threads need for it left out: a process group has no copies of its own, and holds
-    what it sends until somebody waits for that."""
+    """How ranks talk, with what threads need for it left out: a process group has no copies of its own, and
+    holds what it sends until somebody waits for that."""
 
     def __init__(self, comm: Any):
         self._comm = comm

@@ -46,7 +46,7 @@ pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
                         &mut there[*copy],
                         if begin { There::Step } else { There::Passing },
                     );
-                    (before != There::No).then(|| "is gathered, and is there already")
+                    (before != There::No).then_some("is gathered, and is there already")
                 }),
                 _ if begin => Some("stands where only what is gathered once a step may stand"),
                 Instr::Release { copies } => {

@@ -321,7 +321,7 @@ impl Schedule {
         }
         let written = uses.written[it.tensor.index()];
         if let Some(divided) = homes.of(it.tensor) {
-            return self.to_parts(asked, (id, divided), interner, buckets);
+            return self.goes_to_parts(asked, (id, divided), interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
@@ -361,7 +361,7 @@ impl Schedule {
     }
 
     /// The gradient of a parameter that is divided goes to its parts.
-    fn to_parts(
+    fn goes_to_parts(
         &mut self,
         asked: &Asked<'_>,
         (id, divided): (UseId, &Divided),
@@ -533,10 +533,13 @@ struct Across {
     early: bool,
 }
 
+/// Gradients, and their bytes.
+type Bucket = (Vec<(UseId, TensorId)>, u64);
+
 /// What waits, by message and size of an element.
 #[derive(Default)]
 struct Buckets {
-    open: IndexMap<(Message, usize), (Vec<(UseId, TensorId)>, u64)>,
+    open: IndexMap<(Message, usize), Bucket>,
 }
 
 impl Buckets {

@@ -166,7 +166,10 @@ pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<(Vec<Strin
     Ok((named, Some(home)))
 }
 
-fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Arc<[Vec<u32>]>)> {
+/// A dim, and who divides it.
+type Place = (Option<usize>, Arc<[Vec<u32>]>);
+
+fn read_place(place: &str, devices: u32) -> Option<Place> {
     let (dim, over) = match place.strip_prefix("dim ") {
         Some(rest) => {
             let (dim, over) = rest.trim().split_once(' ')?;

@@ -64,7 +64,7 @@ fn reads_alike(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> 
         Some(On::Value) => !once,
         Some(On::Loop(index)) => {
             let reduced = matches!(dims.loops[index].kind, Kind::Reduce(_));
-            !dims.inputs[input].contains(&Some(index)) && !(once && reduced)
+            !(dims.inputs[input].contains(&Some(index)) || once && reduced)
         }
     }
 }
