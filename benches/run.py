@@ -20,6 +20,7 @@ BENCHES = {
     "one-device": "one_device",
     "two-ranks": "two_ranks",
     "memory": "memory",
+    "memory-told": "memory_told",
     "start": "start",
 }
 

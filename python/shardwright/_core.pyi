@@ -8,6 +8,7 @@ __all__ = [
     "Cost",
     "Draft",
     "Graph",
+    "Memory",
     "Operator",
     "Part",
     "Plan",
@@ -78,6 +79,10 @@ class Cost:
     def kept(self) -> tuple[list[int], list[int], int]: ...
     @property
     def lies_in(self) -> list[int | None]: ...
+    @property
+    def passes(self) -> list[bool]: ...
+    @property
+    def meanwhile(self) -> tuple[int, int]: ...
 
 @final
 class Part:
@@ -136,6 +141,19 @@ class Draft:
     def finish(self) -> Plan: ...
 
 @final
+class Memory:
+    """Bytes that a rank has in a step."""
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def peak(self) -> dict[str, int]: ...
+    @property
+    def most(self) -> dict[str, int]: ...
+    @property
+    def at(self) -> str | None: ...
+
+@final
 class Compiled:
     """A program that was proved equal to its model."""
 
@@ -157,6 +175,7 @@ class Compiled:
     def bytes(self) -> list[dict[str, int]]: ...
     @property
     def trained(self) -> list[int]: ...
+    def memory(self, optimizer: str = "adamw") -> list[Memory]: ...
     @property
     def divided(self) -> tuple[int, int, int]: ...
     @property
@@ -169,6 +188,8 @@ def compile(
     outputs: str | Sequence[str] | None = None,
     watch: Callable[[str], object] | None = None,
     inputs: str = "global",
+    memory: tuple[int | str, str] | None = None,
+    kept: dict[str, str] | None = None,
 ) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
 def operators_table() -> str: ...

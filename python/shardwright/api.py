@@ -16,6 +16,7 @@ from .cache import open_cache
 from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
+from .memory import OPTIMIZER
 from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
@@ -45,6 +46,8 @@ def parallelize(
     seed: int = 0,
     weights: Weights | None = None,
     precision: str | Precision | None = None,
+    memory: int | str | None = None,
+    optimizer: str = OPTIMIZER,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -59,9 +62,11 @@ def parallelize(
     a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
     share the batch. `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is
     computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
-    for a module that may be on meta; each rank reads only its parts. `save_to` is a folder for the
-    emitted program. What was compiled before is taken from a cache unless `cache` is false; `progress`
-    says whether rank 0 tells what it does. `comm` is how ranks talk, if not by torch.distributed.
+    for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in
+    bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
+    `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
+    `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
+    torch.distributed.
 
     Of inputs that require a gradient each rank gets the gradient of what it is given. `outputs` says what
     else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them
@@ -81,7 +86,7 @@ def parallelize(
         plan,
         unit,
         units,
-        {"inputs": inputs, "outputs": outputs},
+        {"inputs": inputs, "outputs": outputs, "memory": memory, "optimizer": optimizer},
         {"precision": precision_of(precision), "device": comm.device.type},
         open_cache(cache and first),
         says,

@@ -15,6 +15,7 @@ from ._core import Compiled, Draft, Graph, Plan, compile, plan_devices
 from .capture import Captured, capture
 from .capture.lines import place_of_error
 from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
+from .memory import OPTIMIZER
 from .outputs import Asked, resolve
 from .precision import Precision, precision_of
 
@@ -85,14 +86,20 @@ def compile_plan(
     outputs: Asked = "loss",
     lenient: bool = False,
     watch: Callable[[str], object] | None = None,
+    memory: int | str | None = None,
+    optimizer: str = OPTIMIZER,
 ) -> tuple[Bundle, Compiled]:
     """Compiles a plan for a captured module. `watch` is told the name of each phase as it begins.
+
+    What does not fit into the `memory` of a rank, together with the state of an `optimizer`, is refused.
 
     `lenient` is for another call of a model that is compiled already, which may lack some `outputs`.
     """
     require_one_of("inputs", inputs, ("global", "local"))
     asked = resolve(outputs, captured, Graph(captured.graph_text), lenient=lenient)
-    compiled = compile(plan, asked, watch, inputs)
+    kept = {name: str(dtype) for name, dtype in captured.kept.items()}
+    limit = None if memory is None else (memory, optimizer)
+    compiled = compile(plan, asked, watch, inputs, limit, kept)
     bundle = Bundle(
         files=dict(compiled.files),
         digest=compiled.digest,

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from .cache import cache_folder, open_cache
 from .cli.style import paint
-from .summary import size_of
+from .memory import size_of
 
 # The versions of torch that the tests run on.
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)

@@ -16,6 +16,7 @@ from .capture import Captured, still_computes
 from .capture.autocast import ambient
 from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
 from .errors import RuntimeFault
+from .memory import OPTIMIZER
 from .progress import Phases, Progress
 from .summary import lines_of, notes_of, seconds_of, summary_of
 
@@ -118,7 +119,9 @@ class Starter:
             proof=bundle.proof,
             graph_text=bundle.graph_text,
             plan_text=plan.text,
-            summary=summary_of(type(module).__name__, plan, compiled, captured.notes),
+            summary=summary_of(
+                type(module).__name__, plan, compiled, captured.notes, options.get("optimizer", OPTIMIZER)
+            ),
         )
 
     def _make_plan(self, graph: Graph) -> Plan:

@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._core import Compiled, Plan
+from .memory import OPTIMIZER, lines_of_memory, memory_of, size_of
 from .work import lines_of_work, work_of
 
 # As many lines about operators as a person reads.
 MOST_NOTES = 4
 
 
-def summary_of(model: str, plan: Plan, compiled: Compiled, notes: Sequence[str] = ()) -> dict[str, Any]:
+def summary_of(
+    model: str,
+    plan: Plan,
+    compiled: Compiled,
+    notes: Sequence[str] = (),
+    optimizer: str = OPTIMIZER,
+) -> dict[str, Any]:
     """Plain data, kept with the program. Communications are those of the rank that has most. `notes` are
     those of capture."""
     split, replicated, single = compiled.divided
@@ -31,6 +38,7 @@ def summary_of(model: str, plan: Plan, compiled: Compiled, notes: Sequence[str] 
         "communications": {kind: [counts[kind], sizes.get(kind, 0)] for kind in counts},
         "held": [min(compiled.held), max(compiled.held)],
         "trained": [min(compiled.trained), max(compiled.trained)],
+        "memory": memory_of(compiled, optimizer),
         "work": work_of(plan) | _computed(compiled),
         "notes": [*notes, *plan.notes],
     }
@@ -61,6 +69,7 @@ def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:
         f"  a rank holds: {_range(summary['held'])} of parameters and buffers,"
         f" {_range(summary['trained'])} of gradients"
     )
+    lines += [f"  {line}" for line in lines_of_memory(summary["memory"])]
     lines.append(f"  the program is {where}")
     return lines
 
@@ -91,15 +100,6 @@ def _communications(found: Mapping[str, Sequence[int]]) -> str:
 def _range(sizes: Sequence[int]) -> str:
     low, high = map(size_of, sizes)
     return high if low == high else f"{low} to {high}"
-
-
-def size_of(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def count_of(count: int, what: str) -> str:

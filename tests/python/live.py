@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardwright._core import Compiled
 from shardwright.capture import Captured
@@ -19,10 +20,12 @@ from shardwright.runtime import ParallelModule, load_program, run_local
 class Live(TorchDispatchMode):
     """Counts the bytes of what operators make, until it is freed: what an allocator would say."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Callable[[], int] = lambda: 0) -> None:
+        """`others` are bytes of storages that are made beforehand, and longer or shorter meanwhile."""
         super().__init__()
         self.bytes = self.peak = 0
         self._known: set[int] = set()
+        self._others = others
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(x.untyped_storage()) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
@@ -30,6 +33,7 @@ class Live(TorchDispatchMode):
         for leaf in pytree.tree_leaves(made):
             if isinstance(leaf, Tensor):
                 self._add(leaf.untyped_storage(), given)
+        self.peak = max(self.peak, self.bytes + self._others())
         return made
 
     def _add(self, storage: Any, given: set[int]) -> None:
@@ -38,7 +42,6 @@ class Live(TorchDispatchMode):
             return
         self._known.add(key)
         self.bytes += storage.nbytes()
-        self.peak = max(self.peak, self.bytes)
         weakref.finalize(storage, self._free, key, storage.nbytes())
 
     def _free(self, key: int, size: int) -> None:
@@ -63,3 +66,64 @@ def peak(
         return live.peak
 
     return max(run_local(world, rank))
+
+
+class Quiet:
+    """How ranks talk, with what threads need for it left out: a process group has no copies of its own, and
+    holds what it sends until somebody waits for that."""
+
+    def __init__(self, comm: Any):
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._comm, name)
+        return self._uncounted(found) if callable(found) else found
+
+    @staticmethod
+    def _uncounted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def quiet(*args: Any, **kwargs: Any) -> Any:
+            with _disable_current_modes():
+                work = method(*args, **kwargs)
+            return OnItsWay(work, args) if hasattr(work, "wait") else work
+
+        return quiet
+
+
+class OnItsWay:
+    def __init__(self, work: Any, message: Any):
+        self._work, self._message = work, message
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._message = None
+
+
+def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: Any) -> list[int]:
+    """Of each rank the most that lives at once in a step of training with AdamW that is not the first, all
+    included: what is held between steps, and the most that a step makes besides. Inputs are left out."""
+    world = len(compiled.held)
+    program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
+    values = sources(module, captured)
+
+    def rank(_: int, comm: Any) -> int:
+        model = ParallelModule(program, Quiet(comm), values, captured)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model.train_step([batch])
+        optimizer.step()
+        optimizer.zero_grad()
+        states = [x for state in optimizer.state.values() for x in state.values()]
+        messages = model.variants.first.worker.kept.values()
+        held = stored([*(shard.data for shard in model.shards.held), *states, *messages])
+        gathered = [leaf for copy in model.shards.copies for leaf in copy.leaves]
+        live = Live(lambda: stored(gathered))
+        with live:
+            model.train_step([batch])
+        return held + live.peak
+
+    return run_local(world, rank)
+
+
+def stored(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind tensors; what is shared counts once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
+import live
 from rule_cases import CASES, Case
 from shardwright import demo
 from shardwright._core import Cost, Graph, Plan
@@ -197,3 +198,52 @@ def test_costs_of_a_plan_are_those_of_its_parts() -> None:
     whole, parts = linear.cost, plan.costs(linear)
     assert [part.flops for part in parts] == [whole.flops // 2] * 2
     assert [part.kept for part in parts] == [whole.kept] * 2
+
+
+# What layers are mostly made of. Of others `meanwhile` is what is known, and at least nothing.
+COMMON = (
+    "add", "mul", "mul-scalar", "cat", "stack", "softmax", "log_softmax", "layer_norm", "linear", "matmul",
+    "embedding", "cross_entropy", "mse_loss", "sum", "mean", "transpose", "view", "pick", "dropout",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in COMMON], ids=lambda case: case.name)
+def test_what_lives_meanwhile_and_whose_memory_gradients_share(case: Case) -> None:
+    for what, cost in costs_of(case):
+        forward, backward, passes = lived(cost)
+        largest = max(shard_bytes(x) for x in [*cost.inputs, *cost.outputs] if x is not None)
+        if "frozen" not in what:
+            told, seen = cost.meanwhile, (forward, backward)
+            assert all(abs(a - b) <= largest / 2 + 64 for a, b in zip(told, seen, strict=True)), (what, seen)
+        learning = [told for told, (*_, learns) in zip(cost.passes, cost.inputs, strict=True) if learns]
+        # Gradients of a tensor that is given twice are added; the runtime's mean divides a number first.
+        apart = len({name for name, *_ in cost.inputs}) == len(cost.inputs) and "ops.mean" not in cost.call
+        assert learning == passes or not apart, what
+
+
+def lived(cost: Cost) -> tuple[int, int, list[bool]]:
+    """The most bytes forward and backward besides what results; and for each operand that learns whether its
+    gradient lies in the memory of that of the first result."""
+    operands = made_up(cost)
+    scope = {"torch": torch, "F": F, "ops": ops, **{f"x{at}": x for at, x in enumerate(operands)}}
+    forward, backward = live.Live(), live.Live()
+    with forward:
+        found = eval(cost.call, scope)
+    besides = forward.peak - forward.bytes
+    results = list(found) if isinstance(found, (list, tuple)) else [found]
+    teaching = [r for r in results if r is not None and r.requires_grad]
+    learning = [x for x in operands if x.requires_grad]
+    if not teaching or not learning:
+        return besides, 0, []
+    given = [torch.ones_like(r) for r in teaching]
+    with backward:
+        gradients = torch.autograd.grad(teaching, learning, given, allow_unused=True)
+    passes = [g is not None and storage(g) == storage(given[0]) for g in gradients]
+    pairs = zip(gradients, passes, strict=True)
+    made = live.stored(g for g, passed in pairs if g is not None and not passed)
+    return besides, backward.peak - made, passes
+
+
+def shard_bytes(shard: tuple[str, list[int], str, bool]) -> int:
+    _, shape, dtype, _ = shard
+    return torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device="meta").nbytes

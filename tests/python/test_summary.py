@@ -68,6 +68,8 @@ SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device
   operators: 0 split, 0 on several devices alike, 47 on one
   a step communicates: nothing
   a rank holds: 228\.2 KiB of parameters and buffers, 228\.2 KiB of gradients
+  a step needs \d+\.\d [KM]iB on rank 0: 228\.2 KiB parameters, .*456\.\d KiB optimizer \(adamw\), .*
+    that is in (forward|backward), \w+ \d+: aten\..* at models\.py:\d+
   the program is in memory \(`save_to` writes it to a folder\)
 """
 

@@ -78,7 +78,11 @@ pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
 }
 
 /// The buffers that count among those that need a gradient; `None` if one is unknown.
-fn needing(cx: &Context<'_>, rank: &Rank<'_>, bufs: impl Iterator<Item = BufId>) -> Option<Vec<BufId>> {
+pub(crate) fn needing(
+    cx: &Context<'_>,
+    rank: &Rank<'_>,
+    bufs: impl Iterator<Item = BufId>,
+) -> Option<Vec<BufId>> {
     let mut found = vec![];
     for buf in bufs {
         let held = rank.held(buf)?;

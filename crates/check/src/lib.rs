@@ -43,7 +43,8 @@
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
-//! and [`finish`] with [`outgoing`] for the end. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
+//! at once, by [`purpose`]. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;
@@ -62,10 +63,12 @@ mod held;
 mod infer;
 mod intern;
 mod local;
+mod memory;
 mod moves;
 mod order;
 mod outgoing;
 mod proof;
+mod purpose;
 mod region;
 mod share;
 mod solve;
@@ -78,6 +81,7 @@ mod uniform;
 
 pub use fault::{Fault, Place};
 pub use proof::{Computed, Issued, Proof, Traffic};
+pub use purpose::{Masters, Memory, Moment, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -86,6 +90,7 @@ use rules::{Analysis, rewrite, rewriting};
 use facts::Facts;
 use fault::Faults;
 use held::Held;
+use intern::Map;
 use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
 use state::{Code, Context, Rank};
 
@@ -95,22 +100,37 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
     check_folding(model, program, LONG)
 }
 
+/// The same, told in which types parameters are held: their memory follows from that.
+pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
+    checked(model, program, LONG, masters)
+}
+
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
 const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
+    checked(model, program, least, &Masters::new())
+}
+
+fn checked(model: &Graph, program: &Program, least: u32, masters: &Masters) -> Result<Proof, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let rewritten = rewrite(model, &program.rewritings).map_err(|error| vec![Fault::from(error)])?;
-    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least)?;
+    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, masters)?;
     Ok(Proof { rewritings: rewriting::describe(model, &program.rewritings), ..proof })
 }
 
 /// The same against the graph that the program's numbers refer to.
-fn equal(graph: &Graph, analysis: &Analysis, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
+fn equal(
+    graph: &Graph,
+    analysis: &Analysis,
+    program: &Program,
+    least: u32,
+    masters: &Masters,
+) -> Result<Proof, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);
@@ -119,16 +139,21 @@ fn equal(graph: &Graph, analysis: &Analysis, program: &Program, least: u32) -> R
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains));
+    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains, masters));
     let proof = match folded {
         Some(proof) => proof,
-        None => one_by_one(&facts, program, trains)?,
+        None => one_by_one(&facts, program, trains, masters)?,
     };
     Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
 }
 
 /// Follows every rank.
-fn one_by_one(facts: &Facts<'_>, program: &Program, trains: bool) -> Result<Proof, Vec<Fault>> {
+fn one_by_one(
+    facts: &Facts<'_>,
+    program: &Program,
+    trains: bool,
+    masters: &Masters,
+) -> Result<Proof, Vec<Fault>> {
     let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
@@ -138,11 +163,18 @@ fn one_by_one(facts: &Facts<'_>, program: &Program, trains: bool) -> Result<Proo
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    Ok(cx.tally.proof(facts, program.world))
+    let memory = memory::of_all(&mut cx, &ranks, masters);
+    Ok(Proof { memory, ..cx.tally.proof(facts, program.world) })
 }
 
 /// Follows some of the ranks along an axis; `None` if that does not show that all of them are right.
-fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) -> Option<Proof> {
+fn folded(
+    facts: &Facts<'_>,
+    program: &Program,
+    axis: axis::Axis,
+    trains: bool,
+    masters: &Masters,
+) -> Option<Proof> {
     let (followed, fold) = axis::followed(program, axis);
     let mut cx = context(facts, &followed, Some(fold));
     let mut ranks = ranks(&mut cx);
@@ -154,12 +186,15 @@ fn folded(facts: &Facts<'_>, program: &Program, axis: axis::Axis, trains: bool) 
     if !cx.faults.is_empty() {
         return None;
     }
+    let memory = memory::of_all(&mut cx, &ranks, masters);
     let mut proof = cx.tally.proof(facts, program.world);
+    let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
     for rank in 0..program.world as usize {
-        let stands = axis.standing_for(program::RankId::new(rank)).index();
-        proof.traffic[rank] = proof.traffic[stands].clone();
-        proof.computed[rank] = proof.computed[stands];
+        let stands = axis.standing_for(program::RankId::new(rank));
+        proof.traffic[rank] = proof.traffic[stands.index()].clone();
+        proof.computed[rank] = proof.computed[stands.index()];
+        proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
     Some(proof)

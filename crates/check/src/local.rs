@@ -4,11 +4,12 @@
 //! rule, for the intervals that the operands have, gives exactly what is executed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use graph::OpId;
 use program::BufId;
 use rules::local::unchanged;
-use rules::{Analysis, Interval, Kind, Reduction, Region, View, families};
+use rules::{Analysis, Cost, Interval, Kind, Reduction, Region, View, families};
 
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
@@ -26,8 +27,8 @@ pub(crate) struct Finder {
     last: Vec<Option<OpId>>,
     numbers: Map<Box<[i64]>, usize>,
     expected: Vec<rules::LocalOp>,
-    /// Of each of these what it computes, once somebody asks.
-    work: Vec<Option<Work>>,
+    /// Of each of these what it costs, once somebody asks.
+    costs: Vec<Option<Rc<Cost>>>,
     compared: Map<(u32, usize), Option<u32>>,
     pub(crate) bindings: Lists<(BufId, usize)>,
     /// What the operator that was found last makes.
@@ -67,7 +68,7 @@ impl Finder {
             last: vec![None; sites],
             numbers: Map::default(),
             expected: vec![],
-            work: vec![],
+            costs: vec![],
             compared: Map::default(),
             bindings: Lists::new(),
             outputs: vec![],
@@ -144,20 +145,25 @@ impl Finder {
         Err(mismatch.expect("there is at least one way"))
     }
 
-    /// What a part computes. Parts that execute the same compute as much.
+    /// What a part computes.
     pub(crate) fn work(&mut self, facts: &Facts<'_>, store: &Store, part: &Part) -> Work {
-        if self.work.len() < self.expected.len() {
-            self.work.resize(self.expected.len(), None);
+        let cost = self.cost(facts, store, part);
+        Work { forward: cost.flops, backward: cost.gradients.iter().sum() }
+    }
+
+    /// What a part costs. Parts that execute the same cost as much.
+    pub(crate) fn cost(&mut self, facts: &Facts<'_>, store: &Store, part: &Part) -> Rc<Cost> {
+        if self.costs.len() < self.expected.len() {
+            self.costs.resize(self.expected.len(), None);
         }
         let executed = &self.expected[part.executes];
-        *self.work[part.executes].get_or_insert_with(|| {
+        let cost = self.costs[part.executes].get_or_insert_with(|| {
             let (op, at) = (part.op, plain(store.region(part.at)));
             let shapes = facts.analysis.part(facts.graph, op, &at, true, 0);
-            let rule = facts.analysis.rules[op.index()].as_ref();
-            let cost =
-                families::cost_of(View::new(facts.graph, op), rule, &shapes, executed, facts.all_needs());
-            Work { forward: cost.flops, backward: cost.gradients.iter().sum() }
-        })
+            let (view, rule) = (View::new(facts.graph, op), facts.analysis.rules[op.index()].as_ref());
+            Rc::new(families::cost_of(view, rule, &shapes, executed, facts.all_needs()))
+        });
+        Rc::clone(cost)
     }
 
     /// What a part executes, by a number. Where a part begins is only told for dims marked `~`, so

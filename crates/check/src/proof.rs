@@ -8,6 +8,7 @@ use program::RankId;
 
 use crate::facts::Facts;
 use crate::local::Work;
+use crate::purpose::Memory;
 
 /// A program computes what the model's graph computes, if what is listed here is right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Proof {
     pub traffic: Vec<Traffic>,
     /// Per rank: the floating point operations of a micro-batch.
     pub computed: Vec<Computed>,
+    /// Per rank: the bytes that it has at once in a step.
+    pub memory: Vec<Memory>,
 }
 
 /// Floating point operations.

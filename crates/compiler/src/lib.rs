@@ -2,6 +2,7 @@
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod cost;
+mod memory;
 mod summary;
 mod work;
 
@@ -14,8 +15,9 @@ use plan::Plan;
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
-pub use check::{Issued, Proof, Traffic};
+pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
+pub use memory::{Limit, bytes, fits, with_optimizer};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 
@@ -31,22 +33,23 @@ pub struct Compiled {
 
 /// Compiles a plan for the model's graph, of which `analysis` is.
 pub fn compile(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Compiled> {
-    compile_watched(graph, analysis, plan, boundary, &mut |_| {})
+    compile_watched(graph, analysis, plan, boundary, &Masters::new(), &mut |_| {})
 }
 
-/// Says the name of each phase as it begins.
+/// Says the name of each phase as it begins, and is told in which types ranks hold parameters.
 pub fn compile_watched(
     graph: &Graph,
     analysis: &Analysis,
     plan: &Plan,
     boundary: &Boundary,
+    masters: &Masters,
     watch: &mut dyn FnMut(&'static str),
 ) -> Result<Compiled> {
     let mut clock = Clock { phases: vec![], watch };
     let divided = summary::divided(plan);
     let program = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let files = clock.time("emit", || emit::emit(graph, &program))?;
-    let proof = accept(graph, &files, &mut clock).map_err(refused)?;
+    let proof = accept(graph, &files, masters, &mut clock).map_err(refused)?;
     let rewritten = rewrite(graph, &program.rewritings)?.graph;
     let summary = Summary { divided, ..summary::summarise(&rewritten, &program) };
     Ok(Compiled { program, files, proof, summary, phases: clock.phases })
@@ -54,12 +57,12 @@ pub fn compile_watched(
 
 /// Proves a program that is read from files, against the model's graph.
 pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
-    accept(graph, files, &mut Clock { phases: vec![], watch: &mut |_| () })
+    accept(graph, files, &Masters::new(), &mut Clock { phases: vec![], watch: &mut |_| () })
 }
 
-fn accept(graph: &Graph, files: &[File], clock: &mut Clock<'_>) -> Result<Proof> {
+fn accept(graph: &Graph, files: &[File], masters: &Masters, clock: &mut Clock<'_>) -> Result<Proof> {
     let read = clock.time("read back", || emit::read(graph, files))?;
-    clock.time("check", || prove(graph, &read))
+    clock.time("check", || prove(graph, &read, masters))
 }
 
 /// The code of the error for a program that was just made: nobody edited it, so it is a bug of the compiler.
@@ -72,8 +75,8 @@ fn refused(error: Error) -> Error {
     Error { place: error.place, ..ours }
 }
 
-fn prove(graph: &Graph, program: &Program) -> Result<Proof> {
-    check::check(graph, program).map_err(|faults| {
+fn prove(graph: &Graph, program: &Program, masters: &Masters) -> Result<Proof> {
+    check::check_held(graph, program, masters).map_err(|faults| {
         let all: Vec<String> = faults.iter().map(|f| Error::from(f.clone()).to_string()).collect();
         let mut first = faults.first().map_or_else(
             || Error::new("SW0500", "the program is not equal to the model"),

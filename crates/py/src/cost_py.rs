@@ -27,6 +27,10 @@ pub(crate) struct Cost {
     kept: (Vec<usize>, Vec<usize>, u64),
     /// For each output the input in whose memory it lies.
     lies_in: Vec<Option<usize>>,
+    /// For each input whether its gradient lies in the memory of that of the first output.
+    passes: Vec<bool>,
+    /// The most bytes, forward and backward, besides what is given and what results.
+    meanwhile: (u64, u64),
 }
 
 /// An operator in one piece.
@@ -68,6 +72,8 @@ impl Cost {
             backward: (cost.backward.read, cost.backward.written),
             kept: (cost.kept.inputs.clone(), cost.kept.outputs.clone(), cost.kept.more),
             lies_in: cost.lies_in.clone(),
+            passes: cost.passes.clone(),
+            meanwhile: (cost.meanwhile.forward, cost.meanwhile.backward),
         }
     }
 }

@@ -4,6 +4,7 @@ mod cost_py;
 mod errors;
 mod graph_py;
 mod guard;
+mod memory_py;
 mod plan_py;
 mod program_py;
 
@@ -15,6 +16,8 @@ mod _core {
     use super::cost_py::Cost;
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
+    #[pymodule_export]
+    use super::memory_py::Memory;
     #[pymodule_export]
     use super::plan_py::{_fail, Draft, Part, Plan, plan_devices, plan_names};
     #[pymodule_export]

@@ -1,11 +1,14 @@
 //! Compiling, and checking again what was compiled.
 
-use compiler::{Communication, Issued, Traffic};
+use std::collections::BTreeMap;
+
+use compiler::{Communication, Issued, Limit, Masters, Traffic};
 use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::guard::{Evidence, guarded, sound};
+use crate::memory_py::Memory;
 use crate::plan_py::Plan;
 
 /// A program that was proved equal to its model.
@@ -90,6 +93,13 @@ impl Compiled {
         self.inner.summary.trained.clone()
     }
 
+    /// What each rank has in memory in a step, with the state of an optimizer.
+    #[pyo3(signature = (optimizer = "adamw"))]
+    fn memory(&self, optimizer: &str) -> PyResult<Vec<Memory>> {
+        let all = || compiler::with_optimizer(&self.inner.proof.memory, optimizer);
+        Ok(guarded(Evidence::none(), all)?.into_iter().map(Memory::from).collect())
+    }
+
     /// How many operators are split, computed by several devices, computed by one.
     #[getter]
     fn divided(&self) -> (usize, usize, usize) {
@@ -118,10 +128,28 @@ pub(crate) enum Outputs {
     Each(Vec<String>),
 }
 
+/// What each rank has in memory: bytes, or text such as `16GiB`.
+#[derive(FromPyObject)]
+pub(crate) enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes(self) -> Result<u64, diag::Error> {
+        match self {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Text(text) => compiler::bytes(&text),
+        }
+    }
+}
+
 /// Lowers a plan, emits the program, reads it back and proves it. `watch` is told the name of each
-/// phase as it begins.
+/// phase as it begins. A program that does not fit into `memory` with the state of the
+/// optimizer beside it is refused.
+/// `kept` are the types in which ranks hold parameters, by name, where these are not the graph's.
 #[pyfunction]
-#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global"))]
+#[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global", memory = None, kept = None))]
 #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
 pub(crate) fn compile(
     py: Python<'_>,
@@ -129,6 +157,8 @@ pub(crate) fn compile(
     outputs: Option<Outputs>,
     watch: Option<Py<PyAny>>,
     inputs: &str,
+    memory: Option<(Size, String)>,
+    kept: Option<BTreeMap<String, String>>,
 ) -> PyResult<Compiled> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     let mut tell = |phase: &'static str| {
@@ -139,7 +169,19 @@ pub(crate) fn compile(
     };
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
-        py.detach(|| compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &mut tell))
+        let dtype = |(name, dtype): (String, String)| Some((name, graph::Dtype::parse_torch(&dtype)?));
+        let masters: Masters = kept.unwrap_or_default().into_iter().filter_map(dtype).collect();
+        let limit = match memory {
+            Some((size, optimizer)) => Some(Limit { bytes: size.bytes()?, optimizer, masters: &masters }),
+            None => None,
+        };
+        py.detach(|| {
+            let compiled =
+                compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &masters, &mut tell)?;
+            let fits = |limit| compiler::fits((graph, analysis), &plan.plan, &boundary, &compiled, limit);
+            limit.as_ref().map_or(Ok(()), fits)?;
+            Ok(compiled)
+        })
     })?;
     Ok(Compiled { inner })
 }
@@ -166,11 +208,7 @@ fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Res
 
 /// Reads emitted files back and proves them against the text of the model's graph.
 #[pyfunction]
-pub(crate) fn verify(
-    py: Python<'_>,
-    graph_text: &str,
-    files: std::collections::BTreeMap<String, String>,
-) -> PyResult<String> {
+pub(crate) fn verify(py: Python<'_>, graph_text: &str, files: BTreeMap<String, String>) -> PyResult<String> {
     let proof = || {
         let graph: graph::Graph = graph_text.parse()?;
         let files: Vec<emit::File> =

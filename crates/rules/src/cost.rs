@@ -29,6 +29,16 @@ pub struct Cost {
     pub kept: Kept,
     /// For each output the input in whose memory it lies: such an output needs none.
     pub lies_in: Vec<Option<usize>>,
+    /// For each input whether its gradient is that of the first output, in the same memory.
+    pub passes: Vec<bool>,
+    /// The most bytes that live meanwhile besides what is given and what results.
+    pub meanwhile: Meanwhile,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meanwhile {
+    pub forward: u64,
+    pub backward: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,6 +181,14 @@ impl<'a> Call<'a> {
         self.operands.first().map_or(0, |operand| operand.dtype.bytes() as u64)
     }
 
+    /// The operands of the shape and type of the first result.
+    pub fn like_result(&self) -> impl Iterator<Item = usize> {
+        let made = self.results.iter().flatten().next();
+        let alike =
+            move |it: &Operand| made.is_some_and(|made| it.shape == made.shape && it.dtype == made.dtype);
+        self.operands.iter().enumerate().filter(move |(_, it)| alike(it)).map(|(at, _)| at)
+    }
+
     /// The input that an operand is; of a tensor that is given twice, the first.
     fn first_of(&self, operand: usize) -> Option<usize> {
         let tensor = self.operands.get(operand)?.tensor;
@@ -231,6 +249,9 @@ pub struct Sketch {
     lies_in: Vec<Option<usize>>,
     read: Option<u64>,
     backward_moves: bool,
+    /// The operands whose gradient is that of the result.
+    passes: Vec<usize>,
+    meanwhile: Meanwhile,
 }
 
 /// Whose gradient needs what.
@@ -258,6 +279,8 @@ impl Sketch {
             lies_in: vec![None; call.results.len()],
             read: None,
             backward_moves: true,
+            passes: vec![],
+            meanwhile: Meanwhile::default(),
         }
     }
 
@@ -314,6 +337,19 @@ impl Sketch {
     /// The gradient is a view, too.
     pub fn view_back(mut self) -> Self {
         self.backward_moves = false;
+        self.passes.extend(self.lies_in.iter().take(1).flatten());
+        self
+    }
+
+    /// The gradients of these operands lie in the memory of that of the result.
+    pub fn passes(mut self, operands: impl IntoIterator<Item = usize>) -> Self {
+        self.passes.extend(operands);
+        self
+    }
+
+    /// So many bytes live meanwhile, forward and backward, besides what is given and what results.
+    pub fn meanwhile(mut self, forward: u64, backward: u64) -> Self {
+        self.meanwhile = Meanwhile { forward, backward };
         self
     }
 
@@ -334,7 +370,10 @@ impl Sketch {
             .map(|(at, made)| at.filter(|_| made.is_some()).map(|at| call.operands[at].input))
             .collect();
         let backward = if learns && self.backward_moves { backward(call, &kept) } else { Bytes::default() };
-        Cost { flops: self.flops, gradients, forward: self.forward(call, &kept), backward, kept, lies_in }
+        let mut passes = vec![false; inputs];
+        self.passes.iter().for_each(|at| passes[call.operands[*at].input] = true);
+        let (forward, meanwhile) = (self.forward(call, &kept), self.meanwhile);
+        Cost { flops: self.flops, gradients, forward, backward, kept, lies_in, passes, meanwhile }
     }
 
     fn kept(&self, call: &Call<'_>) -> Kept {

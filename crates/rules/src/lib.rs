@@ -17,7 +17,7 @@ pub mod local;
 pub mod rewriting;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Reduction, Rule};
-pub use cost::{Bytes, Cost, Kept};
+pub use cost::{Bytes, Cost, Kept, Meanwhile};
 pub use factors::{Analysis, Loop, OpDims};
 pub use families::{Family, View, rule_of};
 pub use interval::{Interval, Region, parts};

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ..summary import count_of, size_of
+from ..memory import size_of
+from ..summary import count_of
 from .metadata import key_of, read_metadata
 
 _PARTS = ("model", "optimizer", "extra", "shardwright")

@@ -18,7 +18,8 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..cache import cache_folder, open_cache
-    from ..summary import count_of, size_of
+    from ..memory import size_of
+    from ..summary import count_of
 
     cache, folder = open_cache(), cache_folder()
     if arguments.action == "clear":

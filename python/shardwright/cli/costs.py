@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def cost_lines(cost: Cost) -> list[str]:
     """What an operator costs: forward, backward, and what is kept between them."""
-    from ..summary import size_of
+    from ..memory import size_of
     from ..work import operations_of
 
     names = [name for name, *_ in cost.inputs]
@@ -37,7 +37,7 @@ def kept_tensors(cost: Cost) -> list[str]:
 
 
 def _moved(moved: tuple[int, int]) -> str:
-    from ..summary import size_of
+    from ..memory import size_of
 
     read, written = map(size_of, moved)
     return f"{read} read, {written} written" if any(moved) else "nothing moved"

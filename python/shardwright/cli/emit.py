@@ -11,7 +11,7 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    from .model import add_arguments
+    from .model import add_arguments, add_memory
 
     emit = commands.add_parser("emit", help="compile a model and write its program; no device needed")
     add_arguments(emit)
@@ -22,6 +22,7 @@ def add(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether to tell on stderr what is done; also $SHARDWRIGHT_PROGRESS",
     )
+    add_memory(emit)
     emit.set_defaults(run=run)
 
 
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..api import write_files
     from ..progress import Progress, wanted
     from ..summary import lines_of, seconds_of, summary_of
-    from .model import graph_of, plan_of
+    from .model import graph_of, limit_of, plan_of
 
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
@@ -38,10 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
         graph = graph_of(arguments)
         phases.begin("plan")
         plan = plan_of(arguments, graph)
-        compiled = compile(plan, arguments.outputs, phases.begin)
+        compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))
         phases.begin("keep")
         write_files({**compiled.files, "graph.txt": graph.text}, arguments.to)
-    summary = summary_of(graph.model, plan, compiled)
+    summary = summary_of(graph.model, plan, compiled, optimizer=arguments.optimizer)
     if arguments.json:
         print(json.dumps(_numbers(compiled) | {"summary": summary}))
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..capture import Captured
 
 
-PLANS = ("replicate", "data", "zero1", "zero2", "zero3", "megatron", "coshard:2", "data x recompute")
+PLANS = ("replicate", "data", "megatron", "coshard:2", "data x recompute", "zero1", "zero2", "zero3")
 """What completion offers; `_core.plan_names` has the names."""
 
 
@@ -31,6 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan = parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
     suggest(plan, PLANS)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="of each device, such as 16GiB: a plan that needs more is refused"
+    )
+    parser.add_argument(
+        "--optimizer", default="adamw", help="whose state is counted: adamw, sgd, sgd-momentum, none, ..."
+    )
+
+
+def limit_of(arguments: argparse.Namespace) -> tuple[int | str, str] | None:
+    """What a rank has, and the optimizer whose state is in it."""
+    return (arguments.memory, arguments.optimizer) if arguments.memory else None
 
 
 def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:

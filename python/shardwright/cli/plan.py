@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    from .model import add_arguments
+    from .model import add_arguments, add_memory
 
     plan = commands.add_parser("plan", help="print a plan; layers that are alike are one line")
     add_arguments(plan)
     plan.add_argument("--all", action="store_true", help="one line for each operator")
     plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what two plans decide differently")
+    add_memory(plan)
     plan.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from .._core import compile
+    from ..memory import lines_of_memory, memory_of
     from ..work import lines_of_work, work_of
-    from .model import graph_of, plan_of
+    from .model import graph_of, limit_of, plan_of
 
     graph = graph_of(arguments)
     if arguments.diff:
@@ -36,11 +39,13 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
         return
     plan = plan_of(arguments, graph)
+    compiled = compile(plan, memory=limit_of(arguments))
+    memory = memory_of(compiled, arguments.optimizer)
     if arguments.json:
-        print(json.dumps(_numbers(plan, graph.model)))
+        print(json.dumps(_numbers(plan, graph.model) | {"memory": memory}))
     else:
         print(plan.text if arguments.all else plan.folded, end="")
-        for line in [*_rewritings(plan), *lines_of_work(work_of(plan))]:
+        for line in [*_rewritings(plan), *lines_of_work(work_of(plan)), *lines_of_memory(memory)]:
             print(f"# {line}")
 
 

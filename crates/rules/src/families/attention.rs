@@ -200,6 +200,8 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     more += if call.learns(0) { copies * numel(&k.shape) * width } else { 0 };
     more += if call.learns(1) { numel(&q.shape) * width } else { 0 };
     let mut sketch = Sketch::of(call).flops(keys + values).gradients(gradients).keeps("*:");
+    let scores = sizes.scores * width;
+    sketch = sketch.meanwhile(if dropped { scores } else { 0 }, scores);
     if scored && copies == 1 && width == v.dtype.bytes() as u64 {
         sketch = sketch.keeps_operand(Some(2));
     } else if scored {

@@ -54,7 +54,10 @@ fn cost(call: &Call<'_>) -> Sketch {
     match (call.name(), weight.shape.first()) {
         ("embedding_shard", Some(0)) => sketch.keeps("*:"),
         // Indices of its own rows, and which are not.
-        ("embedding_shard", _) => sketch.keeps("*:").keeps_more(indices.bytes() + numel(&indices.shape)),
+        ("embedding_shard", _) => {
+            let more = indices.bytes() + numel(&indices.shape);
+            sketch.keeps("*:").keeps_more(more).meanwhile(rows, rows)
+        }
         _ => sketch,
     }
 }

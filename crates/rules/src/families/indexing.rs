@@ -218,7 +218,13 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 /// What is picked is read, not what it is picked from.
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call).flops(0);
+    let given = call.given(0) * call.width();
+    let sketch = match call.name() {
+        // Into zeros, which gives a new gradient.
+        "gather" | "index" | "index_select" => Sketch::of(call).meanwhile(0, given),
+        _ => Sketch::of(call),
+    };
+    let sketch = sketch.flops(0);
     let picked = || {
         let indices = call.operands.iter().skip(1).map(crate::cost::Operand::bytes).sum::<u64>();
         indices + call.made() * call.width()

@@ -271,10 +271,13 @@ fn cost(call: &Call<'_>) -> Sketch {
     let (sketch, width) = (sketch.flops(OPERATIONS * call.given(0)), call.width());
     let weight = call.at(2, "weight");
     if !call.name().contains("cross_entropy") {
+        let sketch = sketch.meanwhile(0, call.given(0) * width);
         return sketch.keeps("*: 0 1").keeps_operand(weight).keeps_result(call, 1, width);
     }
     // The logarithms of the probabilities, and the weight of all targets.
     let logarithms = call.given(0) * width;
+    // Before the gradient of the logits there is that of the logarithms.
+    let sketch = sketch.meanwhile(0, logarithms);
     if call.operands.get(1).is_some_and(|target| target.dtype.is_float()) {
         return sketch.keeps("0: 1").keeps_operand(weight).keeps_more(logarithms);
     }
@@ -293,5 +296,7 @@ fn picked(call: &Call<'_>, sketch: Sketch) -> Sketch {
     if none {
         return sketch.keeps("*:");
     }
-    sketch.flops(0).keeps("*: 0").keeps_more(call.given(1) * (1 + Dtype::I64.bytes() as u64))
+    // What is picked of a gradient of zeros is added to these, which gives a new one.
+    let sketch = sketch.flops(0).meanwhile(0, call.given(0) * call.width());
+    sketch.keeps("*: 0").keeps_more(call.given(1) * (1 + Dtype::I64.bytes() as u64))
 }

@@ -383,7 +383,9 @@ fn root_mean_square(call: &Call<'_>, sketch: Sketch) -> Sketch {
         return sketch.keeps("*:").keeps_more(more);
     }
     more += rows * width;
+    let steps = if wide(x.dtype) == x.dtype { 0 } else { 2 };
     let sketch = sketch.keeps("*:").keeps_operand(weight);
+    let sketch = sketch.meanwhile(steps * elements * width, 4 * elements * width);
     match wide(x.dtype) == x.dtype {
         true => sketch.keeps_operand(Some(0)).keeps_more(more),
         false => sketch.keeps_more(more + elements * width),

@@ -5,7 +5,7 @@ use graph::Op;
 use super::common::{NOTHING, Terms, broadcast, float, operand, output, plain, tensor, terms, text};
 use super::{Family, View};
 use crate::algebra::Rule;
-use crate::cost::{Call, Sketch};
+use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
 
 pub(super) const FAMILY: Family = Family {
@@ -212,6 +212,42 @@ const KEEPS_OVERLOADS: &[(&str, &[&str])] = &[
 ];
 
 fn cost(call: &Call<'_>) -> Sketch {
+    let sketch = sketch(call);
+    match call.name() {
+        "add" if call.float(2, "alpha", 1.0) == 1.0 => sketch.passes(call.like_result()),
+        "clone" | "contiguous" => sketch.passes(call.like_result()),
+        "sub" => sketch.passes(call.like_result().filter(|at| *at == 0)),
+        "rsub" => sketch.passes(call.like_result().filter(|at| *at == 1)),
+        _ => sketch.meanwhile(0, steps(call)),
+    }
+}
+
+/// How many values of the result's size live in backward besides the gradients, where it is more than none.
+#[rustfmt::skip]
+const STEPS: &[(u64, &[&str])] = &[
+    (1, &[
+        "abs", "addcmul", "cosh", "digamma", "exp2", "expm1", "lgamma", "log10", "log1p", "log2", "sin", "sinh",
+        "special_log1p", "sqrt",
+    ]),
+    (2, &["addcdiv", "atan", "cos", "pow", "reciprocal", "rsqrt", "square", "tan"]),
+    (3, &["acosh", "asinh", "atanh", "fmax", "fmin", "hypot", "maximum", "minimum"]),
+    (4, &["asin", "erf", "erfc", "erfinv", "logaddexp"]),
+    (5, &["acos", "atan2"]),
+];
+
+/// Bytes of the values that backward computes one from the other, and of a gradient of an operand that is
+/// repeated along dims of the result, before it is summed.
+fn steps(call: &Call<'_>) -> u64 {
+    let repeated = call.operands.iter().any(|operand| operand.learns && numel(&operand.shape) < call.made());
+    let listed = STEPS.iter().find(|(_, names)| names.contains(&call.name()));
+    let steps = match call.name() {
+        "div" | "true_divide" if call.learns(1) => 2,
+        _ => listed.map_or(0, |(steps, _)| *steps),
+    };
+    call.made() * call.width() * (steps + u64::from(repeated))
+}
+
+fn sketch(call: &Call<'_>) -> Sketch {
     let sketch = Sketch::of(call);
     let listed = |name: &str, table: &[(&'static str, &[&str])]| {
         table.iter().find(|(_, names)| names.contains(&name)).map(|(text, _)| *text)

@@ -93,7 +93,9 @@ fn cost(call: &Call<'_>) -> Sketch {
         "dropout" if call.op.target.starts_with("aten") => sketch.view(0).view_back(),
         "native_dropout" if call.op.target.starts_with("aten") => sketch.flops(0),
         name if name.contains("dropout") => {
-            sketch.flops(2 * call.made()).keeps("*:").keeps_result(call, 1, call.made())
+            let scaled = call.made() * call.width();
+            let sketch = sketch.flops(2 * call.made()).keeps("*:").meanwhile(scaled, scaled);
+            sketch.keeps_result(call, 1, call.made())
         }
         _ => sketch.flops(0),
     }

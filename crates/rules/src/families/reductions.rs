@@ -190,7 +190,7 @@ fn mean(view: View<'_>, rule: &Rule, part: &Part) -> Option<LocalOp> {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::of(call).meanwhile(0, steps(call));
     let places = call.made() * Dtype::I64.bytes() as u64;
     let along = call.op.target.ends_with(".dim");
     match call.name() {
@@ -201,7 +201,24 @@ fn cost(call: &Call<'_>) -> Sketch {
         | "linalg_vector_norm" | "prod" | "cumprod" | "logcumsumexp" => {
             sketch.keeps("*: 0").keeps_result(call, 0, call.made() * call.width())
         }
-        "sum" | "mean" => sketch.keeps("*:"),
+        "sum" => sketch.keeps("*:").passes([0]),
+        // The runtime's own mean divides the sum.
+        "mean" if call.op.target.starts_with("sw.") => sketch.keeps("*:").passes([0]),
+        "mean" => sketch.keeps("*:"),
         _ => sketch,
     }
+}
+
+/// Bytes of the values that backward computes one from the other.
+fn steps(call: &Call<'_>) -> u64 {
+    let along = call.op.target.ends_with(".dim");
+    let steps = match call.name() {
+        "max" | "min" if along => 1,
+        "topk" | "sort" | "cummax" | "cummin" | "std" | "var" | "norm" | "linalg_vector_norm" => 1,
+        "var_mean" | "std_mean" | "logsumexp" | "cumsum" => 2,
+        "prod" => 5,
+        "cumprod" | "logcumsumexp" => 7,
+        _ => 0,
+    };
+    steps * call.given(0) * call.width()
 }

@@ -266,7 +266,8 @@ fn cost(call: &Call<'_>) -> Sketch {
         "glu" => sketch,
         "diff" => sketch.keeps("*:"),
         "pad" | "constant_pad_nd" => padded(call, sketch),
-        "cat" | "concat" | "stack" | "roll" | "flip" | "slice_scatter" | "select_scatter" => sketch.flops(0),
+        "cat" | "concat" | "stack" => sketch.flops(0).passes(0..call.operands.len()),
+        "roll" | "flip" | "slice_scatter" | "select_scatter" => sketch.flops(0),
         // Pieces: their gradients are put together again.
         _ => sketch.view(0),
     }

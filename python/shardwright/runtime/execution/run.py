@@ -276,7 +276,8 @@ class Run:
         table, copies = self.worker.table.leaves, self.worker.shards.copies
         of = self.leaves.index.__getitem__
         numbers = (at for place in places for at in sorted(map(of, self.leaves.below(place))))
-        found = ((table[at].copy, self.leaves.tensors[at]) for at in numbers)
+        # One that is tied is at several places.
+        found = ((table[at].copy, self.leaves.tensors[at]) for at in dict.fromkeys(numbers))
         return [(copies[copy], leaf) for copy, leaf in found if copy is not None]
 
     def _await(self, args: Sequence[Any]) -> frozenset[int]:

@@ -1,0 +1,51 @@
+//! How many bytes a rank has at once, and where they are the most: before anything runs.
+//!
+//! Once a rank was followed to its end it is known which part of which tensor each buffer holds, and of which
+//! operator each local one is a part. So its codes are gone through once more, as the runtime runs them
+//! in a step that is not the first, and every block of memory is counted from where it is written until nobody
+//! holds it any more:
+//!
+//! - a name of emitted code, until its last use in its code; inside of a call the caller holds the arguments;
+//! - autograd, what the operators' rules say that it keeps, until their backward ran; nothing of a call that is
+//!   computed again;
+//! - what a code keeps for a later one, until that has taken it and read it;
+//! - the gradient of a leaf, from its first contribution to the end of the step. Several that are
+//!   reduced together lie in one message, whose memory is there from step to step;
+//! - a parameter that is divided between steps, from where it is gathered until it is released, whoever holds it:
+//!   autograd does, and it is gathered again into the same memory. One that is gathered once a step is there from
+//!   step to step. A message is there until a call reads what it brings, one of gradients until the next but
+//!   one is sent.
+//!
+//! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
+//! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
+//! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
+//! keeps in reserve, and the temporary values of an optimizer's step.
+
+mod calls;
+mod communication;
+mod divided;
+mod gradients;
+mod ledger;
+mod lives;
+mod walk;
+
+use graph::{Dtype, Source, Tensor};
+
+use crate::purpose::{Masters, Memory};
+use crate::state::{Context, Rank};
+
+use lives::Lives;
+use walk::Walk;
+
+/// Of each rank, all of which were followed to their ends.
+pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Memory> {
+    let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
+    let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
+    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).step()).collect()
+}
+
+/// The type in which a tensor is held between steps.
+fn held_as(tensor: &Tensor, masters: &Masters) -> Dtype {
+    let Source::Param { names, .. } = &tensor.source else { return tensor.dtype };
+    names.iter().find_map(|name| masters.get(name)).copied().unwrap_or(tensor.dtype)
+}

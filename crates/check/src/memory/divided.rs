@@ -1,0 +1,267 @@
+//! Parameters that ranks divide among them: what is gathered of them, and how their gradients get to the parts.
+
+use graph::TensorId;
+use program::{Call, Instr, LeafId, Of, Pass};
+
+use crate::purpose::Purpose;
+
+use super::communication::TOGETHER;
+use super::gradients::alike;
+use super::ledger::Block;
+use super::walk::{Walk, numel};
+
+/// Copies on their way.
+pub(super) struct Gathering {
+    copies: Vec<usize>,
+    sent: Vec<Block>,
+    received: Vec<Block>,
+}
+
+/// Gradients on their way: what is sent, and for each shard its part of what arrives.
+#[derive(Default)]
+pub(super) struct Scattering {
+    sent: Vec<Block>,
+    received: Vec<(usize, Block)>,
+}
+
+/// How a copy falls into the parts of ranks.
+struct Form {
+    tensor: TensorId,
+    shard: usize,
+    parts: u64,
+    /// Elements of the longest part; others are sent as long.
+    width: u64,
+    /// Nothing but ones come before the factor that is divided.
+    outermost: bool,
+    /// Whether parts, one behind the other in memory, are the whole.
+    flat: bool,
+}
+
+impl Form {
+    fn is_large(&self) -> bool {
+        self.flat && self.width > TOGETHER.unsigned_abs()
+    }
+}
+
+impl Walk<'_, '_> {
+    /// What is gathered once a step is there from the last step.
+    pub(super) fn make_copies(&mut self) {
+        let count = self.rank.own.table.copies.len();
+        self.copies = (0..count).map(|_| self.ledger.make(0, Purpose::Gathered)).collect();
+        let codes = self.rank.body.codes.iter().filter(|code| code.pass == Pass::Begin);
+        for copy in codes.flat_map(|code| &code.instrs).flat_map(Instr::copies) {
+            self.fill(*copy);
+        }
+    }
+
+    pub(super) fn gather(&mut self, copies: &[usize]) {
+        for copies in alike(copies.iter().copied(), |copy| self.read_as(copy)) {
+            let mut gathering = Gathering { copies, sent: vec![], received: vec![] };
+            for message in self.apart(&gathering.copies, |copy| copy) {
+                let forms: Vec<Form> = message.iter().map(|copy| self.form(*copy)).collect();
+                gathering.sent.extend(self.own_parts(&forms));
+                match &forms[..] {
+                    // It arrives where it belongs.
+                    [form] if form.flat => self.fill(message[0]),
+                    _ => {
+                        let bytes = forms.iter().map(|form| form.parts * self.bytes_of_part(form)).sum();
+                        gathering.received.push(self.ledger.make(bytes, Purpose::Communication));
+                    }
+                }
+            }
+            self.coming.push(gathering);
+        }
+    }
+
+    /// This rank's parts in one message. A single one is sent as it lies, if it is as read and as long.
+    fn own_parts(&mut self, forms: &[Form]) -> Option<Block> {
+        let lies = |form: &Form| {
+            numel(&self.rank.own.shard(form.shard).0) == form.width && !self.is_cast(form.tensor)
+        };
+        let made: u64 = forms.iter().filter(|form| !lies(form)).map(|form| self.bytes_of_part(form)).sum();
+        if forms.len() == 1 {
+            return (made > 0).then(|| self.ledger.make(made, Purpose::Communication));
+        }
+        let all = forms.iter().map(|form| self.bytes_of_part(form)).sum();
+        let joined = self.ledger.make(all, Purpose::Communication);
+        self.ledger.meanwhile(made, Purpose::Communication);
+        Some(joined)
+    }
+
+    /// These are there from now on, if they are on their way.
+    pub(super) fn arrive(&mut self, copies: &[usize]) {
+        let read = |gathering: &Gathering| gathering.copies.iter().any(|copy| copies.contains(copy));
+        let (there, coming) = std::mem::take(&mut self.coming).into_iter().partition(read);
+        self.coming = coming;
+        let there: Vec<Gathering> = there;
+        for gathering in &there {
+            gathering.sent.iter().for_each(|block| self.ledger.release(*block));
+            gathering.copies.iter().for_each(|copy| self.fill(*copy));
+        }
+        there.iter().flat_map(|gathering| &gathering.received).for_each(|block| self.ledger.release(*block));
+    }
+
+    fn fill(&mut self, copy: usize) {
+        let bytes = numel(&self.rank.own.copy(copy).0) * self.width(self.form(copy).tensor);
+        self.ledger.resize(self.copies[copy], bytes);
+    }
+
+    pub(super) fn release(&mut self, copies: &[usize]) {
+        self.arrive(copies);
+        copies.iter().for_each(|copy| self.ledger.resize(self.copies[*copy], 0));
+    }
+
+    /// What a call reads of what is gathered.
+    pub(super) fn copies_of(&self, call: &Call) -> Vec<usize> {
+        let leaves = call.inputs.iter().filter_map(|buf| self.code().leaf_of.get(buf));
+        leaves.filter_map(|leaf| self.copy_of(*leaf)).collect()
+    }
+
+    /// Results that are views of what is gathered get memory of their own.
+    pub(super) fn own_results(&mut self, call: &Call) {
+        for buf in &call.outputs {
+            if self.values[buf.index()].is_some_and(|block| self.copies.contains(&block)) {
+                self.drop_all(&[*buf]);
+                self.write(*buf, None);
+            }
+        }
+    }
+
+    pub(super) fn scatter(&mut self, leaves: &[LeafId]) {
+        for own in self.by_dtype(leaves) {
+            self.take_arrived(1);
+            let mut scattering = Scattering::default();
+            for message in self.apart(&own, |leaf| self.copy_of(leaf).unwrap_or(0)) {
+                self.send_gradients(&message, &mut scattering);
+            }
+            self.leaving.push(scattering);
+        }
+    }
+
+    /// One is sent as it lies, several are copied into one message.
+    fn send_gradients(&mut self, leaves: &[usize], scattering: &mut Scattering) {
+        let rows: Vec<Block> = leaves.iter().map(|leaf| self.rows(*leaf)).collect();
+        let all = rows.iter().map(|block| self.ledger.bytes(*block)).sum();
+        let sent = match rows[..] {
+            [row] => row,
+            _ => self.ledger.make(all, Purpose::Communication),
+        };
+        let forms: Vec<Form> =
+            leaves.iter().filter_map(|leaf| Some(self.form(self.copy_of(*leaf)?))).collect();
+        let bytes = forms.iter().map(|form| form.width * self.width_held(form.tensor)).sum();
+        let received = self.ledger.make(bytes, Purpose::Gradients);
+        if rows.len() > 1 {
+            rows.into_iter().for_each(|row| self.ledger.release(row));
+        }
+        scattering.sent.push(sent);
+        for form in forms {
+            scattering.received.push((form.shard, self.ledger.hold(received)));
+        }
+        self.ledger.release(received);
+    }
+
+    /// A leaf gives its gradient up, as a row for each part.
+    fn rows(&mut self, leaf: usize) -> Block {
+        let gradient = self.give_up(leaf);
+        let Some(form) = self.copy_of(leaf).map(|copy| self.form(copy)).filter(|form| !form.flat) else {
+            return gradient;
+        };
+        let bytes = form.parts * form.width * self.width_held(form.tensor);
+        let rows = self.ledger.make(bytes, Purpose::Communication);
+        // Parts that do not lie together are laid out one by one before.
+        self.ledger.meanwhile(if form.outermost { 0 } else { bytes }, Purpose::Communication);
+        self.ledger.release(gradient);
+        rows
+    }
+
+    fn give_up(&mut self, leaf: usize) -> Block {
+        self.fill_in(leaf);
+        self.gradients[leaf].take().expect("it was filled in")
+    }
+
+    /// Waits for gradients on their way, but for so many of the last messages.
+    pub(super) fn take_arrived(&mut self, left: usize) {
+        let arrived = self.leaving.len().saturating_sub(left);
+        for scattering in self.leaving.drain(..arrived).collect::<Vec<_>>() {
+            scattering.sent.into_iter().for_each(|block| self.ledger.release(block));
+            for (shard, block) in scattering.received {
+                self.arrives_at_shard(shard, block);
+            }
+        }
+    }
+
+    /// The first becomes the shard's, others are added in place.
+    pub(super) fn arrives_at_shard(&mut self, shard: usize, gradient: Block) {
+        match self.arrived[shard] {
+            None => self.arrived[shard] = Some(gradient),
+            Some(_) => self.ledger.release(gradient),
+        }
+    }
+
+    pub(super) fn part_gradients(&mut self, leaves: &[LeafId]) {
+        for leaf in leaves {
+            let gradient = self.give_up(leaf.index());
+            let part = self.gradient_of_shard(self.rank.own.shard_of(leaf.index()));
+            self.arrives_at_shard(self.rank.own.shard_of(leaf.index()), part);
+            self.ledger.release(gradient);
+        }
+    }
+
+    /// The sums are made beside what is summed; small ones are copied into one message.
+    pub(super) fn reduce_shards(&mut self, shards: &[usize]) {
+        self.take_arrived(0);
+        let sums: Vec<Block> = shards.iter().map(|shard| self.gradient_of_shard(*shard)).collect();
+        let numel = |shard: &usize| numel(&self.rank.own.shard(*shard).0);
+        let small: Vec<&usize> =
+            shards.iter().filter(|shard| numel(shard) <= TOGETHER.unsigned_abs()).collect();
+        let together = small.iter().map(|shard| self.ledger.bytes(self.shards[**shard])).sum();
+        self.ledger.meanwhile(if small.len() < 2 { 0 } else { together }, Purpose::Communication);
+        for (shard, sum) in shards.iter().zip(sums) {
+            let old = self.arrived[*shard].replace(sum);
+            old.into_iter().for_each(|old| self.ledger.release(old));
+        }
+    }
+
+    fn gradient_of_shard(&mut self, shard: usize) -> Block {
+        let bytes = self.ledger.bytes(self.shards[shard]);
+        self.ledger.make(bytes, Purpose::Gradients)
+    }
+
+    /// What is large and can lie as it is travels by itself.
+    fn apart(&self, items: &[usize], copy: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+        let is_large = |item: &usize| self.form(copy(*item)).is_large();
+        let (large, small): (Vec<usize>, Vec<usize>) = items.iter().copied().partition(is_large);
+        let small = (!small.is_empty()).then_some(small);
+        large.into_iter().map(|item| vec![item]).chain(small).collect()
+    }
+
+    fn copy_of(&self, leaf: usize) -> Option<usize> {
+        match self.rank.own.leaf(leaf).0 {
+            Of::Copy(copy) => Some(copy),
+            Of::Shard(_) => None,
+        }
+    }
+
+    fn bytes_of_part(&self, form: &Form) -> u64 {
+        form.width * self.width(form.tensor)
+    }
+
+    fn read_as(&self, copy: usize) -> graph::Dtype {
+        self.cx.facts.graph.tensor(self.form(copy).tensor).dtype
+    }
+
+    fn form(&self, copy: usize) -> Form {
+        let (it, region) = (&self.rank.own.table.copies[copy], &self.rank.own.copy(copy).0);
+        let (parts, divided) = (u64::from(it.parts), region[it.factor].len().unsigned_abs());
+        let others = numel(&region[..it.factor]) * numel(&region[it.factor + 1..]);
+        let outermost = numel(&region[..it.factor]) == 1;
+        Form {
+            tensor: self.rank.own.table.shards[it.shard].tensor,
+            shard: it.shard,
+            parts,
+            width: divided.div_ceil(parts) * others,
+            outermost,
+            flat: outermost && divided % parts == 0,
+        }
+    }
+}

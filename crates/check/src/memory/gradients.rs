@@ -1,0 +1,125 @@
+//! Gradients of leaves: where they arise, the messages that they are reduced in, and how they get to the shards.
+
+use graph::Dtype;
+use program::{ExchangeId, GroupingId, Instr, LeafId, Of, Pass};
+
+use crate::purpose::Purpose;
+
+use super::ledger::Block;
+use super::walk::Walk;
+
+impl Walk<'_, '_> {
+    pub(super) fn trains(&self) -> bool {
+        self.rank.body.code(Pass::Backward).is_some()
+    }
+
+    /// The first gradient becomes the leaf's, unless somebody else holds it or it is cast; others are added in place.
+    pub(super) fn arrives_at_leaf(&mut self, leaf: usize, block: Block) {
+        let fits = self.ledger.bytes(block) == self.bytes_of_gradient(leaf);
+        if self.gradients[leaf].is_none() && fits && self.ledger.is_alone(block) {
+            self.ledger.becomes(block, Purpose::Gradients);
+            self.gradients[leaf] = Some(block);
+            return;
+        }
+        if self.gradients[leaf].is_some() && !fits {
+            self.ledger.meanwhile(self.bytes_of_gradient(leaf), Purpose::Working);
+        }
+        self.fill_in(leaf);
+        self.ledger.release(block);
+    }
+
+    /// A gradient of its own, where a leaf has none yet.
+    pub(super) fn fill_in(&mut self, leaf: usize) {
+        if self.gradients[leaf].is_none() {
+            let bytes = self.bytes_of_gradient(leaf);
+            self.gradients[leaf] = Some(self.ledger.make(bytes, Purpose::Gradients));
+        }
+    }
+
+    /// Messages of several gradients are there from step to step.
+    pub(super) fn make_messages(&mut self) {
+        for (index, instr) in self.rank.body.instrs().enumerate() {
+            let Instr::ReduceGradients { leaves, group } = instr else { continue };
+            if self.is_alone_in(*group) {
+                continue;
+            }
+            let mut messages = vec![];
+            for own in self.by_dtype(leaves).iter().filter(|own| own.len() > 1) {
+                let bytes = own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum();
+                messages.push(self.ledger.make(bytes, Purpose::Communication));
+            }
+            self.messages.insert(index, messages);
+        }
+    }
+
+    /// Several gradients of one dtype are copied into a message, and become views of it.
+    pub(super) fn reduce_gradients(&mut self, index: usize, leaves: &[LeafId]) {
+        let mut messages = self.messages.remove(&index).unwrap_or_default().into_iter();
+        for own in self.by_dtype(leaves) {
+            own.iter().for_each(|leaf| self.fill_in(*leaf));
+            let Some(message) = (own.len() > 1).then(|| messages.next()).flatten() else { continue };
+            for leaf in own {
+                let view = self.ledger.hold(message);
+                let old = self.gradients[leaf].replace(view);
+                old.into_iter().for_each(|old| self.ledger.release(old));
+            }
+            self.ledger.becomes(message, Purpose::Gradients);
+        }
+    }
+
+    fn is_alone_in(&self, group: GroupingId) -> bool {
+        let groups = &self.cx.program.groupings[group.index()];
+        groups.iter().any(|group| *group == [self.rank.id])
+    }
+
+    pub(super) fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
+        alike(leaves.iter().map(|leaf| leaf.index()), |leaf| self.held_as(self.rank.body.leaves[leaf].tensor))
+    }
+
+    /// Gradients of leaves are given up for gradients of shards.
+    pub(super) fn exchange_gradients(&mut self, id: ExchangeId, leaves: &[LeafId], shards: &[usize]) {
+        self.take_arrived(0);
+        leaves.iter().for_each(|leaf| self.fill_in(leaf.index()));
+        let sent = self.transferred(id);
+        self.ledger.meanwhile(sent, Purpose::Communication);
+        for shard in shards {
+            let bytes = self.ledger.bytes(self.shards[*shard]);
+            let gradient = self.ledger.make(bytes, Purpose::Gradients);
+            self.arrives_at_shard(*shard, gradient);
+        }
+        for leaf in leaves {
+            let old = self.gradients[leaf.index()].take();
+            old.into_iter().for_each(|old| self.ledger.release(old));
+        }
+    }
+
+    /// At the end gradients of leaves become those of shards: of a part, in memory of the whole shard.
+    pub(super) fn take_gradients(&mut self) {
+        let mut made = vec![false; self.shards.len()];
+        for leaf in 0..self.gradients.len() {
+            let (Of::Shard(shard), region) = self.rank.own.leaf(leaf) else { continue };
+            let Some(gradient) = self.gradients[leaf].take() else { continue };
+            if region == self.rank.own.shard(shard) {
+                continue;
+            }
+            if !std::mem::replace(&mut made[shard], true) {
+                let bytes = self.ledger.bytes(self.shards[shard]);
+                self.ledger.make(bytes, Purpose::Gradients);
+            }
+            self.ledger.release(gradient);
+        }
+    }
+}
+
+/// Those of one dtype together, in the order of what comes first.
+pub(super) fn alike(items: impl Iterator<Item = usize>, dtype: impl Fn(usize) -> Dtype) -> Vec<Vec<usize>> {
+    let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
+    for item in items {
+        let own = dtype(item);
+        match found.iter_mut().find(|(known, _)| *known == own) {
+            Some((_, items)) => items.push(item),
+            None => found.push((own, vec![item])),
+        }
+    }
+    found.into_iter().map(|(_, items)| items).collect()
+}

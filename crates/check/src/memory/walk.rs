@@ -1,0 +1,292 @@
+//! Goes through the codes of a rank in the order of a step.
+
+use std::rc::Rc;
+
+use graph::{Dtype, Source, TensorId};
+use program::{Arg, BufId, Instr, Of, Pass, Slice};
+use rules::{Cost, Interval, Region};
+
+use crate::cuts::extents;
+use crate::held::Part;
+use crate::intern::Map;
+use crate::purpose::{Memory, Moment, Purpose};
+use crate::state::{Code, Context, Rank};
+
+use super::divided::{Gathering, Scattering};
+use super::ledger::{Block, Ledger};
+use super::lives::Lives;
+
+pub(super) struct Walk<'w, 'a> {
+    pub(super) cx: &'w mut Context<'a>,
+    pub(super) rank: &'w Rank<'a>,
+    lives: &'w Lives,
+    /// For each tensor the type in which it is held.
+    held: &'w [Dtype],
+    pub(super) ledger: Ledger,
+    /// The memory of each buffer that has a value.
+    pub(super) values: Vec<Option<Block>>,
+    /// Of each shard that is held between steps.
+    pub(super) shards: Vec<Block>,
+    /// Of each parameter that is gathered for a while; none while it is not there.
+    pub(super) copies: Vec<Block>,
+    /// What is gathered and not yet read.
+    pub(super) coming: Vec<Gathering>,
+    /// Gradients on their way to shards.
+    pub(super) leaving: Vec<Scattering>,
+    /// Of each shard's gradient, once some of it has arrived.
+    pub(super) arrived: Vec<Option<Block>>,
+    /// Of each leaf's gradient, once it has one.
+    pub(super) gradients: Vec<Option<Block>>,
+    /// What autograd keeps of each operator of a call.
+    pub(super) saved: Map<u32, Vec<Vec<Block>>>,
+    kept: Vec<Vec<Block>>,
+    /// For each reduction of gradients, by its instruction, the messages that are kept from step to step.
+    pub(super) messages: Map<usize, Vec<Block>>,
+    /// The gradients inside of a call, while its backward runs.
+    pub(super) arriving: Vec<Option<Block>>,
+    /// Room for [`super::lives::inside`].
+    pub(super) seen: Vec<bool>,
+}
+
+impl<'w, 'a> Walk<'w, 'a> {
+    pub(super) fn new(
+        cx: &'w mut Context<'a>,
+        rank: &'w Rank<'a>,
+        lives: &'w Lives,
+        held: &'w [Dtype],
+    ) -> Self {
+        let bufs = rank.bufs.len();
+        Self {
+            cx,
+            rank,
+            lives,
+            held,
+            ledger: Ledger::default(),
+            values: vec![None; bufs],
+            shards: vec![],
+            copies: vec![],
+            coming: vec![],
+            leaving: vec![],
+            arrived: vec![None; rank.shards.len()],
+            gradients: vec![None; rank.leaves.len()],
+            saved: Map::default(),
+            kept: vec![],
+            messages: Map::default(),
+            arriving: vec![None; bufs],
+            seen: vec![false; bufs],
+        }
+    }
+
+    pub(super) fn step(mut self) -> Memory {
+        self.begin();
+        let mut index = 0;
+        for code in &self.rank.body.codes {
+            for instr in &code.instrs {
+                (self.ledger.at.instr, self.ledger.at.op) = (index, None);
+                self.instruction(index, instr);
+                self.drop_all(&self.lives.done[index]);
+                index += 1;
+            }
+            if code.pass == Pass::Backward {
+                self.take_arrived(0);
+            }
+        }
+        self.take_gradients();
+        self.told()
+    }
+
+    /// What is there before the first instruction.
+    fn begin(&mut self) {
+        for (number, shard) in self.rank.own.table.shards.iter().enumerate() {
+            let purpose = match self.cx.facts.graph.tensor(shard.tensor).source {
+                Source::Param { .. } => Purpose::Parameters,
+                _ => Purpose::Buffers,
+            };
+            let bytes = numel(&self.rank.own.shard(number).0) * self.width_held(shard.tensor);
+            self.shards.push(self.ledger.make(bytes, purpose));
+        }
+        self.make_copies();
+        for (number, leaf) in self.rank.body.leaves.iter().enumerate() {
+            let block = match self.rank.own.leaf(number) {
+                (Of::Shard(shard), region) => self.part_of_shard(leaf.tensor, shard, region),
+                (Of::Copy(copy), _) => self.ledger.hold(self.copies[copy]),
+            };
+            self.values[leaf.buf.index()] = Some(block);
+        }
+        for code in &self.rank.body.codes {
+            for buf in &code.takes {
+                let purpose = if self.rank.body.buf(*buf).grad { Purpose::Working } else { Purpose::Inputs };
+                let block = self.ledger.make(self.bytes(*buf), purpose);
+                self.values[buf.index()] = Some(block);
+            }
+        }
+        self.make_messages();
+    }
+
+    /// What a leaf is: a view of its shard, or a copy or cast of a part of it.
+    fn part_of_shard(&mut self, tensor: TensorId, shard: usize, region: &Region) -> Block {
+        let whole = self.lengths(tensor, &self.rank.own.shard(shard).0);
+        let part = self.lengths(tensor, &region.0);
+        if !self.is_cast(tensor) && is_view(&whole, &part) {
+            return self.ledger.hold(self.shards[shard]);
+        }
+        self.ledger.make(self.bytes_of(tensor, &region.0), Purpose::Parameters)
+    }
+
+    fn instruction(&mut self, index: usize, instr: &'a Instr) {
+        match instr {
+            Instr::Call(call) => self.call(index, call),
+            Instr::Grad(grad) => self.grad(grad),
+            Instr::Slice(slice) => self.slice(slice),
+            Instr::Add { from, to } => self.sum(from, *to),
+            Instr::Collective(collective) => self.collective(collective),
+            Instr::Exchange { exchange, from, to } => self.exchange(*exchange, from, to),
+            Instr::ReduceGradients { leaves, .. } => self.reduce_gradients(index, leaves),
+            Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
+                self.exchange_gradients(*exchange, leaves, shards);
+            }
+            Instr::Gather { copies, .. } => self.gather(copies),
+            Instr::Release { copies } => self.release(copies),
+            Instr::Scatter { leaves, .. } => self.scatter(leaves),
+            Instr::Part { leaves, .. } => self.part_gradients(leaves),
+            Instr::ReduceShards { shards, .. } => self.reduce_shards(shards),
+            Instr::Update { shard, .. } => self.update(*shard),
+            Instr::Keep { from, .. } => {
+                let held = from.iter().filter_map(|buf| self.values[buf.index()]);
+                let kept = held.map(|block| self.ledger.keep(block)).collect();
+                self.kept.push(kept);
+            }
+            Instr::Take { id, to } => {
+                for (buf, block) in to.iter().zip(std::mem::take(&mut self.kept[id.index()])) {
+                    self.values[buf.index()] = Some(self.ledger.hold(block));
+                    self.ledger.forget(block);
+                }
+            }
+        }
+    }
+
+    fn slice(&mut self, slice: &Slice) {
+        let given = extents(self.rank, &slice.extents).unwrap_or_default();
+        let end = |arg: &Arg| self.rank.integer(arg).unwrap_or(0);
+        let mut sizes = slice.region.iter().map(|(lo, hi)| end(hi) - end(lo));
+        let part: Vec<Vec<i64>> = given.iter().map(|dim| sizes.by_ref().take(dim.len()).collect()).collect();
+        let view = self.values[slice.from.index()].filter(|_| is_view(&given, &part));
+        self.write(slice.to, view);
+    }
+
+    /// Of more than two the sum of the first ones lives until the last is added.
+    fn sum(&mut self, from: &[BufId], to: BufId) {
+        self.write(to, None);
+        if from.len() > 2 {
+            self.ledger.meanwhile(self.bytes(to), Purpose::Working);
+        }
+    }
+
+    /// A new value takes the place of the old one.
+    fn update(&mut self, shard: usize) {
+        self.ledger.meanwhile(self.ledger.bytes(self.shards[shard]), Purpose::Buffers);
+    }
+
+    /// A buffer gets a value, in memory that is there or in its own.
+    pub(super) fn write(&mut self, buf: BufId, there: Option<Block>) {
+        let block = match there {
+            Some(block) => self.ledger.hold(block),
+            None => self.ledger.make(self.bytes(buf), Purpose::Working),
+        };
+        self.values[buf.index()] = Some(block);
+    }
+
+    pub(super) fn drop_all(&mut self, bufs: &[BufId]) {
+        for buf in bufs {
+            if let Some(block) = self.values[buf.index()].take() {
+                self.ledger.release(block);
+            }
+        }
+    }
+
+    pub(super) fn cost(&mut self, part: &Part) -> Rc<Cost> {
+        self.cx.finder.cost(self.cx.facts, &self.cx.store, part)
+    }
+
+    pub(super) fn code(&self) -> &Code<'a> {
+        &self.cx.codes[self.rank.role]
+    }
+
+    /// Of what a buffer holds.
+    pub(super) fn bytes(&self, buf: BufId) -> u64 {
+        if let Some(leaf) = self.code().leaf_of.get(&buf) {
+            return self.bytes_of(self.rank.body.leaves[*leaf].tensor, &self.rank.own.leaf(*leaf).1.0);
+        }
+        let held = self.rank.held(buf);
+        held.map_or(0, |held| self.bytes_of(held.of.tensor, self.cx.store.region(held.region)))
+    }
+
+    pub(super) fn bytes_of(&self, tensor: TensorId, region: &[Interval]) -> u64 {
+        numel(region) * self.width(tensor)
+    }
+
+    pub(super) fn width(&self, tensor: TensorId) -> u64 {
+        self.cx.facts.graph.tensor(tensor).dtype.bytes() as u64
+    }
+
+    pub(super) fn width_held(&self, tensor: TensorId) -> u64 {
+        self.held_as(tensor).bytes() as u64
+    }
+
+    /// The type in which a parameter is held, and that of its gradient.
+    pub(super) fn held_as(&self, tensor: TensorId) -> Dtype {
+        self.held[tensor.index()]
+    }
+
+    /// Whether it is read in another type than it is held in.
+    pub(super) fn is_cast(&self, tensor: TensorId) -> bool {
+        self.width_held(tensor) != self.width(tensor)
+    }
+
+    /// Bytes of a leaf's gradient.
+    pub(super) fn bytes_of_gradient(&self, leaf: usize) -> u64 {
+        let tensor = self.rank.body.leaves[leaf].tensor;
+        numel(&self.rank.own.leaf(leaf).1.0) * self.width_held(tensor)
+    }
+
+    fn lengths(&self, tensor: TensorId, region: &[Interval]) -> Vec<Vec<i64>> {
+        crate::cuts::lengths(&self.cx.facts.analysis.factors[tensor.index()], region)
+    }
+
+    /// What was found.
+    fn told(self) -> Memory {
+        let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
+        let (pass, index) = self.rank.body.locate(at.instr);
+        let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
+            let moved = instr.reads().into_iter().chain(instr.writes()).next();
+            let held = moved.and_then(|buf| self.rank.held(buf));
+            let maker = held.and_then(|held| graph.producer(held.of.tensor));
+            let op = at.op.or(maker.map(|(op, _)| op));
+            let operator = op.map(|op| graph.describe(op));
+            Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
+        });
+        Memory { peak, most: self.ledger.most, at: moment, trained: self.trained() }
+    }
+
+    /// The parameters that an optimizer steps.
+    fn trained(&self) -> (u64, u64) {
+        let is_trained = |tensor: TensorId| {
+            matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
+        };
+        let shards = self.rank.own.table.shards.iter().zip(&self.shards);
+        let trained = shards.filter(|(shard, _)| is_trained(shard.tensor));
+        trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
+    }
+}
+
+pub(super) fn numel(region: &[Interval]) -> u64 {
+    region.iter().map(|interval| interval.len().unsigned_abs()).product()
+}
+
+/// Whether a part of a tensor is a view of it: its factors lie together again, dim by dim.
+fn is_view(whole: &[Vec<i64>], part: &[Vec<i64>]) -> bool {
+    whole.iter().zip(part).all(|(whole, part)| {
+        let first = part.iter().position(|&size| size > 1).unwrap_or(part.len());
+        whole.iter().zip(part).skip(first + 1).all(|(whole, part)| whole == part)
+    })
+}

@@ -1,0 +1,106 @@
+//! What memory is for, and how much of it a rank has when that is the most.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use graph::Dtype;
+
+/// The types in which ranks hold parameters, by name, where these are not what a program reads: it reads casts.
+pub type Masters = BTreeMap<String, Dtype>;
+
+/// What bytes are for. Each is for one of these at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    Parameters,
+    /// Parameters that are divided between steps, while they are there.
+    Gathered,
+    Gradients,
+    Optimizer,
+    /// Buffers and constants of the model.
+    Buffers,
+    Inputs,
+    /// What forward keeps for backward.
+    Activations,
+    /// What is computed with and nobody keeps.
+    Working,
+    /// What is sent from and received in.
+    Communication,
+}
+
+impl Purpose {
+    pub const COUNT: usize = 9;
+    pub const ALL: [Purpose; Self::COUNT] = [
+        Purpose::Parameters,
+        Purpose::Gathered,
+        Purpose::Gradients,
+        Purpose::Optimizer,
+        Purpose::Buffers,
+        Purpose::Inputs,
+        Purpose::Activations,
+        Purpose::Working,
+        Purpose::Communication,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Parameters => "parameters",
+            Purpose::Gathered => "gathered",
+            Purpose::Gradients => "gradients",
+            Purpose::Optimizer => "optimizer",
+            Purpose::Buffers => "buffers",
+            Purpose::Inputs => "inputs",
+            Purpose::Activations => "activations",
+            Purpose::Working => "working",
+            Purpose::Communication => "communication",
+        }
+    }
+}
+
+/// Bytes of a rank in a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// By purpose, when all together are the most.
+    pub peak: [u64; Purpose::COUNT],
+    /// Of each purpose the most at any time.
+    pub most: [u64; Purpose::COUNT],
+    /// When that is; nothing of a rank that does nothing.
+    pub at: Option<Moment>,
+    /// The parameters that an optimizer steps: how many there are, and their bytes.
+    pub trained: (u64, u64),
+}
+
+/// Where in a step a rank is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// `forward` or `backward`.
+    pub pass: &'static str,
+    /// The kind of the instruction (`call`, `grad`, `all_reduce`), and its number in the pass.
+    pub instruction: (&'static str, usize),
+    /// The operator that is computed, or whose value is moved, with its module and line.
+    pub operator: Option<String>,
+}
+
+impl fmt::Display for Moment {
+    /// `backward, grad 3: aten.linear.default %linear_7 in "h.0.attn" at model.py:56`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, number) = self.instruction;
+        write!(f, "{}, {kind} {number}", self.pass)?;
+        self.operator.as_ref().map_or(Ok(()), |operator| write!(f, ": {operator}"))
+    }
+}
+
+impl Memory {
+    pub fn total(&self) -> u64 {
+        self.peak.iter().sum()
+    }
+
+    /// With an optimizer that has so many tensors like each parameter, and so many numbers of four bytes.
+    #[must_use]
+    pub fn stepped(mut self, tensors: u64, numbers: u64) -> Self {
+        let (parameters, bytes) = self.trained;
+        let state = tensors * bytes + 4 * numbers * parameters;
+        self.peak[Purpose::Optimizer as usize] = state;
+        self.most[Purpose::Optimizer as usize] = state;
+        self
+    }
+}

@@ -1,0 +1,206 @@
+//! Whether a program fits into the memory of each rank; if not, what uses it, where, and what would save some.
+
+use std::cmp::Reverse;
+
+use check::{Masters, Memory, Purpose};
+use diag::{Error, Result};
+use graph::Graph;
+use plan::{Plan, sets};
+use program::Boundary;
+use rules::Analysis;
+
+use crate::{Compiled, compile_watched};
+
+/// How many tensors like a parameter the state of each of PyTorch's optimizers has, with its usual options, and
+/// how many numbers besides.
+const STATE: [(&str, u64, u64); 13] = [
+    ("adadelta", 2, 1),
+    ("adagrad", 1, 1),
+    ("adam", 2, 1),
+    ("adamax", 2, 1),
+    ("adamw", 2, 1),
+    ("asgd", 1, 3),
+    ("nadam", 2, 2),
+    ("none", 0, 0),
+    ("radam", 2, 1),
+    ("rmsprop", 1, 1),
+    ("rprop", 2, 1),
+    ("sgd", 0, 0),
+    ("sgd-momentum", 1, 0),
+];
+
+/// Sets of plans that split the batch, by how much less of parameters and gradients a device holds then.
+const DIVIDING: [&str; 4] = ["data", "zero1", "zero2", "zero3"];
+
+/// The memory of each rank, and the optimizer whose state is in it.
+#[derive(Clone, Debug)]
+pub struct Limit<'a> {
+    pub bytes: u64,
+    pub optimizer: String,
+    pub masters: &'a Masters,
+}
+
+/// What each rank has, with the state of an optimizer.
+pub fn with_optimizer(memory: &[Memory], name: &str) -> Result<Vec<Memory>> {
+    let Some((_, tensors, numbers)) = STATE.iter().find(|row| row.0 == name) else {
+        let known: Vec<&str> = STATE.iter().map(|row| row.0).collect();
+        return Err(Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
+            .why("what it holds of each parameter is a part of what a rank has in memory")
+            .fix(format!("give the one that is most like it of {}", known.join(", "))));
+    };
+    Ok(memory.iter().map(|rank| rank.clone().stepped(*tensors, *numbers)).collect())
+}
+
+/// Refuses a program of which some rank needs more than it has.
+pub fn fits(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    boundary: &Boundary,
+    compiled: &Compiled,
+    limit: &Limit<'_>,
+) -> Result<()> {
+    let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer)?;
+    let most = memory.iter().enumerate().max_by_key(|(rank, it)| (it.total(), Reverse(*rank)));
+    let Some((rank, most)) = most.filter(|(_, it)| it.total() > limit.bytes) else { return Ok(()) };
+    let (needed, there) = (size(most.total()), size(limit.bytes));
+    let what = format!(
+        "rank {rank} needs {needed} at once, {} more than the {there} that it has",
+        size(most.total() - limit.bytes)
+    );
+    let error = Error::new("SW0530", what).why(uses(most, &limit.optimizer));
+    let error = if let Some(at) = &most.at { error.at(at.to_string()) } else { error };
+    let saved = savings((graph, analysis), plan, boundary, (limit, most.total()));
+    let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
+    let more = "divide the model over more devices, or give smaller batches";
+    Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
+        (false, _) => format!("{}; or {more}", found.join(", ")),
+        (true, true) => format!("let layers be computed again for backward (`recompute \"h.*\"`), {more}"),
+        (true, false) => more.into(),
+    }))
+}
+
+fn uses(memory: &Memory, optimizer: &str) -> String {
+    let used = Purpose::ALL.into_iter().filter(|purpose| memory.peak[*purpose as usize] > 0);
+    let one = |purpose: Purpose| {
+        let of = if purpose == Purpose::Optimizer { format!(" ({optimizer})") } else { String::new() };
+        format!("{} {}{of}", size(memory.peak[purpose as usize]), purpose.name())
+    };
+    used.map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn saving(name: &str, bytes: u64, limit: &Limit<'_>) -> String {
+    let fits = if bytes <= limit.bytes { ", which fits" } else { "" };
+    format!("the plan `{name}` needs {}{fits}", size(bytes))
+}
+
+/// Named plans that differ from this one by a choice that saves memory, and what they need.
+fn savings(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    boundary: &Boundary,
+    (limit, most): (&Limit<'_>, u64),
+) -> Vec<(String, u64)> {
+    let by_name = sets::named(&plan.name, graph, analysis, plan.devices);
+    if by_name.is_ok_and(|named| named.ops != plan.ops) || sets::devices_of(&plan.name).is_err() {
+        return vec![];
+    }
+    let tried = saving_names(&plan.name).into_iter().filter_map(|name| {
+        let other = sets::named(&name, graph, analysis, plan.devices).ok()?;
+        let compiled = compile_watched(graph, analysis, &other, boundary, limit.masters, &mut |_| {}).ok()?;
+        let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer).ok()?;
+        Some((name, memory.iter().map(Memory::total).max()?))
+    });
+    tried.filter(|(_, bytes)| *bytes < most).collect()
+}
+
+/// `data:2 x megatron` with recomputation, and with `zero1` and `zero3` in the place of `data`. In a step of one
+/// micro-batch `zero2` saves what `zero1` does.
+fn saving_names(name: &str) -> Vec<String> {
+    let axes: Vec<&str> = name.split(" x ").collect();
+    let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
+    let again = axes.iter().any(|axis| set(axis) == "recompute");
+    let again = (!again).then(|| format!("{name} x recompute"));
+    let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
+    let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
+    let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
+        let (_, at) = most.filter(|(own, _)| Some(*own) < rank(saving))?;
+        let mut axes: Vec<String> = axes.iter().map(ToString::to_string).collect();
+        axes[at] = axes[at].replacen(&set(&axes[at]), saving, 1);
+        Some(axes.join(" x "))
+    });
+    again.into_iter().chain(divided).collect()
+}
+
+/// Bytes as people say them, which Python's summary does alike.
+fn size(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["B", "KiB", "MiB"] {
+        if size < 1024.0 {
+            return if unit == "B" { format!("{size:.0} B") } else { format!("{size:.1} {unit}") };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} GiB")
+}
+
+/// Reads `16GiB`, `512 MiB` or `80GB`.
+pub fn bytes(text: &str) -> Result<u64> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let read = UNITS.iter().find_map(|(unit, factor)| Some((text.trim().strip_suffix(unit)?, *factor)));
+    let (number, factor) = read.unwrap_or((text, 1));
+    match number.trim().parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok((number * factor as f64) as u64),
+        _ => Err(Error::new("SW0431", format!("{text:?} is no size of a memory"))
+            .why("it is a number above zero with a unit")
+            .fix("give one such as 16GiB, 512MiB or 80GB")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        let read = |text: &str| bytes(text).map_err(|error| error.code);
+        assert_eq!(read("16GiB"), Ok(16 << 30));
+        assert_eq!(read(" 1.5 KiB"), Ok(1536));
+        assert_eq!(read("80GB"), Ok(80_000_000_000));
+        assert_eq!(read("512"), Ok(512));
+        for text in ["", "GiB", "-1GiB", "many", "infGiB", "NaN"] {
+            assert_eq!(read(text), Err("SW0431"));
+        }
+    }
+
+    #[test]
+    fn plans_that_save_memory() {
+        let names = |name: &str| saving_names(name).join(", ");
+        assert_eq!(names("data"), "data x recompute, zero1, zero3");
+        assert_eq!(names("zero1 x recompute"), "zero3 x recompute");
+        assert_eq!(
+            names("data:2 x zero2:2 x megatron"),
+            "data:2 x zero2:2 x megatron x recompute, data:2 x zero3:2 x megatron"
+        );
+        assert_eq!(names("megatron"), "megatron x recompute");
+        assert_eq!(names("zero3 x recompute:selective"), "");
+    }
+
+    #[test]
+    fn optimizers_hold_what_they_need() {
+        let rank = Memory { trained: (3, 1000), ..Memory::default() };
+        let total = |name: &str| Ok(with_optimizer(std::slice::from_ref(&rank), name)?[0].total());
+        assert_eq!(total("adamw").map_err(|error: Error| error.code), Ok(2012));
+        assert_eq!(total("sgd").map_err(|error: Error| error.code), Ok(0));
+        assert_eq!(total("lion").map_err(|error: Error| error.code), Err("SW0430"));
+    }
+}
