@@ -256,7 +256,8 @@ class Run:
         wire = [grad.to(self.worker.reduce or grad.dtype) for grad in grads]
         ranks = self._in_group("reduce_shards", group, sum(grad.nbytes for grad in wire))
         summed = collectives.all_reduce_together(self.comm, wire, ranks, "sum")
-        held.arrived.update(zip(numbers, summed, strict=True))
+        for at, grad in zip(numbers, summed, strict=True):
+            held.arrived[at] = grad.to(held.held[at].data.dtype)
 
     def update(self, shard: int, x: Tensor) -> None:
         worker = self.worker
@@ -367,7 +368,7 @@ class Run:
         """Gradients that have arrived, but for so many messages: what is on its way holds memory."""
         while len(self._scatterings) > left:
             for copy, grad in self._scatterings.pop(0).wait():
-                self.worker.shards.arrives(copy.at, grad)
+                self.worker.shards.arrives(copy.at, grad.to(copy.shard.data.dtype))
 
     def _begin_backward(self) -> None:
         if self.worker.code.backward is None or not self._saving:
