@@ -184,12 +184,12 @@ def _alive(mark: str) -> list[str]:
     return found
 
 
-def _die_in_a_step(rank: int, how: str, folder: str) -> None:
+def _die_in_a_step(rank: int, plan: str, message: str, how: str, folder: str) -> None:
     module, args = MODELS["mlp"]()
-    model = sw.parallelize(module, args, plan="data:2 x megatron:2")
+    model = sw.parallelize(module, args, plan=plan)
     model.train_step(args)
     if rank == 2:
-        model.comm.all_reduce = lambda *_: _die(how, folder)  # type: ignore[method-assign]
+        setattr(model.comm, message, lambda *_: _die(how, folder))
     model.train_step(args)
 
 
@@ -208,11 +208,15 @@ def _die(how: str, folder: str) -> Any:
         ("raises", "Traceback (most recent call last):", "ValueError: this is the cause"),
         ("exits", "the process died (exit code 7)", "the process died (exit code 7)"),
         ("killed", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
+        ("in a gather", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
+        ("in a scatter", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
     ],
 )
 def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Path, marked: str) -> None:
+    messages = {"in a gather": ("zero3", "all_gather"), "in a scatter": ("zero3", "reduce_scatter")}
+    plan, message = messages.get(how, ("data:2 x megatron:2", "all_reduce"))
     with pytest.raises(sw.RuntimeFault) as caught:
-        sw.launch(_die_in_a_step, WORLD, (how, str(tmp_path)), timeout=200)
+        sw.launch(_die_in_a_step, WORLD, (plan, message, how, str(tmp_path)), timeout=200)
     assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
     assert caught.value.what == "rank 2 failed"
     assert caught.value.why is not None and caught.value.why.startswith(begin)
