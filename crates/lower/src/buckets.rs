@@ -6,7 +6,7 @@ use graph::TensorId;
 use indexmap::IndexMap;
 use program::{GroupingId, Settle};
 
-use crate::schedule::Event;
+use crate::event::Event;
 use crate::segments::BUCKET;
 use crate::uses::UseId;
 

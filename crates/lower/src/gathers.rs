@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use plan::Gather;
 
+use crate::event::Event;
 use crate::homes::{Homes, Message};
-use crate::schedule::{Asked, Event};
+use crate::segments::Segments;
 use crate::uses::Context;
 
 /// What is gathered once a step.
@@ -25,12 +26,15 @@ struct Run {
 }
 
 /// A pass with what is gathered for it.
-pub fn in_passing(asked: &Asked<'_>, events: Vec<Event>) -> Vec<Event> {
-    let messages = asked.homes.messages(asked.cx, Gather::Pass);
+pub fn in_passing(
+    (cx, homes, segments): (&Context<'_>, &Homes, &Segments),
+    events: Vec<Event>,
+) -> Vec<Event> {
+    let messages = homes.messages(cx, Gather::Pass);
     if messages.is_empty() {
         return events;
     }
-    let runs = runs(asked, &events);
+    let runs = runs(segments, &events);
     let of = |unit: usize| messages.iter().filter(move |message| message.unit == unit).cloned();
     let mut before: Vec<Vec<Event>> = events.iter().map(|_| vec![]).collect();
     let mut after: Vec<Vec<Event>> = events.iter().map(|_| vec![]).collect();
@@ -52,7 +56,7 @@ fn gather(message: Message) -> Event {
 }
 
 /// By their first events.
-fn runs(asked: &Asked<'_>, events: &[Event]) -> Vec<Run> {
+fn runs(segments: &Segments, events: &[Event]) -> Vec<Run> {
     let mut runs: Vec<Run> = vec![];
     let mut open: BTreeSet<usize> = BTreeSet::new();
     for (at, event) in events.iter().enumerate() {
@@ -60,7 +64,7 @@ fn runs(asked: &Asked<'_>, events: &[Event]) -> Vec<Run> {
         else {
             continue;
         };
-        let units = &asked.segments.all[*segment].units;
+        let units = &segments.all[*segment].units;
         if units.is_empty() {
             continue;
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use graph::TensorId;
+use graph::{OpId, TensorId};
 use indexmap::{IndexMap, IndexSet};
 use plan::{Gather, Home, Reduce, home_of};
 use program::{Grouping, GroupingId, RankId};
@@ -11,7 +11,6 @@ use rules::{Interval, Region};
 
 use crate::layout::{Entry, Interner, Layout, LayoutId, PortsId};
 use crate::moves::{self, Method};
-use crate::segments::layer;
 use crate::uses::{Context, Reader, UseId, Uses};
 
 /// How one parameter is divided.
@@ -117,12 +116,26 @@ pub struct Message {
 }
 
 /// The first operator that reads a parameter, if nothing else does.
-fn first_reader(uses: &Uses, tensor: TensorId) -> Option<graph::OpId> {
+fn first_reader(uses: &Uses, tensor: TensorId) -> Option<OpId> {
     let mut readers = uses.of[tensor.index()].iter().flat_map(|id| &uses.get(*id).readers);
     let op = |reader: &Reader| if let Reader::Op(op, _) = reader { Some(*op) } else { None };
     readers
         .try_fold(None, |first, reader| Some(first.max(Some(std::cmp::Reverse(op(reader)?)))))?
         .map(|it| it.0)
+}
+
+/// The path of the repeated layer that an operator belongs to: everything up to the first number.
+pub fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
+    let path = &cx.graph.op(op).module[..];
+    let mut end = 0;
+    for part in path.split('.') {
+        end += part.len();
+        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return Some(&path[..end]);
+        }
+        end += 1;
+    }
+    None
 }
 
 /// Before it is known by its numbers.

@@ -14,6 +14,7 @@
 
 mod boundary;
 mod buckets;
+mod event;
 mod exchange;
 mod gathers;
 mod gradients;

@@ -13,8 +13,8 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 use rules::families::{self, View};
 
+use crate::event::{Event, Way};
 use crate::layout::{Interner, LayoutId};
-use crate::schedule::{Event, Way};
 use crate::segments::Segments;
 use crate::uses::{Context, UseId, Uses, new_value};
 

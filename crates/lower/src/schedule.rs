@@ -8,6 +8,7 @@ use indexmap::IndexSet;
 use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId, Settle};
 
 use crate::buckets::{Across, Buckets, Message};
+use crate::event::{Event, Leg, Way};
 use crate::exchange;
 use crate::gathers;
 use crate::homes::{self, Arrives, Divided, Homes};
@@ -17,96 +18,6 @@ use crate::moves::{self, Get, Method, Move};
 use crate::recompute::{self, Again};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
-
-pub enum Event {
-    /// The operators of a segment; each rank may need several calls.
-    Call {
-        segment: usize,
-    },
-    /// What a use needs is moved to its ports.
-    Move {
-        id: UseId,
-        way: Way,
-    },
-    /// Buffers get their new values.
-    Update {
-        id: UseId,
-        number: usize,
-    },
-    /// The operators of a segment once more, in backward; `saves` what its own backward needs.
-    Again {
-        segment: usize,
-        saves: bool,
-    },
-    /// What a use needs is moved once more, in backward.
-    MoveAgain {
-        id: UseId,
-        way: Way,
-    },
-    /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
-    Grad {
-        segment: usize,
-        again: bool,
-    },
-    /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
-    /// complete where it is.
-    MoveGrad {
-        id: UseId,
-        way: Way,
-    },
-    /// What all uses of an input gave back in one layout is moved to the caller's.
-    GiveBack {
-        id: UseId,
-        way: Way,
-    },
-    /// Gradients of parameters, one bucket.
-    Reduce {
-        group: GroupingId,
-        uses: Vec<UseId>,
-    },
-    /// The gradient of one parameter, region by region.
-    ReduceExactly {
-        id: UseId,
-        exchange: ExchangeId,
-        plan: Rc<Move>,
-        when: Settle,
-    },
-    /// What operators read of divided parameters is gathered, or is there no longer.
-    Gather {
-        group: GroupingId,
-        tensors: Vec<TensorId>,
-    },
-    Release {
-        tensors: Vec<TensorId>,
-    },
-    /// Gradients of divided parameters are summed into the parts; without a group they are whole.
-    Scatter {
-        group: Option<GroupingId>,
-        uses: Vec<UseId>,
-        when: Settle,
-    },
-    /// What parts have is summed over ranks that hold the same ones.
-    ReduceParts {
-        group: GroupingId,
-        tensors: Vec<TensorId>,
-    },
-}
-
-/// Moves one after another, and the layouts between which they go.
-#[derive(Clone)]
-pub struct Way {
-    pub legs: Vec<Leg>,
-    pub from: LayoutId,
-    pub to: LayoutId,
-}
-
-#[derive(Clone)]
-pub struct Leg {
-    pub plan: Rc<Move>,
-    /// Its table, if it goes region by region.
-    pub exchange: Option<ExchangeId>,
-    pub to: LayoutId,
-}
 
 /// Moves one after another, each with the layout that it makes.
 type Moves = Rc<[(LayoutId, Rc<Move>)]>;
@@ -175,8 +86,8 @@ pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<
     }
     it.backward(asked, interner);
     it.begin = gathers::once(cx, homes);
-    it.forward = gathers::in_passing(asked, std::mem::take(&mut it.forward));
-    it.backward = gathers::in_passing(asked, std::mem::take(&mut it.backward));
+    it.forward = gathers::in_passing((cx, homes, segments), std::mem::take(&mut it.forward));
+    it.backward = gathers::in_passing((cx, homes, segments), std::mem::take(&mut it.backward));
     it
 }
 

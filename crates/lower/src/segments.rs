@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use graph::{OpId, Source};
 
-use crate::homes::Homes;
+use crate::homes::{Homes, layer};
 use crate::layout::{Interner, bytes};
 use crate::recompute::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -122,18 +122,4 @@ fn to_reduce(cx: &Context<'_>, uses: &Uses, interner: &Interner, id: UseId) -> u
     } else {
         0
     }
-}
-
-/// The path of the repeated layer that an operator belongs to: everything up to the first number.
-pub fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
-    let path = &cx.graph.op(op).module[..];
-    let mut end = 0;
-    for part in path.split('.') {
-        end += part.len();
-        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
-            return Some(&path[..end]);
-        }
-        end += 1;
-    }
-    None
 }

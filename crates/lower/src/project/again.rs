@@ -6,7 +6,7 @@ use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass};
 
 use super::Projector;
 use super::columns::Asked;
-use crate::schedule::Way;
+use crate::event::Way;
 use crate::uses::UseId;
 
 /// Something that forward did, and backward may do again.

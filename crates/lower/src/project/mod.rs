@@ -12,9 +12,10 @@ use std::collections::HashMap;
 use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table, Timetable};
 
+use crate::event::Event;
 use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
-use crate::schedule::{Event, Schedule};
+use crate::schedule::Schedule;
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 

@@ -6,9 +6,9 @@ use super::again::Begun;
 use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
 use super::{Owner, Projector};
+use crate::event::{Leg, Way};
 use crate::layout::LayoutId;
 use crate::moves::{Get, Method, Move};
-use crate::schedule::{Leg, Way};
 use crate::uses::UseId;
 
 /// Where a move's target shards end up.

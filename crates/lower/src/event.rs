@@ -1,0 +1,100 @@
+//! What the one global order is made of.
+
+use std::rc::Rc;
+
+use graph::TensorId;
+use program::{ExchangeId, GroupingId, Settle};
+
+use crate::layout::LayoutId;
+use crate::moves::Move;
+use crate::uses::UseId;
+
+pub enum Event {
+    /// The operators of a segment; each rank may need several calls.
+    Call {
+        segment: usize,
+    },
+    /// What a use needs is moved to its ports.
+    Move {
+        id: UseId,
+        way: Way,
+    },
+    /// Buffers get their new values.
+    Update {
+        id: UseId,
+        number: usize,
+    },
+    /// The operators of a segment once more, in backward; `saves` what its own backward needs.
+    Again {
+        segment: usize,
+        saves: bool,
+    },
+    /// What a use needs is moved once more, in backward.
+    MoveAgain {
+        id: UseId,
+        way: Way,
+    },
+    /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
+    Grad {
+        segment: usize,
+        again: bool,
+    },
+    /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
+    /// complete where it is.
+    MoveGrad {
+        id: UseId,
+        way: Way,
+    },
+    /// What all uses of an input gave back in one layout is moved to the caller's.
+    GiveBack {
+        id: UseId,
+        way: Way,
+    },
+    /// Gradients of parameters, one bucket.
+    Reduce {
+        group: GroupingId,
+        uses: Vec<UseId>,
+    },
+    /// The gradient of one parameter, region by region.
+    ReduceExactly {
+        id: UseId,
+        exchange: ExchangeId,
+        plan: Rc<Move>,
+        when: Settle,
+    },
+    /// What operators read of divided parameters is gathered, or is there no longer.
+    Gather {
+        group: GroupingId,
+        tensors: Vec<TensorId>,
+    },
+    Release {
+        tensors: Vec<TensorId>,
+    },
+    /// Gradients of divided parameters are summed into the parts; without a group they are whole.
+    Scatter {
+        group: Option<GroupingId>,
+        uses: Vec<UseId>,
+        when: Settle,
+    },
+    /// What parts have is summed over ranks that hold the same ones.
+    ReduceParts {
+        group: GroupingId,
+        tensors: Vec<TensorId>,
+    },
+}
+
+/// Moves one after another, and the layouts between which they go.
+#[derive(Clone)]
+pub struct Way {
+    pub legs: Vec<Leg>,
+    pub from: LayoutId,
+    pub to: LayoutId,
+}
+
+#[derive(Clone)]
+pub struct Leg {
+    pub plan: Rc<Move>,
+    /// Its table, if it goes region by region.
+    pub exchange: Option<ExchangeId>,
+    pub to: LayoutId,
+}
