@@ -217,6 +217,42 @@ def test_copies_have_memory_only_while_they_are_needed() -> None:
     assert 0 < max(seen) < 90
 
 
+def test_what_is_not_there_can_be_printed() -> None:
+    """A traceback that shows arguments must not read memory that was given up."""
+    args = model("gpt")[1]
+
+    def body(parallel: ParallelModule) -> str:
+        parallel.train_step([args])
+        return repr([leaf for copy in parallel.worker.shards.copies for leaf in copy.leaves])
+
+    assert all("gathered" in found for found in on_ranks("gpt", "zero3", 2, body))
+
+
+def test_a_place_means_the_leaves_that_are_called_after_it() -> None:
+    """A tied parameter hangs below several modules, and is gathered with its first."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Embedding(12, 8)
+            self.inner = nn.ModuleDict({"first": nn.Linear(8, 8), "head": nn.Linear(8, 12, bias=False)})
+            self.inner["head"].weight = self.shared.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.inner["head"](self.inner["first"](self.shared(ids)).relu()).logsumexp(-1).mean()
+
+    torch.manual_seed(0)
+    module, args = Tied().double(), (torch.randint(0, 12, (4, 3)),)
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    lines = ["shardwright-plan 1", 'name "mine"', "devices 2", 'use "data"', 'param "*": over 2']
+    text = "\n".join([*lines, 'param "shared.weight": over (1 0)', ""])
+    both = Plan.parse(graph, text)
+    made = bundle(compile(both), both, captured)
+    assert any("[p.inner" in text for text in made.files.values())
+    equality.assert_equal(equality.run(made, module, args), equality.reference(module, args), "tied")
+
+
 def test_views_of_what_is_gathered_outlive_it() -> None:
     """A result that is a view of a weight, which another call reads after the weight is released."""
 

@@ -275,10 +275,8 @@ class Run:
 
     def _leaves_of_copies(self, places: Sequence[Any]) -> list[tuple[Copy, Tensor]]:
         table, copies = self.worker.table.leaves, self.worker.shards.copies
-        of = self.leaves.index.__getitem__
-        numbers = (at for place in places for at in sorted(map(of, self.leaves.below(place))))
-        # One that is tied is at several places.
-        found = ((table[at].copy, self.leaves.tensors[at]) for at in dict.fromkeys(numbers))
+        numbers = [at for place in places for at in self.leaves.at(place)]
+        found = ((table[at].copy, self.leaves.tensors[at]) for at in numbers)
         return [(copies[copy], leaf) for copy, leaf in found if copy is not None]
 
     def _await(self, args: Sequence[Any]) -> frozenset[int]:

@@ -11,6 +11,15 @@ from ..programs.cuts import Cut, balanced, padded
 from ..programs.regions import Region, local_factors, shape_of
 
 
+class Fleeting(Tensor):
+    """A leaf whose memory is there for a while only: what prints it, such as a traceback, must not look."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<what is gathered of a parameter, {tuple(self.shape)}, {self.dtype}>"
+
+
 class Copy:
     """The parts of a group's ranks, joined along one factor, in memory that is there while it is needed.
 
@@ -37,7 +46,7 @@ class Copy:
 
     def leaf(self) -> Tensor:
         tensor, kept = self.shard.tensor, self.shard.data.dtype
-        made = self._whole.detach().requires_grad_(tensor.trainable)
+        made = Tensor._make_subclass(Fleeting, self._whole.detach(), tensor.trainable)
         if tensor.trainable and self.dtype != kept:
             made.grad_dtype = kept
         self.leaves.append(made)

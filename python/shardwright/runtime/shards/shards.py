@@ -68,6 +68,8 @@ class Leaves:
     tree: Node
     tensors: list[Tensor]
     pointers: list[int]
+    # The leaves at each place in the tree, by its `id`; one with several names is where the first one says.
+    places: dict[int, list[int]]
     # Whether some are there only while they are gathered.
     come_and_go: bool = False
 
@@ -77,8 +79,12 @@ class Leaves:
         if self.come_and_go:
             self._know(self.tree)
 
+    def at(self, place: Any) -> list[int]:
+        """The leaves that a program means by a place in the tree, or by a leaf."""
+        return [self.index[id(place)]] if id(place) in self.index else self.places[id(place)]
+
     def below(self, place: Any) -> frozenset[int]:
-        """The `id`s of the leaves at a place in the tree, or of a leaf itself."""
+        """The `id`s of all leaves that are reached from a place in the tree, or of a leaf itself."""
         return self._below.get(id(place), frozenset())
 
     def _know(self, place: Any) -> frozenset[int]:
@@ -160,7 +166,8 @@ class Shards:
         made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
         if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
-            self._leaves = old = Leaves(self._tree(made), made, pointers, bool(self.copies))
+            tree, places = self._tree(made)
+            self._leaves = old = Leaves(tree, made, pointers, places, bool(self.copies))
         return old
 
     def earlier(self, shard: int) -> list[Region]:
@@ -204,12 +211,15 @@ class Shards:
         shard, region = self._shard_of(leaf), self.table.leaves[leaf].region
         return None if region == shard.region else within(region, shard.region)
 
-    def _tree(self, leaves: list[Tensor]) -> Node:
+    def _tree(self, leaves: list[Tensor]) -> tuple[Node, dict[int, list[int]]]:
         root = Node()
-        for (tensor, number), leaf in zip(self.role.leaves, leaves, strict=True):
+        places: dict[int, list[int]] = {}
+        for at, ((tensor, number), leaf) in enumerate(zip(self.role.leaves, leaves, strict=True)):
             for name in self.program.tensors[tensor].names:
-                _plant(root, name + (f"__{number}" if number else ""), leaf)
-        return root
+                around = _plant(root, name + (f"__{number}" if number else ""), leaf)
+                for node in around if name == self.program.tensors[tensor].names[0] else ():
+                    places.setdefault(id(node), []).append(at)
+        return root, places
 
     def take_gradients(self, leaves: Leaves) -> None:
         """Moves the gradients of the leaves to the shards, adding to what is there."""
@@ -286,12 +296,14 @@ def _is_view(leaf: Tensor, base: Tensor) -> bool:
     return leaf.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
 
 
-def _plant(root: Node, name: str, leaf: Tensor) -> None:
+def _plant(root: Node, name: str, leaf: Tensor) -> list[Node]:
+    """The places from the root on that hold it then."""
     *path, last = name.split(".")
-    node = root
+    nodes = [root]
     for step in path:
-        node = node.__dict__.setdefault(step, Node())
-    node.__dict__[last] = leaf
+        nodes.append(nodes[-1].__dict__.setdefault(step, Node()))
+    nodes[-1].__dict__[last] = leaf
+    return nodes
 
 
 def _parts(program: Program, rank: int, source: AnySource, device: torch.device) -> Iterable[Tensor]:
