@@ -26,17 +26,20 @@ class Gathering:
         self._arriving = []
         for message in apart(copies, lambda copy: copy):
             own = joined([copy.own() for copy in message])
+            first, *others = message
             # One whose parts follow each other arrives where it belongs.
-            there = message[0].place().view(len(ranks), -1) if alone(message, lambda copy: copy) else None
-            rows = own.new_empty(len(ranks), own.numel()) if there is None else there
-            self._arriving.append((message, rows, there is not None, comm.all_gather(rows, own, ranks)))
+            in_place = not others and first.cut.joins_flat
+            width = own.numel()
+            rows = first.place().view(len(ranks), width) if in_place else own.new_empty(len(ranks), width)
+            self._arriving.append((message, in_place, rows, comm.all_gather(rows, own, ranks)))
 
     def wait(self) -> None:
-        for message, rows, in_place, work in self._arriving:
+        for message, in_place, rows, work in self._arriving:
             work.wait()
-            parts = rows.split([copy.width for copy in message], 1)
-            for copy, own in zip(message, () if in_place else parts, strict=not in_place):
-                copy.fill(own)
+            if not in_place:
+                parts = rows.split([copy.width for copy in message], 1)
+                for copy, own in zip(message, parts, strict=True):
+                    copy.fill(own)
 
 
 class Scattering:
@@ -68,10 +71,6 @@ def apart(items: Sequence[Item], copy_of: Callable[[Item], Copy]) -> list[list[I
     large = [item for item in items if is_large(copy_of(item))]
     small = [item for item in items if not is_large(copy_of(item))]
     return [[item] for item in large] + ([small] if small else [])
-
-
-def alone(message: Sequence[Item], copy_of: Callable[[Item], Copy]) -> bool:
-    return len(message) == 1 and copy_of(message[0]).cut.joins_flat
 
 
 def is_large(copy: Copy) -> bool:

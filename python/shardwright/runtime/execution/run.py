@@ -240,7 +240,7 @@ class Run:
         dtypes = [self.worker.reduce or gradient_dtype(leaf) for _, leaf in leaves]
         for dtype in dict.fromkeys(dtypes):
             own = [leaf for leaf, found in zip(leaves, dtypes, strict=True) if found == dtype]
-            self._take(1)
+            self._collect(1)
             self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
 
     def part_gradients(self, places: Sequence[Any]) -> None:
@@ -298,9 +298,9 @@ class Run:
         """Results that are views of what is gathered would go with it."""
         if not read:
             return results
-        pointers = {
-            copy.pointer for copy in self.worker.shards.copies if not read.isdisjoint(map(id, copy.leaves))
-        }
+        table, copies = self.worker.table.leaves, self.worker.shards.copies
+        numbers = {table[self.leaves.index[leaf]].copy for leaf in read}
+        pointers = {copies[copy].pointer for copy in numbers if copy is not None}
 
         def own(x: Any) -> Any:
             views = isinstance(x, Tensor) and x.untyped_storage().data_ptr() in pointers
@@ -360,9 +360,9 @@ class Run:
         for bucket in self._buckets:
             bucket.wait()
         self._buckets = []
-        self._take(0)
+        self._collect(0)
 
-    def _take(self, left: int) -> None:
+    def _collect(self, left: int) -> None:
         """Gradients that have arrived, but for so many messages: what is on its way holds memory."""
         while len(self._scatterings) > left:
             for copy, grad in self._scatterings.pop(0).wait():
