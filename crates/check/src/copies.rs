@@ -6,7 +6,7 @@ use rules::Region;
 
 use crate::axis::FOLLOWED;
 use crate::fault::Fault;
-use crate::fold::others_too;
+use crate::fold::summed;
 use crate::held::Held;
 use crate::intern::Map;
 use crate::region::region_text;
@@ -95,6 +95,14 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// What the ranks of a group name at each position of their lists, which are of one length.
+fn positions<T: Copy>(lists: &[&[T]], different: &str) -> Result<Vec<Vec<T>>, Fault> {
+    if lists.iter().any(|list| list.len() != lists[0].len()) {
+        return Err(Fault::new("SW0506", format!("the ranks of one group {different}")));
+    }
+    Ok((0..lists[0].len()).map(|at| lists.iter().map(|list| list[at]).collect()).collect())
+}
+
 pub(crate) fn release(rank: &mut Rank<'_>, copies: &[usize]) {
     for leaf in leaves_of(rank, copies) {
         rank.bufs[rank.body.leaves[leaf].buf.index()] = None;
@@ -112,11 +120,7 @@ pub(crate) fn gather(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
-    if lists.iter().any(|list| list.len() != lists[0].len()) {
-        return Err(Fault::new("SW0506", "the ranks of one group gather different numbers of parameters"));
-    }
-    for position in 0..lists[0].len() {
-        let own: Vec<usize> = lists.iter().map(|list| list[position]).collect();
+    for own in positions(lists, "gather different numbers of parameters")? {
         joined(cx, ranks, (group, members), &own)?;
     }
     for (&member, list) in members.iter().zip(lists) {
@@ -190,11 +194,8 @@ pub(crate) fn scatter(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[LeafId]],
 ) -> Result<(), Fault> {
-    if lists.iter().any(|list| list.len() != lists[0].len()) {
-        return Err(Fault::new("SW0506", "the ranks of one group reduce different numbers of gradients"));
-    }
-    for position in 0..lists[0].len() {
-        let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
+    for own in positions(lists, "reduce different numbers of gradients")? {
+        let own: Vec<usize> = own.iter().map(|leaf| leaf.index()).collect();
         scattered(cx, ranks, (group, members), &own)?;
     }
     Ok(())
@@ -212,13 +213,10 @@ fn scattered(
         copies.push(open(cx, &ranks[member], leaf)?);
     }
     joined(cx, ranks, (group, members), &copies)?;
-    let first = ranks[members[0]].leaves[own[0]];
-    let of = Quantity { tensor: first.tensor, grad: true };
+    let of = Quantity { tensor: ranks[members[0]].leaves[own[0]].tensor, grad: true };
     let given = pairs().map(|(member, leaf)| ranks[member].leaves[leaf]);
     let held = given.map(|state| Held { of, region: state.region, share: state.gradient }).collect();
-    let all = others_too(cx, ranks, group, members, held);
-    let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
-    let total = sum(cx, of, first.region, &shares)?;
+    let total = summed(cx, ranks, (group, members), held)?;
     pairs().try_for_each(|(member, leaf)| take(cx, &mut ranks[member], leaf, total))
 }
 
@@ -267,12 +265,8 @@ pub(crate) fn reduce_shards(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
-    if lists.iter().any(|list| list.len() != lists[0].len()) {
-        return Err(Fault::new("SW0506", "the ranks of one group reduce different numbers of gradients"));
-    }
-    for position in 0..lists[0].len() {
-        let own: Vec<(usize, usize)> =
-            members.iter().copied().zip(lists.iter().map(|list| list[position])).collect();
+    for own in positions(lists, "reduce different numbers of gradients")? {
+        let own: Vec<(usize, usize)> = members.iter().copied().zip(own).collect();
         let what = |(member, shard): (usize, usize)| {
             let own = ranks[member].own;
             (own.table.shards[shard].tensor, own.shard(shard).clone())
@@ -285,10 +279,8 @@ pub(crate) fn reduce_shards(
         let region: ListId = cx.store.intervals.number(&region.0);
         let of = Quantity { tensor, grad: true };
         let held = own.iter().map(|&(member, shard)| Held { of, region, share: ranks[member].shards[shard] });
-        let held: Vec<Held> = held.collect();
-        let all = others_too(cx, ranks, group, members, held);
-        let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
-        let total = sum(cx, of, region, &shares)?;
+        let held = held.collect();
+        let total = summed(cx, ranks, (group, members), held)?;
         own.iter().for_each(|&(member, shard)| ranks[member].shards[shard] = total);
     }
     Ok(())

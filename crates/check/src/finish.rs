@@ -6,13 +6,13 @@ use rules::Interval;
 
 use crate::fault::Fault;
 use crate::fluid::agree;
-use crate::fold::others_too;
+use crate::fold::summed;
 use crate::held::Held;
 use crate::outgoing;
 use crate::region::region_text;
-use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
+use crate::share::{EMPTY, Quantity, WHOLE};
 use crate::state::{Context, Rank};
-use crate::sum::{complete, sum};
+use crate::sum::complete;
 use crate::sweep::sweep;
 
 pub(crate) fn reduce_gradients(
@@ -56,9 +56,7 @@ fn reduce_leaf(
     }
     let of = Quantity { tensor: first.tensor, grad: true };
     let held = states.iter().map(|state| Held { of, region: state.region, share: state.gradient });
-    let all = others_too(cx, ranks, group, members, held.collect());
-    let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
-    let gradient = sum(cx, of, first.region, &shares)?;
+    let gradient = summed(cx, ranks, (group, members), held.collect())?;
     for (&member, &leaf) in members.iter().zip(own) {
         let state = &mut ranks[member].leaves[leaf];
         (state.gradient, state.sealed) = (gradient, true);

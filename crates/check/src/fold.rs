@@ -20,10 +20,12 @@ use program::GroupingId;
 use rules::Interval;
 
 use crate::axis::{FOLLOWED, Fold, moved};
+use crate::fault::Fault;
 use crate::held::{Held, Part};
 use crate::intern::Map;
 use crate::share::{ListId, ShareId, Store};
 use crate::state::{Context, LeafState, Rank};
+use crate::sum::sum;
 
 impl Fold {
     /// For each line of a group along the axis, where among its members those at positions 1, 2 and 3 are.
@@ -52,6 +54,19 @@ pub(crate) fn others_too(
         }
     }
     held
+}
+
+/// What members of a group hold of one thing, summed with what those have that are not followed.
+pub(crate) fn summed(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    (group, members): (GroupingId, &[usize]),
+    held: Vec<Held>,
+) -> Result<ShareId, Fault> {
+    let first = held[0];
+    let all = others_too(cx, ranks, group, members, held);
+    let shares: Vec<ShareId> = all.iter().map(|held| held.share).collect();
+    sum(cx, first.of, first.region, &shares)
 }
 
 /// Of what else is communicated along the axis, those that are not followed have a part too.

@@ -313,7 +313,7 @@ impl Gather {
     const NAMES: [(Gather, &'static str); 2] = [(Gather::Step, "step"), (Gather::Pass, "pass")];
 
     fn name(self) -> &'static str {
-        if self == Gather::Step { "step" } else { "pass" }
+        name_of(&Self::NAMES, self)
     }
 }
 
@@ -321,8 +321,12 @@ impl Reduce {
     const NAMES: [(Reduce, &'static str); 2] = [(Reduce::Last, "last"), (Reduce::Each, "each")];
 
     fn name(self) -> &'static str {
-        if self == Reduce::Last { "last" } else { "each" }
+        name_of(&Self::NAMES, self)
     }
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(T, &'static str)], value: T) -> &'static str {
+    names.iter().find(|row| row.0 == value).expect("every value has a name").1
 }
 
 fn parse<T: Copy>(names: &[(T, &'static str)], word: &str) -> Option<T> {

@@ -39,14 +39,14 @@ impl Projector<'_> {
             return Ok(());
         };
         let whole = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
-        self.copies.insert(tensor, (self.table.copies.len(), whole));
+        self.copies.insert(tensor, self.table.copies.len());
         let region = self.alike.columns.region(whole).clone();
         self.table.copies.push(Gathered { shard, region, factor: divided.factor, parts });
         Ok(())
     }
 
     fn copies_of(&self, tensors: &[TensorId]) -> Vec<usize> {
-        let own = tensors.iter().filter_map(|tensor| Some(self.copies.get(tensor)?.0));
+        let own = tensors.iter().filter_map(|tensor| self.copies.get(tensor).copied());
         let mut copies: Vec<usize> = own.collect();
         copies.sort_unstable();
         copies
@@ -115,7 +115,7 @@ impl Projector<'_> {
     }
 
     fn container(&mut self, tensor: TensorId, region: super::RegionsId) -> Asked<Of> {
-        if let Some((copy, _)) = self.copies.get(&tensor) {
+        if let Some(copy) = self.copies.get(&tensor) {
             return Ok(Of::Copy(*copy));
         }
         for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
