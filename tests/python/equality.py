@@ -134,6 +134,76 @@ def train(
     return losses, held
 
 
+def micro_batches(args: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
+    """So many batches that differ: the first tensor is turned round along its last dim."""
+    first = next(at for at, x in enumerate(args) if isinstance(x, Tensor) and x.dim() > 0)
+    return [(*args[:first], args[first].roll(by, -1), *args[first + 1 :]) for by in range(count)]
+
+
+def steps_reference(module: nn.Module, batches: Sequence[Sequence[Any]], steps: int = STEPS) -> Result:
+    """The single device, several micro-batches a step; gradients are those of the first step."""
+    module, result = copy.deepcopy(module), Result()
+    adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    for step in range(steps):
+        adamw.zero_grad()
+        losses = []
+        for args in batches:
+            [loss] = scalars(module(*args))
+            (loss / len(batches)).backward()
+            losses.append(loss.detach())
+        result.losses[str(step)] = torch.stack(losses).mean()
+        if step == 0:
+            result.gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+        adamw.step()
+    result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
+    result.buffers = {name: b.clone() for name, b in module.named_buffers()}
+    return result
+
+
+def train_steps(
+    model: ParallelModule, batches: Sequence[Sequence[Any]], steps: int = STEPS
+) -> tuple[dict[str, Tensor], list[Held]]:
+    """The same on one rank, by `train_step`."""
+    adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    losses: dict[str, Tensor] = {}
+    gradients: dict[int, Tensor | None] = {}
+    for step in range(steps):
+        adamw.zero_grad()
+        loss = model.train_step([tuple(args) for args in batches])
+        assert loss is not None
+        losses[str(step)] = loss
+        if step == 0:
+            for at, shard in enumerate(model.shards.held):
+                grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
+                gradients[at] = None if grad is None else plain(grad).clone()
+        adamw.step()
+    return losses, held_by(model, gradients)
+
+
+def run_steps(
+    bundle: Bundle,
+    module: nn.Module,
+    batches: Sequence[Sequence[Any]],
+    steps: int = STEPS,
+    options: Callable[[], dict[str, Any]] = dict,
+) -> Result:
+    """Runs all ranks of a program in this process, several micro-batches a step."""
+    program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
+    values = sources(module, bundle.captured)
+
+    def rank(rank: int, comm: Any) -> tuple[dict[str, Tensor], list[Held]]:
+        model = ParallelModule(program, comm, values, bundle.captured, **options())
+        return train_steps(model, batches, steps)
+
+    found = run_local(bundle.devices, rank)
+    result = assemble([([], held) for _, held in found])
+    for losses, _ in found:
+        for name, loss in losses.items():
+            known = result.losses.setdefault(name, loss)
+            assert torch.equal(known, loss), "ranks disagree about a loss"
+    return result
+
+
 def held_by(model: ParallelModule, gradients: Mapping[int, Tensor | None]) -> list[Held]:
     """The shards of a rank as they are now, with gradients by their number."""
     return [

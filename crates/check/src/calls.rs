@@ -19,7 +19,7 @@ use crate::sum::sum;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
-    let again = rank.body.locate(rank.next).0 == Pass::Backward;
+    let again = rank.body.pass_at(rank.next) == Pass::Backward;
     let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
     let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {

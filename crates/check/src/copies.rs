@@ -76,6 +76,9 @@ impl<'a> Watch<'a> {
                 before.any(|there| there != There::No).then_some("brings what is there already")
             }
             _ if begin => Some("stands where only what is gathered once a step may stand"),
+            _ if pass == Pass::End && !instr.settles() => {
+                Some("stands where gradients are only communicated once a step")
+            }
             Instr::Release { copies } => {
                 let away = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
                 match copies.iter().map(away).find(|there| *there != There::Passing)? {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::{Collective, ExchangeId, Instr, LeafId, RankId};
+use program::{Collective, ExchangeId, Instr, Kind, LeafId, RankId};
 use rules::Interval;
 
 use crate::state::{Context, LeafState, Rank};
@@ -37,12 +37,18 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
             Instr::ReduceShards { shards, .. } => shards.iter().map(|number| shard(cx, rank, *number)).sum(),
             _ => sent.get(&rank.id).copied().unwrap_or(0),
         };
-        let (pass, _) = rank.body.locate(rank.next);
+        let pass = rank.body.pass_at(rank.next);
         found.push((rank.id, (pass.name(), instr.kind().name()), given));
     }
     for (rank, what, given) in found {
         cx.tally.issued(rank, what, given);
     }
+}
+
+/// Counts what one rank sends to other blocks.
+pub(crate) fn sent_by(cx: &mut Context<'_>, rank: &Rank<'_>, id: ExchangeId) {
+    let given = sent(cx, id).get(&rank.id).copied().unwrap_or(0);
+    cx.tally.issued(rank.id, (rank.body.pass_at(rank.next).name(), Kind::Send.name()), given);
 }
 
 fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 
 use graph::{Graph, OpId, TensorId};
-use program::Pass;
 use rules::local::unchanged;
 use rules::{Analysis, Kind, LocalArg, LocalOp, Reduction, View, families};
 
@@ -312,10 +311,10 @@ impl<'g> Facts<'g> {
         number
     }
 
-    /// Whether the caller gives a gradient for this output of a program's code.
+    /// Whether the caller gives a gradient for this output of a program's code, if it leaves.
     pub(crate) fn expects_seed(&self, body: &program::Body, output: usize) -> bool {
         let needs = self.graph.outputs[output].is_some_and(|tensor| self.needs[tensor.index()]);
-        body.code(Pass::Backward).is_some() && body.gives(Pass::Forward)[output].is_some() && needs
+        body.trains() && needs
     }
 
     /// The use of an output's tensor by the caller.

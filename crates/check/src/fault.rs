@@ -25,6 +25,7 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub role: usize,
+    pub block: u32,
     pub pass: Pass,
     /// The index of the instruction in that code.
     pub index: usize,
@@ -56,7 +57,11 @@ impl Fault {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "role {}, {}[{}]", self.role, self.pass.name(), self.index)?;
+        write!(f, "role {}, {}", self.role, self.pass.name())?;
+        if self.block > 0 {
+            write!(f, "_{}", self.block)?;
+        }
+        write!(f, "[{}]", self.index)?;
         if let Some(op) = self.op {
             write!(f, ", operator {op}")?;
         }

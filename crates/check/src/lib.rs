@@ -65,6 +65,7 @@ mod intern;
 mod local;
 mod memory;
 mod moves;
+mod net;
 mod order;
 mod outgoing;
 mod proof;
@@ -135,7 +136,7 @@ fn equal(
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let trains = program.roles.iter().any(|role| role.body.code(Pass::Backward).is_some());
+    let trains = program.roles.iter().any(|role| role.body.trains());
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
@@ -157,6 +158,7 @@ fn one_by_one(
     let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
+        net::steps(&mut cx, &ranks);
         finish::finish(&mut cx, &ranks, trains);
         finish::all_of_it(&mut cx, program);
     }
@@ -181,6 +183,7 @@ fn folded(
     if !order::run(&mut cx, &mut ranks) || !cx.faults.is_empty() || !fold::uniform(&mut cx, &ranks) {
         return None;
     }
+    net::steps(&mut cx, &ranks);
     finish::finish(&mut cx, &ranks, trains);
     finish::all_of_it(&mut cx, program);
     if !cx.faults.is_empty() {
@@ -202,8 +205,7 @@ fn folded(
 
 /// Which outputs leave, and get a gradient from the caller.
 fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec<bool> {
-    let leaving =
-        |index: usize| program.roles.iter().any(|role| role.body.gives(Pass::Forward)[index].is_some());
+    let leaving = |index: usize| program.roles.iter().any(|role| role.table.outputs[index].is_some());
     let seeded = |(index, output): (usize, &Option<graph::TensorId>)| {
         trains && leaving(index) && output.is_some_and(|output| needs[output.index()])
     };
@@ -260,10 +262,23 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
         let of = Quantity { tensor: leaf.tensor, grad: false };
         rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
     }
-    let wanted: Vec<usize> = (0..rank.own.table.outputs.len())
-        .filter(|&output| cx.facts.expects_seed(rank.body, output))
+    for forward in rank.body.codes_of(Pass::Forward) {
+        seeds(cx, rank, forward);
+    }
+    for code in rank.body.codes_of(Pass::Backward) {
+        if rank.body.code(code.block, Pass::Forward).is_none() && !code.takes.is_empty() {
+            let what = "a backward is given gradients, whose forward is not there";
+            cx.faults.push(Fault::new("SW0509", what).at(rank.id, None));
+        }
+    }
+}
+
+/// What backward is given for the outputs of a block's forward.
+fn seeds(cx: &mut Context<'_>, rank: &mut Rank<'_>, forward: &program::Code) {
+    let wanted: Vec<usize> = (0..forward.gives.len())
+        .filter(|&output| forward.gives[output].is_some() && cx.facts.expects_seed(rank.body, output))
         .collect();
-    let seeds = rank.body.takes(Pass::Backward);
+    let seeds = rank.body.code(forward.block, Pass::Backward).map_or(&[][..], |code| &code.takes);
     if wanted.len() != seeds.len() {
         let why = format!("expected {}, found {}", wanted.len(), seeds.len());
         let what = "backward is given another number of gradients than there are outputs that need one";

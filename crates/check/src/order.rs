@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId, Settle};
 
+use rules::Region;
+
 use crate::calls;
 use crate::copies;
 use crate::count;
@@ -56,7 +58,14 @@ pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
 fn advance(cx: &mut Context<'_>, ranks: &mut [Rank<'_>], member: usize, meetings: &mut Meetings) -> bool {
     let rank = &mut ranks[member];
     while let Some(instr) = cx.codes[rank.role].instrs.get(rank.next).copied() {
-        if instr.kind().communicates() {
+        if let Instr::Send { exchange, from } = instr {
+            if !meetings.send(member, *exchange, from) {
+                let what = "a rank sends what it is no source of, or sends it twice";
+                cx.refuse(rank, Fault::new("SW0506", what));
+                return false;
+            }
+            count::sent_by(cx, rank, *exchange);
+        } else if instr.kind().communicates() {
             let Some(meeting) = meetings.of_instr(member, instr) else {
                 let what = format!("a rank takes part in {}, and is in none of its groups", named(instr));
                 cx.refuse(rank, Fault::new("SW0506", what));
@@ -89,22 +98,28 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
 
 /// What ranks wait for together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Meeting {
+pub(crate) enum Meeting {
     /// One group of a grouping.
     Group(GroupingId, usize),
     Exchange(ExchangeId),
+    /// Of those who receive what others have sent.
+    Receive(ExchangeId),
 }
 
 /// Who waits where, and for whom.
-struct Meetings {
+pub(crate) struct Meetings {
     /// Where each rank is in the list of ranks.
     index: BTreeMap<RankId, usize>,
     /// For each grouping and rank: its group.
     groups: Vec<Vec<Option<usize>>>,
     /// For each grouping and group: its members, in its order.
     members: Vec<Vec<Vec<usize>>>,
-    /// Those who take part in each exchange.
+    /// Those who take part in each exchange, and those who give and get something in it.
     involved: Vec<Vec<usize>>,
+    sources: Vec<Vec<usize>>,
+    targets: Vec<Vec<usize>>,
+    /// What was sent of each exchange, by whom.
+    sent: BTreeMap<ExchangeId, BTreeMap<usize, Vec<BufId>>>,
     waiting: BTreeMap<Meeting, Vec<usize>>,
     /// Those for which everybody waits.
     ready: BTreeSet<Meeting>,
@@ -113,7 +128,7 @@ struct Meetings {
 }
 
 impl Meetings {
-    fn of(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
+    pub(crate) fn of(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
         let index: BTreeMap<RankId, usize> = ranks.iter().enumerate().map(|(i, rank)| (rank.id, i)).collect();
         let numbers = |list: &Vec<RankId>| list.iter().map(|rank| index[rank]).collect::<Vec<usize>>();
         let groupings = &cx.program.groupings;
@@ -126,39 +141,67 @@ impl Meetings {
             }
             places
         });
-        let involved = cx.program.exchanges.iter().map(|exchange| {
-            let ends = exchange.sources.iter().chain(&exchange.targets);
+        let exchanges = || cx.program.exchanges.iter();
+        let all = |ends: &mut dyn Iterator<Item = &(RankId, Region)>| -> Vec<usize> {
             let all: BTreeSet<usize> = ends.filter_map(|(rank, _)| index.get(rank).copied()).collect();
             all.into_iter().collect()
-        });
-        let (groups, involved) = (places.collect(), involved.collect());
-        let (waiting, ready, rounds) = Default::default();
-        Self { index, groups, members, involved, waiting, ready, rounds }
+        };
+        let involved = exchanges().map(|it| all(&mut it.sources.iter().chain(&it.targets))).collect();
+        let sources = exchanges().map(|it| all(&mut it.sources.iter())).collect();
+        let targets = exchanges().map(|it| all(&mut it.targets.iter())).collect();
+        let groups = places.collect();
+        let (sent, waiting, ready, rounds) = Default::default();
+        Self { index, groups, members, involved, sources, targets, sent, waiting, ready, rounds }
     }
 
-    fn of_instr(&self, member: usize, instr: &Instr) -> Option<Meeting> {
+    pub(crate) fn of_instr(&self, member: usize, instr: &Instr) -> Option<Meeting> {
         if let Some(grouping) = instr.group() {
             let group = self.groups[grouping.index()][member]?;
             return Some(Meeting::Group(grouping, group));
         }
         let exchange = instr.exchange()?;
-        self.everybody(Meeting::Exchange(exchange)).contains(&member).then_some(Meeting::Exchange(exchange))
+        let meeting = match instr {
+            Instr::Receive { .. } => Meeting::Receive(exchange),
+            _ => Meeting::Exchange(exchange),
+        };
+        self.everybody(meeting).contains(&member).then_some(meeting)
     }
 
-    fn everybody(&self, meeting: Meeting) -> &[usize] {
+    /// Something leaves for those who will receive it. `false` if the rank has nothing to give, or has given it.
+    fn send(&mut self, member: usize, exchange: ExchangeId, from: &[BufId]) -> bool {
+        let sent = self.sent.entry(exchange).or_default();
+        if !self.sources[exchange.index()].contains(&member) || sent.insert(member, from.to_vec()).is_some() {
+            return false;
+        }
+        self.look(Meeting::Receive(exchange));
+        true
+    }
+
+    /// Whether everybody is there, and everything that they wait for.
+    fn look(&mut self, meeting: Meeting) {
+        let there = self.waiting.get(&meeting).map_or(0, Vec::len);
+        let sent = match meeting {
+            Meeting::Receive(exchange) => {
+                self.sent.get(&exchange).map_or(0, BTreeMap::len) == self.sources[exchange.index()].len()
+            }
+            _ => true,
+        };
+        if sent && there > 0 && there == self.everybody(meeting).len() {
+            self.ready.insert(meeting);
+        }
+    }
+
+    pub(crate) fn everybody(&self, meeting: Meeting) -> &[usize] {
         match meeting {
             Meeting::Group(grouping, group) => &self.members[grouping.index()][group],
             Meeting::Exchange(exchange) => &self.involved[exchange.index()],
+            Meeting::Receive(exchange) => &self.targets[exchange.index()],
         }
     }
 
     fn wait(&mut self, meeting: Meeting, member: usize) {
-        let there = self.waiting.entry(meeting).or_default();
-        there.push(member);
-        let count = there.len();
-        if count == self.everybody(meeting).len() {
-            self.ready.insert(meeting);
-        }
+        self.waiting.entry(meeting).or_default().push(member);
+        self.look(meeting);
     }
 
     /// A meeting for which everybody is there, and all of them in their order.
@@ -181,9 +224,22 @@ impl Meetings {
 
     /// Nobody is left waiting at the end, or it is said who waits for whom.
     fn nobody_waits(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
-        let Some((meeting, there)) = self.waiting.first_key_value() else { return true };
-        let everybody = self.everybody(*meeting);
-        let missing = everybody.iter().find(|member| !there.contains(member)).expect("somebody is missing");
+        let Some((meeting, there)) = self.waiting.first_key_value() else {
+            return self.all_received(cx, ranks);
+        };
+        let away = |member: &&usize| !there.contains(member);
+        let silent = |member: &&usize| match meeting {
+            Meeting::Receive(exchange) => {
+                !self.sent.get(exchange).is_some_and(|sent| sent.contains_key(member))
+            }
+            _ => false,
+        };
+        let senders: &[usize] = match meeting {
+            Meeting::Receive(exchange) => &self.sources[exchange.index()],
+            _ => &[],
+        };
+        let missing = senders.iter().find(silent).or_else(|| self.everybody(*meeting).iter().find(away));
+        let missing = missing.expect("somebody is missing");
         let first = &ranks[there[0]];
         let (waits_at, missing) = (named(cx.codes[first.role].instrs[first.next]), &ranks[*missing]);
         let found = match cx.codes[missing.role].instrs.get(missing.next) {
@@ -194,6 +250,17 @@ impl Meetings {
             Fault::new("SW0506", format!("the ranks of {waits_at} wait for rank {} for ever", missing.id.0))
                 .why(format!("expected rank {} to take part, {found}", missing.id.0));
         cx.refuse(first, fault);
+        false
+    }
+}
+
+impl Meetings {
+    /// Whatever was sent has arrived.
+    fn all_received(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
+        let Some((exchange, sent)) = self.sent.first_key_value() else { return true };
+        let Some((member, _)) = sent.first_key_value() else { return true };
+        let what = format!("what is sent by table {} is received by nobody", exchange.0);
+        cx.faults.push(Fault::new("SW0506", what).at(ranks[*member].id, None));
         false
     }
 }
@@ -218,10 +285,19 @@ fn communicate(
     if meetings.is_first(meeting) {
         cx.tally.communication(words(first.kind()));
     }
-    count::count(cx, ranks, members);
     match meeting {
-        Meeting::Group(group, _) => in_group(cx, ranks, (group, members), &instrs),
-        Meeting::Exchange(id) => exchanged(cx, ranks, id, (members, &instrs)),
+        Meeting::Group(group, _) => {
+            count::count(cx, ranks, members);
+            in_group(cx, ranks, (group, members), &instrs)
+        }
+        Meeting::Exchange(id) => {
+            count::count(cx, ranks, members);
+            exchanged(cx, ranks, id, (members, &instrs))
+        }
+        Meeting::Receive(id) => {
+            let sent = meetings.sent.remove(&id).unwrap_or_default();
+            received(cx, ranks, id, (members, &instrs, &sent))
+        }
     }
 }
 
@@ -232,6 +308,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::ReduceScatter => "reduce-scatter",
         Kind::AllToAll => "all-to-all",
         Kind::Exchange => "exchange",
+        Kind::Send | Kind::Receive => "transfer to another block",
         Kind::ReduceGradients => "reduction of gradients",
         Kind::ExchangeGradients => "exchange of gradients",
         Kind::Gather => "gather",
@@ -249,7 +326,7 @@ fn words(kind: Kind) -> &'static str {
     }
 }
 
-fn named(instr: &Instr) -> String {
+pub(crate) fn named(instr: &Instr) -> String {
     let kind = words(instr.kind());
     let article = if kind.starts_with(['a', 'e']) { "an" } else { "a" };
     match (instr.group(), instr.exchange()) {
@@ -341,6 +418,23 @@ fn collective(
             moves::all_to_all(cx, ranks, group, &both.collect::<Vec<_>>())
         }
     }
+}
+
+fn received(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    id: ExchangeId,
+    (members, instrs, sent): (&[usize], &[&Instr], &BTreeMap<usize, Vec<BufId>>),
+) -> Result<(), Fault> {
+    let mut ends: BTreeMap<usize, (&[BufId], &[BufId])> = BTreeMap::new();
+    sent.iter().for_each(|(member, from)| ends.entry(*member).or_default().0 = from);
+    for (member, instr) in members.iter().zip(instrs) {
+        if let Instr::Receive { to, .. } = instr {
+            ends.entry(*member).or_default().1 = to;
+        }
+    }
+    let all: Vec<_> = ends.into_iter().map(|(member, (from, to))| (member, from, to)).collect();
+    exchange::buffers(cx, ranks, id, &all)
 }
 
 fn exchanged(

@@ -1,7 +1,7 @@
 //! What the caller gets: outputs, and gradients of inputs.
 
 use graph::{Source, TensorId};
-use program::{Inputs, Output, Pass, Program};
+use program::{Inputs, Output, Program};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
@@ -14,7 +14,7 @@ use crate::sum::complete;
 use crate::sweep::sweep;
 
 pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
-    for (number, buf) in rank.body.gives(Pass::Forward).iter().enumerate() {
+    for (number, buf) in rank.body.outputs().iter().enumerate() {
         let (Some(buf), Some(output)) = (buf, cx.facts.graph.outputs[number]) else { continue };
         let (Some(held), Some(region)) = (rank.held(*buf), rank.own.output(number)) else { continue };
         if let Err(fault) = output_fits(cx, number, cx.facts.class(output), (held, region)) {
@@ -69,9 +69,9 @@ pub(crate) fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
             continue;
         }
         let expected = wanted(cx, rank, tensor);
-        let given = rank.body.gradients.iter().zip(rank.body.gives(Pass::Backward));
+        let given = rank.body.gradients.iter().zip(rank.body.given_gradients());
         let listed = given.filter(|(listed, _)| **listed == tensor);
-        let found: Vec<Held> = listed.filter_map(|(_, buf)| rank.held((*buf)?)).collect();
+        let found: Vec<Held> = listed.filter_map(|(_, buf)| rank.held(buf?)).collect();
         if let Err(fault) = gradient_fits(cx, tensor, expected, &found) {
             cx.faults.push(fault.at(rank.id, None));
         }

@@ -1,7 +1,7 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
 use graph::TensorId;
-use program::{Arg, Body, BufId, Call, CallId, Instr, KeepId, LocalOp, Own, Program, RankId, Role};
+use program::{Arg, Body, BufId, Call, CallId, Instr, KeepId, LocalOp, Own, Pass, Program, RankId, Role};
 
 use crate::args::integer;
 use crate::axis::Fold;
@@ -179,6 +179,12 @@ impl Context<'_> {
 
 /// The instruction that a rank is at.
 pub(crate) fn place(rank: &Rank<'_>, op: Option<usize>) -> Place {
-    let (pass, index) = rank.body.locate(rank.next);
-    Place { role: rank.role, pass, index, op }
+    located(rank.body, rank.role, rank.next, op)
+}
+
+/// An instruction of a body, counted over all codes.
+pub(crate) fn located(body: &Body, role: usize, at: usize, op: Option<usize>) -> Place {
+    let (code, index) = body.locate(at);
+    let (block, pass) = body.codes.get(code).map_or((0, Pass::Forward), |code| (code.block, code.pass));
+    Place { role, block, pass, index, op }
 }

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Collective, Column, Inputs, Instr, Leaf, Of, Output, Own, Pass, Program,
-    RankId, Role,
+    Arg, Body, BufId, Call, CallId, Code, Collective, Column, Inputs, Instr, Leaf, Of, Output, Own, Pass,
+    Program, RankId, Role,
 };
 use rules::{Analysis, Region};
 
 use crate::copies;
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
+use crate::state::located;
 use crate::timetable::timetable;
 
 /// Whether the program is of this model at all.
@@ -50,11 +51,16 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
         faults.push(Fault::new("SW0502", "outputs are asked for that the model does not have"));
         return;
     }
-    for role in &program.roles {
-        for (number, (asked, found)) in asked.iter().zip(role.body.gives(Pass::Forward)).enumerate() {
-            let (given, wanted) =
-                (found.is_some(), *asked == Output::Whole && graph.outputs[number].is_some());
-            if given != wanted && (*asked != Output::Local || graph.outputs[number].is_none()) {
+    // With several blocks it is there where the block runs that makes it.
+    let several = program.roles.iter().flat_map(|role| &role.body.codes).any(|code| code.block > 0);
+    let outputs: Vec<Vec<bool>> = program.roles.iter().map(|role| leaving(&role.body, asked.len())).collect();
+    let somewhere = |number: usize| outputs.iter().any(|given| given[number]);
+    for (role, outputs) in program.roles.iter().zip(&outputs) {
+        for (number, (asked, given)) in asked.iter().zip(outputs).enumerate() {
+            let wanted = *asked == Output::Whole && graph.outputs[number].is_some();
+            let elsewhere = several && wanted && somewhere(number);
+            if *given != wanted && !elsewhere && (*asked != Output::Local || graph.outputs[number].is_none())
+            {
                 let what = format!(
                     "output {number} leaves the program on some ranks, or on none, against what is asked"
                 );
@@ -62,6 +68,16 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
             }
         }
     }
+}
+
+/// Which outputs leave a role.
+fn leaving(body: &Body, count: usize) -> Vec<bool> {
+    let given = body.outputs();
+    (0..count).map(|number| given.get(number).copied().flatten().is_some()).collect()
+}
+
+fn has_ends(code: &Code) -> bool {
+    !code.takes.is_empty() || !code.gives.is_empty()
 }
 
 fn ranks(program: &Program, faults: &mut Faults) {
@@ -159,7 +175,7 @@ impl Roles<'_> {
         if table.constants.len() != body.holes.len()
             || table.leaves.len() != body.leaves.len()
             || table.inputs.len() != body.inputs.len()
-            || table.outputs.len() != body.gives(Pass::Forward).len()
+            || table.outputs.len() != self.graph.outputs.len()
         {
             return Err("the table of a role has other sizes than its code".into());
         }
@@ -194,7 +210,9 @@ impl Roles<'_> {
             }
         }
         let leaves = |region: bool, buf: bool, output: bool| region == buf && (output || !region);
-        let outputs = body.gives(Pass::Forward).iter().zip(&self.graph.outputs);
+        let given = body.outputs();
+        let given = given.iter().copied().chain(std::iter::repeat(None));
+        let outputs = given.zip(&self.graph.outputs);
         let fits = { outputs }
             .zip(&table.outputs)
             .all(|((buf, output), region)| leaves(region.is_some(), buf.is_some(), output.is_some()));
@@ -272,17 +290,27 @@ impl Roles<'_> {
         if holes.iter().any(|hole| *hole as usize >= body.holes.len()) {
             return Err("an argument names a constant that does not exist".into());
         }
-        if body.gives(Pass::Forward).len() != self.graph.outputs.len() {
+        let outputs = self.graph.outputs.len();
+        if body.codes_of(Pass::Forward).any(|code| code.gives.len() != outputs) {
             return Err("the program has another number of outputs than the model".into());
         }
-        if body.takes(Pass::Forward).len() != body.inputs.len()
-            || body.gives(Pass::Backward).iter().flatten().count() != body.gradients.len()
-            || body.gives(Pass::Backward).contains(&None)
+        let twice =
+            |at: &usize| body.codes_of(Pass::Forward).filter(|code| code.gives[*at].is_some()).count() > 1;
+        if (0..outputs).any(|at| twice(&at)) {
+            return Err("two codes give one output".into());
+        }
+        if body.takes(Pass::Forward).count() != body.inputs.len()
+            || body.given_gradients().flatten().count() != body.gradients.len()
+            || body.given_gradients().any(|given| given.is_none())
         {
             return Err("a code takes or gives another number of tensors than its role says".into());
         }
-        if !body.codes.is_sorted_by(|a, b| a.pass < b.pass) {
-            return Err("a pass has two codes, or they are out of order".into());
+        if !body.codes.is_sorted_by(|a, b| a.place() < b.place()) {
+            return Err("a block and pass have two codes, or they are out of order".into());
+        }
+        let whole = |code: &Code| matches!(code.pass, Pass::Begin | Pass::End);
+        if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
+            return Err("what is run once a step belongs to a block, or takes or gives something".into());
         }
         Ok(())
     }
@@ -318,7 +346,7 @@ impl Roles<'_> {
                 self.write(&mut known, *buf, None);
             }
             for (index, instr) in code.instrs.iter().enumerate() {
-                let place = Place { role: self.index, pass: code.pass, index, op: None };
+                let place = Place { role: self.index, block: code.block, pass: code.pass, index, op: None };
                 self.instr(&mut known, instr, place);
             }
             for buf in code.gives.iter().flatten() {
@@ -384,8 +412,7 @@ impl Roles<'_> {
 
     /// Of an instruction, counted over all codes.
     fn place(&self, at: usize) -> Place {
-        let (pass, index) = self.role.body.locate(at);
-        Place { role: self.index, pass, index, op: None }
+        located(&self.role.body, self.index, at, None)
     }
 
     /// Calls are numbered in their order.
@@ -441,19 +468,19 @@ impl Roles<'_> {
 
     /// What a code keeps a later one takes, all of it and once.
     fn kept(&mut self, body: &Body) {
-        let mut open: Vec<Option<(Pass, usize)>> = vec![];
+        let mut open: Vec<Option<(usize, usize)>> = vec![];
         for (at, instr) in body.instrs().enumerate() {
-            let place = self.place(at);
+            let (place, code) = (self.place(at), body.locate(at).0);
             let what = match instr {
                 Instr::Keep { id, from } => {
                     if id.index() == open.len() {
-                        open.push(Some((place.pass, from.len())));
+                        open.push(Some((code, from.len())));
                         continue;
                     }
                     format!("what is kept as {} stands where {} is expected", id.0, open.len())
                 }
                 Instr::Take { id, to } => match open.get_mut(id.index()).and_then(Option::take) {
-                    Some((pass, count)) if pass < place.pass && count == to.len() => continue,
+                    Some((kept, count)) if kept < code && count == to.len() => continue,
                     Some(_) => {
                         format!("what is kept as {} is taken in another number, or in its own code", id.0)
                     }

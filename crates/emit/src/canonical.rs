@@ -21,10 +21,12 @@ pub fn canonical(program: &Program) -> Program {
 fn body(old: &Body) -> Body {
     let mut new = old.clone();
     let mut order = Order { new: vec![None; old.bufs.len()], bufs: vec![], kept: vec![], old, told: true };
+    let mut leaves = false;
     for code in &mut new.codes {
         code.takes.iter_mut().for_each(|buf| order.define(buf));
-        if code.pass == Pass::Forward {
+        if code.pass >= Pass::Forward && !leaves {
             new.leaves.iter_mut().for_each(|leaf| order.define(&mut leaf.buf));
+            leaves = true;
         }
         code.instrs.iter_mut().for_each(|instr| order.instr(instr));
         code.gives.iter_mut().flatten().for_each(|buf| order.define(buf));
@@ -96,6 +98,8 @@ impl Order<'_> {
                 from.iter_mut().for_each(|buf| self.define(buf));
                 to.iter_mut().for_each(|buf| self.define(buf));
             }
+            Instr::Send { from, .. } => from.iter_mut().for_each(|buf| self.define(buf)),
+            Instr::Receive { to, .. } => to.iter_mut().for_each(|buf| self.define(buf)),
             Instr::Update { from, .. } => self.define(from),
             Instr::Keep { from, .. } => {
                 from.iter_mut().for_each(|buf| self.define(buf));

@@ -2,16 +2,28 @@
 
 use std::collections::{HashMap, HashSet};
 
+use program::Pass;
+
 use crate::python::{KEYWORDS, is_identifier};
 
 /// Names that mean the same in every emitted file.
-const RESERVED: [&str; 11] =
-    ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "reversed", "_"];
+const RESERVED: [&str; 13] =
+    ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "reversed", "min", "max", "_"];
 /// The functions that the runtime calls.
-const CALLED: [&str; 4] = ["begin", "forward", "backward", "step"];
+const CALLED: [&str; 5] = ["begin", "forward", "backward", "end", "step"];
 
 /// For what has no name of its own.
 pub(crate) const UNNAMED: [&str; 6] = ["x", "y", "z", "u", "v", "w"];
+
+/// The block and pass of a code's function, by its name: `backward_3`.
+pub(crate) fn code_of(name: &str) -> Option<(u32, Pass)> {
+    let (pass, block) = match name.split_once('_') {
+        Some((pass, block)) => (pass, block.parse().ok().filter(|number: &u32| number.to_string() == block)?),
+        None => (name, 0),
+    };
+    let named = |wanted: &&Pass| wanted.name() == pass;
+    [Pass::Forward, Pass::Backward].iter().find(named).map(|pass| (block, *pass))
+}
 
 /// Whether nothing in a file may be called so.
 pub(crate) fn is_reserved(name: &str) -> bool {
@@ -42,7 +54,10 @@ impl Scope {
 
     /// This name as an identifier, with a number if it is taken.
     pub(crate) fn fresh(&mut self, wanted: &str) -> String {
-        let base = identifier(wanted);
+        let base = match identifier(wanted) {
+            code if code_of(&code).is_some() => format!("{code}_"),
+            base => base,
+        };
         if self.taken.insert(base.clone()) {
             return base;
         }
@@ -50,7 +65,7 @@ impl Scope {
         loop {
             let name = format!("{base}_{next}");
             *next += 1;
-            if self.taken.insert(name.clone()) {
+            if code_of(&name).is_none() && self.taken.insert(name.clone()) {
                 return name;
             }
         }

@@ -24,6 +24,24 @@ pub enum Event {
         id: UseId,
         number: usize,
     },
+    /// What a later block needs of a tensor leaves for it, made complete first.
+    Send {
+        id: UseId,
+        crossing: Crossing,
+    },
+    Receive {
+        id: UseId,
+        crossing: Crossing,
+    },
+    /// The same of the gradient that a use gives back, for an earlier block.
+    SendGrad {
+        id: UseId,
+        crossing: Crossing,
+    },
+    ReceiveGrad {
+        id: UseId,
+        crossing: Crossing,
+    },
     /// The operators of a segment once more, in backward; `saves` what its own backward needs.
     Again {
         segment: usize,
@@ -89,6 +107,13 @@ pub struct Way {
     pub legs: Vec<Leg>,
     pub from: LayoutId,
     pub to: LayoutId,
+}
+
+/// From one block to another: what happens where it is made, and what is sent from there.
+#[derive(Clone)]
+pub struct Crossing {
+    pub inside: Way,
+    pub leg: Leg,
 }
 
 #[derive(Clone)]

@@ -143,7 +143,7 @@ impl Search<'_, '_> {
     /// The layout of a tensor's gradient, if it is partial and the same for all that read it. `last` is
     /// the step before, which is not decided yet.
     fn partial(&mut self, tensor: TensorId, last: Option<&Step>) -> Option<LayoutId> {
-        if self.leaves.contains(&tensor) {
+        if self.leaves.contains(&tensor) || self.crosses(tensor) {
             return None;
         }
         let mut found: Option<LayoutId> = None;
@@ -160,6 +160,14 @@ impl Search<'_, '_> {
         }
         let summed = self.summed_up(found?);
         (self.interner.get(summed).parts > 1).then_some(summed)
+    }
+
+    /// Whether another block than the one that makes a tensor reads it: gradients go there complete.
+    fn crosses(&self, tensor: TensorId) -> bool {
+        let own = self.cx.block_of(tensor);
+        self.readers[tensor.index()]
+            .iter()
+            .any(|(op, _)| own.is_some_and(|own| own != self.cx.plan.block(*op)))
     }
 
     /// The same, after what lies on one rank was added up.

@@ -66,6 +66,10 @@ impl Homes {
         for tensor in cx.graph.tensor_ids() {
             let Some(home) = home_of(cx.plan, cx.graph, tensor) else { continue };
             let Some(first) = first_reader(uses, tensor) else { continue };
+            // What several blocks contribute to adds up where it is read until the end of the step.
+            if uses.in_blocks(cx, tensor) > 1 {
+                continue;
+            }
             let read = uses.written[tensor.index()];
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();

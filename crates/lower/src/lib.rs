@@ -23,6 +23,7 @@ mod layout;
 mod legs;
 mod moves;
 mod order;
+mod pipeline;
 mod place;
 mod project;
 mod recompute;
@@ -86,6 +87,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let segments = segments::cut(&cx, &uses, &homes, &interner);
     let asked = schedule::Asked { cx: &cx, uses: &uses, homes: &homes, segments: &segments };
     let schedule = schedule::schedule(&asked, &mut interner, groupings);
+    let pipeline = pipeline::Pipeline::of(&cx);
     let global = project::Global {
         cx: &cx,
         uses: &uses,
@@ -93,6 +95,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         segments: &segments,
         schedule: &schedule,
         interner: &interner,
+        pipeline: &pipeline,
     };
     let mut program = Program {
         model: graph.model.clone(),

@@ -13,8 +13,10 @@ use crate::place::Placement;
 
 pub fn order(graph: &Graph, plan: &Plan, boundary: &Boundary) -> Result<Vec<OpId>> {
     let wanted = boundary::wanted(graph, boundary);
-    let order = plan::order(graph, plan)?;
-    Ok(order.into_iter().filter(|op| wanted[op.index()]).collect())
+    let mut order = plan::order(graph, plan)?;
+    order.retain(|op| wanted[op.index()]);
+    order.sort_by_key(|op| plan.block(*op));
+    Ok(order)
 }
 
 /// The same order, but operators whose parts run one after another follow each other, so that a part
@@ -32,7 +34,13 @@ pub fn parts_together(
     let mut done = Vec::with_capacity(order.len());
     let (mut row, mut behind): (Vec<OpId>, Vec<OpId>) = (vec![], vec![]);
     let mut waits = vec![Waits::No; graph.ops.len()];
+    let mut block = 0;
     for op in order {
+        if std::mem::replace(&mut block, plan.block(op)) != plan.block(op) {
+            done.append(&mut row);
+            done.append(&mut behind);
+            waits.fill(Waits::No);
+        }
         let needed = before(graph, plan, op).map(|o| waits[o.index()]).max().unwrap_or(Waits::No);
         if !placements[op.index()].in_turn {
             if needed == Waits::No {

@@ -29,10 +29,12 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
     if cx.plan.recompute.is_empty() {
         return inside;
     }
-    for (number, span) in cx.plan.recompute.iter().enumerate() {
-        let around = &inside[span[0].index()];
-        let here: Inside = around.iter().copied().chain([number]).collect();
-        span.iter().for_each(|op| inside[op.index()] = Rc::clone(&here));
+    // What of a span is in one block is computed again with it.
+    for (number, (span, block)) in cx.plan.recompute.iter().flat_map(|span| in_blocks(cx, span)).enumerate() {
+        let own = || span.iter().filter(|op| cx.plan.block(**op) == block);
+        let Some(first) = own().next() else { continue };
+        let here: Inside = inside[first.index()].iter().copied().chain([number]).collect();
+        own().for_each(|op| inside[op.index()] = Rc::clone(&here));
     }
     let teaches = teaches(cx);
     for op in cx.graph.op_ids() {
@@ -41,6 +43,11 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
         }
     }
     inside
+}
+
+fn in_blocks<'s>(cx: &Context<'_>, span: &'s [OpId]) -> impl Iterator<Item = (&'s [OpId], u32)> {
+    let blocks: BTreeSet<u32> = span.iter().map(|op| cx.plan.block(*op)).collect();
+    blocks.into_iter().map(move |block| (span, block))
 }
 
 /// For each operator whether something that gets a gradient is made of what it makes.
@@ -79,7 +86,8 @@ pub fn reads_again(cx: &Context<'_>, spans: &[Inside], ops: &[OpId]) -> bool {
     let dear = |op: &OpId| !inside(*op) && families::is_dear(&cx.graph.op(*op).target);
     let reads = |op: &OpId| {
         let inputs = cx.graph.op(*op).inputs();
-        inputs.into_iter().filter_map(|tensor| cx.graph.producer(tensor)).any(|(maker, _)| inside(maker))
+        let mut makers = inputs.into_iter().filter_map(|tensor| cx.graph.producer(tensor));
+        makers.any(|(maker, _)| inside(maker) && cx.plan.block(maker) == cx.plan.block(*op))
     };
     ops.iter().all(dear) && ops.iter().any(reads)
 }
@@ -198,6 +206,9 @@ impl Known<'_> {
     /// How many spans hold both. What reads all again is as one of the span that it reads from.
     fn shared(&self, maker: usize, reader: usize) -> usize {
         let inside = |segment: usize| self.segments.all[segment].inside.iter();
+        if self.segments.all[maker].block != self.segments.all[reader].block {
+            return 0;
+        }
         if self.segments.all[reader].reads_again {
             return inside(maker).count();
         }

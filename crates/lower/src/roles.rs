@@ -150,7 +150,7 @@ mod tests {
         }
         let (from, to, extents) = (BufId(0), BufId(1), vec![vec![Arg::Int(8)]]);
         let slice = Slice { from, to, extents, region: vec![(lo, Arg::Int(8))] };
-        body.code_mut(Pass::Forward).instrs.push(Instr::Slice(slice));
+        body.code_mut(0, Pass::Forward).instrs.push(Instr::Slice(slice));
         let shards = vec![Shard { tensor: TensorId(0), region: shard }];
         let ranks = ranks.iter().copied().map(RankId).collect();
         Projected { ranks, body, table: Table { shards, ..Table::default() }, numbers: numbers.to_vec() }

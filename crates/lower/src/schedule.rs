@@ -1,14 +1,14 @@
 //! The one global order: what all ranks do, forward and backward.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
-use program::{Exchange, ExchangeId, Grouping, GroupingId, Piece, RankId, Settle};
+use program::{Exchange, ExchangeId, Grouping, GroupingId, Pass, Piece, RankId, Settle};
 
 use crate::buckets::{Across, Buckets, Message};
-use crate::event::{Event, Leg, Way};
+use crate::event::{Crossing, Event, Leg, Way};
 use crate::exchange;
 use crate::gathers;
 use crate::homes::{self, Arrives, Divided, Homes};
@@ -30,12 +30,23 @@ pub struct Asked<'a> {
     pub segments: &'a Segments,
 }
 
+/// What all ranks do in one code, in one order.
+pub struct Codes {
+    pub block: u32,
+    pub pass: Pass,
+    pub events: Vec<Event>,
+}
+
 #[derive(Default)]
 pub struct Schedule {
-    /// Once a step.
-    pub begin: Vec<Event>,
-    pub forward: Vec<Event>,
-    pub backward: Vec<Event>,
+    /// In the order in which one micro-batch runs them.
+    pub codes: Vec<Codes>,
+    /// Those of the code that is being made.
+    events: Vec<Event>,
+    /// What earlier blocks must receive, before the segments that make it.
+    received: HashMap<usize, Vec<Event>>,
+    /// Gradients that several blocks contribute to, region by region.
+    at_the_end: Vec<Event>,
     pub groupings: IndexSet<Grouping>,
     pub exchanges: Vec<Exchange>,
     /// For each use of a parameter, buffer or constant: the leaves through which it is read.
@@ -66,42 +77,99 @@ impl Leaves {
 }
 
 pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<Grouping>) -> Schedule {
-    let Asked { cx, uses, segments, homes } = *asked;
+    let Asked { cx, homes, segments, .. } = *asked;
     let mut it = Schedule { groupings, ..Schedule::default() };
-    for (index, segment) in segments.all.iter().enumerate() {
-        for &id in &segment.before {
-            it.forward_move(cx, uses, id, interner);
-        }
-        it.forward.push(Event::Call { segment: index });
-    }
-    for &id in &segments.after {
-        it.forward_move(cx, uses, id, interner);
-    }
-    for (index, it_use) in uses.all.iter().enumerate() {
-        for reader in &it_use.readers {
-            if let Reader::Update(number) = reader {
-                it.forward.push(Event::Update { id: UseId::new(index), number: *number });
-            }
-        }
-    }
+    it.end_code(0, Pass::Begin, gathers::once(cx, homes));
+    it.forward(asked, interner);
     it.backward(asked, interner);
-    it.begin = gathers::once(cx, homes);
-    it.forward = gathers::in_passing((cx, homes, segments), std::mem::take(&mut it.forward));
-    it.backward = gathers::in_passing((cx, homes, segments), std::mem::take(&mut it.backward));
+    for code in it.codes.iter_mut().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward)) {
+        code.events = gathers::in_passing((cx, homes, segments), std::mem::take(&mut code.events));
+    }
     it
 }
 
 /// How values are moved in forward, by use.
-fn ways(forward: &[Event]) -> HashMap<UseId, Way> {
+fn ways(codes: &[Codes]) -> HashMap<UseId, Way> {
     let moved = |event: &Event| match event {
         Event::Move { id, way } => Some((*id, way.clone())),
         _ => None,
     };
-    forward.iter().filter_map(moved).collect()
+    codes.iter().flat_map(|code| &code.events).filter_map(moved).collect()
 }
 
 impl Schedule {
-    fn forward_move(&mut self, cx: &Context<'_>, uses: &Uses, id: UseId, interner: &mut Interner) {
+    fn end_code(&mut self, block: u32, pass: Pass, events: Vec<Event>) {
+        if !events.is_empty() {
+            self.codes.push(Codes { block, pass, events });
+        }
+    }
+
+    fn forward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
+        let Asked { cx, uses, segments, .. } = *asked;
+        // What leaves each block, after its last segment.
+        let mut leaving: BTreeMap<u32, Vec<Event>> = BTreeMap::new();
+        for block in 0..cx.plan.block_count() {
+            for (index, segment) in segments.of_block(block) {
+                for &id in &segment.before {
+                    self.forward_move(cx, uses, (id, block), (interner, &mut leaving));
+                }
+                self.events.push(Event::Call { segment: index });
+            }
+            for &id in &segments.after {
+                if cx.block_of(uses.get(id).tensor).unwrap_or(0) == block {
+                    self.forward_move(cx, uses, (id, block), (interner, &mut leaving));
+                }
+            }
+            self.updates(cx, uses, block);
+            let events = std::mem::take(&mut self.events);
+            self.end_code(block, Pass::Forward, events);
+        }
+        for (block, events) in leaving {
+            let own = self.codes.iter_mut().find(|code| (code.block, code.pass) == (block, Pass::Forward));
+            own.expect("a block that makes something").events.extend(events);
+        }
+    }
+
+    fn updates(&mut self, cx: &Context<'_>, uses: &Uses, block: u32) {
+        for (index, it) in uses.all.iter().enumerate() {
+            for reader in &it.readers {
+                if let Reader::Update(number) = reader {
+                    if cx.block_of(it.tensor).unwrap_or(0) == block {
+                        self.events.push(Event::Update { id: UseId::new(index), number: *number });
+                    }
+                }
+            }
+        }
+    }
+
+    /// How something gets from one block to another, if it has to be sent. Ranks that all run both meet in the later one.
+    fn crossing(
+        &mut self,
+        cx: &Context<'_>,
+        tensor: TensorId,
+        (from, to): (LayoutId, LayoutId),
+        interner: &mut Interner,
+    ) -> Option<Crossing> {
+        let complete = self.completed(from, interner);
+        let plan = self.plan(cx, complete, to, interner);
+        if !matches!(plan.method, Method::Exchange(_)) {
+            return None;
+        }
+        let exchange = self.exchange(tensor, &plan, interner.get(to));
+        let inside = match complete == from {
+            true => Way { legs: vec![], from, to: from },
+            false => self.way(cx, tensor, (from, complete), interner),
+        };
+        Some(Crossing { inside, leg: Leg { plan, exchange, to } })
+    }
+
+    fn forward_move(
+        &mut self,
+        cx: &Context<'_>,
+        uses: &Uses,
+        (id, block): (UseId, u32),
+        (interner, leaving): (&mut Interner, &mut BTreeMap<u32, Vec<Event>>),
+    ) {
         let it = uses.get(id);
         match cx.graph.tensor(it.tensor).source {
             Source::Input { .. } => {}
@@ -111,8 +179,16 @@ impl Schedule {
                 }
                 let from = uses.written[it.tensor.index()];
                 let to = interner.need(it.ports, interner.get(from).reduction);
+                let maker = cx.block_of(it.tensor).filter(|maker| *maker != block);
+                let crossing = maker
+                    .and_then(|maker| Some((maker, self.crossing(cx, it.tensor, (from, to), interner)?)));
+                if let Some((maker, crossing)) = crossing {
+                    self.events.push(Event::Receive { id, crossing: crossing.clone() });
+                    leaving.entry(maker).or_default().push(Event::Send { id, crossing });
+                    return;
+                }
                 let way = self.way(cx, it.tensor, (from, to), interner);
-                self.forward.push(Event::Move { id, way });
+                self.events.push(Event::Move { id, way });
             }
             _ => {
                 let known = self.known_leaves.entry(it.ports);
@@ -193,45 +269,62 @@ impl Schedule {
 
     fn backward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
         let Asked { cx, uses, segments, .. } = *asked;
-        let mut buckets = Buckets::default();
         let mut again = Again::new(segments.all.len());
         let recomputes = segments.all.iter().any(|segment| segment.forgets);
-        let ways = if recomputes { ways(&self.forward) } else { HashMap::new() };
-        for &id in segments.after.iter().rev() {
-            self.backward_move(asked, id, interner, &mut buckets);
-        }
-        for (index, segment) in segments.all.iter().enumerate().rev() {
-            let carries = |op: &graph::OpId| {
-                cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()])
-            };
-            if segment.ops.iter().any(carries) {
-                let known = recompute::Known { cx, uses, segments, interner };
-                let (events, again) = again.before(&known, index, &ways);
-                self.backward.extend(events);
-                self.backward.push(Event::Grad { segment: index, again });
+        let ways = if recomputes { ways(&self.codes) } else { HashMap::new() };
+        let mut end = Buckets::default();
+        for block in (0..cx.plan.block_count()).rev() {
+            let mut buckets = Buckets::default();
+            for &id in segments.after.iter().rev() {
+                if cx.block_of(uses.get(id).tensor).unwrap_or(0) == block {
+                    self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));
+                }
             }
-            for &id in segment.before.iter().rev() {
-                self.backward_move(asked, id, interner, &mut buckets);
+            for (index, segment) in segments.of_block(block).rev() {
+                let carries = |op: &graph::OpId| {
+                    cx.graph.op(*op).outputs.iter().flatten().any(|t| cx.needs_grad[t.index()])
+                };
+                let received = self.received.remove(&index).unwrap_or_default();
+                self.events.extend(received);
+                if segment.ops.iter().any(carries) {
+                    let known = recompute::Known { cx, uses, segments, interner };
+                    let (events, again) = again.before(&known, index, &ways);
+                    self.events.extend(events);
+                    self.events.push(Event::Grad { segment: index, again });
+                }
+                for &id in segment.before.iter().rev() {
+                    self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));
+                }
+                let before = segments.all[..index].iter().rev().take_while(|before| before.block == block);
+                let before = before.into_iter().find(|segment| !segment.units.is_empty());
+                let events = buckets.full(before.map_or(&BTreeSet::new(), |segment| &segment.units));
+                self.events.extend(events);
             }
-            let before = segments.all[..index].iter().rev().find(|segment| !segment.units.is_empty());
-            self.backward.extend(buckets.full(before.map_or(&BTreeSet::new(), |segment| &segment.units)));
+            let events = buckets.rest();
+            self.events.extend(events);
+            let events = std::mem::take(&mut self.events);
+            self.end_code(block, Pass::Backward, events);
         }
-        self.backward.extend(buckets.rest());
+        let mut events = std::mem::take(&mut self.at_the_end);
+        events.extend(end.rest());
+        self.end_code(0, Pass::End, events);
     }
 
     fn backward_move(
         &mut self,
         asked: &Asked<'_>,
-        id: UseId,
+        (id, block): (UseId, u32),
         interner: &mut Interner,
-        buckets: &mut Buckets,
+        (buckets, end): (&mut Buckets, &mut Buckets),
     ) {
-        let Asked { cx, uses, homes, .. } = *asked;
+        let Asked { cx, uses, homes, segments } = *asked;
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
         }
         let written = uses.written[it.tensor.index()];
+        let late = uses.in_blocks(cx, it.tensor) > 1;
+        let buckets = if late { end } else { buckets };
         if let Some(divided) = homes.of(it.tensor) {
             return self.reduce_to_parts(asked, (id, divided), interner, buckets);
         }
@@ -249,12 +342,9 @@ impl Schedule {
                     let target = interner.get(held);
                     let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
                     let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
-                    self.backward.push(Event::ReduceExactly {
-                        id,
-                        exchange,
-                        plan: Rc::new(plan),
-                        when: Settle::Last,
-                    });
+                    let (plan, when) = (Rc::new(plan), Settle::Last);
+                    let events = if late { &mut self.at_the_end } else { &mut self.events };
+                    events.push(Event::ReduceExactly { id, exchange, plan, when });
                 }
             }
             return;
@@ -265,8 +355,16 @@ impl Schedule {
         }
         let from = interner.gradient(it.ports);
         let to = if made { held } else { self.completed(from, interner) };
+        let maker = cx.graph.producer(it.tensor).map(|(op, _)| op).filter(|op| cx.plan.block(*op) != block);
+        let crossing = maker.and_then(|op| Some((op, self.crossing(cx, it.tensor, (from, to), interner)?)));
+        if let Some((op, crossing)) = crossing {
+            self.events.push(Event::SendGrad { id, crossing: crossing.clone() });
+            let received = self.received.entry(segments.of[op.index()]).or_default();
+            received.push(Event::ReceiveGrad { id, crossing });
+            return;
+        }
         let way = self.way(cx, it.tensor, (from, to), interner);
-        self.backward.push(Event::MoveGrad { id, way });
+        self.events.push(Event::MoveGrad { id, way });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
@@ -295,7 +393,7 @@ impl Schedule {
             let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
             // What some rank holds all of adds up in its leaf.
             let when = if divided.holds_all(interner.get(leaves)) { when } else { Settle::Last };
-            self.backward.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
+            self.events.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
             return;
         };
         let (unit, group) = (asked.homes.in_passing(tensor), summed.then_some(divided.group));
@@ -348,7 +446,7 @@ impl Schedule {
     fn is_last(&self, cx: &Context<'_>, uses: &Uses, id: UseId) -> bool {
         let done = |other: &UseId| {
             let moved = |event: &Event| matches!(event, Event::MoveGrad { id, .. } if id == other);
-            self.backward.iter().any(moved)
+            self.codes.iter().flat_map(|code| &code.events).chain(&self.events).any(moved)
         };
         let tensor = uses.get(id).tensor;
         debug_assert!(cx.given_back[tensor.index()]);
@@ -372,7 +470,7 @@ impl Schedule {
         }
         for from in layouts {
             let way = self.way(cx, tensor, (from, held), interner);
-            self.backward.push(Event::GiveBack { id, way });
+            self.events.push(Event::GiveBack { id, way });
         }
     }
 }

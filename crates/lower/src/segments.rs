@@ -20,6 +20,7 @@ pub struct Segment {
     pub ops: Vec<OpId>,
     /// The uses whose values are moved before it.
     pub before: Vec<UseId>,
+    pub block: u32,
     /// The spans that it is in, which are recomputed.
     pub inside: Inside,
     /// Whether forward keeps nothing of it, and backward calls it again.
@@ -32,10 +33,11 @@ pub struct Segment {
 }
 
 impl Segment {
-    fn new(inside: &Inside) -> Self {
+    fn new(inside: &Inside, block: u32) -> Self {
         Self {
             ops: vec![],
             before: vec![],
+            block,
             inside: Rc::clone(inside),
             forgets: false,
             units: BTreeSet::new(),
@@ -52,10 +54,18 @@ pub struct Segments {
     pub after: Vec<UseId>,
 }
 
+impl Segments {
+    /// The segments of a block with their numbers, in order.
+    pub fn of_block(&self, block: u32) -> impl DoubleEndedIterator<Item = (usize, &Segment)> {
+        self.all.iter().enumerate().filter(move |(_, segment)| segment.block == block)
+    }
+}
+
 pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
     let spans = recompute::spans(cx);
     let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&spans[op.index()]));
-    let mut all: Vec<Segment> = vec![Segment::new(&first)];
+    let mut all: Vec<Segment> =
+        vec![Segment::new(&first, cx.order.first().map_or(0, |op| cx.plan.block(*op)))];
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
     let mut waiting = 0;
@@ -77,6 +87,8 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
         let turn = |op: &OpId| cx.placements[op.index()].in_turn;
         let new_layer = all[current].ops.last().is_some_and(|last| layer(cx, *last) != layer(cx, op));
         let bucket_full = waiting >= BUCKET && new_layer;
+        let block = cx.plan.block(op);
+        let new_block = all[current].block != block;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
         let changes_span = all[current].inside != *inside;
@@ -84,8 +96,14 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
             cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
         let before = &all[current].units;
         let changes_unit = !before.is_empty() && !units.is_subset(before);
-        if needed.iter().any(made_here) || changes_turn || changes_span || changes_unit || bucket_full {
-            all.push(Segment::new(inside));
+        if needed.iter().any(made_here)
+            || changes_turn
+            || changes_span
+            || changes_unit
+            || bucket_full
+            || new_block
+        {
+            all.push(Segment::new(inside, block));
             waiting = 0;
         }
         let segment = all.len() - 1;

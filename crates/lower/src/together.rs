@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use program::{Body, Collective, GroupingId, How, Instr, Pass, Program};
 
 /// The meeting of a grouping with this number in a code, and the next one.
-type Pair = (Pass, GroupingId, usize);
+type Pair = ((Pass, i64), GroupingId, usize);
 
 pub fn together(program: &mut Program) {
     let mut wanted: HashMap<GroupingId, HashSet<Pair>> = HashMap::new();
@@ -28,7 +28,7 @@ pub fn together(program: &mut Program) {
     let wanted: HashSet<Pair> = wanted.into_values().flatten().collect();
     for role in &mut program.roles {
         for code in &mut role.body.codes {
-            code.instrs = joined(code.pass, std::mem::take(&mut code.instrs), &wanted);
+            code.instrs = joined(code.place(), std::mem::take(&mut code.instrs), &wanted);
         }
     }
 }
@@ -41,7 +41,7 @@ fn pairs(body: &Body) -> impl Iterator<Item = Pair> {
             let group = two[0].group()?;
             let number = met.entry(group).or_default();
             *number += 1;
-            fits(&two[0], &two[1]).then_some((code.pass, group, *number - 1))
+            fits(&two[0], &two[1]).then_some((code.place(), group, *number - 1))
         })
     })
 }
@@ -58,14 +58,14 @@ fn fits(first: &Instr, second: &Instr) -> bool {
     }
 }
 
-fn joined(pass: Pass, instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<Instr> {
+fn joined(place: (Pass, i64), instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<Instr> {
     let mut met: HashMap<GroupingId, usize> = HashMap::new();
     let mut found: Vec<Instr> = Vec::with_capacity(instrs.len());
     for instr in instrs {
         let before = instr.group().and_then(|group| {
             let number = met.entry(group).or_default();
             *number += 1;
-            Some((pass, group, number.checked_sub(2)?))
+            Some((place, group, number.checked_sub(2)?))
         });
         let joins = before.is_some_and(|pair| wanted.contains(&pair));
         match (found.last_mut(), instr) {

@@ -1,7 +1,7 @@
 //! Who reads each tensor, and how: readers that need the same shards and give back gradients in the
 //! same layout are one use, so that what they need is moved once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use graph::{Graph, OpId, Source, TensorId};
@@ -50,6 +50,15 @@ pub struct Uses {
 }
 
 impl Uses {
+    /// How many blocks give a gradient to a tensor.
+    pub fn in_blocks(&self, cx: &Context<'_>, tensor: TensorId) -> usize {
+        let carrying = self.of[tensor.index()].iter().map(|id| self.get(*id)).filter(|it| it.carries_grad);
+        let block =
+            |reader: &Reader| if let Reader::Op(op, _) = reader { Some(cx.plan.block(*op)) } else { None };
+        let blocks: BTreeSet<u32> = carrying.flat_map(|it| &it.readers).filter_map(block).collect();
+        blocks.len()
+    }
+
     pub fn get(&self, id: UseId) -> &Use {
         &self.all[id.index()]
     }
@@ -79,6 +88,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The block that makes a tensor, if an operator does.
+    pub fn block_of(&self, tensor: TensorId) -> Option<u32> {
+        self.graph.producer(tensor).map(|(op, _)| self.plan.block(op))
+    }
+
     pub fn same_factors(&self, a: TensorId, b: TensorId) -> bool {
         self.analysis.factors[a.index()] == self.analysis.factors[b.index()]
     }
@@ -157,6 +171,12 @@ fn leaving(cx: &Context<'_>, number: usize, interner: &Interner) -> Option<Vec<(
     let tensor = cx.graph.outputs[number]?;
     match (cx.boundary.outputs[number], &cx.graph.tensor(tensor).source) {
         (Output::None, _) => None,
+        // On all ranks that run the block.
+        (Output::Whole, Source::Op { op, .. }) if cx.plan.block_count() > 1 => {
+            let whole = whole(cx.analysis, tensor);
+            let owners = crate::pipeline::owners(cx, cx.plan.block(*op));
+            Some(owners.into_iter().map(|rank| (rank, whole.clone())).collect())
+        }
         (Output::Local, Source::Op { op, output }) => {
             let there = cx.placements[op.index()].outputs[*output].as_ref().expect("an output that is read");
             let entries = &interner.get(there.layout).entries;

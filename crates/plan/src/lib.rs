@@ -1,12 +1,13 @@
 //! Plans: all decisions made with the three primitives, as data.
 //!
 //! A [`Plan`] says for every operator how it is split ([`Split`], nested), on which devices its
-//! sub-operators run, which operators must run before which, what is computed again for backward ([`recompute`]),
-//! and where parameters live between steps ([`homes`]). [`primitives`] is how code makes
+//! sub-operators run, which operators must run before which, in which [`blocks`], what is computed again for backward
+//! ([`recompute`]), and where parameters live between steps ([`homes`]). [`primitives`] is how code makes
 //! one (`trans`, `assign`, `order`), [`text`] how a file says it, [`sets`] the well-known ones.
 //!
 //! A plan knows devices by number only, and nothing of communication.
 
+mod blocks;
 pub mod classes;
 pub mod dim_names;
 mod fit;
@@ -29,6 +30,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
+pub use blocks::Schedule;
 pub use folded::print_folded;
 pub use homes::{Gather, Home, Homes, Reduce, home_of};
 pub use order::order;
@@ -77,6 +79,9 @@ pub struct Plan {
     pub recompute: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
     pub homes: Homes,
+    /// The block of each operator; empty if all are in one.
+    pub blocks: Vec<u32>,
+    pub schedule: Schedule,
 }
 
 impl OpPlan {
@@ -118,6 +123,7 @@ impl Plan {
         }
         recompute::validate(self, graph)?;
         homes::validate(self)?;
+        blocks::validate(self, graph)?;
         order(graph, self).map(|_| ())
     }
 

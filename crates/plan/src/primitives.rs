@@ -13,7 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Split, homes, legal, model_dims, no_device, place, recompute, title,
+    Home, Homes, On, OpPlan, Plan, Schedule, Split, blocks, homes, legal, model_dims, no_device, place,
+    recompute, title,
 };
 
 /// One part of a divided operator.
@@ -42,6 +43,10 @@ pub struct Decided {
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
     homes: Homes,
+    /// The block of each operator that one was said of, and how many blocks there are.
+    blocks: Vec<Option<u32>>,
+    block_count: u32,
+    schedule: Option<Schedule>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
 }
@@ -50,7 +55,8 @@ impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
         let (splits, placed) = (vec![None; count], vec![vec![]; count]);
-        let decided = Decided { name: name.into(), devices, splits, placed, ..Decided::default() };
+        let blocks = vec![None; count];
+        let decided = Decided { name: name.into(), devices, splits, placed, blocks, ..Decided::default() };
         Self::resume(graph, analysis, decided)
     }
 
@@ -153,6 +159,19 @@ impl<'g> Draft<'g> {
         self.decided.recompute.get_or_insert_default().push(span);
     }
 
+    /// The next block: operators that run together for one micro-batch after another. What no block names goes with
+    /// what it reads.
+    pub fn block(&mut self, ops: &[OpId]) {
+        let number = self.decided.block_count;
+        ops.iter().for_each(|op| self.decided.blocks[op.index()] = Some(number));
+        self.decided.block_count += 1;
+    }
+
+    /// In which order blocks run.
+    pub fn schedule(&mut self, schedule: Schedule) {
+        self.decided.schedule = Some(schedule);
+    }
+
     /// Decides what another draft did about the same operators.
     pub fn follow(&mut self, other: Decided) {
         self.decided.splits = other.splits;
@@ -162,6 +181,10 @@ impl<'g> Draft<'g> {
             self.decided.recompute.get_or_insert_default().extend(spans);
         }
         self.decided.homes.extend(other.homes);
+        self.decided.schedule = other.schedule.or(self.decided.schedule);
+        if other.block_count > 0 {
+            (self.decided.blocks, self.decided.block_count) = (other.blocks, other.block_count);
+        }
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -219,8 +242,11 @@ impl<'g> Draft<'g> {
             }
         }
         let Decided { name, devices, order, recompute, homes, asked, .. } = self.decided;
+        let one = self.decided.block_count < 2;
+        let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
+        let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
-        let plan = Plan { name, devices, ops, order, recompute, homes };
+        let plan = Plan { name, devices, ops, order, recompute, homes, blocks, schedule };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

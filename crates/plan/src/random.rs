@@ -8,7 +8,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
-use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Split, legal, recompute};
+use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, legal, recompute};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -53,7 +53,8 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes }
+    let (blocks, schedule) = (vec![], Schedule::default());
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes, blocks, schedule }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.

@@ -54,7 +54,9 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         .collect();
     let order = order(plan, &rewritten.origins);
     let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
-    Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute, homes: plan.homes.clone() }
+    let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
+    let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
+    Plan { ops, order, recompute, blocks, ..plan.clone() }
 }
 
 /// What is made of the operators of a span.

@@ -14,6 +14,8 @@
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
+//! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
+//! schedule 1f1b                                      # in which order blocks run
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
 //! the devices in order, evenly. A concrete plan prints one line for each operator.
@@ -23,7 +25,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, homes, recompute, sets};
+use crate::{Draft, MOST, On, Plan, Schedule, blocks, homes, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -97,7 +99,8 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
     let orders: String = plan.order.iter().map(line).collect();
     let recompute = recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)));
-    orders + &homes::print(plan, graph) + &recompute
+    let blocks = blocks::print(plan, |op| format!("%{}", handle(graph, op)));
+    orders + &homes::print(plan, graph) + &recompute + &blocks
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -149,6 +152,14 @@ impl Reader<'_> {
             "op" => self.op(rest),
             "order" => self.order(rest),
             "param" => self.draft.param(rest),
+            "block" => {
+                self.draft.block(&blocks::read(rest, self.graph)?);
+                Ok(())
+            }
+            "schedule" => {
+                self.draft.schedule(Schedule::parse(rest.trim())?);
+                Ok(())
+            }
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
                 // None is said, too.
@@ -157,7 +168,7 @@ impl Reader<'_> {
                 Ok(())
             }
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
-                .fix("a line begins with `name`, `devices`, `use`, `op`, `order`, `param` or `recompute`")),
+                .fix("a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `block` or `schedule`")),
         }
     }
 

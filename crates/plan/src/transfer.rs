@@ -14,7 +14,7 @@ use rules::{Analysis, Kind, OpDims};
 
 use crate::classes::Classes;
 use crate::fit::{fit, without_idle_copies};
-use crate::{On, OpPlan, Plan, Split, recompute};
+use crate::{On, OpPlan, Plan, Split, blocks, recompute};
 
 /// A plan for another graph, and what is different in it.
 pub struct Transferred {
@@ -39,14 +39,8 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
     let recompute = spans(plan, from.graph, to.graph, &source);
-    let plan = Plan {
-        name: plan.name.clone(),
-        devices: plan.devices,
-        ops,
-        order,
-        recompute,
-        homes: plan.homes.clone(),
-    };
+    let blocks = in_blocks(plan, to.graph, &source);
+    let plan = Plan { ops, order, recompute, blocks, ..plan.clone() };
     Transferred { plan, notes: notes.print(to.graph) }
 }
 
@@ -88,6 +82,25 @@ fn spans(plan: &Plan, old: &Graph, new: &Graph, source: &[Option<OpId>]) -> Vec<
         matched.map(OpId::new).collect()
     };
     recompute::sorted(plan.recompute.iter().map(there).collect())
+}
+
+/// The block of each operator; new ones go with what they read.
+fn in_blocks(plan: &Plan, new: &Graph, source: &[Option<OpId>]) -> Vec<u32> {
+    if plan.blocks.is_empty() {
+        return vec![];
+    }
+    let said: Vec<Option<u32>> = source.iter().map(|old| old.map(|old| plan.block(old))).collect();
+    let blocks = blocks::completed(new, &said);
+    // A block of which nothing is left is none.
+    let mut there: Vec<u32> = blocks.clone();
+    there.sort_unstable();
+    there.dedup();
+    if there.len() < 2 {
+        return vec![];
+    }
+    let number =
+        |block: &u32| u32::try_from(there.partition_point(|other| other < block)).unwrap_or(u32::MAX);
+    blocks.iter().map(number).collect()
 }
 
 fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes: &mut Notes) -> OpPlan {

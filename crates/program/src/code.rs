@@ -5,17 +5,19 @@ use crate::{BufId, Instr};
 /// Straight-line code of a role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Code {
+    /// The block of the model that it is about; 0 for what is about all of them.
+    pub block: u32,
     pub pass: Pass,
     /// What it is given, in this order: the inputs to forward, to backward the gradients of outputs that the
-    /// caller gives, one for each output that leaves and needs a gradient.
+    /// caller gives, one for each output that leaves its forward and needs a gradient.
     pub takes: Vec<BufId>,
     pub instrs: Vec<Instr>,
-    /// What it gives: forward the graph's outputs, in their order, `None` for what does not leave; backward the
+    /// What it gives: forward the graph's outputs, in their order, `None` for what does not leave it; backward the
     /// gradients of inputs.
     pub gives: Vec<Option<BufId>>,
 }
 
-/// What a code is for.
+/// What a code is for. Of one micro-batch, codes of one pass run one block after the other, the last one first in backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pass {
     /// Once a step, before all others: what is gathered for all of it.
@@ -24,6 +26,8 @@ pub enum Pass {
     /// Gradients of leaves and shards add up over the micro-batches of a step. What communicates the sums
     /// ([`crate::Instr::settles`]) runs in those backwards only that the timetable says.
     Backward,
+    /// Once a step, after all others: gradients that arise in several blocks are communicated.
+    End,
 }
 
 /// Order, the third primitive, completed: what a rank runs in a step, and when.
@@ -31,13 +35,39 @@ pub enum Pass {
 pub struct Timetable {
     /// Whether the step begins with a code of its own.
     pub begins: bool,
-    /// For each micro-batch of a step, one after the other, however many there are.
-    pub each: Vec<Task>,
+    /// One after the other.
+    pub loops: Vec<Loop>,
+    /// Whether the step ends with a code of its own.
+    pub ends: bool,
+}
+
+/// Tasks that are run for each `b` of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    pub from: Bound,
+    pub to: Bound,
+    pub tasks: Vec<Task>,
+}
+
+/// A number of micro-batches; never less than none, and never more than a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    First(u32),
+    /// All but so many.
+    Last(u32),
 }
 
 /// One code of one micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub struct Task {
+    pub block: u32,
+    /// The micro-batch is `b` and so many.
+    pub ahead: u32,
+    pub does: Does,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
     Forward,
     Backward {
         /// How often the scale of the step is a factor of what backward starts from. In a step with the scale s
@@ -58,9 +88,18 @@ pub enum When {
 }
 
 impl Code {
-    pub fn new(pass: Pass) -> Self {
-        Self { pass, takes: vec![], instrs: vec![], gives: vec![] }
+    pub fn new(block: u32, pass: Pass) -> Self {
+        Self { block, pass, takes: vec![], instrs: vec![], gives: vec![] }
     }
+
+    /// Codes stand in this order, in which one micro-batch runs them.
+    pub fn place(&self) -> (Pass, i64) {
+        place(self.block, self.pass)
+    }
+}
+
+pub(crate) fn place(block: u32, pass: Pass) -> (Pass, i64) {
+    (pass, if pass == Pass::Backward { -i64::from(block) } else { i64::from(block) })
 }
 
 impl Pass {
@@ -70,15 +109,49 @@ impl Pass {
             Pass::Begin => "begin",
             Pass::Forward => "forward",
             Pass::Backward => "backward",
+            Pass::End => "end",
+        }
+    }
+}
+
+impl Bound {
+    pub fn of(self, batches: u32) -> u32 {
+        match self {
+            Bound::First(count) => count.min(batches),
+            Bound::Last(count) => batches.saturating_sub(count),
         }
     }
 }
 
 impl Task {
+    pub fn forward(block: u32) -> Self {
+        Self { block, ahead: 0, does: Does::Forward }
+    }
+
+    pub fn backward(block: u32, settles: When) -> Self {
+        Self { block, ahead: 0, does: Does::Backward { scaled: 1, settles } }
+    }
+
+    pub fn ahead(self, ahead: u32) -> Self {
+        Self { ahead, ..self }
+    }
+
     pub fn pass(&self) -> Pass {
+        match self.does {
+            Does::Forward => Pass::Forward,
+            Does::Backward { .. } => Pass::Backward,
+        }
+    }
+}
+
+impl When {
+    /// Whether that is this one of so many micro-batches.
+    pub fn is(self, batch: u32, batches: u32) -> bool {
         match self {
-            Task::Forward => Pass::Forward,
-            Task::Backward { .. } => Pass::Backward,
+            When::Never => false,
+            When::Each => true,
+            When::First => batch == 0,
+            When::Last => batch + 1 == batches,
         }
     }
 }
@@ -86,7 +159,22 @@ impl Task {
 impl Timetable {
     /// Each micro-batch forward and, where it is trained, backward; gradients are communicated with the last.
     pub fn in_turn(begins: bool, trains: bool) -> Self {
-        let backward = Task::Backward { scaled: 1, settles: When::Last };
-        Self { begins, each: std::iter::once(Task::Forward).chain(trains.then_some(backward)).collect() }
+        let backward = Task::backward(0, When::Last);
+        let tasks = std::iter::once(Task::forward(0)).chain(trains.then_some(backward)).collect();
+        Self { begins, loops: vec![Loop::over_all(tasks)], ends: false }
+    }
+
+    /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each.
+    pub fn tasks(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
+        self.loops.iter().flat_map(move |it| {
+            let turns = it.from.of(batches)..it.to.of(batches);
+            turns.flat_map(move |b| it.tasks.iter().map(move |task| (task, b.saturating_add(task.ahead))))
+        })
+    }
+}
+
+impl Loop {
+    pub fn over_all(tasks: Vec<Task>) -> Self {
+        Self { from: Bound::First(0), to: Bound::Last(0), tasks }
     }
 }

@@ -19,6 +19,10 @@ pub enum Instr {
     Collective(Collective),
     /// Exact region-by-region transfer, by [`crate::Program::exchanges`]. Also without any other rank.
     Exchange { exchange: ExchangeId, from: Vec<BufId>, to: Vec<BufId> },
+    /// The first half of an exchange: what is there leaves, for the codes that receive it.
+    Send { exchange: ExchangeId, from: Vec<BufId> },
+    /// The second half, in a later code.
+    Receive { exchange: ExchangeId, to: Vec<BufId> },
     /// All-reduce (sum) the gradients of these leaves, in one bucket.
     ReduceGradients { group: GroupingId, leaves: Vec<LeafId> },
     /// Exchange gradients of leaves into gradients of shards; sources and targets in the
@@ -160,6 +164,8 @@ pub enum Kind {
     ReduceScatter,
     AllToAll,
     Exchange,
+    Send,
+    Receive,
     ReduceGradients,
     ExchangeGradients,
     Gather,
@@ -185,6 +191,8 @@ impl Kind {
             Kind::ReduceScatter => "reduce_scatter",
             Kind::AllToAll => "all_to_all",
             Kind::Exchange => "exchange",
+            Kind::Send => "send",
+            Kind::Receive => "receive",
             Kind::ReduceGradients => "reduce_gradients",
             Kind::ExchangeGradients => "exchange_gradients",
             Kind::Gather => "gather",
@@ -215,6 +223,8 @@ impl Kind {
             | Kind::ReduceScatter
             | Kind::AllToAll
             | Kind::Exchange
+            | Kind::Send
+            | Kind::Receive
             | Kind::ReduceGradients
             | Kind::ExchangeGradients
             | Kind::Gather
@@ -238,6 +248,8 @@ impl Instr {
                 How::AllToAll { .. } => Kind::AllToAll,
             },
             Instr::Exchange { .. } => Kind::Exchange,
+            Instr::Send { .. } => Kind::Send,
+            Instr::Receive { .. } => Kind::Receive,
             Instr::ReduceGradients { .. } => Kind::ReduceGradients,
             Instr::ExchangeGradients { .. } => Kind::ExchangeGradients,
             Instr::Gather { .. } => Kind::Gather,
@@ -266,7 +278,10 @@ impl Instr {
     /// The table by which it communicates.
     pub fn exchange(&self) -> Option<ExchangeId> {
         match self {
-            Instr::Exchange { exchange, .. } | Instr::ExchangeGradients { exchange, .. } => Some(*exchange),
+            Instr::Exchange { exchange, .. }
+            | Instr::Send { exchange, .. }
+            | Instr::Receive { exchange, .. }
+            | Instr::ExchangeGradients { exchange, .. } => Some(*exchange),
             _ => None,
         }
     }
@@ -319,6 +334,7 @@ impl Instr {
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }
             | Instr::Exchange { from, .. }
+            | Instr::Send { from, .. }
             | Instr::Keep { from, .. } => from.clone(),
             Instr::ReduceGradients { .. }
             | Instr::ExchangeGradients { .. }
@@ -327,7 +343,30 @@ impl Instr {
             | Instr::Scatter { .. }
             | Instr::Part { .. }
             | Instr::ReduceShards { .. }
+            | Instr::Receive { .. }
             | Instr::Take { .. } => vec![],
+        }
+    }
+
+    /// The same to be changed, those inside of a call included.
+    pub fn reads_mut(&mut self) -> Vec<&mut BufId> {
+        match self {
+            Instr::Call(call) => {
+                let mut found: Vec<&mut BufId> = call.inputs.iter_mut().collect();
+                for op in &mut call.ops {
+                    let args = op.args.iter_mut().chain(op.kwargs.iter_mut().map(|(_, arg)| arg));
+                    args.for_each(|arg| arg.bufs_mut(&mut found));
+                }
+                found
+            }
+            Instr::Grad(grad) => grad.from.iter_mut().flatten().chain(&mut grad.again).collect(),
+            Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![from],
+            Instr::Collective(Collective { from, .. })
+            | Instr::Add { from, .. }
+            | Instr::Exchange { from, .. }
+            | Instr::Send { from, .. }
+            | Instr::Keep { from, .. } => from.iter_mut().collect(),
+            _ => vec![],
         }
     }
 
@@ -339,6 +378,7 @@ impl Instr {
             Instr::Slice(Slice { to, .. }) | Instr::Add { to, .. } => vec![*to],
             Instr::Collective(Collective { to, .. })
             | Instr::Exchange { to, .. }
+            | Instr::Receive { to, .. }
             | Instr::Take { to, .. } => to.clone(),
             Instr::ReduceGradients { .. }
             | Instr::ExchangeGradients { .. }
@@ -348,6 +388,7 @@ impl Instr {
             | Instr::Part { .. }
             | Instr::ReduceShards { .. }
             | Instr::Update { .. }
+            | Instr::Send { .. }
             | Instr::Keep { .. } => vec![],
         }
     }
@@ -438,6 +479,14 @@ impl Arg {
         match self {
             Arg::Buf(buf) => found.push(*buf),
             Arg::List(items) => items.iter().for_each(|item| item.bufs(found)),
+            _ => {}
+        }
+    }
+
+    fn bufs_mut<'a>(&'a mut self, found: &mut Vec<&'a mut BufId>) {
+        match self {
+            Arg::Buf(buf) => found.push(buf),
+            Arg::List(items) => items.iter_mut().for_each(|item| item.bufs_mut(found)),
             _ => {}
         }
     }

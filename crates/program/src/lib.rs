@@ -16,7 +16,8 @@
 //!   call forgot it is given again, the same values;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
-//! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
+//! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen;
+//! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever.
 
 mod code;
 mod column;
@@ -25,7 +26,7 @@ mod instr;
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
-pub use code::{Code, Pass, Task, Timetable, When};
+pub use code::{Bound, Code, Does, Loop, Pass, Task, Timetable, When};
 pub use column::{Column, Own};
 pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
 
@@ -177,11 +178,11 @@ pub struct Body {
     pub holes: Vec<String>,
     pub bufs: Vec<Buf>,
     pub leaves: Vec<Leaf>,
-    /// The tensor of each input that forward takes.
+    /// The tensor of each input that codes of forward take, one code after the other.
     pub inputs: Vec<TensorId>,
     /// The tensor of each gradient that backward gives to the caller, in the order of the graph's inputs.
     pub gradients: Vec<TensorId>,
-    /// At most one for each pass, in their order.
+    /// At most one for each block and pass, in the order of [`Code::place`].
     pub codes: Vec<Code>,
     pub timetable: Timetable,
 }
@@ -295,25 +296,46 @@ impl Body {
         &self.bufs[id.index()]
     }
 
-    pub fn code(&self, pass: Pass) -> Option<&Code> {
-        self.codes.iter().find(|code| code.pass == pass)
+    pub fn code(&self, block: u32, pass: Pass) -> Option<&Code> {
+        self.codes.iter().find(|code| (code.block, code.pass) == (block, pass))
     }
 
-    /// The code of a pass, empty if there was none.
-    pub fn code_mut(&mut self, pass: Pass) -> &mut Code {
-        let at = self.codes.partition_point(|code| code.pass < pass);
-        if self.codes.get(at).is_none_or(|code| code.pass != pass) {
-            self.codes.insert(at, Code::new(pass));
+    /// The codes of a pass, in the order in which a micro-batch runs them.
+    pub fn codes_of(&self, pass: Pass) -> impl Iterator<Item = &Code> {
+        self.codes.iter().filter(move |code| code.pass == pass)
+    }
+
+    /// The code of a block and pass, empty if there was none.
+    pub fn code_mut(&mut self, block: u32, pass: Pass) -> &mut Code {
+        let wanted = code::place(block, pass);
+        let at = self.codes.partition_point(|code| code.place() < wanted);
+        if self.codes.get(at).is_none_or(|code| code.place() != wanted) {
+            self.codes.insert(at, Code::new(block, pass));
         }
         &mut self.codes[at]
     }
 
-    pub fn takes(&self, pass: Pass) -> &[BufId] {
-        self.code(pass).map_or(&[], |code| &code.takes)
+    pub fn trains(&self) -> bool {
+        self.codes_of(Pass::Backward).next().is_some()
     }
 
-    pub fn gives(&self, pass: Pass) -> &[Option<BufId>] {
-        self.code(pass).map_or(&[], |code| &code.gives)
+    /// What the codes of a pass are given, one after the other.
+    pub fn takes(&self, pass: Pass) -> impl Iterator<Item = BufId> {
+        self.codes_of(pass).flat_map(|code| &code.takes).copied()
+    }
+
+    /// For each output of the graph what leaves, whichever code gives it.
+    pub fn outputs(&self) -> Vec<Option<BufId>> {
+        let count = self.codes_of(Pass::Forward).map(|code| code.gives.len()).max().unwrap_or(0);
+        let given = |number: usize| {
+            self.codes_of(Pass::Forward).find_map(|code| code.gives.get(number).copied().flatten())
+        };
+        (0..count).map(given).collect()
+    }
+
+    /// For each of [`Body::gradients`] the buffer.
+    pub fn given_gradients(&self) -> impl Iterator<Item = Option<BufId>> {
+        self.codes_of(Pass::Backward).flat_map(|code| &code.gives).copied()
     }
 
     /// What all codes do, one after the other.
@@ -325,14 +347,19 @@ impl Body {
         self.instrs().filter_map(|instr| if let Instr::Call(call) = instr { Some(call) } else { None })
     }
 
-    /// In which code an instruction of [`Body::instrs`] is, and where in it.
-    pub fn locate(&self, mut index: usize) -> (Pass, usize) {
-        for code in &self.codes {
+    /// In which code an instruction of [`Body::instrs`] is, by its position, and where in it.
+    pub fn locate(&self, mut index: usize) -> (usize, usize) {
+        for (at, code) in self.codes.iter().enumerate() {
             if index < code.instrs.len() {
-                return (code.pass, index);
+                return (at, index);
             }
             index -= code.instrs.len();
         }
-        (self.codes.last().map_or(Pass::Forward, |code| code.pass), index)
+        (self.codes.len().saturating_sub(1), index)
+    }
+
+    /// The pass in which an instruction of [`Body::instrs`] is.
+    pub fn pass_at(&self, index: usize) -> Pass {
+        self.codes.get(self.locate(index).0).map_or(Pass::Forward, |code| code.pass)
     }
 }

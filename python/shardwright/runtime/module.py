@@ -24,7 +24,8 @@ from .execution.outside import accumulate, after_this_backward, differentiable, 
 from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin, without_backward
 from .execution.scaling import LossScaling
-from .execution.timetable import Begin, Forward, tasks
+from .execution.shared import handed_round, known_to_all
+from .execution.timetable import Backward, Begin, Forward, tasks
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
@@ -35,7 +36,7 @@ from .likeness.passing import Whole, passed_on, program_runs
 from .likeness.places import build, hold, set_attribute
 from .optimizers.step_guard import guard_steps
 from .programs.parts import OutputPart, output_parts
-from .programs.program import Program, TensorInfo, kept_in
+from .programs.program import Block, Program, TensorInfo, kept_in
 from .shards import state
 from .shards.held import in_parts
 from .shards.hooks import has_hooks, refuse_hooks_on_parts
@@ -222,8 +223,12 @@ class ParallelModule(nn.Module):
         with inside("forward"), program_runs():
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
             variant = self.variants.select(call)
-            saving = torch.is_grad_enabled() and variant.worker.code.backward is not None
+            several = variant.worker.program.blocks > 1
+            saving = torch.is_grad_enabled() and variant.worker.code.trains and not several
             run, outputs = self._forward(variant, call.tensors, micro_batch=0, saving=saving)
+            if several:
+                run.worker.mail.clear()
+                outputs = handed_round(variant.worker.program, self.comm, outputs)
             self._count(variant)
             if saving:
                 outputs = differentiable(
@@ -255,15 +260,16 @@ class ParallelModule(nn.Module):
             self._agree_about_overflow({})
             self._count(chosen[-1])
             self._agreement.count_step()
-        found = [loss.detach() for loss in losses if loss is not None]
-        return torch.stack(found).mean(0) if found else None
+            found = [loss.detach() for loss in losses if loss is not None]
+            mean = torch.stack(found).mean(0) if found else None
+            return known_to_all(chosen[-1].worker.program, self.comm, mean)
 
     def _step(
         self, chosen: Sequence[Variant], calls: Sequence[given_inputs.Call], scale: float
     ) -> list[Tensor | None]:
         """Runs the timetables of the programs that were chosen for the calls; gives the losses."""
         codes = [variant.worker.code for variant in chosen]
-        if any(code.backward is None for code in codes):
+        if any(code.step is None and code.blocks for code in codes):
             raise without_backward()
         # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
         hooked = has_hooks(self._parameters_here())
@@ -274,20 +280,39 @@ class ParallelModule(nn.Module):
             variant, call = chosen[task.batch], calls[task.batch]
             if isinstance(task, Begin):
                 self._begin(variant, step)
-                continue
-            if isinstance(task, Forward):
-                between[task.batch] = run, outputs = self._forward(
-                    variant, call.tensors, micro_batch=task.batch, saving=True, step=step
-                )
+            elif isinstance(task, Forward):
+                run, outputs = between.get(task.batch) or self._started(variant, task.batch, step)
+                outputs = self._forward_of(variant, run, task.block, call.tensors, outputs)
+                between[task.batch] = run, outputs
                 losses[task.batch] = loss_of(run, outputs)
-                continue
-            run, outputs = between.pop(task.batch)
-            with self.shards.collecting(hooked) as arrived:
-                gradients = run.backward(seeds_of(run, outputs, task.scale), last=task.last)
-                variant.after(gradients=task.last)
-            accumulate(self._parameters_here() if hooked else [], arrived)
-            pass_on(call.tensors, gradients)
+            elif isinstance(task, Backward):
+                run, outputs = between[task.batch]
+                seeds = seeds_of(run.seeded(task.block), outputs, task.scale)
+                pass_on(call.tensors, run.backward_of(task.block, seeds, last=task.last))
+                if run.is_done:
+                    del between[task.batch]
+            else:
+                run, _ = self._started(variant, task.batch, step)
+                with self.shards.collecting(hooked) as arrived:
+                    run.finish()
+                    variant.after(gradients=True)
+                accumulate(self._parameters_here() if hooked else [], arrived)
         return losses
+
+    def _started(self, variant: Variant, batch: int, step: object) -> tuple[Run, list[Any]]:
+        """A micro-batch before its first block."""
+        worker = variant.worker
+        masks = worker.masks(self.step, batch)
+        run = Run(worker, masks, self.issued, saving=True, step=step, batch=batch)
+        return run, [None] * len(worker.role.outputs)
+
+    def _forward_of(
+        self, variant: Variant, run: Run, block: Block, tensors: list[Tensor], outputs: list[Any]
+    ) -> list[Any]:
+        variant.before()
+        found = run.forward_of(block, given_inputs.parts(run.worker, tensors, self.inputs), outputs)
+        variant.after(gradients=False)
+        return found
 
     def output_regions(self, *args: Any, **kwargs: Any) -> dict[str, OutputPart | None]:
         """By name, which part of each output that leaves this rank gets: `part.of(whole)` takes it out.

@@ -56,6 +56,12 @@ impl Walk<'_, '_> {
         before == 1 && cut.sizes.windows(2).all(|pair| pair[0] == pair[1])
     }
 
+    /// Pieces are sent from memory of their own.
+    pub(super) fn send(&mut self, from: &[BufId]) {
+        let sent = from.iter().map(|buf| self.bytes(*buf)).sum();
+        self.ledger.meanwhile(sent, Purpose::Communication);
+    }
+
     pub(super) fn exchange(&mut self, id: ExchangeId, _from: &[BufId], to: &[BufId]) {
         for buf in to {
             self.write(*buf, None);

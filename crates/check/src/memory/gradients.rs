@@ -1,7 +1,7 @@
 //! Gradients of leaves: where they arise, the messages that they are reduced in, and how they get to the shards.
 
 use graph::Dtype;
-use program::{ExchangeId, GroupingId, Instr, LeafId, Of, Pass};
+use program::{ExchangeId, GroupingId, Instr, LeafId, Of};
 
 use crate::purpose::Purpose;
 
@@ -10,7 +10,7 @@ use super::walk::Walk;
 
 impl Walk<'_, '_> {
     pub(super) fn trains(&self) -> bool {
-        self.rank.body.code(Pass::Backward).is_some()
+        self.rank.body.trains()
     }
 
     /// The first gradient becomes the leaf's, unless somebody else holds it or it is cast; others are added in place.

@@ -141,6 +141,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Add { from, to } => self.sum(from, *to),
             Instr::Collective(collective) => self.collective(collective),
             Instr::Exchange { exchange, from, to } => self.exchange(*exchange, from, to),
+            Instr::Send { from, .. } => self.send(from),
+            Instr::Receive { to, .. } => to.iter().for_each(|buf| self.write(*buf, None)),
             Instr::ReduceGradients { leaves, .. } => self.reduce_gradients(index, leaves),
             Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
                 self.exchange_gradients(*exchange, leaves, shards);
@@ -256,7 +258,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// What was found.
     fn told(self) -> Memory {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
-        let (pass, index) = self.rank.body.locate(at.instr);
+        let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
             let moved = instr.reads().into_iter().chain(instr.writes()).next();
             let held = moved.and_then(|buf| self.rank.held(buf));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use diag::Result;
 use graph::Graph;
-use program::{Body, BufId, Instr, Leaf, Pass, Program, Timetable};
+use program::{Body, BufId, Code, Instr, Leaf, Pass, Program, Timetable};
 
 use super::methods::Methods;
 use super::reader::{Reader, Scope};
@@ -13,7 +13,7 @@ use super::timetable::timetable;
 use super::turns::{in_turn, turns};
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
-use crate::names::is_reserved;
+use crate::names::{code_of, is_reserved};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 
 /// What `backward` takes before tensors; `forward` takes the first three.
@@ -34,6 +34,8 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         hints: Hints::new(graph, &program.boundary, role.operators.clone()),
         budget: MOST_OPS,
         exchanged: program.exchanges.iter().map(|exchange| exchange.tensor).collect(),
+        codes: vec![],
+        block: 0,
         pass: Pass::Begin,
         parts: &role.table,
         texts: vec![],
@@ -49,30 +51,51 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
             return Err(reader.misuse(line, "a function is defined twice"));
         }
     }
-    let forward = reader.functions.remove("forward");
-    let (_, forward) = forward.ok_or_else(|| reader.misuse(1, "there is no function `forward`"))?;
-    let begin = reader.functions.remove("begin").map(|(_, function)| function);
-    let backward = reader.functions.remove("backward").map(|(_, function)| function);
+    let codes = codes(&mut reader)?;
     let step = reader.functions.remove("step").map(|(_, function)| function);
-    reader.inputs(role, &forward)?;
+    reader.make_inputs(role, &codes)?;
     reader.make_leaves(graph, role)?;
     let sizes = group_sizes(program, role);
-    if let Some(begin) = &begin {
-        reader.params(begin, &PARAMS[..3], 0)?;
-        let instrs = reader.instrs(&mut Scope::new(), &begin.body, &sizes)?;
-        reader.body.code_mut(Pass::Begin).instrs = instrs;
+    for ((block, pass), function) in &codes {
+        (reader.block, reader.pass) = (*block, *pass);
+        match pass {
+            Pass::Begin | Pass::End => reader.once(function, &sizes)?,
+            Pass::Forward => reader.forward(role, function, &sizes)?,
+            Pass::Backward => reader.backward(role, function, &sizes)?,
+        }
     }
-    reader.forward(role, &forward, &sizes)?;
-    if let Some(backward) = backward {
-        reader.backward(role, &backward, &sizes)?;
-    } else if !role.gradients.is_empty() {
-        return Err(reader.misuse(1, "there is no function `backward`, which gives the gradients of inputs"));
-    }
+    reader.gives_all(role)?;
     reader.body.timetable = match step {
         Some(step) => timetable(&reader, &step)?,
-        None => Timetable::in_turn(begin.is_some(), false),
+        None if reader.body.codes_of(Pass::Forward).next().is_none() => Timetable::default(),
+        None => Timetable::in_turn(reader.body.code(0, Pass::Begin).is_some(), false),
     };
     Ok(reader.body)
+}
+
+/// A code's function.
+type Found<'a> = ((u32, Pass), Function<'a>);
+
+/// The functions of codes, in the order of codes.
+fn codes<'a>(reader: &mut Reader<'a>) -> Result<Vec<Found<'a>>> {
+    let mut found: Vec<Found<'a>> = vec![];
+    for (name, pass) in [("begin", Pass::Begin), ("end", Pass::End)] {
+        found.extend(reader.functions.remove(name).map(|(_, function)| ((0, pass), function)));
+    }
+    let names: Vec<&'a str> =
+        reader.functions.keys().copied().filter(|name| code_of(name).is_some()).collect();
+    for name in names {
+        let (Some(code), Some((_, function))) = (code_of(name), reader.functions.remove(name)) else {
+            continue;
+        };
+        found.push((code, function));
+    }
+    found.sort_by_key(|((block, pass), function)| (Code::new(*block, *pass).place(), function.line));
+    if let Some(two) = found.windows(2).find(|two| two[0].0 == two[1].0) {
+        return Err(reader.misuse(two[1].1.line, "a function is defined twice"));
+    }
+    reader.codes = found.iter().map(|(code, function)| (function.name.to_owned(), *code)).collect();
+    Ok(found)
 }
 
 /// What a function returns, in which line, and what stands before.
@@ -92,22 +115,60 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
 }
 
 impl<'a> Reader<'a> {
-    fn inputs(&mut self, role: &RoleTable, forward: &Function<'a>) -> Result<()> {
-        let names = self.params(forward, &PARAMS[..3], role.inputs.len())?.to_vec();
-        for (name, tensor) in names.iter().zip(&role.inputs) {
-            let buf = self.new_buf(name, *tensor, false);
-            self.body.inputs.push(*tensor);
-            self.body.code_mut(Pass::Forward).takes.push(buf);
+    /// What forwards take: the inputs of the role, one code after the other.
+    fn make_inputs(&mut self, role: &RoleTable, codes: &[Found<'a>]) -> Result<()> {
+        let mut tensors = role.inputs.iter();
+        for ((block, pass), function) in codes.iter().filter(|(code, _)| code.1 == Pass::Forward) {
+            for name in self.params(function, &PARAMS[..3], None)?.to_vec() {
+                let Some(tensor) = tensors.next() else {
+                    return Err(self.misuse(function.line, "more inputs are taken than program.json has"));
+                };
+                let buf = self.new_buf(name, *tensor, false);
+                self.body.inputs.push(*tensor);
+                self.body.code_mut(*block, *pass).takes.push(buf);
+            }
+        }
+        if tensors.next().is_some() {
+            let count = role.inputs.len();
+            return Err(self.misuse(1, format!("program.json has {count} inputs, and not all are taken")));
+        }
+        Ok(())
+    }
+
+    fn once(&mut self, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
+        self.params(function, &PARAMS[..3], Some(0))?;
+        let instrs = self.instrs(&mut Scope::new(), &function.body, sizes)?;
+        self.body.code_mut(0, self.pass).instrs = instrs;
+        Ok(())
+    }
+
+    /// The outputs and gradients of inputs that the tables name are given by some code.
+    fn gives_all(&self, role: &RoleTable) -> Result<()> {
+        let given = self.body.outputs();
+        let mut outputs = role.outputs.iter().enumerate();
+        if outputs.any(|(at, output)| output.is_some() != given.get(at).copied().flatten().is_some()) {
+            return Err(self.misuse(1, "forward does not return what program.json says"));
+        }
+        if self.body.gradients != role.gradients {
+            return Err(self.misuse(1, "backward does not return the gradients that program.json says"));
         }
         Ok(())
     }
 
     /// What follows the first parameters.
-    fn params<'f>(&self, function: &'f Function<'a>, first: &[&str], count: usize) -> Result<&'f [&'a str]> {
+    fn params<'f>(
+        &self,
+        function: &'f Function<'a>,
+        first: &[&str],
+        count: Option<usize>,
+    ) -> Result<&'f [&'a str]> {
         match function.params.split_at_checked(first.len()) {
-            Some((start, rest)) if start == first && rest.len() == count => Ok(rest),
+            Some((start, rest)) if start == first && count.is_none_or(|count| rest.len() == count) => {
+                Ok(rest)
+            }
             _ => {
-                let what = format!("`{}` must take {} and {count} tensors", function.name, first.join(", "));
+                let tensors = count.map_or_else(|| "tensors".into(), |count| format!("{count} tensors"));
+                let what = format!("`{}` must take {} and {tensors}", function.name, first.join(", "));
                 Err(self.misuse(function.line, what))
             }
         }
@@ -134,49 +195,53 @@ impl<'a> Reader<'a> {
 
     fn forward(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
         let mut scope = Scope::new();
-        let inputs = self.body.takes(Pass::Forward).to_vec();
+        let inputs = self.body.code_mut(self.block, Pass::Forward).takes.clone();
         for (name, buf) in function.params[3..].iter().zip(inputs) {
             self.define(&mut scope, name, buf, function.line)?;
         }
-        self.pass = Pass::Forward;
         let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
-        self.body.code_mut(Pass::Forward).instrs = instrs;
-        if values.len() != role.outputs.len() {
-            let what = format!("`forward` returns {} values, not {}", values.len(), role.outputs.len());
+        let count = role.outputs.len();
+        // With several blocks, what gives no output returns nothing.
+        if values.len() != count && !(values.is_empty() && function.name != "forward") {
+            let what = format!("`{}` returns {} values, not {count}", function.name, values.len());
             return Err(self.misuse(line, what));
         }
-        for (value, output) in values.iter().zip(&role.outputs) {
-            let buf = if *value == Expr::None { None } else { Some(self.buf(&scope, value, line)?) };
-            if buf.is_some() != output.is_some() {
-                return Err(self.misuse(line, "`forward` does not return what program.json says"));
-            }
-            self.body.code_mut(Pass::Forward).gives.push(buf);
+        let mut gives = vec![None; count];
+        for (given, value) in gives.iter_mut().zip(values) {
+            *given = if *value == Expr::None { None } else { Some(self.buf(&scope, value, line)?) };
         }
+        let code = self.body.code_mut(self.block, Pass::Forward);
+        (code.instrs, code.gives) = (instrs, gives);
         Ok(())
     }
 
     fn backward(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
-        let wanted: Vec<_> = role.outputs.iter().flatten().filter(|(_, grad)| *grad).collect();
-        let names = self.params(function, &PARAMS, wanted.len())?.to_vec();
+        let given = self.body.code(self.block, Pass::Forward).map_or(&[][..], |code| &code.gives);
+        let leaving = role.outputs.iter().zip(given).filter(|(_, given)| given.is_some());
+        let wanted: Vec<_> =
+            leaving.filter_map(|(output, _)| output.as_ref()).filter(|output| output.1).collect();
+        let names = self.params(function, &PARAMS, Some(wanted.len()))?.to_vec();
         let mut scope = Scope::new();
         for (name, (tensor, _)) in names.iter().zip(wanted) {
             let seed = self.new_buf(name, *tensor, true);
-            self.body.code_mut(Pass::Backward).takes.push(seed);
+            self.body.code_mut(self.block, Pass::Backward).takes.push(seed);
             self.define(&mut scope, name, seed, function.line)?;
         }
-        self.pass = Pass::Backward;
         let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
-        self.body.code_mut(Pass::Backward).instrs = instrs;
-        if values.len() != role.gradients.len() {
-            let (found, wanted) = (values.len(), role.gradients.len());
-            return Err(self.misuse(line, format!("`backward` returns {found} values, not {wanted}")));
+        self.body.code_mut(self.block, Pass::Backward).instrs = instrs;
+        let rest = &role.gradients[self.body.gradients.len().min(role.gradients.len())..];
+        if values.len() > rest.len() {
+            let (found, wanted) = (values.len(), rest.len());
+            return Err(
+                self.misuse(line, format!("`{}` returns {found} values, not {wanted}", function.name))
+            );
         }
-        for (value, tensor) in values.iter().zip(&role.gradients) {
+        for (value, tensor) in values.iter().zip(rest) {
             let buf = self.buf(&scope, value, line)?;
             self.body.gradients.push(*tensor);
-            self.body.code_mut(Pass::Backward).gives.push(Some(buf));
+            self.body.code_mut(self.block, Pass::Backward).gives.push(Some(buf));
         }
         Ok(())
     }
@@ -217,9 +282,10 @@ impl<'a> Reader<'a> {
             StmtKind::Expr(value) => (&[], false, value),
             _ => return Err(self.misuse(stmt.line, "only instructions may stand here")),
         };
-        let mut methods = Methods { reader: self, scope, sizes, line: stmt.line, last };
+        let last_or_end = last || self.pass == Pass::End;
+        let mut methods = Methods { reader: self, scope, sizes, line: stmt.line, last: last_or_end };
         let instr = methods.instr(targets, unpack, value)?;
-        if instr.settles() != last {
+        if instr.settles() != last && self.pass != Pass::End {
             let stands = if last { "may not stand" } else { "must stand" };
             let what = format!("`run.{}` {stands} below `if last:`", instr.kind().name());
             return Err(self.misuse(stmt.line, what));

@@ -78,6 +78,13 @@ impl<'a> Methods<'a, '_> {
             "call" => self.call(targets, unpack, &mut args),
             "grad" => self.grad(targets, unpack, &mut args),
             "exchange" => self.exchange(targets, unpack, &mut args),
+            "send" => {
+                let exchange = ExchangeId(self.id(args.args.next())?);
+                let from = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<_>>()?;
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Send { exchange, from })
+            }
+            "receive" => self.receive(targets, unpack, &mut args),
             "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
                 self.collective(name, targets, unpack, &mut args)
             }
@@ -263,13 +270,27 @@ impl<'a> Methods<'a, '_> {
         for arg in args.args.by_ref() {
             from.push(self.buf(arg)?);
         }
+        let to = self.exchanged(exchange, targets, unpack)?;
+        Ok(Instr::Exchange { exchange, from, to })
+    }
+
+    fn receive(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let exchange = ExchangeId(self.id(args.args.next())?);
+        if args.args.len() > 0 || targets.is_empty() {
+            return Err(self.misuse("what is received by a table has a name"));
+        }
+        let to = self.exchanged(exchange, targets, unpack)?;
+        Ok(Instr::Receive { exchange, to })
+    }
+
+    /// What an exchange brings.
+    fn exchanged(&mut self, exchange: ExchangeId, targets: &[&'a str], unpack: bool) -> Result<Vec<BufId>> {
         if unpack != (targets.len() > 1) {
             return Err(self.misuse("the results are assigned in another number"));
         }
         let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(TensorId(u32::MAX));
         let grad = self.reader.pass == Pass::Backward;
-        let to = targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect::<Result<_>>()?;
-        Ok(Instr::Exchange { exchange, from, to })
+        targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect()
     }
 
     fn collective(

@@ -27,7 +27,10 @@ pub(super) struct Reader<'a> {
     /// What was kept and not taken so far.
     pub(super) kept: HashMap<KeepId, Vec<BufId>>,
     pub(super) in_loop: bool,
+    /// The codes that have a function, by its name.
+    pub(super) codes: Vec<(String, (u32, Pass))>,
     /// The code that is read.
+    pub(super) block: u32,
     pub(super) pass: Pass,
     pub(super) parts: &'a Table,
     /// How each leaf is written.
@@ -55,6 +58,11 @@ impl<'a> Reader<'a> {
         let id = BufId::new(self.body.bufs.len());
         self.body.bufs.push(Buf { name: name.to_owned(), tensor, grad });
         id
+    }
+
+    /// The block and pass of a code by the name of its function.
+    pub(super) fn code_of(&self, name: &str) -> Option<(u32, Pass)> {
+        self.codes.iter().find(|(own, _)| own == name).map(|(_, code)| *code)
     }
 
     pub(super) fn is_function(&self, name: &str) -> bool {

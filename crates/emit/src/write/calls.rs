@@ -44,6 +44,14 @@ impl<'n> Words<'n> {
                 let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
                 statement(targets, to.len() > 1, method("exchange", args.collect(), vec![]))
             }
+            Instr::Send { exchange, from } => {
+                let args = std::iter::once(id(exchange.0)).chain(from.iter().map(|buf| self.buf(*buf)));
+                statement(vec![], false, method("send", args.collect(), vec![]))
+            }
+            Instr::Receive { exchange, to } => {
+                let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
+                statement(targets, to.len() > 1, method("receive", vec![id(exchange.0)], vec![]))
+            }
             Instr::ReduceGradients { group, leaves } => {
                 let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
                 statement(

@@ -1,7 +1,11 @@
 //! What the code says of itself: where it comes from, and what is moved.
 
+use std::collections::BTreeSet;
+
 use graph::{Graph, Source, TensorId};
-use program::{BufId, Collective, Cut, Grouping, GroupingId, How, Instr, Program, RankId, Role};
+use program::{
+    BufId, Collective, Cut, ExchangeId, Grouping, GroupingId, How, Instr, Kind, Program, RankId, Role,
+};
 use rules::Reduction;
 
 use super::modules::Modules;
@@ -34,6 +38,8 @@ fn moved(instr: &Instr) -> Option<BufId> {
     match instr {
         Instr::Collective(Collective { from, .. }) | Instr::Add { from, .. } => from.first().copied(),
         Instr::Exchange { from, to, .. } => from.first().or(to.first()).copied(),
+        Instr::Send { from, .. } => from.first().copied(),
+        Instr::Receive { to, .. } => to.first().copied(),
         Instr::Slice(slice) => Some(slice.from),
         _ => None,
     }
@@ -97,6 +103,9 @@ impl Comments<'_> {
         let what = match instr {
             Instr::Collective(it) => self.collective(it),
             Instr::Exchange { .. } => "moved region by region".to_owned(),
+            Instr::Send { exchange, .. } | Instr::Receive { exchange, .. } => {
+                self.across(instr, *exchange)?
+            }
             Instr::Slice(slice) => {
                 let part = self.spreads.shape(slice.to).map_or(String::new(), |shape| format!(", {shape}"));
                 format!("the part that is needed here{part}")
@@ -124,6 +133,19 @@ impl Comments<'_> {
     }
 
     /// From where to where, and how many bytes each rank gives.
+    /// To whom something goes, or from whom it comes, if that is the same for all ranks of the role.
+    fn across(&self, instr: &Instr, exchange: ExchangeId) -> Option<String> {
+        let table = &self.program.exchanges[exchange.index()];
+        let (sends, own) = (instr.kind() == Kind::Send, &self.role.ranks);
+        let ends = table.pieces.iter().map(|piece| (table.sources[piece.from].0, table.targets[piece.to].0));
+        let pairs = ends.map(|(from, to)| if sends { (from, to) } else { (to, from) });
+        let others: BTreeSet<RankId> =
+            pairs.filter(|(rank, _)| own.contains(rank)).map(|(_, other)| other).collect();
+        let others: Vec<RankId> = others.into_iter().collect();
+        let word = if sends { "to" } else { "from" };
+        (!others.is_empty()).then(|| format!("{word} {}", super::rank_names(&others)))
+    }
+
     fn collective(&self, it: &Collective) -> String {
         let together = if it.from.len() > 1 { ", in one message" } else { "" };
         let bytes: Option<i64> = it.from.iter().map(|buf| self.spreads.bytes(*buf)).sum();

@@ -44,37 +44,49 @@ pub(crate) fn text(
 
     let mut out = head(program, role, &spreads.held(&leaves));
     printer.text(&mut out);
-    let mut names = scope.clone();
-    let bufs = buf_names(body, &leaf_texts, &mut names, &wanted, Pass::Forward);
-    let words = Words {
-        bufs: &bufs,
-        leaves: &leaf_texts,
-        holes: &holes,
-        group_sizes: &group_sizes,
-        table: &role.table,
-    };
     let mut used = uses.iter().zip(&texts);
-    let file = File { body, printer: &printer, comments: &comments, words: &words };
-    if let Some(code) = body.code(Pass::Begin) {
-        function(&mut out, begin(&file, code, &mut used), &names, &file.wanted(&wanted));
+    let several = program.roles.iter().flat_map(|role| &role.body.codes).any(|code| code.block > 0);
+    let named: Vec<Named> = body
+        .codes
+        .iter()
+        .map(|code| {
+            let mut scope = scope.clone();
+            let bufs = buf_names(body, &leaf_texts, &mut scope, &wanted, code);
+            Named { name: code_name(several, code.block, code.pass), scope, bufs }
+        })
+        .collect();
+    let (leaves, holes, group_sizes) = (&leaf_texts[..], &holes[..], &group_sizes[..]);
+    let words: Vec<Words<'_>> = { named.iter() }
+        .map(|named| Words { bufs: &named.bufs, leaves, holes, group_sizes, table: &role.table })
+        .collect();
+    for ((code, named), words) in body.codes.iter().zip(&named).zip(&words) {
+        let file = File { printer: &printer, comments: &comments, words };
+        let text = written_code(&file, &named.name, code, &mut used);
+        function(&mut out, text, &named.scope, &file.wanted(&wanted));
     }
-    function(&mut out, forward(&file, &mut used), &names, &file.wanted(&wanted));
-    if let Some(code) = body.code(Pass::Backward) {
-        let mut names = scope;
-        let bufs = buf_names(body, &leaf_texts, &mut names, &wanted, Pass::Backward);
-        let words = Words { bufs: &bufs, ..words };
-        let file = File { body, printer: &printer, comments: &comments, words: &words };
-        function(&mut out, backward(&file, code, &mut used), &names, &file.wanted(&wanted));
-    }
-    if let Some(step) = timetable::step(&body.timetable, body.instrs().any(Instr::settles)) {
-        out.push_str("\n\n");
-        print::function(&mut out, &step);
+    let settles = body.codes_of(Pass::Backward).any(|code| code.instrs.iter().any(Instr::settles));
+    if let Some(step) = timetable::step(&body.timetable, several, settles) {
+        timetable::print(&mut out, &step);
     }
     out
 }
 
+/// What the function of a code is called.
+pub(crate) fn code_name(several: bool, block: u32, pass: Pass) -> String {
+    match pass {
+        Pass::Forward | Pass::Backward if several => format!("{}_{block}", pass.name()),
+        _ => pass.name().into(),
+    }
+}
+
+/// What a code and its buffers are called.
+struct Named {
+    name: String,
+    scope: Scope,
+    bufs: Vec<String>,
+}
+
 struct File<'n> {
-    body: &'n Body,
     printer: &'n Printer<'n>,
     comments: &'n Comments<'n>,
     words: &'n Words<'n>,
@@ -123,27 +135,48 @@ fn function(out: &mut String, mut function: Function<'_>, names: &Scope, wanted:
 /// The calls of all codes, in their order.
 type Calls<'c, 'n> = dyn Iterator<Item = (&'c Use<'n>, &'n CallText)> + 'c;
 
-fn begin<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Function<'n> {
-    let doc = vec!["Once a step.".to_owned()];
-    Function {
-        line: 0,
-        name: "begin",
-        params: vec!["run", "p", "rank"],
-        doc,
-        body: written(file, &code.instrs, used),
+/// The function of a code.
+fn written_code<'n>(
+    file: &File<'n>,
+    name: &'n str,
+    code: &'n Code,
+    used: &mut Calls<'_, 'n>,
+) -> Function<'n> {
+    let words = file.words;
+    let mut params = vec!["run", "p", "rank"];
+    params.extend((code.pass == Pass::Backward).then_some("last"));
+    params.extend(code.takes.iter().map(|taken| words.name(*taken)));
+    let doc = match code.pass {
+        Pass::Begin => vec!["Once a step.".to_owned()],
+        Pass::End => vec!["Once a step, after all else.".to_owned()],
+        Pass::Forward | Pass::Backward => vec![],
+    };
+    let mut body = match code.pass {
+        Pass::Backward => settling(file, code, used),
+        _ => written(file, &code.instrs, used),
+    };
+    // With several blocks, what gives no output returns nothing.
+    if code.pass == Pass::Forward && code.block == 0 && name == "forward"
+        || code.gives.iter().any(Option::is_some)
+    {
+        let given = code.gives.iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
+        body.push(Stmt::new(StmtKind::Return(given.collect())));
     }
+    Function { line: 0, name, params, doc, body }
 }
 
-fn forward<'n>(file: &File<'n>, used: &mut Calls<'_, 'n>) -> Function<'n> {
-    let words = file.words;
-    let code = file.body.code(Pass::Forward);
-    let mut stmts = written(file, code.map_or(&[], |code| &code.instrs), used);
-    let outputs =
-        file.body.gives(Pass::Forward).iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
-    stmts.push(Stmt::new(StmtKind::Return(outputs.collect())));
-    let mut params = vec!["run", "p", "rank"];
-    params.extend(file.body.takes(Pass::Forward).iter().map(|input| words.name(*input)));
-    Function { line: 0, name: "forward", params, doc: vec![], body: stmts }
+/// What communicates sums of gradients stands below `if last:`.
+fn settling<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Vec<Stmt<'n>> {
+    let mut stmts = vec![];
+    for together in code.instrs.chunk_by(|a, b| a.settles() == b.settles()) {
+        let written = written(file, together, used);
+        if together[0].settles() {
+            stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written)));
+        } else {
+            stmts.extend(written);
+        }
+    }
+    stmts
 }
 
 /// Instructions, and the module of each call where it is another one than before.
@@ -188,26 +221,6 @@ fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
     statement(targets, unpack, method("call", args, marks.collect()))
 }
 
-fn backward<'n>(file: &File<'n>, code: &'n Code, used: &mut Calls<'_, 'n>) -> Function<'n> {
-    let words = file.words;
-    let mut stmts = vec![];
-    for together in code.instrs.chunk_by(|a, b| a.settles() == b.settles()) {
-        let written = written(file, together, used);
-        if together[0].settles() {
-            stmts.push(Stmt::new(StmtKind::If(Expr::Name("last"), written)));
-        } else {
-            stmts.extend(written);
-        }
-    }
-    if !code.gives.is_empty() {
-        let gradients = code.gives.iter().map(|buf| buf.map_or(Expr::None, |buf| words.buf(buf)));
-        stmts.push(Stmt::new(StmtKind::Return(gradients.collect())));
-    }
-    let mut params = vec!["run", "p", "rank", "last"];
-    params.extend(code.takes.iter().map(|seed| words.name(*seed)));
-    Function { line: 0, name: "backward", params, doc: vec![], body: stmts }
-}
-
 pub(crate) fn hole_names(body: &Body) -> Vec<String> {
     let mut scope = Scope::new();
     body.holes.iter().map(|hole| scope.fresh(hole)).collect()
@@ -219,13 +232,13 @@ fn buf_names(
     leaves: &[String],
     scope: &mut Scope,
     wanted: &[String],
-    pass: Pass,
+    code: &Code,
 ) -> Vec<String> {
     let mut names = vec![String::new(); body.bufs.len()];
     for (leaf, text) in body.leaves.iter().zip(leaves) {
         names[leaf.buf.index()].clone_from(text);
     }
-    for buf in bufs_of(body, pass) {
+    for buf in bufs_of(code) {
         if names[buf.index()].is_empty() {
             names[buf.index()] = scope.fresh(&wanted[buf.index()]);
         }
@@ -255,7 +268,6 @@ fn wanted(body: &Body, naming: &Naming<'_>) -> Vec<String> {
 }
 
 /// What a code is given, and what it makes.
-fn bufs_of(body: &Body, pass: Pass) -> Vec<BufId> {
-    let Some(code) = body.code(pass) else { return vec![] };
+fn bufs_of(code: &Code) -> Vec<BufId> {
     code.takes.iter().copied().chain(code.instrs.iter().flat_map(Instr::writes)).collect()
 }

@@ -40,7 +40,7 @@ impl<'a> Spreads<'a> {
         let mut follow = Follow { analysis, program, role, calls, kept, spreads };
         let leaves =
             body.leaves.iter().map(|leaf| leaf.buf).zip(role.table.leaves.iter().map(|leaf| &leaf.1));
-        let inputs = body.takes(Pass::Forward).iter().copied().zip(&role.table.inputs);
+        let inputs = body.takes(Pass::Forward).zip(&role.table.inputs);
         leaves.chain(inputs).for_each(|(buf, column)| follow.given(buf, column));
         body.instrs().for_each(|instr| follow.instr(instr));
         follow.spreads
@@ -183,6 +183,8 @@ impl<'a> Follow<'a, '_> {
                 }
             }
             Instr::Exchange { .. }
+            | Instr::Send { .. }
+            | Instr::Receive { .. }
             | Instr::ReduceGradients { .. }
             | Instr::ExchangeGradients { .. }
             | Instr::Gather { .. }

@@ -13,7 +13,7 @@ use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 5;
+pub(crate) const FORMAT: u64 = 6;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
@@ -78,6 +78,22 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
         && program.exchanges.iter().enumerate().all(|(at, exchange)| tables.moves_as(at, exchange, given))
 }
 
+/// The outputs for which the caller gives a gradient.
+fn seeded(body: &Body) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    for code in body.codes_of(Pass::Forward) {
+        let seeds = body.code(code.block, Pass::Backward).map_or(&[][..], |code| &code.takes);
+        let mut seeds = seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
+        for (number, output) in code.gives.iter().enumerate() {
+            let tensor = output.map(|output| body.buf(output).tensor);
+            if tensor.is_some_and(|tensor| seeds.next_if_eq(&tensor).is_some()) {
+                found.insert(number);
+            }
+        }
+    }
+    found
+}
+
 /// The tensors that the tables mention, all of which the runtime looks up.
 fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
     let mut found: BTreeSet<_> = graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
@@ -85,7 +101,7 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
         let body = &role.body;
         found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
         found.extend(&body.inputs);
-        found.extend(body.gives(Pass::Forward).iter().flatten().map(|buf| body.buf(*buf).tensor));
+        found.extend(body.outputs().iter().flatten().map(|buf| body.buf(*buf).tensor));
         found.extend(role.table.shards.iter().map(|shard| shard.tensor));
     }
     found.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
@@ -223,16 +239,17 @@ impl<'a> Tables<'a> {
         let inputs = body.inputs.iter().zip(&table.inputs);
         let inputs: Vec<String> =
             inputs.map(|(input, region)| format!("[{}, {}]", input.0, regions.column(region))).collect();
-        let mut seeds = body.takes(Pass::Backward).iter().map(|seed| body.buf(*seed).tensor).peekable();
-        let mut output = |(output, region): (&Option<BufId>, &'a Option<Column<Region>>)| {
-            let (Some(output), Some(region)) = (output, region) else { return "null".to_owned() };
-            let tensor = body.buf(*output).tensor;
-            let grad = seeds.next_if_eq(&tensor).is_some();
-            let region = regions.column(region);
-            format!("{{\"tensor\": {}, \"grad\": {grad}, \"region\": {region}}}", tensor.0)
-        };
-        let outputs: Vec<String> =
-            body.gives(Pass::Forward).iter().zip(&table.outputs).map(&mut output).collect();
+        let seeds = seeded(body);
+        let mut output =
+            |((number, output), region): ((usize, Option<BufId>), &'a Option<Column<Region>>)| {
+                let (Some(output), Some(region)) = (output, region) else { return "null".to_owned() };
+                let tensor = body.buf(output).tensor;
+                let grad = seeds.contains(&number);
+                let region = regions.column(region);
+                format!("{{\"tensor\": {}, \"grad\": {grad}, \"region\": {region}}}", tensor.0)
+            };
+        let given = body.outputs().into_iter().chain(std::iter::repeat(None));
+        let outputs: Vec<String> = given.enumerate().zip(&table.outputs).map(&mut output).collect();
         let random = joined(&table.random, |(op, slots)| {
             format!("\"{}\": [{}]", op.0, joined(slots, |region| regions.column(region).to_string()))
         });

@@ -18,14 +18,14 @@ pub(super) enum Begun {
 
 #[derive(Default)]
 pub(super) struct Again {
-    /// Where in forward's instructions it begins.
-    begun: HashMap<Begun, usize>,
+    /// In which block's forward it begins, and where in it.
+    begun: HashMap<Begun, (u32, usize)>,
     /// What was made again, by what it was in forward.
     made: HashMap<BufId, BufId>,
     /// What was taken, for what is made again now.
     taken: HashMap<BufId, BufId>,
     /// Before which instruction of forward something is kept, and what.
-    kept: Vec<(usize, Vec<BufId>)>,
+    kept: Vec<((u32, usize), Vec<BufId>)>,
     /// Whether values are moved now, in backward.
     pub(super) moves: bool,
 }
@@ -39,8 +39,8 @@ impl Again {
 
 impl Projector<'_> {
     pub(super) fn begins(&mut self, what: Begun) {
-        let at = self.body.code(Pass::Forward).map_or(0, |code| code.instrs.len());
-        self.again.begun.insert(what, at);
+        let at = self.body.code(self.block, Pass::Forward).map_or(0, |code| code.instrs.len());
+        self.again.begun.insert(what, (self.block, at));
     }
 
     pub(super) fn call_again(&mut self, segment: usize, saves: bool) -> Asked<()> {
@@ -58,7 +58,7 @@ impl Projector<'_> {
     /// Makes a call of forward once more, keeping what its backward needs or not.
     pub(super) fn made_again(&mut self, first: CallId, saves: bool) -> CallId {
         let at = self.again.begun[&Begun::Call(first)];
-        let Instr::Call(mut call) = self.body.code_mut(Pass::Forward).instrs[at].clone() else {
+        let Instr::Call(mut call) = self.body.code_mut(at.0, Pass::Forward).instrs[at.1].clone() else {
             unreachable!("a call begins with itself")
         };
         let reads: Vec<BufId> =
@@ -81,7 +81,7 @@ impl Projector<'_> {
     /// What a call of forward reads, leaves apart, as it was made again or is taken.
     pub(super) fn read_again(&mut self, first: CallId) -> Vec<BufId> {
         let at = self.again.begun[&Begun::Call(first)];
-        let Instr::Call(call) = &self.body.code_mut(Pass::Forward).instrs[at] else {
+        let Instr::Call(call) = &self.body.code_mut(at.0, Pass::Forward).instrs[at.1] else {
             unreachable!("a call begins with itself")
         };
         let inputs = call.inputs.clone();
@@ -109,7 +109,7 @@ impl Projector<'_> {
     }
 
     /// Takes what is read of forward and was not made again.
-    fn take(&mut self, at: usize, reads: &[BufId]) {
+    fn take(&mut self, at: (u32, usize), reads: &[BufId]) {
         let there = |buf: &BufId| self.again.made.contains_key(buf) || self.again.taken.contains_key(buf);
         let mut from: Vec<BufId> = vec![];
         for buf in reads {
@@ -166,20 +166,27 @@ impl Projector<'_> {
         order.sort_by_key(|&number| kept[number].0);
         let mut new = vec![KeepId(0); kept.len()];
         order.iter().enumerate().for_each(|(id, &number)| new[number] = KeepId::new(id));
-        let forward = &mut self.body.code_mut(Pass::Forward).instrs;
-        let mut all = Vec::with_capacity(forward.len() + kept.len());
         let mut next = order.iter().peekable();
-        for (at, instr) in std::mem::take(forward).into_iter().enumerate() {
-            while let Some(&number) = next.next_if(|number| kept[**number].0 == at) {
-                all.push(Instr::Keep { id: new[number], from: kept[number].1.clone() });
+        for code in self.body.codes.iter_mut().filter(|code| code.pass == Pass::Forward) {
+            let mut all = Vec::with_capacity(code.instrs.len() + kept.len());
+            let last = code.instrs.len();
+            let mut keep = |at: usize, all: &mut Vec<Instr>| {
+                while let Some(&number) = next.next_if(|number| kept[**number].0 == (code.block, at)) {
+                    all.push(Instr::Keep { id: new[number], from: kept[number].1.clone() });
+                }
+            };
+            for (at, instr) in std::mem::take(&mut code.instrs).into_iter().enumerate() {
+                keep(at, &mut all);
+                all.push(instr);
             }
-            all.push(instr);
+            keep(last, &mut all);
+            code.instrs = all;
         }
-        all.extend(next.map(|&number| Instr::Keep { id: new[number], from: kept[number].1.clone() }));
-        self.body.code_mut(Pass::Forward).instrs = all;
-        for instr in &mut self.body.code_mut(Pass::Backward).instrs {
-            if let Instr::Take { id, .. } = instr {
-                *id = new[id.index()];
+        for code in self.body.codes.iter_mut().filter(|code| code.pass == Pass::Backward) {
+            for instr in &mut code.instrs {
+                if let Instr::Take { id, .. } = instr {
+                    *id = new[id.index()];
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! From the global schedule to what ranks execute that do the same.
 
+mod across;
 mod again;
 mod alike;
 mod calls;
@@ -10,12 +11,13 @@ mod transfers;
 use std::collections::HashMap;
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table, Timetable};
+use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
 
 use crate::event::Event;
 use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
-use crate::schedule::Schedule;
+use crate::pipeline::Pipeline;
+use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -30,6 +32,7 @@ pub struct Global<'a> {
     pub segments: &'a Segments,
     pub schedule: &'a Schedule,
     pub interner: &'a Interner,
+    pub pipeline: &'a Pipeline,
 }
 
 /// What some ranks execute. Arguments that differ among them are holes that name one of the numbers.
@@ -89,6 +92,10 @@ struct Projector<'a> {
     variants: calls::Variants,
     again: again::Again,
     calls: usize,
+    /// What was sent of a use, or of the gradient that it gives back: the shards that pieces are taken from.
+    sent: HashMap<(UseId, Pass), Vec<Option<BufId>>>,
+    /// The code that is being made.
+    block: u32,
     pass: Pass,
 }
 
@@ -124,35 +131,39 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         variants: calls::Variants::default(),
         again: again::Again::default(),
         calls: 0,
+        sent: HashMap::new(),
+        block: 0,
         pass: Pass::Forward,
     };
     it.hold()?;
-    it.pass = Pass::Begin;
-    for event in &global.schedule.begin {
-        it.event(event)?;
-    }
-    it.pass = Pass::Forward;
-    for event in &global.schedule.forward {
-        it.event(event)?;
+    for code in global.schedule.codes.iter().filter(|code| code.pass <= Pass::Forward) {
+        it.code(code)?;
     }
     it.leave()?;
-    it.pass = Pass::Backward;
-    for event in &global.schedule.backward {
-        it.event(event)?;
+    for code in global.schedule.codes.iter().filter(|code| code.pass > Pass::Forward) {
+        it.code(code)?;
     }
     it.leave_gradients()?;
     it.keep();
-    let there = |pass: Pass| it.body.code(pass).is_some();
-    it.body.timetable = Timetable::in_turn(there(Pass::Begin), there(Pass::Backward));
+    across::keep(&mut it.body);
+    it.body.timetable = global.pipeline.timetable(&it.body);
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }
 
 impl Projector<'_> {
+    fn code(&mut self, code: &Codes) -> Asked<()> {
+        (self.block, self.pass) = (code.block, code.pass);
+        code.events.iter().try_for_each(|event| self.event(event))
+    }
+
     fn event(&mut self, event: &Event) -> Asked<()> {
         match event {
             Event::Call { segment } => self.call(*segment),
             Event::Move { id, way } => self.transfer(*id, way),
+            Event::Send { id, crossing } | Event::SendGrad { id, crossing } => self.send(*id, crossing),
+            Event::Receive { id, crossing } => self.receive(*id, crossing),
+            Event::ReceiveGrad { id, crossing } => self.receive_gradient(*id, crossing),
             Event::Update { id, number } => self.update(*id, *number),
             Event::Again { segment, saves } => self.call_again(*segment, *saves),
             Event::MoveAgain { id, way } => self.transfer_again(*id, way),
@@ -171,7 +182,7 @@ impl Projector<'_> {
     }
 
     fn push(&mut self, instr: Instr) {
-        self.body.code_mut(self.pass).instrs.push(instr);
+        self.body.code_mut(self.block, self.pass).instrs.push(instr);
     }
 
     fn buf(&mut self, tensor: TensorId, grad: bool) -> BufId {
@@ -233,7 +244,7 @@ impl Projector<'_> {
             self.push(Instr::Slice(slice));
         } else {
             self.body.inputs.push(tensor);
-            self.body.code_mut(Pass::Forward).takes.push(buf);
+            self.body.code_mut(self.block, Pass::Forward).takes.push(buf);
             self.table.inputs.push(self.alike.columns.region(wanted).clone());
         }
         Ok(buf)
@@ -257,7 +268,12 @@ impl Projector<'_> {
     /// Results that leave, and the seeds that the caller gives for them.
     fn leave(&mut self) -> Asked<()> {
         let outputs = &self.global.cx.graph.outputs;
-        self.body.code_mut(Pass::Forward).gives = vec![None; outputs.len()];
+        if self.global.cx.plan.block_count() == 1 {
+            self.body.code_mut(0, Pass::Forward);
+        }
+        self.block = 0;
+        let forwards = self.body.codes.iter_mut().filter(|code| code.pass == Pass::Forward);
+        forwards.for_each(|code| code.gives = vec![None; outputs.len()]);
         self.table.outputs = vec![None; outputs.len()];
         for number in 0..outputs.len() {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
@@ -266,13 +282,16 @@ impl Projector<'_> {
             if self.alike.ports(ports)? == 0 {
                 continue;
             }
+            self.block = self.global.cx.block_of(tensor).unwrap_or(0);
             let region = self.alike.port(ports, 0)?;
             self.table.outputs[number] = Some(self.alike.columns.region(region).clone());
             let output = self.fetch(id, 0)?;
-            self.body.code_mut(Pass::Forward).gives[number] = Some(output);
+            let gives = &mut self.body.code_mut(self.block, Pass::Forward).gives;
+            gives.resize(outputs.len(), None);
+            gives[number] = Some(output);
             if self.global.uses.get(id).carries_grad {
                 let seed = self.buf(tensor, true);
-                self.body.code_mut(Pass::Backward).takes.push(seed);
+                self.body.code_mut(self.block, Pass::Backward).takes.push(seed);
                 let owner = self.owner(id, 0)?;
                 self.gradients.entry(owner).or_default().push(seed);
             }
@@ -282,13 +301,14 @@ impl Projector<'_> {
 
     /// The gradients of inputs, once all that read them have contributed.
     fn leave_gradients(&mut self) -> Asked<()> {
+        (self.block, self.pass) = (0, Pass::Backward);
         for tensor in self.global.cx.graph.tensor_ids().filter(|t| self.global.cx.given_back[t.index()]) {
             if self.alike.shards(self.global.uses.written[tensor.index()])? == 0 {
                 continue;
             }
             if let Some(buf) = self.gradient(Owner::Written(tensor, 0), tensor) {
                 self.body.gradients.push(tensor);
-                self.body.code_mut(Pass::Backward).gives.push(Some(buf));
+                self.body.code_mut(0, Pass::Backward).gives.push(Some(buf));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::again::Begun;
 use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
 use super::{Owner, Projector};
-use crate::event::{Leg, Way};
+use crate::event::{Crossing, Leg, Way};
 use crate::layout::LayoutId;
 use crate::moves::{Get, Method, Move};
 use crate::uses::UseId;
@@ -36,13 +36,7 @@ impl Projector<'_> {
 
     pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) -> Asked<()> {
         let it = self.global.uses.get(id);
-        let gives = self.alike.gives(it.ports, way.from)?;
-        let mut sources = vec![];
-        for (shard, port) in gives.iter().enumerate() {
-            if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
-                sources.push((shard, buf));
-            }
-        }
+        let sources = self.given_back(id, way)?;
         let given_back = self.global.cx.given_back[it.tensor.index()];
         let twins = self.alike.twins(way.to, self.global.uses.written[it.tensor.index()])?;
         for (shard, buf) in self.run(id, way, sources)? {
@@ -55,6 +49,19 @@ impl Projector<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The gradients that have arisen at the ports of a use.
+    fn given_back(&mut self, id: UseId, way: &Way) -> Asked<Arrived> {
+        let it = self.global.uses.get(id);
+        let gives = self.alike.gives(it.ports, way.from)?;
+        let mut sources = vec![];
+        for (shard, port) in gives.iter().enumerate() {
+            if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
+                sources.push((shard, buf));
+            }
+        }
+        Ok(sources)
     }
 
     pub(super) fn give_back(&mut self, id: UseId, way: &Way) -> Asked<()> {
@@ -81,11 +88,73 @@ impl Projector<'_> {
         Ok(arrived)
     }
 
+    /// Completes something and sends what others take of it.
+    pub(super) fn send(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
+        let sources = match self.pass {
+            Pass::Backward => self.given_back(id, &crossing.inside)?,
+            _ => self.written_for(id, &crossing.inside)?,
+        };
+        let complete = self.run(id, &crossing.inside, sources)?;
+        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let middle = self.sums(id, &here, &complete);
+        let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
+        if !from.is_empty() {
+            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            self.push(Instr::Send { exchange, from });
+        }
+        self.sent.insert((id, self.pass), middle);
+        Ok(())
+    }
+
+    fn received(&mut self, id: UseId, crossing: &Crossing) -> Asked<Arrived> {
+        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let count = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
+        let results: Vec<BufId> = (0..count).map(|_| self.move_buf(id)).collect();
+        if !results.is_empty() {
+            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            self.push(Instr::Receive { exchange, to: results.clone() });
+        }
+        let middle = self.sent.remove(&(id, self.pass)).unwrap_or_default();
+        self.arrived(id, &crossing.leg, (&here, &middle), &results)
+    }
+
+    pub(super) fn receive(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
+        let arrives = self.alike.arrives(self.global.uses.get(id).ports, crossing.leg.to)?;
+        for (shard, buf) in self.received(id, crossing)? {
+            for port in &arrives[shard] {
+                self.ports.insert((id, *port), buf);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive_gradient(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
+        let tensor = self.global.uses.get(id).tensor;
+        let twins = self.alike.twins(crossing.leg.to, self.global.uses.written[tensor.index()])?;
+        for (shard, buf) in self.received(id, crossing)? {
+            for written in &twins[shard] {
+                self.gradients.entry(Owner::Written(tensor, *written)).or_default().push(buf);
+            }
+        }
+        Ok(())
+    }
+
     fn leg(&mut self, id: UseId, leg: &Leg, source: LayoutId, sources: &[(usize, BufId)]) -> Asked<Arrived> {
         let here = self.alike.moved(&leg.plan, source, leg.to)?;
         let middle = self.sums(id, &here, sources);
         let received = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
         let results = self.communicate(id, leg, &here, &middle, received);
+        self.arrived(id, leg, (&here, &middle), &results)
+    }
+
+    /// The targets of a leg, from what was there and what was communicated.
+    fn arrived(
+        &mut self,
+        id: UseId,
+        leg: &Leg,
+        (here, middle): (&MoveHere, &[Option<BufId>]),
+        results: &[BufId],
+    ) -> Asked<Arrived> {
         let mut arrived = vec![];
         let mut next = results.iter();
         for (target, get) in here.shape.gets.iter().enumerate() {

@@ -11,7 +11,13 @@ use crate::Draft;
 pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "the dims that `megatron` would split, their parts one after another on the same device",
-    along: Some(Along { choose: megatron::choose, why: megatron::why, in_turn: true, must_find: true }),
+    along: Some(Along {
+        choose: megatron::choose,
+        why: megatron::why,
+        in_turn: true,
+        must_find: true,
+        stages: None,
+    }),
     besides: &[("", recompute)],
 };
 

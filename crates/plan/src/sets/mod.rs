@@ -9,6 +9,8 @@ mod name;
 mod partial;
 mod recompute;
 mod replicate;
+mod schedules;
+mod stages;
 mod zero;
 
 use diag::{Error, Result};
@@ -89,6 +91,8 @@ pub struct Along {
     pub in_turn: bool,
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
+    /// If it places operators instead: the position of each along the axis.
+    pub stages: Option<fn(&Model<'_>, u32) -> Vec<u32>>,
 }
 
 pub const ALL: &[&Set] = &[
@@ -100,6 +104,9 @@ pub const ALL: &[&Set] = &[
     &zero::ONE,
     &zero::TWO,
     &zero::THREE,
+    &stages::SET,
+    &schedules::ONE_F_ONE_B,
+    &schedules::GPIPE,
 ];
 
 /// The batch's loop of each operator, as `data` finds it.
@@ -166,16 +173,43 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         choices.push(choice);
     }
     let choices = with_partial_sums(model, &axes, &choices);
+    let stages = stages_of(model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, &choices);
+        let (splits, places) = nest(model, op, &axes, (&choices, &stages));
         draft.set(op, splits);
         draft.place(op, &places)?;
+    }
+    for stage in 0..axes.iter().filter(|axis| axis.along.stages.is_some()).map(|axis| axis.size).product() {
+        let own: Vec<OpId> = graph.op_ids().filter(|op| stages.get(op.index()) == Some(&stage)).collect();
+        draft.block(&own);
     }
     for (says, axis) in besides(name, &axes)? {
         says(model, &mut draft, &place(&axes, &choices, axis))?;
     }
     Ok((draft, axes, choices))
+}
+
+/// The stage of each operator, if one of the axes is of stages.
+fn stages_of(model: &Model<'_>, axes: &[Axis]) -> Result<Vec<u32>> {
+    let mut found = vec![];
+    for axis in axes {
+        let Some(cut) = axis.along.stages else { continue };
+        let count = model.graph.ops.len();
+        if !found.is_empty() {
+            return Err(Error::new("SW0310", "a plan has one axis of stages")
+                .why("stages are not divided into stages")
+                .fix("write the product as the number of stages"));
+        }
+        if axis.size as usize > count {
+            let what = format!("{} stages cannot be made of {count} operators", axis.size);
+            return Err(Error::new("SW0324", what)
+                .why("each stage has at least one operator")
+                .fix("use fewer stages"));
+        }
+        found = cut(model, axis.size);
+    }
+    Ok(found)
 }
 
 /// Where an axis lies; a set that has none says something of all devices.
@@ -188,7 +222,10 @@ fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>)
 /// Why an operator is copied along the first axis along which it is.
 fn reason(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> Option<String> {
     let copied = |(axis, choice): &(&Axis, &Vec<Option<On>>)| {
-        axis.size > 1 && !axis.along.in_turn && choice[op.index()].is_none_or(|on| on == On::Value)
+        axis.size > 1
+            && !axis.along.in_turn
+            && axis.along.stages.is_none()
+            && choice[op.index()].is_none_or(|on| on == On::Value)
     };
     let (axis, _) = axes.iter().zip(choices).find(copied)?;
     Some(format!("`{}`: {}", axis.set.name, (axis.along.why)(model, op, axis.size)))
@@ -206,7 +243,7 @@ fn with_partial_sums(
     axes: &[Axis],
     choices: &[Vec<Option<usize>>],
 ) -> Vec<Vec<Option<On>>> {
-    let spread = |i: &usize| !axes[*i].along.in_turn;
+    let spread = |i: &usize| !axes[*i].along.in_turn && axes[*i].along.stages.is_none();
     let along = |index: usize| {
         if !spread(&index) || axes[index].size == 1 {
             return choices[index].iter().map(|c| c.map(On::Loop)).collect();
@@ -218,10 +255,19 @@ fn with_partial_sums(
     (0..axes.len()).map(along).collect()
 }
 
-fn nest(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> (Vec<Split>, Vec<u32>) {
+fn nest(
+    model: &Model<'_>,
+    op: OpId,
+    axes: &[Axis],
+    (choices, stages): (&[Vec<Option<On>>], &[u32]),
+) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
     for (axis, choice) in axes.iter().zip(choices) {
+        if axis.along.stages.is_some() {
+            places.iter_mut().for_each(|place| *place = *place * axis.size + stages[op.index()]);
+            continue;
+        }
         let chosen = choice[op.index()].map(|on| Split { on, parts: axis.size });
         let fits = |split: &Split| {
             let all: Vec<Split> = splits.iter().copied().chain([*split]).collect();

@@ -10,6 +10,7 @@ pub(super) const SET: Set = Set {
         choose: |model, _| vec![None; model.graph.ops.len()],
         in_turn: false,
         must_find: false,
+        stages: None,
     }),
     besides: &[],
 };

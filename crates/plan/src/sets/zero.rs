@@ -32,7 +32,8 @@ pub(super) const THREE: Set = Set {
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
 };
 
-const ALONG: Along = Along { choose: data::choose, why: data::why, in_turn: false, must_find: true };
+const ALONG: Along =
+    Along { choose: data::choose, why: data::why, in_turn: false, must_find: true, stages: None };
 
 fn divide(
     model: &Model<'_>,

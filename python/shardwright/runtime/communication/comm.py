@@ -35,8 +35,10 @@ class Comm(Protocol):
     world: int
     device: torch.device
 
-    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Makes all groups. Every rank calls this once, before the first step."""
+    def prepare(
+        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
+        """Makes all groups, and channels for messages. Every rank calls this once, before the first step."""
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         """In place, and asynchronous. `op` is sum, max or min."""
@@ -52,6 +54,11 @@ class Comm(Protocol):
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
         """One message for each pair of ranks."""
+
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        """A message that is known by its channel and number; asynchronous."""
+
+    def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work: ...
 
     def broadcast(self, x: Tensor, source: int) -> None:
         """From one rank to all of the world, in place."""
@@ -100,15 +107,23 @@ class TorchComm:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = torch.device(device) if device else _default_device()
         self._groups: dict[frozenset[int], Any] = {}
+        self._channels: dict[int, Any] = {}
+        self._tags = 1
         self._watch = watch and self.world > 1
         explain_once(self.rank)
 
-    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
+    def prepare(
+        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         everyone = frozenset(range(self.world))
         self._groups[everyone] = None
         for group in (frozenset(group) for grouping in groups for group in grouping):
             if len(group) > 1 and group not in self._groups:
                 self._groups[group] = dist.new_group(sorted(group))
+        self._tags = max(channels or [0]) + 1
+        # NCCL has no tags: what it is given first arrives first, so each channel is a group of its own.
+        for channel, ranks in sorted((channels or {}).items() if self.device.type == "cuda" else ()):
+            self._channels[channel] = dist.new_group(list(ranks))
         if self.world > 1:
             _host_group()
             # NCCL wants one collective of all ranks before it sends between two of them.
@@ -161,6 +176,18 @@ class TorchComm:
         ops += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(receives.items())]
         for work in dist.batch_isend_irecv(ops) if ops else []:
             work.wait()
+
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        watch.count_message()
+        return dist.isend(x, peer, self._channels.get(channel), self._tag(channel, number)) or Done()
+
+    def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        watch.count_message()
+        return dist.irecv(x, peer, self._channels.get(channel), self._tag(channel, number)) or Done()
+
+    def _tag(self, channel: int, number: int) -> int:
+        """Not that of other messages, which is 0."""
+        return 0 if self._channels else 1 + channel + number * self._tags
 
     def broadcast(self, x: Tensor, source: int) -> None:
         watch.count_message()

@@ -109,7 +109,7 @@ class LocalWorld:
 
     def _is_complete(self, key: Key) -> bool:
         kind, ranks, _ = key
-        return len(self._given.get(key, ())) == (1 if kind == MESSAGE else len(ranks))
+        return len(self._given.get(key, ())) == (1 if kind.startswith(MESSAGE) else len(ranks))
 
     def fail(self, error: BaseException) -> None:
         with self._changed:
@@ -137,6 +137,11 @@ class LocalWorld:
         self._changed.notify_all()
 
 
+def _message(ranks: Ranks, channel: int, number: int) -> Key:
+    """Apart from those of exchanges, which are numbered from 0."""
+    return f"{MESSAGE} of table {channel}", ranks, number
+
+
 class LocalComm:
     """One rank's end of a `LocalWorld`."""
 
@@ -147,7 +152,9 @@ class LocalComm:
         self._count: dict[tuple[bool, Ranks], int] = {}
         self._models = count()
 
-    def prepare(self, groups: Sequence[Sequence[Sequence[int]]]) -> None:
+    def prepare(
+        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         self.barrier()
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
@@ -189,6 +196,16 @@ class LocalComm:
             theirs = self._meeting.receive(self._next(MESSAGE, (peer, self.rank)), self.rank)
             self._same_shape("exchange", (peer, self.rank), [message, theirs])
             message.copy_(theirs)
+
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        self._meeting.post(_message((self.rank, peer), channel, number), self.rank, x.clone())
+        return Done()
+
+    def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        theirs = self._meeting.receive(_message((peer, self.rank), channel, number), self.rank)
+        self._same_shape("send", (peer, self.rank), [x, theirs])
+        x.copy_(theirs)
+        return Done()
 
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])

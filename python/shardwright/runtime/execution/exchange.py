@@ -69,21 +69,32 @@ def part_of(table: Exchange, tensor: TensorInfo, rank: int) -> Part:
 def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """This rank's targets. They may share memory with messages, or with `xs`."""
     own = [place.of_whole(xs[source]) for source, place in part.sends.get(comm.rank, [])]
-    sends = {
-        peer: torch.cat([place.of_whole(xs[source]).reshape(-1) for source, place in pieces])
-        for peer, pieces in part.sends.items()
-        if peer != comm.rank
-    }
+    sends = pieces_to(part, xs, comm.rank)
     receives = {
         peer: torch.empty(sum(sizes), dtype=dtype, device=comm.device)
         for peer, sizes in part.receives.items()
         if peer != comm.rank
     }
     if sends or receives:
-        comm.exchange(_nonempty(sends), _nonempty(receives))
+        comm.exchange(sends, _nonempty(receives))
     found: dict[int, Sequence[Tensor]] = {comm.rank: own}
     for peer, message in receives.items():
         found[peer] = torch.split_with_sizes(message, part.receives[peer])
+    return made(comm, part, found, dtype)
+
+
+def pieces_to(part: Part, xs: Sequence[Tensor], rank: int) -> dict[int, Tensor]:
+    """The message to each other rank that gets something."""
+    sends = {
+        peer: torch.cat([place.of_whole(xs[source]).reshape(-1) for source, place in pieces])
+        for peer, pieces in part.sends.items()
+        if peer != rank
+    }
+    return _nonempty(sends)
+
+
+def made(comm: Comm, part: Part, found: Mapping[int, Sequence[Tensor]], dtype: torch.dtype) -> list[Tensor]:
+    """This rank's targets, of the pieces that each rank gave."""
     return [_made(comm, part.op, target, found, dtype) for target in part.targets]
 
 

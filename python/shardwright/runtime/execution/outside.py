@@ -88,11 +88,13 @@ def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
     return scalars[0] if scalars else None
 
 
-def seeds_of(run: Run, outputs: Sequence[Any], scale: float) -> list[Tensor]:
+def seeds_of(places: Sequence[int], outputs: Sequence[Any], scale: float) -> list[Tensor]:
+    """What backward starts from, for the outputs at some positions."""
+
     def seed(x: Tensor) -> Tensor:
         return torch.full_like(x, scale) if x.dim() == 0 else torch.zeros_like(x)
 
-    return [seed(outputs[place].detach()) for place in _seeded(run)]
+    return [seed(outputs[place].detach()) for place in places]
 
 
 class _Outside(torch.autograd.Function):

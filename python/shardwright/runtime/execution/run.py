@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
+from ..programs.program import Block
 from ..shards.copies import Copy
 from . import collectives
 from .buckets import Bucket, gradient_dtype, gradient_of
@@ -42,10 +43,19 @@ def current_run() -> Run:
 
 class Run:
     def __init__(
-        self, worker: Worker, masks: Masks, issued: list[Issued], *, saving: bool, step: object = None
+        self,
+        worker: Worker,
+        masks: Masks,
+        issued: list[Issued],
+        *,
+        saving: bool,
+        step: object = None,
+        batch: int = 0,
     ):
         """Runs of one `step` follow each other without a change of parameters."""
         self.worker, self.comm = worker, worker.comm
+        # The micro-batch, by which messages to other blocks are told apart.
+        self.batch = batch
         self.masks = masks
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
@@ -57,6 +67,8 @@ class Run:
         self._buckets: list[Bucket] = []
         self._scatterings: list[Scattering] = []
         self._reductions = 0
+        # By block, the positions of the outputs that its forward gave.
+        self._given: dict[int, list[int]] = {}
         self._versions: list[int] = []
         # What is gathered that each call reads.
         self._read: dict[int, frozenset[int]] = {}
@@ -69,13 +81,23 @@ class Run:
             self.worker.code.begin(self, self.leaves.tree, self.worker.constants)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """Outputs in the graph's order; `None` for those that do not leave."""
+        """All blocks, one after the other. Outputs in the graph's order; `None` for those that do not leave."""
+        outputs: list[Any] = [None] * len(self.worker.role.outputs)
+        for block in self.worker.code.blocks:
+            outputs = self.forward_of(block, inputs, outputs)
+        return outputs
+
+    def forward_of(self, block: Block, inputs: Sequence[Tensor], outputs: list[Any]) -> list[Any]:
+        """One block's, given the outputs of those before it; `inputs` are those of all."""
         worker = self.worker
         self._versions = worker.shards.versions()
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
-            outputs = worker.code.forward(self, self.leaves.tree, worker.constants, *inputs)
+            given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
         self._state = "forwarded"
-        return _listed(outputs, len(worker.role.outputs))
+        found = [(at, value) for at, value in enumerate(_listed(given, len(outputs))) if value is not None]
+        self._given[block.number] = [at for at, _ in found]
+        made = dict(found)
+        return [made.get(at, before) for at, before in enumerate(outputs)]
 
     def backward(self, seeds: Sequence[Tensor], *, last: bool = True) -> dict[int, Tensor]:
         """The gradients of inputs that have one, by the inputs' positions.
@@ -83,22 +105,48 @@ class Run:
         In the last micro-batch of a step the gradients of parameters become whole and move to the
         shards, else they stay local.
         """
+        [block] = self.worker.code.blocks
+        gradients = self.backward_of(block, seeds, last=last)
+        if last:
+            self.finish()
+        return gradients
+
+    def backward_of(self, block: Block, seeds: Sequence[Tensor], *, last: bool) -> dict[int, Tensor]:
         self._begin_backward()
         worker = self.worker
+        if block.backward is None:
+            raise without_backward()
         if worker.scaling:
             seeds = worker.scaling.scaled(seeds)
         with torch.no_grad(), _no_autocast(self.comm.device):
-            found = worker.code.backward(  # type: ignore[misc]
-                self, self.leaves.tree, worker.constants, last, *seeds
-            )
+            found = block.backward(self, self.leaves.tree, worker.constants, last, *seeds)
             self._settle()
-            if last:
-                if worker.scaling:
-                    self._unscale(worker.scaling.scale)
-                worker.shards.take_gradients(self.leaves)
-        self._state = "done"
+        self._state = "done" if block is worker.code.blocks[0] else "forwarded"
         positions = [worker.program.tensors[number].position for number in worker.role.gradients]
         return dict(zip(positions, _listed(found, len(positions)), strict=True))
+
+    def finish(self) -> None:
+        """The end of a step: gradients are there, and move to the shards."""
+        worker = self.worker
+        with torch.no_grad(), _no_autocast(self.comm.device):
+            if worker.code.end is not None:
+                worker.code.end(self, self.leaves.tree, worker.constants)
+                self._settle()
+            worker.mail.clear()
+            if worker.scaling:
+                self._unscale(worker.scaling.scale)
+            worker.shards.take_gradients(self.leaves)
+
+    def seeded(self, block: Block) -> list[int]:
+        """The positions of the outputs for which the backward of a block takes a gradient."""
+        outputs = self.worker.role.outputs
+        given = self._given.get(block.number, [])
+        return [at for at in given if (output := outputs[at]) is not None and output.grad]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the backwards of all its blocks have run."""
+        return self._state == "done"
 
     # What emitted code calls.
 
@@ -196,6 +244,24 @@ class Run:
         table = self.worker.program.exchanges[number]
         targets = self._exchange("exchange", number, xs)
         needed = any(x.requires_grad for x in xs) if xs else table.grad
+        marked = tuple(self._marked(target, needed) for target in targets)
+        return marked[0] if len(marked) == 1 else marked
+
+    def send(self, number: int, *xs: Tensor) -> None:
+        """For a block that runs later, here or elsewhere; nobody waits."""
+        part = self.worker.part(number)
+        self._compare(number, part, xs, None)
+        dtype = self.worker.exchange_dtype(number)
+        self.issued.append(("send", number, part.bytes_sent(self.comm.rank, dtype.itemsize)))
+        with torch.no_grad():
+            self.worker.mail.send(part, number, self.batch, xs)
+
+    def receive(self, number: int) -> Any:
+        worker = self.worker
+        dtype = worker.exchange_dtype(number)
+        with torch.no_grad():
+            targets = worker.mail.receive(worker.part(number), number, self.batch, dtype)
+        needed = worker.program.exchanges[number].grad and torch.is_grad_enabled()
         marked = tuple(self._marked(target, needed) for target in targets)
         return marked[0] if len(marked) == 1 else marked
 
@@ -369,7 +435,7 @@ class Run:
                 self.worker.shards.arrives(copy.at, grad.to(copy.shard.data.dtype))
 
     def _begin_backward(self) -> None:
-        if self.worker.code.backward is None or not self._saving:
+        if not self.worker.code.trains or not self._saving:
             raise without_backward()
         if self._state != "forwarded":
             raise RuntimeFault(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..programs.program import Code
+from ..programs.program import Block, Code
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,26 @@ class Begin:
 @dataclass(frozen=True)
 class Forward:
     batch: int
+    block: Block
 
 
 @dataclass(frozen=True)
 class Backward:
     batch: int
+    block: Block
     # What the gradient of the loss starts from.
     scale: float
-    # Whether the gradients of all micro-batches of this program are communicated, and go to the shards.
+    # Whether the gradients of all micro-batches of this block are communicated, and go to the shards.
     last: bool
 
 
-Task = Begin | Forward | Backward
+@dataclass(frozen=True)
+class End:
+    # The last micro-batch of the program that ends.
+    batch: int
+
+
+Task = Begin | Forward | Backward | End
 
 
 def tasks(codes: Sequence[Code], scale: float, *, alone: bool) -> Iterator[Task]:
@@ -58,11 +66,17 @@ def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
 
 
 def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
-    """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's."""
-    assert code.step is not None
-    for task in code.step(len(batches), scale):
+    """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's. The last one ends
+    the program's step, whether there is something to do or not."""
+    forwards = {block.forward: block for block in code.blocks}
+    backwards = {block.backward: block for block in code.blocks}
+    for task in code.step(len(batches), scale) if code.step else ():
         if task is code.begin:
             yield Begin(batches[0])
-            continue
-        function, batch, *how = task
-        yield Forward(batches[batch]) if function is code.forward else Backward(batches[batch], *how)
+        elif task is not code.end:
+            function, batch, *how = task
+            if function in forwards:
+                yield Forward(batches[batch], forwards[function])
+            else:
+                yield Backward(batches[batch], backwards[function], *how)
+    yield End(batches[-1])

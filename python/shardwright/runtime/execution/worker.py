@@ -13,6 +13,7 @@ from ..shards.shards import Shards
 from .buckets import Kept
 from .exchange import Part, part_of
 from .gathers import Gathering
+from .mail import Mail
 from .randomness import MODES, Masks, keyed_masks, single_device_masks
 from .scaling import LossScaling
 
@@ -26,6 +27,14 @@ def refuse_another_world(program: Program, comm: Comm) -> None:
             why="each rank runs one device's part",
             fix="start as many ranks as the program is for, or compile it again",
         )
+
+
+def channels(program: Program) -> dict[int, list[int]]:
+    """The tables by which blocks send to each other, and the ranks that take part in each."""
+    if program.blocks == 1:
+        return {}
+    ends = ((number, [*table.sources, *table.targets]) for number, table in enumerate(program.exchanges))
+    return {number: sorted({rank for rank, _ in all_}) for number, all_ in ends}
 
 
 class Worker:
@@ -67,13 +76,15 @@ class Worker:
         # What is being gathered.
         self.coming: list[Gathering] = []
         self._parts: dict[int, Part] = {}
-        comm.prepare(program.groups)
+        self.mail = Mail(comm)
+        comm.prepare(program.groups, channels(program))
 
     def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
         """A worker for the same program over other shards; without a word to other ranks."""
         found = copy.copy(self)
         found.shards, found.scaling = shards, scaling
         found.kept, found._parts, found.coming = {}, {}, []
+        found.mail = Mail(self.comm)
         return found
 
     def sharing(self, program: Program, shards: Shards) -> Worker:

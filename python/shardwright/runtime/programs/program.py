@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import json
 import linecache
@@ -22,7 +23,7 @@ from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 5
+FORMAT = 6
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
@@ -38,6 +39,12 @@ DTYPES = {
 CREATES = re.compile(
     r"\b(arange|zeros|ones|full|empty|eye|linspace|logspace|scalar_tensor|tensor|tril_indices|triu_indices)\b[.(]"
 )
+
+
+# The forward of a block, and what it takes before tensors.
+BLOCK = re.compile(r"forward(?:_(\d+))?")
+GIVEN = ("run", "p", "rank")
+DEFINED = re.compile(r"^def forward_(\d+)\(run, p, rank", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -195,16 +202,31 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Block:
+    """The functions of one block of the model, and which of the role's inputs its forward takes."""
+
+    number: int
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    inputs: slice
+
+
+@dataclass(frozen=True)
 class Code:
     """The functions of a role."""
 
-    # Once a step, if there is something to do.
+    # Once a step, if there is something to do: before all else, and after it.
     begin: Callable[..., Any] | None
-    forward: Callable[..., Any]
-    backward: Callable[..., Any] | None
+    end: Callable[..., Any] | None
+    # In the order in which a forward runs them.
+    blocks: list[Block]
     # The timetable: yields the tasks of a step. Not there where there is no backward on any rank.
     step: Callable[[int, float], Iterator[Any]] | None
     creates_tensors: bool
+
+    @property
+    def trains(self) -> bool:
+        return any(block.backward for block in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -224,6 +246,12 @@ class Program:
     files: Mapping[str, str]
     folder: Path | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
+
+    @functools.cached_property
+    def blocks(self) -> int:
+        """How many blocks the model is cut into."""
+        found = (name for text in self.files.values() for name in DEFINED.findall(text))
+        return max((int(number) + 1 for number in found), default=1)
 
     def role(self, rank: int) -> Role:
         return self.ranks.role(rank)
@@ -468,7 +496,7 @@ def _compile(program: Program, file: str) -> Code:
             fix="undo the edit, or compile the model again",
         ) from error
     exec(compile(free_early(tree), name, "exec"), names)
-    if "forward" not in names:
+    if program.blocks == 1 and "forward" not in names:
         raise RuntimeFault(
             "SW0701",
             "the program has no function `forward`",
@@ -477,4 +505,17 @@ def _compile(program: Program, file: str) -> Code:
             fix="undo the edit, or compile the model again",
         )
     creates = CREATES.search(text) is not None
-    return Code(names.get("begin"), names["forward"], names.get("backward"), names.get("step"), creates)
+    return Code(names.get("begin"), names.get("end"), _blocks(names), names.get("step"), creates)
+
+
+def _blocks(names: Mapping[str, Any]) -> list[Block]:
+    found: list[Block] = []
+    codes = {code[1]: name for name in names if (code := BLOCK.fullmatch(name))}
+    taken = 0
+    for number in sorted(codes, key=lambda number: int(number or 0)):
+        forward = names[codes[number]]
+        count = forward.__code__.co_argcount - len(GIVEN)
+        backward = names.get(codes[number].replace("forward", "backward"))
+        found.append(Block(int(number or 0), forward, backward, slice(taken, taken + count)))
+        taken += count
+    return found

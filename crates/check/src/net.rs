@@ -1,0 +1,221 @@
+//! Steps of several micro-batches: ranks meet for the same micro-batch, and come to their ends.
+//!
+//! [`crate::order`] has followed one micro-batch, and knows what each communication brings. In a step codes of many
+//! micro-batches run as the timetables of ranks say. Nothing is lost or mixed up by that if whoever meets does so in
+//! the same instruction for the same micro-batch, and nobody waits for ever. What is sent waits for its receiver,
+//! and is told apart by its table and micro-batch; so that is all.
+
+use std::collections::{BTreeMap, HashMap};
+
+use program::{Body, Does, ExchangeId, Instr, Pass, RankId, Task};
+
+use crate::fault::Fault;
+use crate::order::{Meeting, Meetings, named};
+use crate::state::{Context, Rank};
+use crate::timetable::enough;
+
+/// A communication of a code: where it stands among all instructions, and what it waits for.
+#[derive(Clone, Copy)]
+struct Event {
+    at: usize,
+    settles: bool,
+    does: Doing,
+}
+
+#[derive(Clone, Copy)]
+enum Doing {
+    Send(ExchangeId),
+    Receive(ExchangeId),
+    /// So many meetings of the same ranks come before it in one micro-batch.
+    Meet(Meeting, usize),
+}
+
+/// What a rank is at: an event for a micro-batch. What runs once a step has none.
+type At = (Event, Option<u32>);
+
+/// Follows steps of all numbers of micro-batches that tell anything apart. With one block there is nothing to follow.
+pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
+    let roles = || cx.program.roles.iter();
+    if roles().all(|role| role.body.codes.iter().all(|code| code.block == 0)) {
+        return;
+    }
+    let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
+    let meetings = Meetings::of(cx, ranks);
+    let net = Net::of(cx, ranks, &meetings);
+    for batches in 1..=most {
+        if let Err(fault) = net.follow(batches) {
+            cx.faults.push(fault);
+            return;
+        }
+    }
+}
+
+struct Net<'n> {
+    ranks: Vec<RankId>,
+    bodies: Vec<&'n Body>,
+    /// For each rank and code, by its position, what it communicates.
+    events: Vec<Vec<Vec<Event>>>,
+    meetings: &'n Meetings,
+    /// Of each exchange and receiver, from whom it gets something.
+    givers: HashMap<(ExchangeId, usize), Vec<usize>>,
+}
+
+impl<'n> Net<'n> {
+    fn of(cx: &'n Context<'_>, ranks: &'n [Rank<'_>], meetings: &'n Meetings) -> Self {
+        let mut givers: HashMap<(ExchangeId, usize), Vec<usize>> = HashMap::new();
+        let place: HashMap<RankId, usize> =
+            ranks.iter().enumerate().map(|(at, rank)| (rank.id, at)).collect();
+        for (id, exchange) in cx.program.exchanges.iter().enumerate() {
+            for piece in &exchange.pieces {
+                let (from, to) = (exchange.sources[piece.from].0, exchange.targets[piece.to].0);
+                let (Some(from), Some(to)) = (place.get(&from), place.get(&to)) else { continue };
+                givers.entry((ExchangeId::new(id), *to)).or_default().push(*from);
+            }
+        }
+        let events = ranks.iter().enumerate().map(|(member, rank)| events(rank.body, member, meetings));
+        Self {
+            ranks: ranks.iter().map(|rank| rank.id).collect(),
+            bodies: ranks.iter().map(|rank| rank.body).collect(),
+            events: events.collect(),
+            meetings,
+            givers,
+        }
+    }
+
+    /// All that a rank communicates in a step, in its order.
+    fn step(&self, member: usize, batches: u32) -> Vec<At> {
+        let body = self.bodies[member];
+        let code = |block: u32, pass: Pass| {
+            let at = body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
+            at.map_or(&[][..], |at| &self.events[member][at][..])
+        };
+        let settles = |task: &Task, batch: u32| match task.does {
+            Does::Forward => false,
+            Does::Backward { settles, .. } => settles.is(batch, batches),
+        };
+        let mut found: Vec<At> = code(0, Pass::Begin).iter().map(|event| (*event, None)).collect();
+        for (task, batch) in body.timetable.tasks(batches) {
+            let settles = settles(task, batch);
+            let own = code(task.block, task.pass()).iter().filter(|event| settles || !event.settles);
+            found.extend(own.map(|event| (*event, Some(batch))));
+        }
+        found.extend(code(0, Pass::End).iter().map(|event| (*event, None)));
+        found
+    }
+
+    fn follow(&self, batches: u32) -> Result<(), Fault> {
+        let steps: Vec<Vec<At>> = (0..self.ranks.len()).map(|member| self.step(member, batches)).collect();
+        let mut next = vec![0; steps.len()];
+        let mut sent: BTreeMap<(ExchangeId, Option<u32>), Vec<usize>> = BTreeMap::new();
+        let mut waiting: BTreeMap<Meeting, Vec<usize>> = BTreeMap::new();
+        // Those who wait for something to be sent.
+        let mut receiving: BTreeMap<(ExchangeId, Option<u32>), Vec<usize>> = BTreeMap::new();
+        let mut open: Vec<usize> = (0..steps.len()).rev().collect();
+        while let Some(member) = open.pop() {
+            while let Some((event, batch)) = steps[member].get(next[member]).copied() {
+                match event.does {
+                    Doing::Send(exchange) => {
+                        sent.entry((exchange, batch)).or_default().push(member);
+                        open.extend(receiving.remove(&(exchange, batch)).unwrap_or_default());
+                    }
+                    Doing::Receive(exchange) => {
+                        let there = sent.get(&(exchange, batch)).map_or(&[][..], |there| there);
+                        let givers = self.givers.get(&(exchange, member)).map_or(&[][..], |givers| givers);
+                        if !givers.iter().all(|giver| there.contains(giver)) {
+                            receiving.entry((exchange, batch)).or_default().push(member);
+                            break;
+                        }
+                    }
+                    Doing::Meet(meeting, _) => {
+                        let there = waiting.entry(meeting).or_default();
+                        there.push(member);
+                        if there.len() < self.meetings.everybody(meeting).len() {
+                            break;
+                        }
+                        let there = waiting.remove(&meeting).unwrap_or_default();
+                        self.same(&steps, &next, &there)?;
+                        for other in there.into_iter().filter(|other| *other != member) {
+                            next[other] += 1;
+                            open.push(other);
+                        }
+                    }
+                }
+                next[member] += 1;
+            }
+        }
+        self.all_at_their_ends(batches, &steps, &next)
+    }
+
+    /// Those who meet are in the same instruction, for the same micro-batch.
+    fn same(&self, steps: &[Vec<At>], next: &[usize], there: &[usize]) -> Result<(), Fault> {
+        let is = |member: usize| {
+            let (event, batch) = steps[member][next[member]];
+            match event.does {
+                Doing::Meet(_, number) => (number, batch),
+                _ => (usize::MAX, batch),
+            }
+        };
+        let Some(other) = there.iter().find(|member| is(**member) != is(there[0])) else { return Ok(()) };
+        let said = |member: usize| {
+            let (event, batch) = steps[member][next[member]];
+            format!("rank {} is in {} of {}", self.ranks[member].0, self.code(member, event), of(batch))
+        };
+        let what = "ranks that communicate with each other do so for different micro-batches";
+        let why = format!("{}, {}", said(there[0]), said(*other));
+        Err(Fault::new("SW0506", what).why(why).at(self.ranks[there[0]], None))
+    }
+
+    fn all_at_their_ends(&self, batches: u32, steps: &[Vec<At>], next: &[usize]) -> Result<(), Fault> {
+        let stuck = |member: &usize| next[*member] < steps[*member].len();
+        let all: Vec<usize> = (0..steps.len()).filter(stuck).collect();
+        let Some(first) = all.first() else { return Ok(()) };
+        let said = |member: &usize| {
+            let (event, batch) = steps[*member][next[*member]];
+            let instr = self.bodies[*member].instrs().nth(event.at).map_or(String::new(), named);
+            let code = self.code(*member, event);
+            format!("rank {} waits in {code} of {} in {instr}", self.ranks[*member].0, of(batch))
+        };
+        let what = format!("in a step of {batches} micro-batches ranks wait for each other for ever");
+        let why = all.iter().take(4).map(said).collect::<Vec<_>>().join("; ");
+        Err(Fault::new("SW0506", what).why(why).at(self.ranks[*first], None))
+    }
+
+    fn code(&self, member: usize, event: Event) -> String {
+        let body = self.bodies[member];
+        let code = &body.codes[body.locate(event.at).0];
+        if code.block == 0 { code.pass.name().into() } else { format!("{}_{}", code.pass.name(), code.block) }
+    }
+}
+
+fn of(batch: Option<u32>) -> String {
+    batch.map_or_else(|| "the step".into(), |batch| format!("micro-batch {batch}"))
+}
+
+/// What each code of a rank communicates.
+fn events(body: &Body, member: usize, meetings: &Meetings) -> Vec<Vec<Event>> {
+    let mut met: BTreeMap<Meeting, usize> = BTreeMap::new();
+    let mut found = vec![];
+    let mut at = 0;
+    for code in &body.codes {
+        let mut own = vec![];
+        for instr in &code.instrs {
+            let does = match instr {
+                Instr::Send { exchange, .. } => Some(Doing::Send(*exchange)),
+                Instr::Receive { exchange, .. } => Some(Doing::Receive(*exchange)),
+                _ => meetings.of_instr(member, instr).map(|meeting| {
+                    let number = met.entry(meeting).or_default();
+                    *number += 1;
+                    Doing::Meet(meeting, *number)
+                }),
+            };
+            own.extend(does.map(|does| Event {
+                at,
+                settles: code.pass == Pass::Backward && instr.settles(),
+                does,
+            }));
+            at += 1;
+        }
+        found.push(own);
+    }
+    found
+}

@@ -1,0 +1,193 @@
+//! Blocks of a model, and the order in which they run.
+//!
+//! A block is a set of operators that run together, forward and backward, for one micro-batch after another. Blocks
+//! are numbered so that each reads what earlier ones make.
+//!
+//! ```text
+//! block "wte" "h.0.*" "h.1.*"          # the first block; operators that no line names go with what they read
+//! block %linear_8..%add_12             # the next: all operators from one to another, in the graph's order
+//! schedule 1f1b                        # or gpipe
+//! ```
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+
+use crate::nearby::nearby;
+use crate::select::{clip, select};
+use crate::{Plan, place, title};
+
+/// In which order the codes of all micro-batches run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Schedule {
+    /// One forward, one backward, as soon as a backward can be: few micro-batches are kept at a time.
+    #[default]
+    OneFOneB,
+    /// All forwards, then all backwards.
+    Gpipe,
+}
+
+impl Schedule {
+    pub const NAMES: [(Schedule, &'static str); 2] =
+        [(Schedule::OneFOneB, "1f1b"), (Schedule::Gpipe, "gpipe")];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|row| row.0 == self).expect("every schedule has a name").1
+    }
+
+    pub fn parse(name: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|row| row.1 == name);
+        found.map(|row| row.0).ok_or_else(|| {
+            let near = nearby(name, Self::NAMES.iter().map(|row| row.1));
+            let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
+            Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
+                .fix(format!("{meant}write `schedule 1f1b` or `schedule gpipe`"))
+        })
+    }
+}
+
+impl Plan {
+    /// The block of an operator.
+    pub fn block(&self, op: OpId) -> u32 {
+        self.blocks.get(op.index()).copied().unwrap_or(0)
+    }
+
+    /// How many blocks there are.
+    pub fn block_count(&self) -> u32 {
+        self.blocks.iter().max().map_or(1, |last| last + 1)
+    }
+}
+
+/// The operators that a line names.
+pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<OpId>> {
+    let mut found = vec![];
+    for who in words(line) {
+        match who.split_once("..") {
+            Some((first, last)) if first.starts_with('%') => {
+                let (first, last) = (select(first, graph)?, select(last, graph)?);
+                found.extend((first[0].index()..=last[0].index()).map(OpId::new));
+            }
+            _ => found.extend(select(who, graph)?),
+        }
+    }
+    if found.is_empty() {
+        return Err(
+            Error::new("SW0301", "a block without operators").fix("name them: `block \"h.0.*\" \"h.1.*\"`")
+        );
+    }
+    Ok(found)
+}
+
+/// Words apart by spaces, as far as these are not in quotes.
+fn words(line: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let apart = |c: char| {
+        quoted ^= c == '"';
+        c.is_whitespace() && !quoted
+    };
+    line.split(apart).filter(|word| !word.is_empty()).collect()
+}
+
+pub(crate) fn print(plan: &Plan, name: impl Fn(OpId) -> String) -> String {
+    if plan.blocks.is_empty() {
+        return String::new();
+    }
+    let mut text = String::new();
+    for block in 0..plan.block_count() {
+        let own: Vec<usize> = (0..plan.blocks.len()).filter(|&at| plan.blocks[at] == block).collect();
+        text += "block";
+        for run in own.chunk_by(|a, b| a + 1 == *b) {
+            text += &match run {
+                [one] => format!(" {}", name(OpId::new(*one))),
+                [first, .., last] => format!(" {}..{}", name(OpId::new(*first)), name(OpId::new(*last))),
+                [] => unreachable!("a run has something in it"),
+            };
+        }
+        text += "\n";
+    }
+    text + &format!("schedule {}\n", plan.schedule.name())
+}
+
+/// Those that nothing was said of go with what they read; what reads nothing that is made, with its first reader.
+pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
+    let mut found = said.to_vec();
+    let makers = |op: OpId| graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t));
+    for op in graph.op_ids().filter(|op| said[op.index()].is_none()) {
+        found[op.index()] = makers(op).filter_map(|(maker, _)| found[maker.index()]).max();
+    }
+    let mut read: Vec<Option<u32>> = vec![None; found.len()];
+    for op in (0..found.len()).rev().map(OpId::new) {
+        let own = found[op.index()].or(read[op.index()]).unwrap_or(0);
+        found[op.index()] = Some(own);
+        for (maker, _) in makers(op) {
+            let first = &mut read[maker.index()];
+            *first = Some(first.map_or(own, |known| known.min(own)));
+        }
+    }
+    found.into_iter().map(|block| block.unwrap_or(0)).collect()
+}
+
+/// What runs in one go reads nothing that is made later.
+pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
+    if plan.blocks.is_empty() {
+        return Ok(());
+    }
+    let count = plan.block_count();
+    if let Some(empty) = (0..count).find(|block| !plan.blocks.contains(block)) {
+        return Err(Error::new("SW0324", format!("block {empty} of {count} has no operators"))
+            .why("each operator is in one block: in the last one that names it")
+            .fix("leave the block out, or name operators that no later one does"));
+    }
+    for op in graph.op_ids() {
+        for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t)) {
+            let (first, then) = (plan.block(maker), plan.block(op));
+            if first > then {
+                return Err(backwards(plan, graph, (maker, op)).at(place(graph, op)));
+            }
+        }
+    }
+    match plan.order.iter().find(|(before, after)| plan.block(*before) > plan.block(*after)) {
+        Some(pair) => Err(against(plan, graph, *pair).at(place(graph, pair.0))),
+        None => Ok(()),
+    }
+}
+
+fn backwards(plan: &Plan, graph: &Graph, (maker, reader): (OpId, OpId)) -> Error {
+    let (late, early) = (plan.block(maker), plan.block(reader));
+    let error = Error::new("SW0325", format!("block {early} reads what block {late} makes"));
+    let why =
+        format!("{} of block {early} needs {} of block {late}", title(graph, reader), title(graph, maker));
+    match way_back(plan, graph, early, late) {
+        Some((from, to)) => error
+            .why(format!(
+                "{why}, and {} of block {late} needs {} of block {early}: they go round in a circle",
+                title(graph, to),
+                title(graph, from)
+            ))
+            .fix("put what lies between into one block"),
+        None => {
+            error.why(why).fix(format!("write the lines of the blocks {early} and {late} in the other order"))
+        }
+    }
+}
+
+/// An edge from one block to another.
+fn way_back(plan: &Plan, graph: &Graph, from: u32, to: u32) -> Option<(OpId, OpId)> {
+    let edges = |op: OpId| {
+        let makers = graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t));
+        makers.map(move |(maker, _)| (maker, op))
+    };
+    graph.op_ids().flat_map(edges).find(|(a, b)| plan.block(*a) == from && plan.block(*b) == to)
+}
+
+fn against(plan: &Plan, graph: &Graph, (before, after): (OpId, OpId)) -> Error {
+    let what = format!(
+        "the plan puts {} of block {} before {} of block {}",
+        title(graph, before),
+        plan.block(before),
+        title(graph, after),
+        plan.block(after)
+    );
+    Error::new("SW0325", what)
+        .why("blocks run in their order")
+        .fix("remove the `order` line, or put both into one block")
+}

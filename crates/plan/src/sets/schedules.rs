@@ -1,0 +1,24 @@
+//! `1f1b`, `gpipe`: in which order the blocks of a pipeline run.
+
+use super::Set;
+use crate::Schedule;
+
+pub(super) const ONE_F_ONE_B: Set = Set {
+    name: "1f1b",
+    doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
+    along: None,
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::OneFOneB);
+        Ok(())
+    })],
+};
+
+pub(super) const GPIPE: Set = Set {
+    name: "gpipe",
+    doc: "a stage runs all forwards of a step, then all backwards",
+    along: None,
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::Gpipe);
+        Ok(())
+    })],
+};
