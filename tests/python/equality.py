@@ -134,21 +134,33 @@ def train(
     return losses, held
 
 
-def micro_batches(args: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
-    """So many batches that differ: the first tensor is turned round along its last dim."""
-    first = next(at for at, x in enumerate(args) if isinstance(x, Tensor) and x.dim() > 0)
-    return [(*args[:first], args[first].roll(by, -1), *args[first + 1 :]) for by in range(count)]
+# The arguments of one micro-batch, by position or by name.
+Batch = tuple[Any, ...] | dict[str, Any]
 
 
-def steps_reference(module: nn.Module, batches: Sequence[Sequence[Any]], steps: int = STEPS) -> Result:
+def micro_batches(batch: Batch, count: int) -> list[Batch]:
+    """So many that differ: the first tensor is turned round along its last dim."""
+    values = list(batch.values() if isinstance(batch, dict) else batch)
+    first = next(at for at, x in enumerate(values) if isinstance(x, Tensor) and x.dim() > 0)
+    turned = [[*values[:first], values[first].roll(by, -1), *values[first + 1 :]] for by in range(count)]
+    if isinstance(batch, dict):
+        return [dict(zip(batch, row, strict=True)) for row in turned]
+    return [tuple(row) for row in turned]
+
+
+def called(module: nn.Module, batch: Batch) -> Any:
+    return module(**batch) if isinstance(batch, dict) else module(*batch)
+
+
+def steps_reference(module: nn.Module, batches: Sequence[Batch], steps: int = STEPS) -> Result:
     """The single device, several micro-batches a step; gradients are those of the first step."""
     module, result = copy.deepcopy(module), Result()
     adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
     for step in range(steps):
         adamw.zero_grad()
         losses = []
-        for args in batches:
-            [loss] = scalars(module(*args))
+        for batch in batches:
+            [loss] = scalars(called(module, batch))
             (loss / len(batches)).backward()
             losses.append(loss.detach())
         result.losses[str(step)] = torch.stack(losses).mean()
@@ -161,7 +173,7 @@ def steps_reference(module: nn.Module, batches: Sequence[Sequence[Any]], steps: 
 
 
 def train_steps(
-    model: ParallelModule, batches: Sequence[Sequence[Any]], steps: int = STEPS
+    model: ParallelModule, batches: Sequence[Batch], steps: int = STEPS
 ) -> tuple[dict[str, Tensor], list[Held]]:
     """The same on one rank, by `train_step`."""
     adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
@@ -169,7 +181,7 @@ def train_steps(
     gradients: dict[int, Tensor | None] = {}
     for step in range(steps):
         adamw.zero_grad()
-        loss = model.train_step([tuple(args) for args in batches])
+        loss = model.train_step(list(batches))
         assert loss is not None
         losses[str(step)] = loss
         if step == 0:
@@ -183,7 +195,7 @@ def train_steps(
 def run_steps(
     bundle: Bundle,
     module: nn.Module,
-    batches: Sequence[Sequence[Any]],
+    batches: Sequence[Batch],
     steps: int = STEPS,
     options: Callable[[], dict[str, Any]] = dict,
 ) -> Result:

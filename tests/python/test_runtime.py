@@ -210,7 +210,7 @@ def backward(run, p, rank, last, g_loss):
         model = parallel(files, comm)
         loss = model(*BATCHES[0])
         gc.collect()
-        seen = model.worker.code.forward.__globals__["seen"]
+        seen = model.worker.code.blocks[0].forward.__globals__["seen"]
         assert seen[0]() is None
         loss.backward()
 
@@ -287,7 +287,7 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 1, "error[SW0702]: the program's format is 1, needed is 5"),
+        ("format", 1, "error[SW0702]: the program's format is 1, needed is 6"),
         (
             "shardwright",
             "0.0.9",

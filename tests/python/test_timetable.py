@@ -13,8 +13,8 @@ from shardwright import Graph, Plan
 from shardwright._core import compile, verify
 from shardwright.capture import capture
 from shardwright.errors import CheckError
-from shardwright.runtime.execution.timetable import Backward, Forward, tasks
-from shardwright.runtime.programs.program import Code
+from shardwright.runtime.execution.timetable import Backward, End, Forward, tasks
+from shardwright.runtime.programs.program import Block, Code
 
 
 def code(steps: str) -> Code:
@@ -32,7 +32,8 @@ def code(steps: str) -> Code:
         for b in range(batches):
             yield backward, b, scale, b == batches - 1
 
-    return Code(None, forward, backward, {"in turn": in_turn, "ahead": ahead}[steps], False)
+    step = {"in turn": in_turn, "ahead": ahead}[steps]
+    return Code(None, None, [Block(0, forward, backward, slice(0, 0))], step, False)
 
 
 def words(codes: list[Code], alone: bool = False) -> str:
@@ -41,7 +42,7 @@ def words(codes: list[Code], alone: bool = False) -> str:
     for task in tasks(codes, 0.5, alone=alone):
         if isinstance(task, Forward):
             found.append(f"F{task.batch}")
-        else:
+        elif not isinstance(task, End):
             assert isinstance(task, Backward) and task.scale == 0.5
             found.append(f"B{task.batch}" + "!" * task.last)
     return " ".join(found)

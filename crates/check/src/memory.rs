@@ -2,7 +2,7 @@
 //!
 //! Once a rank was followed to its end it is known which part of which tensor each buffer holds, and of which
 //! operator each local one is a part. So its codes are gone through once more, as the runtime runs them
-//! in a step that is not the first, and every block of memory is counted from where it is written until nobody
+//! in a step that is not the first, micro-batch by micro-batch as its timetable says, and every block of memory is counted from where it is written until nobody
 //! holds it any more:
 //!
 //! - a name of emitted code, until its last use in its code; inside of a call the caller holds the arguments;

@@ -92,9 +92,15 @@ fn turns(role: &Role, batches: u32) -> Option<Fault> {
         let code = role.body.code(block, Pass::Forward);
         code.is_some_and(|code| code.instrs.iter().any(|instr| matches!(instr, Instr::Update { .. })))
     };
-    let late = runs.iter().find(|((block, pass), run)| *pass == Pass::Forward && updates(*block) && !run.is_sorted());
+    let late = runs
+        .iter()
+        .find(|((block, pass), run)| *pass == Pass::Forward && updates(*block) && !run.is_sorted());
     if let Some(((block, pass), _)) = late {
-        return Some(not_once(batches, &named(*block, *pass), "in another order than that of the buffers' values"));
+        return Some(not_once(
+            batches,
+            &named(*block, *pass),
+            "in another order than that of the buffers' values",
+        ));
     }
     settled.values().find_map(|settled| settles_last(settled))
 }

@@ -27,7 +27,7 @@ fn values_that_are_reduced_together_are_the_same_on_all_ranks() {
     let (from, to) = (all.from[0], all.to[0]);
     let twice = |from: Vec<BufId>, to: Vec<BufId>| {
         let mut model = program(&graph(MLP), DATA);
-        let code = model.roles[0].body.code_mut(Pass::Forward);
+        let code = model.roles[0].body.code_mut(0, Pass::Forward);
         let Instr::Collective(all) = &mut code.instrs[place] else { panic!("an all-reduce") };
         (all.from, all.to) = (from, to);
         found(&model).first().map(|fault| fault.code)

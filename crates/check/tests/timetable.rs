@@ -51,10 +51,10 @@ fn every_task_runs_once_and_in_order() {
 fn gradients_are_not_communicated_in_forward() {
     let mut program = program(&graph(MLP), DATA);
     for role in &mut program.roles {
-        let backward = role.body.code_mut(Pass::Backward);
+        let backward = role.body.code_mut(0, Pass::Backward);
         let at = backward.instrs.iter().position(Instr::settles).unwrap();
         let moved: Instr = backward.instrs.remove(at);
-        role.body.code_mut(Pass::Forward).instrs.push(moved);
+        role.body.code_mut(0, Pass::Forward).instrs.push(moved);
     }
     let found = check::check(&graph(MLP), &program).unwrap_err();
     assert!(found.iter().any(|fault| fault.code == "SW0519"), "{found:?}");

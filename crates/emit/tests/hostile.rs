@@ -150,7 +150,7 @@ fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: 
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 5", "\"format\": 1"),
+        ("\"format\": 6", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 4294967295"),
@@ -229,7 +229,7 @@ fn refused_timetables() {
         ("if last:", "if not last:"),
         ("rank, last, g_mse_loss", "rank, g_mse_loss"),
         ("yield forward, b", "forward(b)"),
-        ("yield forward, b", "yield forward, b + 1"),
+        ("yield forward, b", "yield forward, b - 1"),
         ("yield forward, b", "yield backward, b"),
         ("b, scale, b", "b, 2.0 * scale, b"),
         ("batches - 1", "batches - 2"),

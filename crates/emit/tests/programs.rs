@@ -6,8 +6,8 @@ use common::{Builder, graph, program, single, stable, text};
 use emit::{emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Column, Cut, Exchange, ExchangeId, GroupingId, How, Instr, Leaf, Of, Pass,
-    Piece, Program, RankId, Settle, Slice, Task, Timetable, When,
+    Arg, Bound, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, Leaf,
+    Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -46,14 +46,23 @@ fn every_timetable_that_can_be_written_is_read_back() {
     for scaled in 0..3 {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
-            let each = vec![Task::Backward { scaled, settles }, Task::Forward, Task::Forward];
-            program.roles[0].body.timetable = Timetable { begins: false, each };
-            stable(&graph, &program);
+            let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
+            for ahead in [0, 3] {
+                let tasks = vec![backward.clone(), Task::forward(0).ahead(ahead), Task::forward(0)];
+                let loops = vec![Loop::over_all(tasks)];
+                program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+                stable(&graph, &program);
+            }
         }
     }
-    let mut program = megatron(&graph);
-    program.roles[0].body.timetable = Timetable::default();
-    stable(&graph, &program);
+    let bounds = [Bound::First(0), Bound::First(2), Bound::Last(3), Bound::Last(0)];
+    for (from, to) in bounds.into_iter().flat_map(|from| bounds.map(|to| (from, to))) {
+        let mut program = megatron(&graph);
+        let parts = [vec![Task::forward(0)], vec![Task::backward(0, When::Each)], vec![]];
+        let loops = parts.map(|tasks| Loop { from, to, tasks }).to_vec();
+        program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+        stable(&graph, &program);
+    }
 }
 
 /// Megatron: `c_fc` split by rows, `c_proj` by columns, one all-reduce.
@@ -162,7 +171,7 @@ fn mixed(graph: &Graph) -> Program {
             op.args = vec![op.args[0].clone(), Arg::Float(0.1), Arg::Int(i64::from(op.op.0)), Arg::Int(0)];
         }
     });
-    if let Some(Instr::Call(call)) = b.body.code_mut(Pass::Forward).instrs.last_mut() {
+    if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.last_mut() {
         call.recompute = true;
     }
     b.forward(Instr::Update { shard: 2, from: b.of("add") });
@@ -194,7 +203,7 @@ fn mixed(graph: &Graph) -> Program {
         when: Settle::Last,
     });
     let own = vec![program::LeafId(0)];
-    b.body.code_mut(Pass::Begin).instrs.push(Instr::Gather { group, copies: vec![0] });
+    b.body.code_mut(0, Pass::Begin).instrs.push(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Release { copies: vec![0] });
     b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Each });

@@ -2,6 +2,7 @@
 
 use diag::{Error, Result};
 use graph::{Graph, Source, TensorId};
+use plan::Plan;
 use program::{Boundary, Inputs, Output};
 use rules::Analysis;
 
@@ -64,6 +65,19 @@ pub(crate) fn wanted(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
         }
     }
     wanted
+}
+
+/// Gradients of inputs go to the caller in one piece, which blocks do not make together.
+pub(crate) fn validate_blocks(graph: &Graph, plan: &Plan, given_back: &[bool]) -> Result<()> {
+    let given = graph.tensor_ids().find(|tensor| given_back[tensor.index()]);
+    let Some(tensor) = given.filter(|_| plan.block_count() > 1) else { return Ok(()) };
+    let what = format!(
+        "the input `{}` requires a gradient, and the plan cuts the model into blocks",
+        graph.tensor(tensor).name
+    );
+    Err(Error::new("SW0421", what)
+        .why("a step of several blocks gives no gradients of inputs")
+        .fix("detach the input, or use a plan without stages"))
 }
 
 pub(crate) fn validate(graph: &Graph, boundary: &Boundary) -> Result<()> {

@@ -64,6 +64,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let needs_grad = boundary.needs_grad(graph);
     let arrives = boundary::arriving(graph, analysis, boundary, &needs_grad);
     let given_back = boundary::given_back(graph, &arrives);
+    boundary::validate_blocks(graph, plan, &given_back)?;
     let order = order::order(graph, plan, boundary)?;
     let mut interner = layout::Interner::default();
     let placements = place::place_all(graph, analysis, plan, &arrives, &mut interner);
@@ -87,7 +88,6 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let segments = segments::cut(&cx, &uses, &homes, &interner);
     let asked = schedule::Asked { cx: &cx, uses: &uses, homes: &homes, segments: &segments };
     let schedule = schedule::schedule(&asked, &mut interner, groupings);
-    let pipeline = pipeline::Pipeline::of(&cx);
     let global = project::Global {
         cx: &cx,
         uses: &uses,
@@ -95,8 +95,9 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         segments: &segments,
         schedule: &schedule,
         interner: &interner,
-        pipeline: &pipeline,
     };
+    let mut projected = project::all(&global, plan.devices);
+    pipeline::timetables(plan, &mut projected);
     let mut program = Program {
         model: graph.model.clone(),
         digest: String::new(),
@@ -107,7 +108,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
-        roles: roles::roles(project::all(&global, plan.devices)),
+        roles: roles::roles(projected),
     };
     together::together(&mut program);
     Ok(program)

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use plan::Schedule;
+use plan::{Plan, Schedule};
 use program::{Body, Bound, Loop, Pass, RankId, Task, Timetable, When};
 
+use crate::project::Projected;
 use crate::uses::Context;
 
 /// The ranks that run operators of a block.
@@ -13,29 +14,37 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
     own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
 }
 
-/// What is known of all blocks when a timetable is made for some ranks.
-pub struct Pipeline {
+/// Gives all ranks their timetables.
+pub fn timetables(plan: &Plan, projected: &mut [Projected]) {
+    let pipeline = Pipeline::of(plan, projected);
+    for it in projected {
+        it.body.timetable = pipeline.timetable(&it.body);
+    }
+}
+
+struct Pipeline {
     schedule: Schedule,
     /// For each block how many times further ones are on other ranks than the one before them.
     behind: Vec<u32>,
 }
 
 impl Pipeline {
-    pub fn of(cx: &Context<'_>) -> Self {
+    fn of(plan: &Plan, projected: &[Projected]) -> Self {
         let owners: Vec<BTreeSet<RankId>> =
-            (0..cx.plan.block_count()).map(|block| owners(cx, block)).collect();
+            (0..plan.block_count()).map(|block| runs(projected, block)).collect();
         let mut behind = vec![0; owners.len()];
-        // Where some rank comes back to an earlier one's turn, nothing of the next micro-batch can go ahead of it.
-        if follow_each_other(&owners) {
+        // Where only some ranks of a block run another one too, or one comes back to them, nothing of the next
+        // micro-batch can go ahead.
+        if follow_each_other(&owners) && are_apart(&owners) {
             for block in (1..owners.len()).rev() {
                 behind[block - 1] = behind[block] + u32::from(owners[block] != owners[block - 1]);
             }
         }
-        Self { schedule: cx.plan.schedule, behind }
+        Self { schedule: plan.schedule, behind }
     }
 
     /// In which order ranks run their codes.
-    pub fn timetable(&self, body: &Body) -> Timetable {
+    fn timetable(&self, body: &Body) -> Timetable {
         let there = |pass: Pass| body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
         let forwards: Vec<Task> =
@@ -54,6 +63,20 @@ impl Pipeline {
         };
         Timetable { begins, loops, ends }
     }
+}
+
+/// The ranks that have something to do for a block.
+fn runs(projected: &[Projected], block: u32) -> BTreeSet<RankId> {
+    let has = |pass: &Pass| matches!(pass, Pass::Forward | Pass::Backward);
+    let own =
+        projected.iter().filter(|it| it.body.codes.iter().any(|code| code.block == block && has(&code.pass)));
+    own.flat_map(|it| &it.ranks).copied().collect()
+}
+
+/// Whether any two blocks have the same ranks, or none in common.
+fn are_apart(owners: &[BTreeSet<RankId>]) -> bool {
+    let fits = |a: &BTreeSet<RankId>, b: &BTreeSet<RankId>| a == b || a.is_disjoint(b);
+    owners.iter().enumerate().all(|(at, own)| owners[..at].iter().all(|other| fits(own, other)))
 }
 
 /// Whether the blocks of each rank follow each other.

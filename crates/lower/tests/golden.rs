@@ -27,7 +27,7 @@ fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Prog
 /// A phase's communications on rank 0, equal neighbours counted.
 fn words(body: &Body, pass: Pass) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
-    for instr in body.code(pass).iter().flat_map(|code| &code.instrs) {
+    for instr in body.codes_of(pass).flat_map(|code| &code.instrs) {
         if !instr.kind().communicates() {
             continue;
         }

@@ -107,7 +107,8 @@ pub(crate) fn print(plan: &Plan, name: impl Fn(OpId) -> String) -> String {
     text + &format!("schedule {}\n", plan.schedule.name())
 }
 
-/// Those that nothing was said of go with what they read; what reads nothing that is made, with its first reader.
+/// Those that nothing was said of go with what they read; what reads nothing that is made, with its first reader;
+/// and what nothing reads, with the operator before it.
 pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
     let mut found = said.to_vec();
     let makers = |op: OpId| graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t));
@@ -116,14 +117,19 @@ pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
     }
     let mut read: Vec<Option<u32>> = vec![None; found.len()];
     for op in (0..found.len()).rev().map(OpId::new) {
-        let own = found[op.index()].or(read[op.index()]).unwrap_or(0);
-        found[op.index()] = Some(own);
+        found[op.index()] = found[op.index()].or(read[op.index()]);
+        let Some(own) = found[op.index()] else { continue };
         for (maker, _) in makers(op) {
             let first = &mut read[maker.index()];
             *first = Some(first.map_or(own, |known| known.min(own)));
         }
     }
-    found.into_iter().map(|block| block.unwrap_or(0)).collect()
+    let mut last = found.iter().flatten().next().copied().unwrap_or(0);
+    let settle = |block: Option<u32>| {
+        last = block.unwrap_or(last);
+        last
+    };
+    found.into_iter().map(settle).collect()
 }
 
 /// What runs in one go reads nothing that is made later.

@@ -314,6 +314,28 @@ impl Draft {
         })
     }
 
+    /// The next block of a pipeline: operators that run together for one micro-batch after another. What no block
+    /// names goes with what it reads.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
+    fn block(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
+        for operator in &operators {
+            self.own(&operator.model)?;
+        }
+        let block: Vec<graph::OpId> = operators.iter().map(|operator| operator.id).collect();
+        self.with(|d| {
+            d.block(&block);
+            Ok(())
+        })
+    }
+
+    /// In which order blocks run: `1f1b` or `gpipe`.
+    fn schedule(&self, name: &str) -> PyResult<()> {
+        self.with(|d| {
+            d.schedule(plan::Schedule::parse(name)?);
+            Ok(())
+        })
+    }
+
     /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,
     /// `dim 1 over (0 2) (1 3)` or `whole`, as in plan files.
     fn param(&self, names: &str, place: &str) -> PyResult<()> {

@@ -20,11 +20,11 @@ from .agreement.agreement import Agreement
 from .communication.comm import Comm
 from .communication.watch import inside
 from .execution import inputs as given_inputs
-from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
+from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, require_one_loss, seeds_of
 from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin, without_backward
 from .execution.scaling import LossScaling
-from .execution.shared import handed_round, known_to_all
+from .execution.shared import handed_round, in_steps_only, known_to_all
 from .execution.timetable import Backward, Begin, Forward, tasks
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
@@ -229,6 +229,7 @@ class ParallelModule(nn.Module):
             if several:
                 run.worker.mail.clear()
                 outputs = handed_round(variant.worker.program, self.comm, outputs)
+                outputs = in_steps_only(outputs) if torch.is_grad_enabled() else outputs
             self._count(variant)
             if saving:
                 outputs = differentiable(
@@ -271,6 +272,8 @@ class ParallelModule(nn.Module):
         codes = [variant.worker.code for variant in chosen]
         if any(code.step is None and code.blocks for code in codes):
             raise without_backward()
+        for variant in chosen:
+            require_one_loss(variant.worker.program)
         # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
         hooked = has_hooks(self._parameters_here())
         losses: list[Tensor | None] = [None] * len(calls)

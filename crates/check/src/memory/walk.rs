@@ -1,9 +1,10 @@
 //! Goes through the codes of a rank in the order of a step.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, BufId, Instr, Of, Pass, Slice};
+use program::{Arg, Body, BufId, Does, Instr, Of, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
@@ -11,6 +12,7 @@ use crate::held::Part;
 use crate::intern::Map;
 use crate::purpose::{Memory, Moment, Purpose};
 use crate::state::{Code, Context, Rank};
+use crate::timetable::enough;
 
 use super::divided::{Gathering, Scattering};
 use super::ledger::{Block, Ledger};
@@ -39,7 +41,7 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) gradients: Vec<Option<Block>>,
     /// What autograd keeps of each operator of a call.
     pub(super) saved: Map<u32, Vec<Vec<Block>>>,
-    kept: Vec<Vec<Block>>,
+    kept: Map<u32, Vec<Block>>,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step.
     pub(super) messages: Map<usize, Vec<Block>>,
     /// The gradients inside of a call, while its backward runs.
@@ -70,7 +72,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             arrived: vec![None; rank.shards.len()],
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
-            kept: vec![],
+            kept: Map::default(),
             messages: Map::default(),
             arriving: vec![None; bufs],
             seen: vec![false; bufs],
@@ -79,20 +81,72 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     pub(super) fn step(mut self) -> Memory {
         self.begin();
-        let mut index = 0;
-        for code in &self.rank.body.codes {
-            for instr in &code.instrs {
-                (self.ledger.at.instr, self.ledger.at.op) = (index, None);
-                self.instruction(index, instr);
-                self.drop_all(&self.lives.done[index]);
-                index += 1;
+        let body = self.rank.body;
+        let leaves = self.values.clone();
+        let batches = batches(self.cx.program, body);
+        let mut lanes: BTreeMap<u32, Lane> = BTreeMap::new();
+        let once = |block: u32, pass: Pass| {
+            body.codes.iter().position(|code| (code.block, code.pass) == (block, pass))
+        };
+        if let Some(at) = once(0, Pass::Begin) {
+            self.run(at, false);
+        }
+        for (task, batch) in body.timetable.tasks(batches) {
+            let lane = lanes.remove(&batch).unwrap_or_else(|| self.lane(&leaves));
+            self.enter(lane);
+            let settles = matches!(task.does, Does::Backward { settles, .. } if settles.is(batch, batches));
+            if let Some(at) = once(task.block, task.pass()) {
+                self.run(at, settles);
             }
-            if code.pass == Pass::Backward {
-                self.take_arrived(0);
-            }
+            lanes.insert(batch, self.leave());
+        }
+        self.values = leaves;
+        if let Some(at) = once(0, Pass::End) {
+            self.run(at, true);
         }
         self.take_gradients();
         self.told()
+    }
+
+    /// Goes through a code, with what communicates sums of gradients or without.
+    fn run(&mut self, at: usize, settles: bool) {
+        let body = self.rank.body;
+        let first: usize = body.codes[..at].iter().map(|code| code.instrs.len()).sum();
+        let code = &body.codes[at];
+        for (index, instr) in (first..).zip(&code.instrs) {
+            (self.ledger.at.instr, self.ledger.at.op) = (index, None);
+            if settles || !instr.settles() {
+                self.instruction(index, instr);
+            }
+            self.drop_all(&self.lives.done[index]);
+        }
+        if matches!(code.pass, Pass::Backward | Pass::End) {
+            self.take_arrived(0);
+        }
+    }
+
+    /// A micro-batch before its first code: what its codes are given.
+    fn lane(&mut self, leaves: &[Option<Block>]) -> Lane {
+        let mut values = leaves.to_vec();
+        for code in &self.rank.body.codes {
+            for buf in &code.takes {
+                let purpose = if self.rank.body.buf(*buf).grad { Purpose::Working } else { Purpose::Inputs };
+                values[buf.index()] = Some(self.ledger.make(self.bytes(*buf), purpose));
+            }
+        }
+        Lane { values, ..Lane::default() }
+    }
+
+    fn enter(&mut self, lane: Lane) {
+        (self.values, self.saved, self.kept) = (lane.values, lane.saved, lane.kept);
+    }
+
+    fn leave(&mut self) -> Lane {
+        Lane {
+            values: std::mem::take(&mut self.values),
+            saved: std::mem::take(&mut self.saved),
+            kept: std::mem::take(&mut self.kept),
+        }
     }
 
     /// What is there before the first instruction.
@@ -112,13 +166,6 @@ impl<'w, 'a> Walk<'w, 'a> {
                 (Of::Copy(copy), _) => self.ledger.hold(self.copies[copy]),
             };
             self.values[leaf.buf.index()] = Some(block);
-        }
-        for code in &self.rank.body.codes {
-            for buf in &code.takes {
-                let purpose = if self.rank.body.buf(*buf).grad { Purpose::Working } else { Purpose::Inputs };
-                let block = self.ledger.make(self.bytes(*buf), purpose);
-                self.values[buf.index()] = Some(block);
-            }
         }
         self.make_messages();
     }
@@ -153,13 +200,13 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Part { leaves, .. } => self.part_gradients(leaves),
             Instr::ReduceShards { shards, .. } => self.reduce_shards(shards),
             Instr::Update { shard, .. } => self.update(*shard),
-            Instr::Keep { from, .. } => {
+            Instr::Keep { id, from } => {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
                 let kept = held.map(|block| self.ledger.keep(block)).collect();
-                self.kept.push(kept);
+                self.kept.insert(id.0, kept);
             }
             Instr::Take { id, to } => {
-                for (buf, block) in to.iter().zip(std::mem::take(&mut self.kept[id.index()])) {
+                for (buf, block) in to.iter().zip(self.kept.remove(&id.0).unwrap_or_default()) {
                     self.values[buf.index()] = Some(self.ledger.hold(block));
                     self.ledger.forget(block);
                 }
@@ -278,6 +325,24 @@ impl<'w, 'a> Walk<'w, 'a> {
         let shards = self.rank.own.table.shards.iter().zip(&self.shards);
         let trained = shards.filter(|(shard, _)| is_trained(shard.tensor));
         trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
+    }
+}
+
+/// What one micro-batch has while others run: values, what autograd keeps, and what codes keep for each other.
+#[derive(Default)]
+struct Lane {
+    values: Vec<Option<Block>>,
+    saved: Map<u32, Vec<Vec<Block>>>,
+    kept: Map<u32, Vec<Block>>,
+}
+
+/// So many micro-batches have all at once that a step ever has: with one block the first is as any other. Where what
+/// a step has grows with them, as many as there are blocks.
+fn batches(program: &Program, body: &Body) -> u32 {
+    let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
+    match last.unwrap_or(0) {
+        0 => 1,
+        last => enough(&body.timetable).unwrap_or(1).max(last + 1),
     }
 }
 

@@ -118,8 +118,8 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self) -> Program {
         for role in &mut self.program.roles {
-            let trains = role.body.code(Pass::Backward).is_some();
-            if role.body.timetable.each.is_empty() {
+            let trains = role.body.code(0, Pass::Backward).is_some();
+            if role.body.timetable.loops.is_empty() {
                 role.body.timetable = Timetable::in_turn(role.body.timetable.begins, trains);
             }
         }
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
 
     fn push(&mut self, instr: Instr) {
         let pass = self.pass;
-        self.body().code_mut(pass).instrs.push(instr);
+        self.body().code_mut(0, pass).instrs.push(instr);
     }
 
     fn line(&mut self, line: &str) {
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
             "inputs" => self.program.boundary.inputs = Inputs::parse(rest).expect("a way to give inputs"),
             "seed" => {
                 let buf = self.buf(rest);
-                self.body().code_mut(Pass::Backward).takes.push(buf);
+                self.body().code_mut(0, Pass::Backward).takes.push(buf);
                 self.pass = Pass::Backward;
             }
             "task" => self.task(rest),
@@ -290,14 +290,14 @@ impl<'a> Reader<'a> {
         let (buf, tensor) = (self.buf(words.next().unwrap()), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(tensor);
-        self.body().code_mut(Pass::Forward).takes.push(buf);
+        self.body().code_mut(0, Pass::Forward).takes.push(buf);
         self.role().table.inputs.push(Column::of(regions));
     }
 
     fn output(&mut self, rest: &str) {
         let mut words = rest.splitn(3, ' ');
         let (name, mode) = (words.next().unwrap(), words.next());
-        let number = self.body().gives(Pass::Forward).len();
+        let number = self.body().code_mut(0, Pass::Forward).gives.len();
         let asked = match (name, mode) {
             ("none", None) => Output::None,
             (_, None) => Output::Whole,
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
             None => vec![Region::whole(&self.analysis.flat(tensor)); self.role().ranks.len()],
         });
         let buf = has.map(|_| self.buf(name));
-        self.body().code_mut(Pass::Forward).gives.push(buf);
+        self.body().code_mut(0, Pass::Forward).gives.push(buf);
         self.role().table.outputs.push(regions.map(Column::of));
         let all = &mut self.program.boundary.outputs;
         if number == all.len() {
@@ -321,22 +321,27 @@ impl<'a> Reader<'a> {
         let (name, tensor) = rest.split_once(' ').unwrap();
         let (buf, tensor) = (self.buf(name), self.tensor(tensor));
         self.body().gradients.push(tensor);
-        self.body().code_mut(Pass::Backward).gives.push(Some(buf));
+        self.body().code_mut(0, Pass::Backward).gives.push(Some(buf));
     }
 
     fn task(&mut self, rest: &str) {
         let words: Vec<&str> = rest.split(' ').collect();
         let task = match words[..] {
-            ["forward"] => Task::Forward,
+            ["forward"] => Task::forward(0),
             ["backward", scaled, settles] => {
                 let named = [When::Never, When::Each, When::First, When::Last].into_iter();
                 let settles =
                     named.zip(["never", "each", "first", "last"]).find(|(_, name)| *name == settles);
-                Task::Backward { scaled: scaled.parse().unwrap(), settles: settles.unwrap().0 }
+                let does = Does::Backward { scaled: scaled.parse().unwrap(), settles: settles.unwrap().0 };
+                Task { does, ..Task::backward(0, When::Last) }
             }
             _ => panic!("no task: {rest}"),
         };
-        self.body().timetable.each.push(task);
+        let loops = &mut self.body().timetable.loops;
+        if loops.is_empty() {
+            loops.push(Loop::over_all(vec![]));
+        }
+        loops[0].tasks.push(task);
     }
 
     fn random(&mut self, rest: &str) {

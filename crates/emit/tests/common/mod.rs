@@ -63,7 +63,7 @@ impl<'g> Builder<'g> {
                 Source::Input { .. } => {
                     let buf = found.buf(id);
                     found.body.inputs.push(id);
-                    found.body.code_mut(Pass::Forward).takes.push(buf);
+                    found.body.code_mut(0, Pass::Forward).takes.push(buf);
                 }
                 _ => {
                     let buf = found.buf(id);
@@ -148,20 +148,20 @@ impl<'g> Builder<'g> {
     }
 
     pub(crate) fn forward(&mut self, instr: Instr) {
-        self.body.code_mut(Pass::Forward).instrs.push(instr);
+        self.body.code_mut(0, Pass::Forward).instrs.push(instr);
     }
 
     pub(crate) fn backward(&mut self, instr: Instr) {
-        self.body.code_mut(Pass::Backward).instrs.push(instr);
+        self.body.code_mut(0, Pass::Backward).instrs.push(instr);
     }
 
     pub(crate) fn seeds(&mut self, seeds: &[BufId]) {
-        self.body.code_mut(Pass::Backward).takes.extend(seeds);
+        self.body.code_mut(0, Pass::Backward).takes.extend(seeds);
     }
 
     pub(crate) fn outputs(&mut self) {
         let outputs = self.graph.outputs.iter().map(|t| t.map(|t| self.bufs[&t])).collect();
-        self.body.code_mut(Pass::Forward).gives = outputs;
+        self.body.code_mut(0, Pass::Forward).gives = outputs;
     }
 
     pub(crate) fn grad(&mut self, call: CallId, from: &[BufId], to: &[BufId]) {
@@ -171,7 +171,7 @@ impl<'g> Builder<'g> {
 
     /// A role for these ranks, each of which holds everything whole.
     pub(crate) fn role(mut self, ranks: std::ops::Range<u32>) -> Role {
-        self.body.timetable = Timetable::in_turn(false, self.body.code(Pass::Backward).is_some());
+        self.body.timetable = Timetable::in_turn(false, self.body.code(0, Pass::Backward).is_some());
         let same = |tensor| Column::Same(whole(self.graph, tensor));
         let table = Table {
             copies: vec![],
@@ -183,7 +183,7 @@ impl<'g> Builder<'g> {
                 .map(|(index, leaf)| (Of::Shard(index), same(leaf.tensor)))
                 .collect(),
             inputs: self.body.inputs.iter().map(|input| same(*input)).collect(),
-            outputs: (self.graph.outputs.iter().zip(self.body.gives(Pass::Forward)))
+            outputs: (self.graph.outputs.iter().zip(self.body.outputs()))
                 .map(|(tensor, buf)| buf.and(*tensor).map(same))
                 .collect(),
             random: vec![],

@@ -16,7 +16,6 @@ use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Tab
 use crate::event::Event;
 use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
-use crate::pipeline::Pipeline;
 use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -32,7 +31,6 @@ pub struct Global<'a> {
     pub segments: &'a Segments,
     pub schedule: &'a Schedule,
     pub interner: &'a Interner,
-    pub pipeline: &'a Pipeline,
 }
 
 /// What some ranks execute. Arguments that differ among them are holes that name one of the numbers.
@@ -146,7 +144,6 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     it.leave_gradients()?;
     it.keep();
     across::keep(&mut it.body);
-    it.body.timetable = global.pipeline.timetable(&it.body);
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }

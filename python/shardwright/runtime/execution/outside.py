@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import RuntimeFault
 from ..communication.watch import inside
+from ..programs.program import Program
 from .run import Run
 
 # Of the seeds of a backward: the gradients of what was given, by position, and of parameters, by `id`.
@@ -74,17 +75,29 @@ def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
         )
 
 
+def require_one_loss(program: Program) -> None:
+    """Before a step of several blocks, of which only some ranks have the outputs: all refuse together."""
+    outputs = (enumerate(role.outputs) for role in program.roles)
+    seeded = {at for all_ in outputs for at, output in all_ if output and output.grad}
+    if program.blocks > 1 and len(seeded) != 1:
+        raise _not_one_loss(len(seeded))
+
+
+def _not_one_loss(count: int) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0708",
+        f"train_step needs one scalar output to start from, the model has {count}",
+        why="it cannot know how several would be weighted",
+        fix="call the model and `backward` instead, or return the loss alone",
+    )
+
+
 def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
     """The one output that `train_step` can start backward from."""
     places = _places(run, outputs)
     scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
     if places and len(scalars) != 1:
-        raise RuntimeFault(
-            "SW0708",
-            f"train_step needs one scalar output to start from, the model has {len(scalars)}",
-            why="it cannot know how several would be weighted",
-            fix="call the model and `backward` instead, or return the loss alone",
-        )
+        raise _not_one_loss(len(scalars))
     return scalars[0] if scalars else None
 
 

@@ -171,8 +171,8 @@ class Run:
             return self._own(results, read)
 
     def keep(self, number: int, *values: Tensor) -> None:
-        """For backward, which takes them."""
-        if self._saving:
+        """For a later code, which takes them."""
+        if self._saving or len(self.worker.code.blocks) > 1:
             self._kept[number] = values
 
     def take(self, number: int) -> Any:

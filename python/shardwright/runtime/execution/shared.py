@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import RuntimeFault
 from ..communication.comm import Comm
 from ..programs.program import Program
 from ..programs.regions import shape_of
@@ -25,6 +26,31 @@ def known_to_all(program: Program, comm: Comm, loss: Tensor | None) -> Tensor | 
     outputs = (enumerate(role.outputs) for role in program.roles)
     seeded = {at for all_ in outputs for at, output in all_ if output and output.grad}
     return _handed(program, comm, seeded.pop(), loss) if len(seeded) == 1 else loss
+
+
+def in_steps_only(outputs: Sequence[Any]) -> list[Any]:
+    """Backward from these is refused: blocks run it in the order that the timetable says."""
+
+    def marked(value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return _InSteps.apply(value, torch.zeros((), requires_grad=True)) if floats else value
+
+    return [marked(value) for value in outputs]
+
+
+class _InSteps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:
+        return value.detach().view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeFault(
+            "SW0812",
+            "a backward by hand, under a plan that cuts the model into blocks",
+            why="blocks run forward and backward in turns, as the timetable of a whole step says",
+            fix="`loss = model.train_step(batches)`, which is the whole step",
+        )
 
 
 def _handed(program: Program, comm: Comm, at: int, value: Any) -> Any:

@@ -1,0 +1,318 @@
+"""Models that are cut into blocks, which work on several micro-batches at a time."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equality
+import models
+import shardwright as sw
+import zoo
+from shardwright import Bundle, Graph, Plan
+from shardwright._core import compile
+from shardwright.capture import Captured, capture
+from shardwright.compiling import sources
+from shardwright.errors import PlanError, RuntimeFault, ShardwrightError
+from shardwright.runtime import ParallelModule, load_program, run_local
+
+torch.set_num_threads(1)
+
+NAMED = [
+    ("stages:2", 2),
+    ("stages:4", 4),
+    ("stages:2 x gpipe", 2),
+    ("stages:2 x data:2", 4),
+    ("data:2 x stages:2", 4),
+    ("stages:2 x megatron:2 x gpipe", 4),
+    ("stages:2 x zero3:2", 4),
+    ("zero1:2 x stages:2", 4),
+    ("stages:2 x recompute", 2),
+    ("stages:3 x recompute:selective", 3),
+]
+
+
+def bundle(plan: Plan, captured: Captured) -> Bundle:
+    compiled = compile(plan)
+    return Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", "")
+
+
+def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
+    """A random plan whose operators are cut into blocks at random places."""
+    draw = random.Random(seed)
+    text = Plan.random(graph, devices, seed).text
+    ops = re.findall(r"^op (%\S+):", text, re.MULTILINE)
+    cuts = sorted(draw.sample(range(1, len(ops)), draw.randint(1, min(4, len(ops) - 1))))
+    ends = zip([0, *cuts], [*cuts, len(ops)], strict=True)
+    blocks = "".join(f"block {ops[first]}..{ops[end - 1]}\n" for first, end in ends)
+    return Plan.parse(graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe'])}\n")
+
+
+def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
+    module, args = model
+    batches = equality.micro_batches(args, count)
+    found = equality.run_steps(bundle(plan, captured), module, batches)
+    equality.assert_equal(found, equality.steps_reference(module, batches), f"{plan.name}, {count} batches")
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
+@pytest.mark.parametrize(("plan", "devices"), NAMED, ids=lambda it: str(it))
+def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int) -> None:
+    module, args = model = models.MODELS[name]()
+    if "recompute" in plan and name == "resnet":
+        pytest.skip("it has no layers that repeat")
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    for count in (1, 2, 5):
+        assert_equal(Plan.named(graph, plan, devices), captured, model, count)
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
+def test_random_cuts_of_random_plans_equal_the_single_device(name: str) -> None:
+    module, args = model = models.MODELS[name]()
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    for seed in range(12):
+        assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 3)
+
+
+@pytest.mark.parametrize("name", ["t5", "llama", "vit", "bert", "swin"])
+def test_models_of_transformers_equal_the_single_device(name: str) -> None:
+    module, args, kwargs = zoo.MODELS[name]()
+    with zoo.widened():
+        captured = capture(module, args, kwargs)
+        batches = equality.micro_batches(kwargs, 3)
+        expected = equality.steps_reference(module, batches)
+    graph = Graph(captured.graph_text)
+    for plan, devices in [("stages:2", 2), ("stages:2 x data:2", 4), ("stages:4 x gpipe", 4)]:
+        found = equality.run_steps(bundle(Plan.named(graph, plan, devices), captured), module, batches)
+        equality.assert_equal(found, expected, plan)
+
+
+# ---- what a block is ---------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Skips over a layer, reads a buffer in all, and updates one."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout(dropout)
+        self.register_buffer("shift", torch.arange(8.0))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a = self.a(x + self.shift).tanh()
+        b = self.norm(self.drop(self.b(a)))
+        c = self.c(b + self.shift) + a + self.a(b)
+        return (c - y).square().mean()
+
+
+def net(dropout: float = 0.0) -> models.Model:
+    torch.manual_seed(3)
+    return Net(dropout).double(), (torch.randn(6, 8).double(), torch.randn(6, 8).double())
+
+
+def made(module: nn.Module, args: Any, blocks: str, devices: int = 3) -> tuple[Captured, Plan]:
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    return captured, Plan.parse(graph, f'shardwright-plan 1\ndevices {devices}\nop "*": single on 0\n{blocks}')
+
+
+THREE = """
+op "b": single on 1
+op "norm": single on 1
+op "c": single on 2
+block "a"
+block "b" "norm"
+block "c" "a@1"
+"""
+
+
+def test_skips_buffers_and_modules_that_are_called_twice_cross_blocks() -> None:
+    module, args = net()
+    captured, plan = made(module, args, THREE)
+    assert_equal(plan, captured, (module, args), 4)
+    text = plan.text
+    assert Plan.parse(Graph(captured.graph_text), text).text == text
+
+
+def test_each_rank_holds_only_what_its_blocks_read() -> None:
+    module, args = models.MODELS["mlp"]()
+    captured = capture(module, args)
+    plan = Plan.named(Graph(captured.graph_text), "stages:2", 2)
+    program = load_program(bundle(plan, captured).files)
+    held = [{program.tensors[number].names[0] for number, _ in table.shards} for table in program.ranks]
+    assert held[0] and held[1] and not held[0] & held[1]
+
+
+def test_masks_are_those_of_the_single_device() -> None:
+    module, args = net(dropout=0.3)
+    captured, plan = made(module, args, THREE)
+    batches = equality.micro_batches(args, 3)
+    torch.manual_seed(7)
+    expected = equality.steps_reference(module, batches, 1)
+    found = equality.run_steps(
+        bundle(plan, captured), module, batches, 1, options=equality.single_device(7)
+    )
+    equality.assert_equal(found, expected, "dropout")
+
+
+# ---- what it looks like ------------------------------------------------------------------------
+
+
+def files(plan: str, devices: int) -> dict[str, str]:
+    module, args = models.MODELS["gpt"]()
+    captured = capture(module, args)
+    return dict(compile(Plan.named(Graph(captured.graph_text), plan, devices)).files)
+
+
+def step_of(text: str) -> list[str]:
+    return [line.strip() for line in text[text.index("def step") :].splitlines()[1:] if line]
+
+
+def test_a_stage_runs_as_many_forwards_ahead_as_stages_follow() -> None:
+    found = files("stages:3", 3)
+    assert step_of(found["rank_0.py"])[:7] == [
+        "for b in range(min(2, batches)):",
+        "yield forward_0, b",
+        "for b in range(batches - 2):",
+        "yield forward_0, b + 2",
+        "yield backward_0, b, scale, False",
+        "for b in range(max(batches - 2, 0), batches):",
+        "yield backward_0, b, scale, b == batches - 1",
+    ]
+    assert step_of(found["rank_2.py"])[:3] == [
+        "for b in range(batches):",
+        "yield forward_2, b",
+        "yield backward_2, b, scale, b == batches - 1",
+    ]
+
+
+def test_gpipe_runs_all_forwards_first() -> None:
+    found = files("stages:2 x gpipe", 2)
+    assert step_of(found["rank_0.py"])[:4] == [
+        "for b in range(batches):",
+        "yield forward_0, b",
+        "for b in range(batches):",
+        "yield backward_0, b, scale, b == batches - 1",
+    ]
+
+
+# ---- what is around a step ---------------------------------------------------------------------
+
+
+def on_all(plan: Plan, captured: Captured, module: nn.Module, work: Any) -> list[Any]:
+    made = bundle(plan, captured)
+    program, values = load_program(made.files), sources(module, captured)
+
+    def rank(_: int, comm: Any) -> Any:
+        return work(ParallelModule(program, comm, values, captured))
+
+    return run_local(plan.devices, rank)
+
+
+def test_all_ranks_know_the_loss_of_a_call() -> None:
+    module, args = net()
+    captured, plan = made(module, args, THREE)
+    expected = module(*args).detach()
+    for loss in on_all(plan, captured, module, lambda model: model(*args)):
+        assert torch.allclose(loss, expected, rtol=1e-12)
+
+
+def test_a_backward_by_hand_is_refused() -> None:
+    module, args = net()
+    captured, plan = made(module, args, THREE)
+    with pytest.raises(RuntimeFault, match="SW0812"):
+        on_all(plan, captured, module, lambda model: model(*args).backward())
+
+
+def test_norms_are_those_of_the_single_device() -> None:
+    module, args = models.MODELS["gpt"]()
+    captured = capture(module, args)
+    plan = Plan.named(Graph(captured.graph_text), "stages:2 x data:2", 4)
+    batches = equality.micro_batches(args, 3)
+
+    def norm(model: ParallelModule) -> Tensor:
+        model.train_step(batches)
+        return sw.clip_grad_norm_(model, 0.5)
+
+    for batch in batches:
+        (module(*batch)[1] / 3).backward()
+    expected = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+    for found in on_all(plan, captured, module, norm):
+        assert torch.allclose(found, expected, rtol=1e-9)
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "code", "words"),
+    [
+        ('block "a" "c"\nblock "b" "norm"', "SW0325", "they go round in a circle"),
+        ('block "a"\nblock "a"\nblock "b"', "SW0324", "block 0 of 3 has no operators"),
+        ('block "a"\nblock "zz"', "SW0302", "no operator is named"),
+        ("block\n", "SW0301", "a block without operators"),
+        ('block "a"\nblock "b"\nschedule 1f1f', "SW0323", "did you mean `1f1b`"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(blocks: str, code: str, words: str) -> None:
+    module, args = net()
+    with pytest.raises(PlanError) as caught:
+        made(module, args, blocks)
+    assert code in str(caught.value) and words in str(caught.value)
+
+
+def test_blocks_in_the_wrong_order_are_refused() -> None:
+    module, args = models.MODELS["gpt"]()
+    graph = Graph(capture(module, args).graph_text)
+    text = Plan.named(graph, "stages:2", 2).text
+    first, second = re.findall(r"^block .*\n", text, re.MULTILINE)
+    with pytest.raises(PlanError, match="in the other order"):
+        Plan.parse(graph, text.replace(first + second, second + first))
+
+
+def test_more_stages_than_operators_are_refused() -> None:
+    module, args = net()
+    graph = Graph(capture(module, args).graph_text)
+    with pytest.raises(PlanError, match="SW0324"):
+        Plan.named(graph, "stages:500", 500)
+    with pytest.raises(PlanError, match="one axis of stages"):
+        Plan.named(graph, "stages:2 x stages:2", 4)
+
+
+def test_gradients_of_inputs_are_refused() -> None:
+    module, (x, y) = net()
+    captured, plan = made(module, (x.requires_grad_(), y), THREE)
+    with pytest.raises(ShardwrightError, match="SW0421"):
+        compile(plan)
+
+
+def test_several_losses_are_refused_on_all_ranks() -> None:
+    module, args = models.MODELS["two_losses"]()
+    captured = capture(module, args)
+    plan = Plan.named(Graph(captured.graph_text), "stages:2", 2)
+    with pytest.raises(RuntimeFault, match="SW0708"):
+        on_all(plan, captured, module, lambda model: model.train_step([args]))
+
+
+def test_a_plan_function_cuts_and_orders() -> None:
+    module, args = models.MODELS["mlp"]()
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    draft = sw.Draft(graph, "mine", 2)
+    operators = graph.operators
+    half = len(operators) // 2
+    for at, operator in enumerate(operators):
+        draft.single(operator)
+        draft.place(operator, [int(at >= half)])
+    draft.block(operators[:half])
+    draft.block(operators[half:])
+    draft.schedule("gpipe")
+    assert_equal(draft.finish(), captured, (module, args), 3)
