@@ -1,0 +1,193 @@
+//! Faults planted into pipelines that are right: what sends, who receives, and in which order codes run.
+
+use graph::Graph;
+use plan::sets;
+use program::{Bound, Instr, Loop, Pass, Program, RankId, Task, When};
+use rules::Analysis;
+
+fn graph() -> Graph {
+    include_str!("alike.graph").parse().expect("it parses")
+}
+
+fn made(graph: &Graph, plan: &str, devices: u32) -> Program {
+    let analysis = Analysis::of(graph);
+    let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
+    let boundary = lower::loss(graph, program::Inputs::Global);
+    compiler::compile(graph, &analysis, &plan, &boundary).expect("it compiles").program
+}
+
+/// The codes of the faults that are found.
+fn found(graph: &Graph, program: &Program) -> Vec<&'static str> {
+    match check::check(graph, program) {
+        Ok(_) => vec![],
+        Err(faults) => faults.into_iter().map(|fault| fault.code).collect(),
+    }
+}
+
+/// Every way to spoil a program that is in `spoil`, role by role: each must be refused with one of these codes.
+fn refused(codes: &[&str], spoil: impl Fn(&mut Program, usize) -> bool) {
+    let graph = graph();
+    let mut planted = 0;
+    for (plan, devices) in
+        [("stages:2", 2), ("stages:4", 4), ("stages:2 x data:2", 4), ("stages:3 x gpipe", 3)]
+    {
+        let right = made(&graph, plan, devices);
+        assert_eq!(found(&graph, &right), [] as [&str; 0], "{plan}");
+        for role in 0..right.roles.len() {
+            let mut wrong = right.clone();
+            if !spoil(&mut wrong, role) {
+                continue;
+            }
+            planted += 1;
+            let found = found(&graph, &wrong);
+            assert!(found.iter().any(|code| codes.contains(code)), "{plan}, role {role}: {found:?}");
+        }
+    }
+    assert!(planted > 3, "{planted}");
+}
+
+/// The first instruction of a role that fits, and where it is: the code's position and its own.
+fn first(program: &Program, role: usize, fits: impl Fn(&Instr) -> bool) -> Option<(usize, usize)> {
+    let codes = program.roles[role].body.codes.iter().enumerate();
+    { codes }.find_map(|(at, code)| Some((at, code.instrs.iter().position(&fits)?)))
+}
+
+fn remove(program: &mut Program, role: usize, fits: impl Fn(&Instr) -> bool) -> bool {
+    let Some((code, at)) = first(program, role, fits) else { return false };
+    program.roles[role].body.codes[code].instrs.remove(at);
+    true
+}
+
+fn sends(instr: &Instr) -> bool {
+    matches!(instr, Instr::Send { .. })
+}
+
+fn receives(instr: &Instr) -> bool {
+    matches!(instr, Instr::Receive { .. })
+}
+
+#[test]
+fn a_send_that_is_dropped_is_found() {
+    refused(&["SW0506"], |program, role| remove(program, role, sends));
+}
+
+#[test]
+fn a_receive_that_is_dropped_is_found() {
+    refused(&["SW0503", "SW0506"], |program, role| remove(program, role, receives));
+}
+
+#[test]
+fn a_send_without_a_receiver_is_found() {
+    // Twice.
+    refused(&["SW0506"], |program, role| {
+        let Some((code, at)) = first(program, role, sends) else { return false };
+        let instrs = &mut program.roles[role].body.codes[code].instrs;
+        instrs.insert(at, instrs[at].clone());
+        true
+    });
+}
+
+#[test]
+fn a_message_of_another_table_is_found() {
+    refused(&["SW0502", "SW0503", "SW0505", "SW0506", "SW0507"], |program, role| {
+        let Some((code, at)) = first(program, role, receives) else { return false };
+        let count = program.exchanges.len();
+        let Instr::Receive { exchange, .. } = &mut program.roles[role].body.codes[code].instrs[at] else {
+            return false;
+        };
+        *exchange = program::ExchangeId::new((exchange.index() + 1) % count);
+        count > 1
+    });
+}
+
+#[test]
+fn a_wrong_peer_is_found() {
+    let graph = graph();
+    let mut program = made(&graph, "stages:4", 4);
+    for exchange in &mut program.exchanges {
+        for (rank, _) in &mut exchange.targets {
+            rank.0 = (rank.0 + 1) % 4;
+        }
+    }
+    assert!(found(&graph, &program).iter().all(|code| ["SW0506", "SW0507"].contains(code)));
+}
+
+#[test]
+fn a_message_whose_receiver_begins_before_it_is_sent_is_found() {
+    refused(&["SW0503", "SW0506"], |program, role| {
+        let Some((code, at)) = first(program, role, sends) else { return false };
+        let body = &mut program.roles[role].body;
+        let sent = body.codes[code].instrs.remove(at);
+        // In the backward, which waits for the stage that waits for this.
+        let Some(backward) = body.codes.iter().position(|code| code.pass == Pass::Backward) else {
+            return false;
+        };
+        let last = backward != code;
+        body.codes[backward].instrs.push(sent);
+        last
+    });
+}
+
+/// Timetables in which each rank by itself does everything once, and in order.
+#[test]
+fn ranks_that_wait_for_each_other_are_found() {
+    let graph = graph();
+    let mut program = made(&graph, "stages:3", 3);
+    let ahead = |program: &mut Program, rank: u32, warm: u32| {
+        let body = &mut program.roles.iter_mut().find(|role| role.ranks[0].0 == rank).expect("a role").body;
+        let block = body.codes.iter().find(|code| code.pass == Pass::Forward).expect("a forward").block;
+        let steady = vec![Task::forward(block).ahead(warm), Task::backward(block, When::Never)];
+        let (first, last) = (Bound::First(0), Bound::Last(warm));
+        body.timetable.loops = vec![
+            Loop { from: first, to: Bound::First(warm), tasks: vec![Task::forward(block)] },
+            Loop { from: first, to: last, tasks: steady },
+            Loop { from: last, to: Bound::Last(0), tasks: vec![Task::backward(block, When::Last)] },
+        ];
+    };
+    // More forwards ahead than needed take memory, and nothing else.
+    ahead(&mut program, 0, 3);
+    assert_eq!(found(&graph, &program), [] as [&str; 0]);
+    // None ahead where another stage wants one: the first backward waits for a stage that waits for its second forward.
+    ahead(&mut program, 2, 1);
+    assert_eq!(found(&graph, &program), [] as [&str; 0]);
+    let tasks = vec![Task::forward(0), Task::backward(0, When::Last)];
+    program.roles[0].body.timetable.loops = vec![Loop::over_all(tasks)];
+    assert_eq!(found(&graph, &program), ["SW0506"]);
+}
+
+#[test]
+fn ranks_that_meet_for_different_micro_batches_are_found() {
+    let graph = graph();
+    // The ranks of the last stage sum up their losses with each other in every micro-batch.
+    let mut program = made(&graph, "stages:2 x data:2", 4);
+    let role = program.roles.iter_mut().find(|role| role.ranks == [RankId(3)]).expect("a role of its own");
+    let forwards = Loop::over_all(vec![Task::forward(1)]);
+    role.body.timetable.loops = vec![forwards, Loop::over_all(vec![Task::backward(1, When::Last)])];
+    assert_eq!(found(&graph, &program), ["SW0506"]);
+}
+
+#[test]
+fn gradients_of_a_stage_are_communicated_with_its_last_micro_batch() {
+    refused(&["SW0519"], |program, role| {
+        let loops = &mut program.roles[role].body.timetable.loops;
+        for task in loops.iter_mut().flat_map(|it| &mut it.tasks) {
+            if task.pass() == Pass::Backward {
+                *task = Task::backward(task.block, When::First).ahead(task.ahead);
+            }
+        }
+        true
+    });
+}
+
+#[test]
+fn a_forward_or_backward_that_is_left_out_is_found() {
+    for pass in [Pass::Forward, Pass::Backward] {
+        refused(&["SW0517"], |program, role| {
+            let loops = &mut program.roles[role].body.timetable.loops;
+            loops.last_mut().expect("a loop").tasks.retain(|task| task.pass() != pass);
+            let first = loops[0].tasks.len();
+            loops[0].tasks.retain(|task| task.pass() != pass);
+            loops[0].tasks.len() < first || pass == Pass::Backward
+        });
+    }
+}
