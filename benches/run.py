@@ -18,6 +18,7 @@ BENCHES = {
     "fleet": "fleet",
     "models": "models",
     "one-device": "one_device",
+    "compiled": "compiled",
     "two-ranks": "two_ranks",
     "memory": "memory",
     "memory-told": "memory_told",
