@@ -25,8 +25,9 @@ def bench(quick: bool) -> Table:
         "Compiled by `torch.compile`",
         f"Models of Transformers, float32, batch {BATCH}, sequence {LENGTH}: forward, backward and AdamW."
         " `sw.parallelize(..., compile=True)`, plan `replicate`, against `torch.compile(module)`,"
-        f" {pairs} interleaved pairs of steps, one thread on one core. The aim is at most {AIM}x. In the first"
-        " step each side compiles, ours first: what is alike the second finds in `torch.compile`'s cache.",
+        f" {pairs} interleaved pairs of steps, one thread on one core. The aim is at most {AIM}x. In the"
+        " first step each side compiles, ours first: what is alike the second finds in the cache of"
+        " `torch.compile`.",
         ["", "", "emitted", "torch.compile", "ratio [95%]"],
     )
     for name, make in MODELS.items():

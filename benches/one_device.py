@@ -48,7 +48,9 @@ def bench(quick: bool) -> Table:
     return table
 
 
-def compare(name: str, module: nn.Module, batch: Batch, pairs: int, *, compile: bool = False) -> dict[str, Any]:
+def compare(
+    name: str, module: nn.Module, batch: Batch, pairs: int, *, compile: bool = False
+) -> dict[str, Any]:
     """With `compile` both sides as `torch.compile` compiles them."""
     plain = copy.deepcopy(module)
     ours = sw.parallelize(copy.deepcopy(module), (), batch, plan="replicate", compile=compile)

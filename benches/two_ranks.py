@@ -1,4 +1,4 @@
-"""Two ranks: plan `data` and the `zero`s against DDP and FSDP2, with recomputation, too, `megatron` against DTensor.
+"""Two ranks: plan `data` and the `zero`s against DDP and FSDP2, `megatron` against DTensor.
 
 Both sides live in the same two processes and take turns. Everything a side needs is in its `Side`.
 """
@@ -156,7 +156,7 @@ def redundancy_free(model: nn.Module, batch: Batch, rank: int) -> Side:
 
 
 def fully_sharded(model: nn.Module, batch: Batch, rank: int, *, again: bool = False) -> Side:
-    """Each layer by itself, and what is left, as its documentation has it; perhaps computed again in backward."""
+    """Each layer by itself, and what is left, as its documentation has it; with layers computed `again`."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -1,5 +1,5 @@
-"""Local code compiled by `torch.compile`: what it computes stays, layers share it, and what cannot be compiled
-runs as it was emitted."""
+"""Local code compiled by `torch.compile`: what it computes stays, layers share it, and what cannot be
+compiled runs as it was emitted."""
 
 from __future__ import annotations
 
@@ -142,12 +142,77 @@ def test_what_cannot_be_compiled_runs_as_it_was_emitted(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", refuse)
     model = parallel(module, x, compile=True)
-    with pytest.warns(UserWarning, match="`small` .* cannot be compiled, .* this machine has no compiler") as told:
+    refusal = "`small` .* cannot be compiled, .* this machine has no compiler"
+    with pytest.warns(UserWarning, match=refusal) as told:
         torch.testing.assert_close(model(x), expected)
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(x).backward()
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> list[LocalCode]:
+    """`parallelize(compile=True)`, without a compiler of C++; and what was compiled."""
+    made: list[LocalCode] = []
+
+    class Quick(LocalCode):
+        def __init__(self, progress: Progress, backend: str = "aot_eager"):
+            super().__init__(progress, "aot_eager")
+            made.append(self)
+
+        def another(self) -> LocalCode:
+            return Quick(self._progress)
+
+    monkeypatch.setattr("shardwright.api.LocalCode", Quick)
+    return made
+
+
+def test_other_modes_shapes_and_micro_batches(quickly: list[LocalCode]) -> None:
+    """With keyed random numbers, which are others in each step."""
+    module, (idx, targets) = models.gpt(dropout=0.2, depth=1)
+
+    def losses(compile: bool) -> list[Tensor]:
+        model = parallel(module, idx, targets, compile=compile, outputs="all")
+        adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-2)
+        found = []
+        for _ in range(2):
+            loss = model(idx, targets)[1]
+            loss.backward()
+            adamw.step()
+            found.append(loss.detach())
+        model.eval()
+        with torch.no_grad():
+            found += [model(idx, targets)[0], model(idx[:3], targets[:3])[1]]
+        model.train()
+        found += [model(idx, targets)[1].detach()]
+        return found
+
+    torch.testing.assert_close(losses(True), losses(False), rtol=1e-9, atol=1e-12)
+    assert len(quickly) == 3 and all(local._begun and not local.as_emitted for local in quickly)
+
+
+@pytest.mark.parametrize("precision", ["bf16", None])
+def test_gradients_of_inputs_and_a_precision(precision: str | None, quickly: list[LocalCode]) -> None:
+    module = Small()
+
+    def gradients(compile: bool) -> list[Tensor]:
+        x = torch.linspace(-1, 1, 32).view(4, 8).requires_grad_()
+        model = parallel(module, x, compile=compile, precision=precision)
+        for _ in range(2):
+            model.train_step([(x,), (x,)])
+        return [x.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
+
+    coarse = {"rtol": 2e-2, "atol": 1e-4} if precision else {"rtol": 1e-5, "atol": 1e-7}
+    torch.testing.assert_close(gradients(True), gradients(False), **coarse)
+    assert quickly[0]._begun and not quickly[0].as_emitted
+
+
+def test_torch_compile_of_a_compiled_model(quickly: list[LocalCode]) -> None:
+    module, x = Small(), torch.randn(4, 8)
+    model = torch.compile(parallel(module, x, compile=True))
+    torch.testing.assert_close(model(x), module(x))
+    model(x).backward()
 
 
 def test_an_error_of_the_model_is_its_own() -> None:

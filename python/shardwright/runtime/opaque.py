@@ -1,4 +1,4 @@
-"""What `torch.compile` does not look into: random numbers of the program's own, and errors that depend on values."""
+"""What `torch.compile` does not look into: the program's random numbers, and errors that depend on values."""
 
 from __future__ import annotations
 

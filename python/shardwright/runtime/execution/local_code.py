@@ -1,8 +1,8 @@
 """Local code as `torch.compile` compiles it.
 
-Each function of a program that is called between communications is compiled by itself, at its first call. Layers
-that share a function share what is compiled: which parameters it reads is told by `p`, whose tensors are
-arguments to `torch.compile` as all others are. A function that cannot be compiled runs as it was emitted.
+Each function of a program that is called between communications is compiled by itself, at its first call.
+Layers that share a function share what is compiled: to `torch.compile` the tensors below `p` are arguments as
+all others are. A function that cannot be compiled runs as it was emitted.
 """
 
 from __future__ import annotations

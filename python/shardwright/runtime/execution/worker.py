@@ -43,8 +43,8 @@ class Worker:
         scaling: LossScaling | None = None,
         local: LocalCode | None = None,
     ):
-        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own; `local` compiles
-        what is between communications."""
+        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own; `local`
+        compiles what is between communications."""
         if randomness not in MODES:
             raise RuntimeFault(
                 "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
