@@ -33,8 +33,8 @@ def bench(quick: bool) -> Table:
         "largest",
         "The largest model in so much memory",
         f"A GPT of Llama's shape (width {WIDTH}, float32, batch {BATCH}, sequence {LENGTH}, AdamW) with as"
-        f" many layers as train on {WORLD} ranks of {LIMIT >> 20} MiB each. The compiler's own numbers say how"
-        " many these are; then they run. Measured is the most that is allocated in a step, all included, on"
+        f" many layers as train on {WORLD} ranks of {LIMIT >> 20} MiB each. The compiler's own numbers say"
+        " how many; then they run. Measured is the most that is allocated in a step, all included, on"
         " the rank where that is most; what measures more does not count, but one with fewer layers."
         f" {WORLD} processes share the machine's cores: times say how plans compare, no more.",
         ["", "layers", "parameters", "told", "measured", "step"],

@@ -18,8 +18,9 @@ from ...progress import Progress
 
 Function = Callable[..., Any]
 
-# Of what a compiler says about why it cannot.
+# As much of what a compiler says about why it cannot as a person reads.
 _LINES, _WIDTH = 2, 300
+_ADVICE = ("Set TORCH", "For even more developer context")
 
 
 class LocalCode:
@@ -86,5 +87,6 @@ def _without_numbers(args: Sequence[Any]) -> list[Any]:
 
 
 def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_ADVICE)]
     return f"{type(error).__name__}: {' '.join(lines[:_LINES])}"[:_WIDTH]
