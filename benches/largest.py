@@ -21,8 +21,8 @@ from shardwright.capture import capture
 
 WORLD = 4
 LIMIT = 512 * 2**20
-WIDTH, INNER, WORDS = 512, 1408, 8192
-BATCH, LENGTH = 4, 128
+WIDTH, INNER, WORDS = 512, 1408, 2048
+BATCH, LENGTH = 4, 96
 PLANS = ["data", "zero1", "zero2", "zero3", "zero3 x recompute"]
 
 Example = tuple[nn.Module, tuple[Tensor, Tensor]]
@@ -40,7 +40,7 @@ def bench(quick: bool) -> Table:
         ["", "layers", "parameters", "told", "measured", "step"],
     )
     for plan in PLANS:
-        layers, found = trained(plan, 1 if quick else 3)
+        layers, found = trained(plan, 1 if quick else 2)
         memory = told(plan, layers)
         sizes = f"{found['size'] / 1e6:.1f}M", size_of(memory), size_of(found["peak"])
         table.add(f"`{plan}`", str(layers), *sizes, time_of(found["step"]))
