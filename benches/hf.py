@@ -149,6 +149,25 @@ def sized_llama(
     return LlamaForCausalLM(config).train(), {"input_ids": ids, "labels": ids.clone()}
 
 
+def sized_gpt2(layers: int, width: int, heads: int, words: int, batch: int, length: int) -> Model:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=words,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        n_positions=length,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
+    ids = torch.randint(0, words, (batch, length))
+    return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids.clone()}
+
+
 def llama_100m(batch: int, length: int) -> Model:
     return sized_llama(12, 768, 12, 2048, 16384, batch, length)
 

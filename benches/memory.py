@@ -58,9 +58,11 @@ def measure_all(rank: int) -> list[tuple[str, list[int]]]:
         "emitted, `zero1` on 2": lambda: emitted(model, batch, "zero1"),
         "emitted, `zero2` on 2": lambda: emitted(model, batch, "zero2"),
         "emitted, `zero3` on 2": lambda: emitted(model, batch, "zero3"),
+        "emitted, `zero3 x recompute` on 2": lambda: emitted(model, batch, "zero3 x recompute"),
         "DistributedDataParallel on 2": lambda: data_parallel(model, batch, rank),
         "the same with ZeroRedundancyOptimizer": lambda: redundancy_free(model, batch, rank),
         "FSDP2 on 2": lambda: fully_sharded(model, batch, rank),
+        "FSDP2 with checkpoint_wrapper on 2": lambda: fully_sharded(model, batch, rank, again=True),
         "emitted, `megatron` on 2": lambda: emitted(model, batch, "megatron"),
         "DTensor tensor parallelism on 2": lambda: tensor_parallel(model, batch),
     }

@@ -35,7 +35,7 @@ def bench(quick: bool) -> Table:
     )
     for name, make in MODELS.items():
         module, batch = make(BATCH, LENGTH)
-        found = _compare(name, module, batch, pairs)
+        found = compare(name, module, batch, pairs)
         size = sum(p.numel() for p in module.parameters())
         medians = (time_of(statistics.median(found[side])) for side in ("ours", "theirs"))
         table.add(f"{name}, {size / 1e6:.0f}M", "step", *medians, ratio_of(found["ratio"]))
@@ -48,14 +48,18 @@ def bench(quick: bool) -> Table:
     return table
 
 
-def _compare(name: str, module: nn.Module, batch: Batch, pairs: int) -> dict[str, Any]:
+def compare(
+    name: str, module: nn.Module, batch: Batch, pairs: int, *, compile: bool = False
+) -> dict[str, Any]:
+    """With `compile` both sides as `torch.compile` compiles them."""
     plain = copy.deepcopy(module)
-    ours = sw.parallelize(copy.deepcopy(module), (), batch, plan="replicate")
+    ours = sw.parallelize(copy.deepcopy(module), (), batch, plan="replicate", compile=compile)
+    called = torch.compile(plain) if compile else plain
     adamw = torch.optim.AdamW(plain.parameters(), lr=1e-4)
     adamw_ours = sw.optimizer(ours, torch.optim.AdamW, lr=1e-4)
 
     def forward_backward_plain() -> float:
-        loss = plain(**batch).loss
+        loss = called(**batch).loss
         loss.backward()
         return float(loss.item())
 
@@ -66,13 +70,15 @@ def _compare(name: str, module: nn.Module, batch: Batch, pairs: int) -> dict[str
 
     step_plain = _step(forward_backward_plain, adamw)
     step_ours = _step(forward_backward_ours, adamw_ours)
+    firsts = seconds(step_ours), seconds(step_plain)
     worst = assert_close(name, [step_ours() for _ in range(3)], [step_plain() for _ in range(3)], 1e-5)
     cores = _pinned()
     a, b = interleaved(lambda: seconds(step_ours), lambda: seconds(step_plain), pairs)
     _release(cores)
     worst = max(worst, assert_close(f"{name}, at the end", [step_ours()], [step_plain()], 1e-3))
     peaks = peak_of(step_ours), peak_of(step_plain)
-    return {"ours": a, "theirs": b, "ratio": ratio(a, b), "peaks": peaks, "worst": worst}
+    found = {"ours": a, "theirs": b, "ratio": ratio(a, b)}
+    return {**found, "peaks": peaks, "worst": worst, "firsts": firsts}
 
 
 def _step(forward_backward: Callable[[], float], adamw: torch.optim.Optimizer) -> Callable[[], float]:

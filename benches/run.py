@@ -18,9 +18,11 @@ BENCHES = {
     "fleet": "fleet",
     "models": "models",
     "one-device": "one_device",
+    "compiled": "compiled",
     "two-ranks": "two_ranks",
     "memory": "memory",
     "memory-told": "memory_told",
+    "largest": "largest",
     "start": "start",
 }
 

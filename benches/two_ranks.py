@@ -95,6 +95,11 @@ def measure_all(rank: int, pairs: int) -> tuple[bool, list[dict[str, Any]]]:
     rivals = [
         ("data", "DistributedDataParallel", lambda: data_parallel(model, batch, rank)),
         ("zero3", "FSDP2", lambda: fully_sharded(model, batch, rank)),
+        (
+            "zero3 x recompute",
+            "FSDP2 with checkpoint_wrapper",
+            lambda: fully_sharded(model, batch, rank, again=True),
+        ),
         ("zero1", "DDP and ZeroRedundancyOptimizer", lambda: redundancy_free(model, batch, rank)),
         ("megatron", "DTensor tensor parallelism", lambda: tensor_parallel(model, batch)),
     ]
@@ -150,13 +155,16 @@ def redundancy_free(model: nn.Module, batch: Batch, rank: int) -> Side:
     return side_of(made, adamw, _own(batch, rank), _mean)
 
 
-def fully_sharded(model: nn.Module, batch: Batch, rank: int) -> Side:
-    """Each layer by itself, and what is left, as its documentation has it."""
+def fully_sharded(model: nn.Module, batch: Batch, rank: int, *, again: bool = False) -> Side:
+    """Each layer by itself, and what is left, as its documentation has it; with layers computed `again`."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     made = copy.deepcopy(model)
     mesh = init_device_mesh("cpu", (WORLD,))
+    if again:
+        made.model.layers = nn.ModuleList(map(checkpoint_wrapper, made.model.layers))
     for layer in made.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(made, mesh=mesh)

@@ -34,7 +34,10 @@ def main() -> None:
     letters, data = text()
     model: Any = Gpt(Config(vocabulary=len(letters), context=CONTEXT, dropout=args.dropout))
     if not args.plain:
-        model = sw.parallelize(model, batch(data["train"], 0), plan=args.plan, progress=False)  # another
+        example = batch(data["train"], 0)
+        model = sw.parallelize(  # another
+            model, example, plan=args.plan, compile=args.compile, progress=False
+        )
     optimizer = make_optimizer(model)
     first = 0
     if args.resume:
@@ -119,6 +122,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", default="data", help="a name such as data or megatron, or a plan file")
     parser.add_argument("--plain", action="store_true", help="one device, without shardwright")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, between communications")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stop", type=int, help="ends before this step, as an interruption would")
     parser.add_argument("--evaluate-every", type=int, default=10)

@@ -24,6 +24,7 @@ from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.together import each, from_rank_0
 from .runtime.communication.joining import joined
 from .runtime.execution.inputs import arguments_of, plain
+from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
 from .runtime.shards.hooks import carry_hooks
@@ -48,6 +49,7 @@ def parallelize(
     precision: str | Precision | None = None,
     memory: int | str | None = None,
     optimizer: str = OPTIMIZER,
+    compile: bool = False,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -64,6 +66,7 @@ def parallelize(
     computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
     for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in
     bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
+    With `compile` what is between communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
     torch.distributed.
@@ -117,6 +120,7 @@ def parallelize(
         compile=compiler_of(comm, starter),
         example=example,
         save_pretrained=save_pretrained,
+        local=LocalCode(says) if compile else None,
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))

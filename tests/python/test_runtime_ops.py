@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_parts_of_a_mean_add_up() -> None:
 
 class _FakeRun:
     def __init__(self, masks: Any):
-        self.masks = masks
+        self.masks, self.comm = masks, SimpleNamespace(device=torch.device("cpu"))
 
 
 @pytest.fixture

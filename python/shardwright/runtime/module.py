@@ -20,6 +20,7 @@ from .agreement.agreement import Agreement
 from .communication.comm import Comm
 from .communication.watch import inside
 from .execution import inputs as given_inputs
+from .execution.local_code import LocalCode
 from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, require_one_loss, seeds_of
 from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin, without_backward
@@ -93,9 +94,11 @@ class ParallelModule(nn.Module):
         compile: Compile | None = None,
         example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         save_pretrained: SavePretrained | None = None,
+        local: LocalCode | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
-        such as `example`. `save_pretrained` writes the model as Transformers does."""
+        such as `example`. `save_pretrained` writes the model as Transformers does. `local` compiles what is
+        between communications."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -116,6 +119,7 @@ class ParallelModule(nn.Module):
             generator=generator,
             reduce=precision.reduce if precision else None,
             scaling=self.loss_scaling,
+            local=local,
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs

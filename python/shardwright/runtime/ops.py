@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..library import expert_linear
+from . import opaque
 from .execution.randomness import Numbers
 from .execution.run import current_run
 from .programs import regions
@@ -36,7 +37,7 @@ def mean(x: Tensor, dims: Sequence[int], keepdim: bool, count: int, dtype: torch
 
 
 def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: int, total: int) -> Tensor:
-    _check(indices, (indices >= 0) & (indices < total), "index out of range in self")
+    indices = _checked(indices, (indices >= 0) & (indices < total), "index out of range in self")
     rows = weight.shape[0]
     local = indices - start
     other = (local < 0) | (local >= rows)
@@ -50,7 +51,7 @@ def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: in
 
 def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int, total: int) -> Tensor:
     valid = ((targets >= 0) & (targets < total)) | (targets == ignore_index)
-    _check(targets, valid, "Target {} is out of bounds.")
+    targets = _checked(targets, valid, "Target {} is out of bounds.")
     columns = x.shape[dim]
     if columns == 0:
         return x.sum(dim)
@@ -67,14 +68,13 @@ def dropout(x: Tensor, p: float, operator: int, slot: int) -> Tensor:
 def native_dropout(x: Tensor, p: float, operator: int, slot: int) -> tuple[Tensor, Tensor]:
     if p == 1:
         return x * 0, torch.zeros_like(x, dtype=torch.bool)
-    mask = _mask(x.shape, p, operator, slot, x.device)
+    mask = _drawn(x.shape, Numbers("keep", 1 - p), operator, slot)
     # The mask first: then only its bytes are kept for backward.
     return x * mask * (1 / (1 - p)), mask
 
 
 def draw(kind: str, size: Sequence[int], p: float, dtype: torch.dtype, operator: int, slot: int) -> Tensor:
-    run = current_run()
-    return run.masks(operator, slot, size, Numbers(kind, p, dtype), run.comm.device)
+    return _drawn(size, Numbers(kind, p, dtype), operator, slot)
 
 
 def attention(
@@ -107,14 +107,20 @@ def attention(
     return dropout(probabilities, dropout_p, operator, slot) @ v
 
 
-def _check(numbers: Tensor, valid: Tensor, message: str) -> None:
+def _checked(numbers: Tensor, valid: Tensor, message: str) -> Tensor:
     """PyTorch's own error for numbers that the whole does not have. Where it would have to wait for the
     device, the device itself stops, as PyTorch's own kernels make it."""
     if numbers.device.type != "cpu":
         torch._assert_async(valid.all(), message)
-    elif not valid.all():
-        raise IndexError(message.format(int(numbers[~valid][0])))
+    elif torch.compiler.is_compiling():
+        return opaque.within(numbers, valid, message)
+    else:
+        opaque.refuse_invalid(numbers, valid, message)
+    return numbers
 
 
-def _mask(shape: Sequence[int], p: float, operator: int, slot: int, device: torch.device) -> Tensor:
-    return current_run().masks(operator, slot, shape, Numbers("keep", 1 - p), device)
+def _drawn(shape: Sequence[int], numbers: Numbers, operator: int, slot: int) -> Tensor:
+    if torch.compiler.is_compiling():
+        return opaque.drawn(operator, slot, shape, numbers)
+    run = current_run()
+    return run.masks(operator, slot, shape, numbers, run.comm.device)

@@ -159,6 +159,8 @@ class Run:
         forget: bool = False,
     ) -> Any:
         read = self._await(args)
+        if self.worker.local:
+            function = self.worker.local.of(function)
         with self._executing():
             if not self._saving:
                 return self._own(function(*args), read)

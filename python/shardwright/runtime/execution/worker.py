@@ -13,6 +13,7 @@ from ..shards.shards import Shards
 from .buckets import Kept
 from .exchange import Part, part_of
 from .gathers import Gathering
+from .local_code import LocalCode
 from .mail import Mail
 from .randomness import MODES, Masks, keyed_masks, single_device_masks
 from .scaling import LossScaling
@@ -49,8 +50,10 @@ class Worker:
         generator: torch.Generator | None = None,
         reduce: torch.dtype | None = None,
         scaling: LossScaling | None = None,
+        local: LocalCode | None = None,
     ):
-        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own."""
+        """`reduce` is the dtype in which gradients of parameters are sent, if not in their own; `local`
+        compiles what is between communications."""
         if randomness not in MODES:
             raise RuntimeFault(
                 "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
@@ -64,7 +67,7 @@ class Worker:
             )
         self.program, self.comm, self.shards = program, comm, shards
         self.seed, self.randomness = seed, randomness
-        self.reduce, self.scaling = reduce, scaling
+        self.reduce, self.scaling, self.local = reduce, scaling, local
         self.generator = generator or torch.default_generator
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
@@ -98,6 +101,7 @@ class Worker:
             generator=self.generator,
             reduce=self.reduce,
             scaling=self.scaling,
+            local=self.local and self.local.another(),
         )
 
     def masks(self, step: int, micro_batch: int) -> Masks:
