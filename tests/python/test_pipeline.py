@@ -121,7 +121,9 @@ def net(dropout: float = 0.0) -> models.Model:
 def made(module: nn.Module, args: Any, blocks: str, devices: int = 3) -> tuple[Captured, Plan]:
     captured = capture(module, args)
     graph = Graph(captured.graph_text)
-    return captured, Plan.parse(graph, f'shardwright-plan 1\ndevices {devices}\nop "*": single on 0\n{blocks}')
+    return captured, Plan.parse(
+        graph, f'shardwright-plan 1\ndevices {devices}\nop "*": single on 0\n{blocks}'
+    )
 
 
 THREE = """
@@ -157,9 +159,7 @@ def test_masks_are_those_of_the_single_device() -> None:
     batches = equality.micro_batches(args, 3)
     torch.manual_seed(7)
     expected = equality.steps_reference(module, batches, 1)
-    found = equality.run_steps(
-        bundle(plan, captured), module, batches, 1, options=equality.single_device(7)
-    )
+    found = equality.run_steps(bundle(plan, captured), module, batches, 1, options=equality.single_device(7))
     equality.assert_equal(found, expected, "dropout")
 
 

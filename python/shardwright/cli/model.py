@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from ..capture import Captured
 
 
-PLANS = ("replicate", "data", "megatron", "coshard:2", "data x recompute", "zero1", "zero2", "zero3", "stages:2 x data")
+PLANS = (
+    "replicate",
+    "data",
+    "megatron",
+    "coshard:2",
+    "data x recompute",
+    "zero1",
+    "zero2",
+    "zero3",
+    "stages:2 x data",
+)
 """What completion offers; `_core.plan_names` has the names."""
 
 

@@ -21,7 +21,15 @@ from .communication.comm import Comm
 from .communication.watch import inside
 from .execution import inputs as given_inputs
 from .execution.local_code import LocalCode
-from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, require_one_loss, seeds_of
+from .execution.outside import (
+    accumulate,
+    after_this_backward,
+    differentiable,
+    loss_of,
+    pass_on,
+    require_one_loss,
+    seeds_of,
+)
 from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin, without_backward
 from .execution.scaling import LossScaling

@@ -40,7 +40,9 @@ class Mail:
             if peer != comm.rank
         }
         works = [
-            comm.receive(message, peer, number, batch) for peer, message in messages.items() if message.numel()
+            comm.receive(message, peer, number, batch)
+            for peer, message in messages.items()
+            if message.numel()
         ]
         for work in works:
             work.wait()
