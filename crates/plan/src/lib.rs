@@ -30,7 +30,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
 pub use folded::print_folded;
-pub use homes::{Gather, Home, Homes, Reduce, home_of};
+pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
@@ -77,6 +77,8 @@ pub struct Plan {
     pub recompute: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
     pub homes: Homes,
+    /// Parameters whose update is computed of the whole, where devices hold parts.
+    pub wholes: Wholes,
 }
 
 impl OpPlan {

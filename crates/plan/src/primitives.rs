@@ -13,7 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Split, homes, legal, model_dims, no_device, place, recompute, title,
+    Home, Homes, On, OpPlan, Plan, Split, Wholes, homes, legal, model_dims, no_device, place, recompute,
+    title,
 };
 
 /// One part of a divided operator.
@@ -44,6 +45,7 @@ pub struct Decided {
     homes: Homes,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
+    wholes: Wholes,
 }
 
 impl<'g> Draft<'g> {
@@ -162,6 +164,7 @@ impl<'g> Draft<'g> {
             self.decided.recompute.get_or_insert_default().extend(spans);
         }
         self.decided.homes.extend(other.homes);
+        self.decided.wholes.extend(other.wholes);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -170,14 +173,34 @@ impl<'g> Draft<'g> {
         self.settle(name, home);
     }
 
-    /// Where the parameters live whose names fit a glob, as a plan file says it: `"h.*": over 4, gather step`.
+    /// Whether a parameter's update is computed of the whole, where devices hold parts.
+    pub fn update_whole(&mut self, parameter: TensorId, is_whole: bool) {
+        let Some(name) = homes::names(self.graph, parameter).first() else { return };
+        self.update(name, is_whole);
+    }
+
+    /// Where the parameters live whose names fit a glob, and how they are updated, as a plan file says it:
+    /// `"h.*": over 4, gather step`.
     pub fn param(&mut self, line: &str) -> Result<()> {
-        let (names, home) = homes::read(line, self.graph, self.decided.devices)?;
-        for name in names {
-            self.settle(&name, home.clone());
-            self.decided.asked.insert(name);
+        let said = homes::read(line, self.graph, self.decided.devices)?;
+        for name in said.names {
+            if let Some(is_whole) = said.update_whole {
+                self.update(&name, is_whole);
+            }
+            if let Some(home) = &said.home {
+                self.settle(&name, home.clone());
+                self.decided.asked.insert(name);
+            }
         }
         Ok(())
+    }
+
+    fn update(&mut self, name: &str, is_whole: bool) {
+        if is_whole {
+            self.decided.wholes.insert(name.into());
+        } else {
+            self.decided.wholes.remove(name);
+        }
     }
 
     /// The same by the parameter's first name.
@@ -218,9 +241,9 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, homes, asked, .. } = self.decided;
+        let Decided { name, devices, order, recompute, homes, asked, wholes, .. } = self.decided;
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
-        let plan = Plan { name, devices, ops, order, recompute, homes };
+        let plan = Plan { name, devices, ops, order, recompute, homes, wholes };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

@@ -54,7 +54,7 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         .collect();
     let order = order(plan, &rewritten.origins);
     let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
-    Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute, homes: plan.homes.clone() }
+    Plan { ops, order, recompute, ..plan.clone() }
 }
 
 /// What is made of the operators of a span.

@@ -46,6 +46,7 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
         order,
         recompute,
         homes: plan.homes.clone(),
+        wholes: plan.wholes.clone(),
     };
     Transferred { plan, notes: notes.print(to.graph) }
 }

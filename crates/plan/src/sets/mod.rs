@@ -9,6 +9,7 @@ mod name;
 mod partial;
 mod recompute;
 mod replicate;
+mod whole_updates;
 mod zero;
 
 use diag::{Error, Result};
@@ -100,6 +101,7 @@ pub const ALL: &[&Set] = &[
     &zero::ONE,
     &zero::TWO,
     &zero::THREE,
+    &whole_updates::SET,
 ];
 
 /// The batch's loop of each operator, as `data` finds it.
