@@ -12,6 +12,7 @@ pub mod dim_names;
 mod fit;
 mod folded;
 pub mod homes;
+pub mod micro_batches;
 mod model_dims;
 mod nearby;
 mod order;

@@ -143,7 +143,7 @@ def _gradient(part: Tensor) -> Tensor:
 
 
 def _computed(args: Any, kwargs: Any) -> Any:
-    """A closure is called before the step, which gets what it returns: its gradients are yet to be gathered."""
+    """A closure is called before the step, which gets its result: its gradients are yet to be gathered."""
     optimizer, *given = args  # as PyTorch gives them to hooks
     closure = given[0] if given else kwargs.get("closure")
     if closure is None:
