@@ -9,7 +9,8 @@ use diag::{Error, Result};
 use graph::{Graph, OpId, Source, TensorId};
 use rules::families::{self, View};
 use rules::local::unchanged;
-use rules::{Analysis, Kind, LocalOp, Reduction, Rewritten, rewrite};
+use rules::rewriting::Origin;
+use rules::{Analysis, Interval, Kind, LocalOp, Reduction, Rewritten, rewrite};
 
 use crate::transfer::Side;
 use crate::{On, Plan, carried, place, rewritings, sets};
@@ -21,7 +22,7 @@ pub enum Weight {
     One,
     /// It is a mean, over as much of each.
     Equal,
-    /// It is a mean over what is counted: a graph that gives the number of one micro-batch, of its inputs.
+    /// It is a mean over what is counted: a graph that gives the number of two micro-batches, of their inputs.
     Counted(String),
 }
 
@@ -40,11 +41,30 @@ enum Form {
 /// Parts of the batch that are compared.
 const PARTS: u32 = 2;
 
+/// The rows of one micro-batch, the positions of the inputs that have them along their first dim, and what each
+/// micro-batch counts.
+pub fn cut(whole: Side<'_>, one: Side<'_>) -> Result<(i64, Vec<usize>, Weight)> {
+    let (mut rows, mut positions) = (0, vec![]);
+    for tensor in &one.graph.tensors {
+        let Source::Input { position, .. } = tensor.source else { continue };
+        let given = whole.graph.tensors.iter().find(|other| is_input(other, position));
+        if given.is_some_and(|given| given.shape != tensor.shape) {
+            rows = tensor.shape.first().copied().unwrap_or(0);
+            positions.push(position);
+        }
+    }
+    Ok((rows, positions, weight(whole, one)?))
+}
+
+fn is_input(tensor: &graph::Tensor, at: usize) -> bool {
+    matches!(tensor.source, Source::Input { position, .. } if position == at)
+}
+
 /// What each micro-batch counts.
-pub fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
+fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
     alike(whole.graph, one.graph)?;
     let plan = sets::named("data", whole.graph, whole.analysis, PARTS).map_err(|error| {
-        refusal("no input of it has a batch that may be divided".into()).why(error.to_string())
+        refusal(format!("no input of it has a batch that may be divided: {}", error.what))
     })?;
     let named = rewritings(whole.graph, whole.analysis, &plan);
     let rewritten = rewrite(whole.graph, &named)?;
@@ -56,10 +76,7 @@ pub fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
     match form {
         Form::Sum => Ok(Weight::One),
         Form::Same | Form::Mean(None) => Ok(Weight::Equal),
-        Form::Mean(Some(count)) => {
-            let counting = rewrite(one.graph, &named)?;
-            Ok(Weight::Counted(counted(&counting.graph, count, whole.graph, graph)?))
-        }
+        Form::Mean(Some(count)) => Ok(Weight::Counted(counted(graph, count)?)),
         Form::Along(_) => Err(refusal(format!("%{} is no loss of the whole batch", graph.tensor(loss).name))),
     }
 }
@@ -67,8 +84,9 @@ pub fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
 /// Both do the same, one after the other; and nothing that would be done once for each micro-batch.
 fn alike(whole: &Graph, one: &Graph) -> Result<()> {
     if let Some((buffer, _)) = whole.updates.first() {
-        return Err(refusal(format!("each forward changes the buffer `{buffer}`"))
-            .why("a batch on one device changes it once, its micro-batches would one after the other"));
+        return Err(refusal(format!(
+            "a forward changes the buffer `{buffer}`: once for a batch, but for each of its micro-batches"
+        )));
     }
     let differs = |(a, b): &(OpId, OpId)| {
         let (a, b) = (whole.op(*a), one.op(*b));
@@ -119,8 +137,8 @@ impl Forms<'_> {
             let Source::Input { position, .. } = &tensor.source else {
                 return Ok((!matches!(tensor.source, Source::Op { .. })).then_some(Form::Same));
             };
-            let given = |other: &&graph::Tensor| matches!(&other.source, Source::Input { position: at, .. } if at == position);
-            let part = self.one.graph.tensors.iter().find(given).map(|tensor| &tensor.shape[..]);
+            let part = self.one.graph.tensors.iter().find(|tensor| is_input(tensor, *position));
+            let part = part.map(|tensor| &tensor.shape[..]);
             match (&tensor.shape[..], part) {
                 (whole, Some(part)) if whole == part => Ok(Some(Form::Same)),
                 ([whole, rest @ ..], Some([part, others @ ..]))
@@ -205,20 +223,19 @@ impl Forms<'_> {
 
     /// Whether the part of an operator that a micro-batch has is what the model does for that.
     fn computes_the_same(&self, graph: &Graph, op: OpId, split: Option<usize>) -> bool {
-        let origin = &self.rewritten.origins[op.index()];
-        let theirs = unchanged(self.one.graph.op(origin.op));
-        if origin.labels.is_some() {
-            return unchanged(self.whole.graph.op(origin.op)) == theirs;
-        }
-        let ours = unchanged(graph.op(op));
-        let (Some(index), Some(rule)) = (split, &self.analysis.rules[op.index()]) else {
-            return ours == theirs;
+        let Origin { op: theirs, labels } = &self.rewritten.origins[op.index()];
+        let as_it_is =
+            |graph: &Graph, op: OpId| unchanged(graph.op(op)) == unchanged(self.one.graph.op(*theirs));
+        let Some(index) = split.filter(|_| labels.is_none()) else {
+            return as_it_is(self.whole.graph, *theirs);
         };
         let mut at = self.analysis.op(op).whole();
         at[index] = at[index].part(0, PARTS);
-        let part = self.analysis.part(graph, op, &at, true, 0);
-        let local = families::local_of(View::new(graph, op), rule, &part);
-        local == theirs || (of_its_own(&local) && ours == theirs)
+        let ours = executes(graph, self.analysis, op, &at);
+        // A part of a mean is told of how much it is the mean.
+        let is_mean = ours.target == "sw.mean" && as_it_is(self.whole.graph, *theirs);
+        let all = self.one.analysis.op(*theirs).whole();
+        is_mean || ours == executes(self.one.graph, self.one.analysis, *theirs, &all)
     }
 
     fn origin(&self, op: OpId) -> OpId {
@@ -226,9 +243,9 @@ impl Forms<'_> {
     }
 }
 
-/// Whether a part is told more than a smaller operator is: of how much it is the mean, or where its mask is of.
-fn of_its_own(local: &LocalOp) -> bool {
-    local.target == "sw.mean" || families::is_random(&local.target)
+fn executes(graph: &Graph, analysis: &Analysis, op: OpId, at: &[Interval]) -> LocalOp {
+    let part = analysis.part(graph, op, at, true, 0);
+    families::executed(View::new(graph, op), analysis.rules[op.index()].as_ref(), &part)
 }
 
 /// For each operator whether a tensor depends on it.
@@ -244,8 +261,8 @@ fn ancestors(graph: &Graph, tensor: TensorId) -> Vec<bool> {
     wanted
 }
 
-/// The text of a graph that gives a count, of the inputs alone. `whole` is the model's, for messages.
-fn counted(graph: &Graph, count: TensorId, whole: &Graph, rewritten: &Graph) -> Result<String> {
+/// The text of a graph that gives a count, of the inputs alone.
+fn counted(graph: &Graph, count: TensorId) -> Result<String> {
     let wanted = ancestors(graph, count);
     let reads = |id: &TensorId| {
         matches!(
@@ -255,12 +272,17 @@ fn counted(graph: &Graph, count: TensorId, whole: &Graph, rewritten: &Graph) -> 
     };
     let mut ops = graph.op_ids().filter(|op| wanted[op.index()]);
     if let Some(op) = ops.find(|op| graph.op(*op).inputs().iter().any(reads)) {
-        return Err(refusal(format!("its loss is divided by a sum that {} counts", rewritten.describe(op)))
-            .why("what micro-batches count is known before they are computed only if it follows from the inputs")
-            .fix(format!("let {} count inputs, or use a sum", whole.model)));
+        return Err(refusal(format!(
+            "its loss is divided by a sum of what {} gives, which does not follow from the inputs alone",
+            graph.describe(op)
+        ))
+        .at(place(graph, op)));
     }
     let (mut lines, mut next) = (vec![], 0);
-    for line in graph.to_string().lines().map(str::to_owned) {
+    let mut plain = graph.clone();
+    // Pieces of rewritten operators have names that no program in Python could have.
+    plain.tensors.iter_mut().enumerate().for_each(|(at, tensor)| tensor.name = format!("t{at}"));
+    for line in plain.to_string().lines().map(str::to_owned) {
         let word = line.split(' ').next().unwrap_or_default();
         let keep = match word {
             "op" => {
@@ -274,7 +296,7 @@ fn counted(graph: &Graph, count: TensorId, whole: &Graph, rewritten: &Graph) -> 
             lines.push(line);
         }
     }
-    lines.push(format!("output %{}", graph.tensor(count).name));
+    lines.push(format!("output %{}", plain.tensor(count).name));
     Ok(lines.join("\n") + "\n")
 }
 

@@ -343,19 +343,20 @@ pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {
 }
 
 /// What a micro-batch counts in the loss of its batch, of a model that was captured with two and with one of them:
-/// `sum`, `mean`, or the text of a graph that counts.
+/// `sum`, `mean`, or the text of a graph that counts for two; the inputs that have rows of the batch, and how many.
 #[pyfunction]
-pub(crate) fn micro_batch_weight(whole: &Graph, one: &Graph) -> PyResult<String> {
+pub(crate) fn micro_batch_weight(whole: &Graph, one: &Graph) -> PyResult<(String, Vec<usize>, i64)> {
     let (whole, one) = (Arc::clone(&whole.model), Arc::clone(&one.model));
-    let weight = guarded(Evidence::of(&whole), || {
+    let (rows, positions, weight) = guarded(Evidence::of(&whole), || {
         let sides = [&whole, &one].map(|model| Side { graph: &model.graph, analysis: &model.analysis });
-        micro_batches::weight(sides[0], sides[1])
+        micro_batches::cut(sides[0], sides[1])
     })?;
-    Ok(match weight {
+    let weight = match weight {
         Weight::One => "sum".into(),
         Weight::Equal => "mean".into(),
         Weight::Counted(text) => text,
-    })
+    };
+    Ok((weight, positions, rows))
 }
 
 /// Fails as a bug of the compiler would, so that tests see what becomes of one.

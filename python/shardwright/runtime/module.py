@@ -20,6 +20,7 @@ from .agreement.agreement import Agreement
 from .communication.comm import Comm
 from .communication.watch import inside
 from .execution import inputs as given_inputs
+from .execution.micro_batches import MicroBatches
 from .execution.outside import accumulate, after_this_backward, differentiable, loss_of, pass_on, seeds_of
 from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin, without_backward
@@ -92,9 +93,11 @@ class ParallelModule(nn.Module):
         compile: Compile | None = None,
         example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         save_pretrained: SavePretrained | None = None,
+        micro_batches: MicroBatches | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
-        such as `example`. `save_pretrained` writes the model as Transformers does."""
+        such as `example`. `save_pretrained` writes the model as Transformers does. `micro_batches` are
+        those of a batch that is given to `train_step`."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -119,6 +122,7 @@ class ParallelModule(nn.Module):
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
         self._save_pretrained = save_pretrained
+        self._micro_batches = micro_batches
         self._example = pytree.tree_map_only(Tensor, without_value, example)
         first = Variant(self.worker, captured)
         number = comm.count_model()
@@ -159,6 +163,7 @@ class ParallelModule(nn.Module):
         scaling = self.loss_scaling and self.loss_scaling.copied(made.shards)
         made.loss_scaling, made.worker = scaling, self.worker.copied(made.shards, scaling)
         made.inputs, made._example = self.inputs, self._example
+        made._micro_batches = self._micro_batches
         self._copies += 1
         first = Variant(made.worker, self.variants.first.captured)
         made._assemble(
@@ -247,21 +252,36 @@ class ParallelModule(nn.Module):
         self.issued = []
         self._refuse_hooks_of_calls()
         with inside("train_step"), program_runs():
-            given = partial(given_inputs.batches_of, batches, self._tensors)
+            micro = self._micro_batches
+
+            def given() -> list[given_inputs.Arguments]:
+                found = given_inputs.batches_of(batches, self._tensors)
+                return found if micro is None else micro.cut(found)
+
             calls = self._agreed("train_step", given, scale)
+            number = len(calls) if micro is None else len(micro.numbers)
+            shares = [1.0] * number if micro is None else micro.shares(calls)
+            # What counts nothing may have a loss that is no number.
+            counted = [(call, share) for call, share in zip(calls, shares, strict=True) if share]
+            calls, shares = [call for call, _ in counted], [share for _, share in counted]
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
-            losses = self._step(chosen, calls, 1 / len(calls) if scale is None else scale)
+            losses = self._step(chosen, calls, 1 / number if scale is None else scale, shares)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])
             self._agreement.count_step()
-        found = [loss.detach() for loss in losses if loss is not None]
-        return torch.stack(found).mean(0) if found else None
+        found = [x.detach() * share for x, share in zip(losses, shares, strict=True) if x is not None]
+        return torch.stack(found).sum(0) / number if found else None
 
     def _step(
-        self, chosen: Sequence[Variant], calls: Sequence[given_inputs.Call], scale: float
+        self,
+        chosen: Sequence[Variant],
+        calls: Sequence[given_inputs.Call],
+        scale: float,
+        shares: Sequence[float],
     ) -> list[Tensor | None]:
-        """Runs the timetables of the programs that were chosen for the calls; gives the losses."""
+        """Runs the timetables of the programs that were chosen for the calls; gives the losses. Each counts
+        its share of the scale."""
         codes = [variant.worker.code for variant in chosen]
         if any(code.backward is None for code in codes):
             raise without_backward()
@@ -283,7 +303,9 @@ class ParallelModule(nn.Module):
                 continue
             run, outputs = between.pop(task.batch)
             with self.shards.collecting(hooked) as arrived:
-                gradients = run.backward(seeds_of(run, outputs, task.scale), last=task.last)
+                gradients = run.backward(
+                    seeds_of(run, outputs, task.scale * shares[task.batch]), last=task.last
+                )
                 variant.after(gradients=task.last)
             accumulate(self._parameters_here() if hooked else [], arrived)
             pass_on(call.tensors, gradients)

@@ -66,11 +66,6 @@ pub fn is_dear(target: &str) -> bool {
     family_of(target).is_none_or(|family| DEAR.contains(&family.name))
 }
 
-/// Whether what a part executes draws random numbers.
-pub fn is_random(local: &str) -> bool {
-    matches!(local, "sw.dropout" | "sw.native_dropout" | "sw.attention" | "sw.draw")
-}
-
 /// The rule of an operator as text; `None` where it has none.
 pub fn rule_text(view: View<'_>) -> Option<String> {
     (family_of(&view.op.target)?.rule)(view)
