@@ -15,6 +15,7 @@ __all__ = [
     "_fail",
     "compile",
     "operators_table",
+    "micro_batch_weight",
     "plan_devices",
     "plan_names",
     "verify",

@@ -64,8 +64,9 @@ def parallelize(
     a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
     share the batch. With `micro_batches` the program is for one of so many equal parts of the batch, of
     which `train_step` makes the gradients and the loss of the batch. `precision` is "bf16", "fp16", "fp32"
-    or a `Precision`; without it the model is computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
-    for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in
+    or a `Precision`; without it the model is computed in the dtypes that it has. `weights` are safetensors
+    files, their folder, or tensors by name, for a module that may be on meta; each rank reads only its
+    parts. `memory` is what each rank has, in
     bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by

@@ -158,7 +158,10 @@ impl Forms<'_> {
             _ => None,
         });
         let inputs = graph.op(op).inputs();
-        let given: Vec<Form> = inputs.iter().map(|id| self.of[id.index()].unwrap_or(Form::Same)).collect();
+        // Of what a new tensor is like it takes only the type.
+        let is_new = graph.op(op).target.starts_with("aten.new_");
+        let form = |id: &TensorId| self.of[id.index()].filter(|_| !is_new).unwrap_or(Form::Same);
+        let given: Vec<Form> = inputs.iter().map(form).collect();
         if !self.computes_the_same(graph, op, split) {
             return Err(of_size(self.whole.graph, self.origin(op)));
         }

@@ -59,7 +59,7 @@ class MicroBatches:
             raise RuntimeFault(
                 "SW0846",
                 f"a batch of {length} rows cannot be cut into micro-batches",
-                why=f"its inputs have {sorted(lengths | {length})} rows, the program takes {self.rows} at a time",
+                why=f"its inputs have {sorted(lengths | {length})} rows, the program is for {self.rows}",
                 fix=f"give a batch whose rows are a multiple of {self.rows}: leave the rest out, or pad it",
             )
         return [rows_of((args, kwargs), cut, at, at + self.rows) for at in range(0, length, self.rows)]

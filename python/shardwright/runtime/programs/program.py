@@ -26,7 +26,7 @@ FORMAT = 5
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
-_compiling = threading.Lock()
+compiling = threading.Lock()
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -236,7 +236,7 @@ class Program:
 
     def code(self, rank: int) -> Code:
         file = self.role(rank).file
-        with _compiling:
+        with compiling:
             if file not in self._codes:
                 self._codes[file] = _compile(self, file)
         return self._codes[file]
