@@ -17,6 +17,7 @@ from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
+from .micro_batches import Cut, made, of_example, proved
 from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
 from .progress import Progress, wanted
@@ -41,6 +42,7 @@ def parallelize(
     plan: PlanLike = "data",
     *,
     devices: int | None = None,
+    micro_batches: int = 1,
     inputs: str = "global",
     outputs: Asked = "loss",
     randomness: str = "keyed",
@@ -62,9 +64,11 @@ def parallelize(
     captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
     `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
     a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
-    share the batch. `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is
-    computed in the dtypes that it has. `weights` are safetensors files, their folder, or tensors by name,
-    for a module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in
+    share the batch. With `micro_batches` the program is for one of so many equal parts of the batch, of
+    which `train_step` makes the gradients and the loss of the batch. `precision` is "bf16", "fp16", "fp32"
+    or a `Precision`; without it the model is computed in the dtypes that it has. `weights` are safetensors
+    files, their folder, or tensors by name, for a module that may be on meta; each rank reads only its
+    parts. `memory` is what each rank has, in
     bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
     With `compile` what is between communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
@@ -83,26 +87,28 @@ def parallelize(
     if kwargs is None:
         args, kwargs = arguments_of(args)
     example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
+    one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))
+    capturing = {"precision": precision_of(precision), "device": comm.device.type}
     starter = Starter(
         plan,
         unit,
         units,
         {"inputs": inputs, "outputs": outputs, "memory": memory, "optimizer": optimizer},
-        {"precision": precision_of(precision), "device": comm.device.type},
+        capturing,
         open_cache(cache and first),
         says,
     )
 
-    def compile_here() -> Bundle:
-        bundle = starter.first(module, *example, save_to)
+    def compile_here() -> tuple[Bundle, Cut | None]:
+        bundle = starter.first(module, *one, save_to)
         if save_to is not None:
             save_program(bundle, save_to)
-        return bundle
+        return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
 
     require_one_model(comm, module)
-    bundle = from_rank_0(comm, compile_here)
+    bundle, cut = from_rank_0(comm, compile_here)
     program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":
@@ -118,9 +124,10 @@ def parallelize(
         training=module.training,
         skeleton=skeleton_of(module),
         compile=compiler_of(comm, starter),
-        example=example,
+        example=one,
         save_pretrained=save_pretrained,
         local=LocalCode(says) if compile else None,
+        micro_batches=None if cut is None else made(cut, bundle.captured),
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))

@@ -377,7 +377,9 @@ def test_the_refusal_names_parameters() -> None:
         "error[SW0715]: Lamb does not work on parts of a tensor\n"
         "  why: its step looks at the whole tensor, and the plan divides 'up.weight', 'up.bias',"
         " 'down.weight' among the ranks\n"
-        "  help: take an elementwise optimizer for these parameters, or a plan that does not divide them"
+        '  help: let the plan compute their updates whole, with " x whole-updates" behind its name or the'
+        ' line `param "up.weight": update whole` in its file; or take an elementwise optimizer for these'
+        " parameters, or a plan that does not divide them"
     )
 
 

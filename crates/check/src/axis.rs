@@ -173,6 +173,7 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
             .map(|grouping| grouping.iter().map(keep).filter(|group| !group.is_empty()).collect())
             .collect(),
         exchanges: vec![],
+        updates: vec![],
         roles: roles.collect(),
     };
     let along = groupings.map(|grouping| along(grouping, axis)).collect();

@@ -17,7 +17,7 @@
 //! | `SW0520` | what is rewritten are operators of the model |
 //! | `SW0521` | they have a rewriting for the dims that are named |
 //! | `SW0522` | they are listed once, in order, and so are the dims |
-//! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target |
+//! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target; who computes the update of a whole parameter holds some of it |
 //! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside, and what a code makes in the code, but for what it keeps, which a later code takes once |
 //! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
 //! | `SW0505` | operators read complete values, or partial ones in which they are linear by their rule |

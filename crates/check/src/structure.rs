@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graph::{Graph, Source, TensorId};
 use program::{
     Arg, Body, BufId, Call, CallId, Code, Collective, Column, Inputs, Instr, Leaf, Of, Output, Own, Pass,
-    Program, RankId, Role,
+    Program, RankId, Role, Update,
 };
 use rules::{Analysis, Region};
 
@@ -41,7 +41,29 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
         Roles { graph, flat: &flat, program, index, role, faults: &mut faults }.check();
     }
     boundary(graph, program, &mut faults);
+    updates(graph, program, &mut faults);
     faults
+}
+
+/// Each is of a parameter, once, and by a rank that holds some of it. That all parts are there is [`crate::finish`]'s.
+fn updates(graph: &Graph, program: &Program, faults: &mut Faults) {
+    let mut last = None;
+    for Update { tensor, rank } in &program.updates {
+        let source = graph.tensors.get(tensor.index()).map(|tensor| &tensor.source);
+        let twice = last.replace(*tensor).is_some_and(|last| last >= *tensor);
+        if twice || !matches!(source, Some(Source::Param { .. })) {
+            let what =
+                format!("tensor {}, which is updated whole, is no parameter, or out of order", tensor.0);
+            faults.push(Fault::new("SW0502", what));
+            continue;
+        }
+        let holds = |role: &Role| role.table.shards.iter().any(|shard| shard.tensor == *tensor);
+        if program.role_of(*rank).is_none_or(|(role, _)| !holds(role)) {
+            let name = &graph.tensor(*tensor).name;
+            let what = format!("the update of %{name} is computed by a rank that holds nothing of it");
+            faults.push(Fault::new("SW0502", what).at(*rank, None));
+        }
+    }
 }
 
 /// What leaves the program is what was asked for.

@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{faults, graph, proof};
+use graph::TensorId;
+use program::{RankId, Update};
+use support::{faults, graph, program, proof};
 
 /// `old` becomes `new`, which must be refused.
 fn breaks(program: &str, old: &str, new: &str, code: &str) {
@@ -152,4 +154,30 @@ fn a_gradient_reaches_its_parts_once_and_complete() {
     breaks(BOTH, reduced, "reduce_shards g0 w_part\n", "SW0508");
     let early = "reduce_shards g1 w_part\nscatter g0 w\nreduce_gradients g2 v\n";
     breaks(BOTH, "scatter g0 w\nreduce_gradients g2 v\nreduce_shards g1 w_part\n", early, "SW0511");
+}
+
+#[test]
+fn who_computes_the_update_of_a_whole_parameter_holds_some_of_it() {
+    let model = graph(MODEL);
+    let tensor = |name: &str| {
+        let found = model.tensor_ids().find(|id| model.tensor(*id).name == name);
+        found.unwrap_or(TensorId(99))
+    };
+    let found = |updates: &[(&str, u32)]| {
+        let mut made = program(&model, PASSING);
+        let update = |(name, rank): &(&str, u32)| Update { tensor: tensor(name), rank: RankId(*rank) };
+        made.updates = updates.iter().map(update).collect();
+        check::check(&model, &made).err().and_then(|faults| Some(faults.first()?.code))
+    };
+    assert_eq!(found(&[("w", 1), ("v", 0)]), None);
+    for wrong in [
+        &[("w", 2)][..],
+        &[("x", 0)],
+        &[("s", 0)],
+        &[("none", 0)],
+        &[("w", 0), ("w", 1)],
+        &[("v", 0), ("w", 1)],
+    ] {
+        assert_eq!(found(wrong), Some("SW0502"), "{wrong:?}");
+    }
 }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Builder, graph, program, single, stable, text};
-use emit::{emit, read};
+use common::{Builder, graph, program, roundtrip, single, stable, text};
+use emit::{File, emit, read};
 use graph::Graph;
 use program::{
     Arg, Bound, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, Leaf,
-    Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, When,
+    Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -351,5 +351,29 @@ fn operators_whose_parts_read_alike_are_told_apart() {
         assert_eq!(call.ops[0].op, graph::OpId(wanted));
         // Reading alone would find the second one.
         assert_eq!(files[1].text.contains("\"operators\": {\"0\": 0}"), wanted == 0, "{}", files[1].text);
+    }
+}
+
+/// Left out where there are none.
+#[test]
+fn who_computes_the_update_of_a_whole_parameter_is_read_back() {
+    let graph = graph(MLP);
+    let mut program = megatron(&graph);
+    assert!(!text(&roundtrip(&graph, &program)).contains("\"updates\""));
+    let tensor = program.roles[0].table.shards[0].tensor;
+    program.updates = vec![Update { tensor, rank: RankId(1) }];
+    let files = roundtrip(&graph, &program);
+    let listed = format!("\"updates\": [\n    [{}, 1]", tensor.0);
+    assert!(text(&files).contains(&listed), "{}", text(&files));
+    for (wrong, why) in
+        [("[99, 1]", "there is no tensor"), ("[0, 7]", "there is no rank 7"), ("[0]", "a list of 2")]
+    {
+        let edit = |mut file: File| {
+            file.text = file.text.replace(&listed, &format!("\"updates\": [\n    {wrong}"));
+            file
+        };
+        let edited: Vec<File> = files.iter().cloned().map(edit).collect();
+        let error = read(&graph, &edited).expect_err("it is refused");
+        assert!(error.to_string().contains(why), "{error}");
     }
 }

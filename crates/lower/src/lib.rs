@@ -9,7 +9,7 @@
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with [`buckets`] of gradients,
 //! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
-//! [`together`] in one message. All of them speak of shards as
+//! [`together`] in one message; [`updates`] says who computes those of whole parameters. All of them speak of shards as
 //! [`layout`] defines them.
 
 mod boundary;
@@ -31,6 +31,7 @@ mod roles;
 mod schedule;
 mod segments;
 mod together;
+mod updates;
 mod uses;
 
 use diag::Result;
@@ -98,6 +99,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     };
     let mut projected = project::all(&global, plan.devices);
     pipeline::timetables(plan, &mut projected);
+    let roles = roles::roles(projected);
     let mut program = Program {
         model: graph.model.clone(),
         digest: String::new(),
@@ -108,7 +110,8 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         factors: analysis.factors.clone(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
-        roles: roles::roles(projected),
+        updates: updates::updates(graph, analysis, plan, &roles),
+        roles,
     };
     together::together(&mut program);
     Ok(program)

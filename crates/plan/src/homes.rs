@@ -2,13 +2,15 @@
 //!
 //! A parameter is held by every device whose operators read it, if nothing else is said. Devices that would
 //! hold the same of it may divide it among them: each holds and updates a part, what operators read is
-//! gathered from the parts, and its gradient is summed into them.
+//! gathered from the parts, and its gradient is summed into them. However a parameter comes to be divided, its
+//! update may be computed of the whole: one device gathers values and gradients, and hands the parts back.
 //!
 //! ```text
 //! param "*": over 4                                  # devices 0..4, 4..8, ... keep a quarter each
 //! param "h.*": over 4 by 2, gather step, reduce last # 0 2 4 6 and 1 3 5 7; gathered once a step
 //! param "wte.weight": dim 1 over (0 2) (1 3)         # columns, not rows
 //! param "ln_f.*": whole
+//! param "h.*.mlp.*": update whole                    # and however it was divided before
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +59,18 @@ pub enum Reduce {
 /// The homes of a plan, by the first name of a parameter.
 pub type Homes = BTreeMap<String, Home>;
 
+/// Parameters whose update is computed of the whole, by their first names.
+pub type Wholes = BTreeSet<String>;
+
+/// What a line of a plan file says of some parameters.
+pub(crate) struct Said {
+    pub names: Vec<String>,
+    /// Where they live, if that is said; `None` in it is whole.
+    pub home: Option<Option<Home>>,
+    /// Whether their update is computed of the whole, if that is said.
+    pub update_whole: Option<bool>,
+}
+
 impl Home {
     /// In neighbourhoods of `size` devices that are `stride` apart.
     pub fn over(devices: u32, size: u32, stride: u32) -> Groups {
@@ -76,6 +90,11 @@ pub fn names(graph: &Graph, tensor: TensorId) -> &[String] {
 /// Where a parameter lives, if that is said.
 pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p Home> {
     names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
+}
+
+/// Whether a parameter's update is computed of the whole.
+pub fn is_updated_whole(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
+    names(graph, tensor).iter().any(|name| plan.wholes.contains(name))
 }
 
 /// What each device reads of a parameter; nothing is known where an operator gives an operand only to its first part.
@@ -191,31 +210,39 @@ pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
     homes.iter().map(|(name, home)| (name.clone(), Home { groups: moved(home), ..home.clone() })).collect()
 }
 
-/// What a line of a plan file says: of which parameters, and where they live; `None` is whole.
-pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<(Vec<String>, Option<Home>)> {
+/// What a line of a plan file says.
+pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<Said> {
     let bad = |what: &str| {
         Error::new("SW0301", format!("`{}` does not say where a parameter lives", clip(what)))
             .why(format!("devices share a parameter in neighbourhoods of one size; there are {devices} devices"))
-            .fix("write `param \"h.*\": over 4`, or `whole`; `dim 1` before it, `by 2` after it, then `, gather step` or `pass`, `, reduce last` or `each`")
+            .fix("write `param \"h.*\": over 4`, or `whole`; `dim 1` before it, `by 2` after it, then `, gather step` or `pass`, `, reduce last` or `each`, `, update whole` or `part`")
     };
     let (who, what) = line.rsplit_once(':').ok_or_else(|| bad(line))?;
     let pattern = who.trim().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let named = select(pattern.ok_or_else(|| bad(who))?, graph)?;
-    let mut words = what.split(',').map(str::trim);
-    let place = words.next().unwrap_or_default();
-    if place == "whole" {
-        return Ok((named, None));
+    let names = select(pattern.ok_or_else(|| bad(who))?, graph)?;
+    let mut words = what.split(',').map(str::trim).peekable();
+    let mut said = Said { names, home: None, update_whole: None };
+    if let Some(place) = words.next_if(|word| !word.starts_with("update")) {
+        let home = (place != "whole").then(|| read_place(place, devices).ok_or_else(|| bad(place)));
+        let made = |(dim, groups)| Home { groups, dim, gather: Gather::Pass, reduce: Reduce::Each };
+        said.home = Some(home.transpose()?.map(made));
     }
-    let (dim, groups) = read_place(place, devices).ok_or_else(|| bad(place))?;
-    let mut home = Home { groups, dim, gather: Gather::Pass, reduce: Reduce::Each };
     for word in words {
-        match word.split_whitespace().collect::<Vec<_>>()[..] {
-            ["gather", when] => home.gather = parse(&Gather::NAMES, when).ok_or_else(|| bad(word))?,
-            ["reduce", when] => home.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?,
+        let home = said.home.as_mut().and_then(Option::as_mut);
+        match (word.split_whitespace().collect::<Vec<_>>()[..].as_ref(), home) {
+            (["gather", when], Some(home)) => {
+                home.gather = parse(&Gather::NAMES, when).ok_or_else(|| bad(word))?;
+            }
+            (["reduce", when], Some(home)) => {
+                home.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?;
+            }
+            (["update", of], _) => {
+                said.update_whole = Some(parse(&UPDATES, of).ok_or_else(|| bad(word))?);
+            }
             _ => return Err(bad(word)),
         }
     }
-    Ok((named, Some(home)))
+    Ok(said)
 }
 
 fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
@@ -264,11 +291,11 @@ fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
         .fix("names are those of `model.named_parameters()`; `*` stands for any text"))
 }
 
-/// Lines that say these homes: parameters one after another whose names differ in numbers only are one.
+/// Lines that say this of parameters: those one after another whose names differ in numbers only are one.
 pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
-    let line = |name: &str| plan.homes.get(name).map(|home| decision(home, plan.devices));
+    let line = |name: &str| decision(plan, name);
     let mut folded: BTreeMap<String, Vec<&String>> = BTreeMap::new();
-    for name in plan.homes.keys() {
+    for name in plan.homes.keys().chain(&plan.wholes).collect::<BTreeSet<_>>() {
         folded.entry(crate::select::folded_path(name)).or_default().push(name);
     }
     let mut lines = String::new();
@@ -278,17 +305,23 @@ pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
         let alone = select(&pattern, graph)
             .is_ok_and(|all| all.iter().collect::<BTreeSet<_>>() == members.iter().copied().collect());
         if alike && alone {
-            lines += &format!("param {pattern:?}: {}\n", said.unwrap_or_default());
+            lines += &format!("param {pattern:?}: {said}\n");
         } else {
             for name in members {
-                lines += &format!("param {name:?}: {}\n", line(name).unwrap_or_default());
+                lines += &format!("param {name:?}: {}\n", line(name));
             }
         }
     }
     lines
 }
 
-fn decision(home: &Home, devices: u32) -> String {
+fn decision(plan: &Plan, name: &str) -> String {
+    let home = plan.homes.get(name).map(|home| lives(home, plan.devices));
+    let update = plan.wholes.contains(name).then(|| format!("update {}", name_of(&UPDATES, true)));
+    home.into_iter().chain(update).collect::<Vec<_>>().join(", ")
+}
+
+fn lives(home: &Home, devices: u32) -> String {
     let dim = home.dim.map_or_else(String::new, |dim| format!("dim {dim} "));
     let over = regular(&home.groups, devices).unwrap_or_else(|| {
         let group = |group: &Vec<u32>| {
@@ -308,6 +341,8 @@ fn regular(groups: &Groups, devices: u32) -> Option<String> {
     let by = if stride == 1 { String::new() } else { format!(" by {stride}") };
     (Home::over(devices, size, stride) == *groups).then(|| format!("{size}{by}"))
 }
+
+const UPDATES: [(bool, &str); 2] = [(true, "whole"), (false, "part")];
 
 impl Gather {
     const NAMES: [(Gather, &'static str); 2] = [(Gather::Step, "step"), (Gather::Pass, "pass")];

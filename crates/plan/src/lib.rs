@@ -13,6 +13,7 @@ pub mod dim_names;
 mod fit;
 mod folded;
 pub mod homes;
+pub mod micro_batches;
 mod model_dims;
 mod nearby;
 mod order;
@@ -32,7 +33,7 @@ use rules::{Analysis, Interval, Kind};
 
 pub use blocks::Schedule;
 pub use folded::print_folded;
-pub use homes::{Gather, Home, Homes, Reduce, home_of};
+pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
@@ -82,6 +83,8 @@ pub struct Plan {
     /// The block of each operator; empty if all are in one.
     pub blocks: Vec<u32>,
     pub schedule: Schedule,
+    /// Parameters whose update is computed of the whole, where devices hold parts.
+    pub wholes: Wholes,
 }
 
 impl OpPlan {

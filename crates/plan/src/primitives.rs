@@ -13,8 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Schedule, Split, blocks, homes, legal, model_dims, no_device, place,
-    recompute, title,
+    Home, Homes, On, OpPlan, Plan, Schedule, Split, Wholes, blocks, homes, legal, model_dims, no_device,
+    place, recompute, title,
 };
 
 /// One part of a divided operator.
@@ -49,6 +49,7 @@ pub struct Decided {
     schedule: Option<Schedule>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
+    wholes: Wholes,
 }
 
 impl<'g> Draft<'g> {
@@ -185,6 +186,7 @@ impl<'g> Draft<'g> {
         if other.block_count > 0 {
             (self.decided.blocks, self.decided.block_count) = (other.blocks, other.block_count);
         }
+        self.decided.wholes.extend(other.wholes);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -193,14 +195,34 @@ impl<'g> Draft<'g> {
         self.settle(name, home);
     }
 
-    /// Where the parameters live whose names fit a glob, as a plan file says it: `"h.*": over 4, gather step`.
+    /// Whether a parameter's update is computed of the whole, where devices hold parts.
+    pub fn update_whole(&mut self, parameter: TensorId, is_whole: bool) {
+        let Some(name) = homes::names(self.graph, parameter).first() else { return };
+        self.update(name, is_whole);
+    }
+
+    /// Where the parameters live whose names fit a glob, and how they are updated, as a plan file says it:
+    /// `"h.*": over 4, gather step`.
     pub fn param(&mut self, line: &str) -> Result<()> {
-        let (names, home) = homes::read(line, self.graph, self.decided.devices)?;
-        for name in names {
-            self.settle(&name, home.clone());
-            self.decided.asked.insert(name);
+        let said = homes::read(line, self.graph, self.decided.devices)?;
+        for name in said.names {
+            if let Some(is_whole) = said.update_whole {
+                self.update(&name, is_whole);
+            }
+            if let Some(home) = &said.home {
+                self.settle(&name, home.clone());
+                self.decided.asked.insert(name);
+            }
         }
         Ok(())
+    }
+
+    fn update(&mut self, name: &str, is_whole: bool) {
+        if is_whole {
+            self.decided.wholes.insert(name.into());
+        } else {
+            self.decided.wholes.remove(name);
+        }
     }
 
     /// The same by the parameter's first name.
@@ -241,12 +263,12 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, homes, asked, .. } = self.decided;
+        let Decided { name, devices, order, recompute, homes, asked, wholes, .. } = self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
-        let plan = Plan { name, devices, ops, order, recompute, homes, blocks, schedule };
+        let plan = Plan { name, devices, ops, order, recompute, homes, wholes, blocks, schedule };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

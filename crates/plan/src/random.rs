@@ -8,7 +8,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
-use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, legal, recompute};
+use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Wholes, legal, recompute};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -53,8 +53,9 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
-    let (blocks, schedule) = (vec![], Schedule::default());
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes, blocks, schedule }
+    let wholes = wholes(graph, &mut Random::new(seed.rotate_left(16)));
+    let (name, blocks, schedule) = (format!("random:{seed}"), vec![], Schedule::default());
+    Plan { name, devices, ops, order: vec![], recompute, homes, wholes, blocks, schedule }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.
@@ -105,6 +106,15 @@ fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random
         }
     }
     homes
+}
+
+/// One plan of three has some parameters updated whole, however they are divided: about two of three.
+fn wholes(graph: &Graph, random: &mut Random) -> Wholes {
+    if random.chance(67) {
+        return Wholes::new();
+    }
+    let first = graph.tensor_ids().filter_map(|tensor| names(graph, tensor).first());
+    first.filter(|_| random.chance(67)).cloned().collect()
 }
 
 fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {

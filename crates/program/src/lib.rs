@@ -16,6 +16,7 @@
 //!   call forgot it is given again, the same values;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
+//! - who computes the update of a whole parameter holds a part of it, and all parts together are the whole;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen;
 //! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever.
 
@@ -78,6 +79,8 @@ pub struct Program {
     pub factors: Vec<Vec<Vec<i64>>>,
     pub groupings: Vec<Grouping>,
     pub exchanges: Vec<Exchange>,
+    /// In the order of their tensors.
+    pub updates: Vec<Update>,
     pub roles: Vec<Role>,
 }
 
@@ -224,6 +227,14 @@ pub struct Piece {
     pub from: usize,
     pub to: usize,
     pub region: Region,
+}
+
+/// A parameter that ranks hold in parts, and the one of them that computes its update of the whole: for an optimizer
+/// that looks at more of it than each element by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Update {
+    pub tensor: TensorId,
+    pub rank: RankId,
 }
 
 impl Program {

@@ -19,7 +19,7 @@ mod _core {
     #[pymodule_export]
     use super::memory_py::Memory;
     #[pymodule_export]
-    use super::plan_py::{_fail, Draft, Part, Plan, plan_devices, plan_names};
+    use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
 

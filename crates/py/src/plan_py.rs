@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use plan::{Decided, On, SubOp, number_of_devices, random, sets, text};
+use plan::micro_batches::{self, Weight};
+use plan::{Decided, On, Side, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
 use rules::{Analysis, rewrite, rewriting};
 
@@ -361,6 +362,23 @@ pub(crate) fn plan_names() -> Vec<&'static str> {
 #[pyfunction]
 pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {
     guarded(Evidence::none(), || sets::devices_of(name))
+}
+
+/// What a micro-batch counts in the loss of its batch, of a model that was captured with two and with one of them:
+/// `sum`, `mean`, or the text of a graph that counts for two; the inputs that have rows of the batch, and how many.
+#[pyfunction]
+pub(crate) fn micro_batch_weight(whole: &Graph, one: &Graph) -> PyResult<(String, Vec<usize>, i64)> {
+    let (whole, one) = (Arc::clone(&whole.model), Arc::clone(&one.model));
+    let (rows, positions, weight) = guarded(Evidence::of(&whole), || {
+        let sides = [&whole, &one].map(|model| Side { graph: &model.graph, analysis: &model.analysis });
+        micro_batches::cut(sides[0], sides[1])
+    })?;
+    let weight = match weight {
+        Weight::One => "sum".into(),
+        Weight::Equal => "mean".into(),
+        Weight::Counted(text) => text,
+    };
+    Ok((weight, positions, rows))
 }
 
 /// Fails as a bug of the compiler would, so that tests see what becomes of one.

@@ -16,7 +16,7 @@ from ..errors import RuntimeFault
 from ..runtime.agreement.together import each, together
 from ..runtime.programs.boxes import boxes
 from .metadata import Place
-from .optimizers import Options, groups_of, load_state, merged
+from .optimizers import Options, groups_of, has_state_of_whole, load_state, merged, stepped_whole
 from .parts import Part, Parts, Whole, parts_of
 from .reading import Checkpoint, Target
 from .streams import restore_streams
@@ -165,6 +165,9 @@ def _states(
     for part in parts.mine:
         if id(part.data) not in used:
             continue
+        in_parts = not stepped_whole(optimizer, part)
+        if not in_parts and not has_state_of_whole(optimizer, part):
+            continue
         whole = parts.wholes[part.whole]
         found = [place for name in whole.names for place in saved.get(name, [])]
         state = states.setdefault(id(part.data), {})
@@ -175,7 +178,7 @@ def _states(
                 continue
             target = (
                 _target(checkpoint, parts, part, place)
-                if tuple(tensor.size) == whole.shape
+                if in_parts and tuple(tensor.size) == whole.shape
                 else _whole_target(place, tuple(tensor.size), tensor.properties.dtype)
             )
             state[place[3]] = target.into

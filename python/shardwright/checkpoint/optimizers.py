@@ -1,7 +1,8 @@
 """The state of an optimizer by the single-device model's names, from and to the parts of a rank.
 
 A state of the shape of its parameter is split as the parameter is. Any other (a step count, the
-factors of a matrix that is whole) is one value for the parameter.
+factors of a matrix that is whole) is one value for the parameter. All are one value of a parameter that
+ranks hold in parts and one of them steps whole; they are that rank's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import RuntimeFault
+from ..runtime.optimizers.wholes import wholes_of
 from ..runtime.programs.regions import whole
 from .parts import Part, Parts
 
@@ -54,6 +56,18 @@ def options_of(optimizer: Optimizer) -> list[Options]:
     return [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
 
 
+def stepped_whole(optimizer: Optimizer, part: Part) -> bool:
+    """Whether a part's parameter is stepped whole, by some rank."""
+    wholes = wholes_of(optimizer)
+    return wholes is not None and wholes.has(part.data)
+
+
+def has_state_of_whole(optimizer: Optimizer, part: Part) -> bool:
+    """Whether that rank is this one, and its state of the whole parameter is at this part."""
+    wholes = wholes_of(optimizer)
+    return wholes is not None and wholes.has_state_at(part.data)
+
+
 def split_state(parts: Parts, optimizer: Optimizer, part: Part) -> tuple[dict[str, Tensor], Options]:
     """The states of a part that are split as it is, and those that belong to the whole parameter."""
     split: dict[str, Tensor] = {}
@@ -72,7 +86,8 @@ def split_state(parts: Parts, optimizer: Optimizer, part: Part) -> tuple[dict[st
                 f"the optimizer's `{key}` of {name} cannot be saved",
                 why=f"its shape {tuple(value.shape)} is not that of the part {tuple(part.data.shape)} of a"
                 " parameter, so it belongs to no part of the whole one",
-                fix="take an elementwise optimizer, or a plan that does not split this parameter",
+                fix="take an elementwise optimizer, or a plan that does not split this parameter, or lets its"
+                " update be computed whole",
             )
         elif value is not None:
             other[key] = value

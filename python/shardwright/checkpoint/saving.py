@@ -18,7 +18,15 @@ from ..runtime.programs.boxes import boxes
 from ..runtime.programs.regions import Region, cut, within
 from .folder import Chunk, Value, Written, commit, prepare, write
 from .metadata import Place
-from .optimizers import groups_of, merged, options_of, split_state
+from .optimizers import (
+    Options,
+    groups_of,
+    has_state_of_whole,
+    merged,
+    options_of,
+    split_state,
+    stepped_whole,
+)
 from .parts import Part, Parts, parts_of
 from .plain import packed, plain
 from .streams import random_streams
@@ -100,8 +108,12 @@ def _tensors(parts: Parts, optimizer: Optimizer | None) -> Iterator[Value | Chun
                 part = parts.mine[at]
                 names = parts.wholes[number].names
                 yield from _chunks(parts, part, piece, part.data, [("model", name) for name in names])
-                if optimizer is not None:
+                if optimizer is not None and not stepped_whole(optimizer, part):
                     yield from _states(parts, optimizer, part, piece, first)
+    for part in parts.mine:
+        if optimizer is not None and has_state_of_whole(optimizer, part):
+            place = ("optimizer", "state", parts.wholes[part.whole].names[0])
+            yield from _undivided(optimizer.state.get(part.data, {}), place)
 
 
 def _states(
@@ -112,10 +124,14 @@ def _states(
     place = ("optimizer", "state", parts.wholes[part.whole].names[0])
     for key, tensor in split.items():
         yield from _chunks(parts, part, piece, tensor, [(*place, key)])
-    for key, value in other.items() if first else ():
+    yield from _undivided(other if first else {}, place)
+
+
+def _undivided(values: Options, place: Place) -> Iterator[Value | Chunk]:
+    for key, value in values.items():
         if isinstance(value, Tensor):
             yield from _whole(value, (*place, key))
-        else:
+        elif value is not None:
             yield Value((*place, key), plain(value, f"the optimizer's {key!r}"))
 
 

@@ -21,6 +21,7 @@ from .communication.comm import Comm
 from .communication.watch import inside
 from .execution import inputs as given_inputs
 from .execution.local_code import LocalCode
+from .execution.micro_batches import MicroBatches
 from .execution.outside import (
     accumulate,
     after_this_backward,
@@ -103,10 +104,11 @@ class ParallelModule(nn.Module):
         example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         save_pretrained: SavePretrained | None = None,
         local: LocalCode | None = None,
+        micro_batches: MicroBatches | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
         such as `example`. `save_pretrained` writes the model as Transformers does. `local` compiles what is
-        between communications."""
+        between communications. `micro_batches` are those of a batch that is given to `train_step`."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -132,6 +134,7 @@ class ParallelModule(nn.Module):
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
         self._save_pretrained = save_pretrained
+        self._micro_batches = micro_batches
         self._example = pytree.tree_map_only(Tensor, without_value, example)
         first = Variant(self.worker, captured)
         number = comm.count_model()
@@ -172,6 +175,7 @@ class ParallelModule(nn.Module):
         scaling = self.loss_scaling and self.loss_scaling.copied(made.shards)
         made.loss_scaling, made.worker = scaling, self.worker.copied(made.shards, scaling)
         made.inputs, made._example = self.inputs, self._example
+        made._micro_batches = self._micro_batches
         self._copies += 1
         first = Variant(made.worker, self.variants.first.captured)
         made._assemble(
@@ -265,22 +269,37 @@ class ParallelModule(nn.Module):
         self.issued = []
         self._refuse_hooks_of_calls()
         with inside("train_step"), program_runs():
-            given = partial(given_inputs.batches_of, batches, self._tensors)
+            micro = self._micro_batches
+
+            def given() -> list[given_inputs.Arguments]:
+                found = given_inputs.batches_of(batches, self._tensors)
+                return found if micro is None else micro.cut(found)
+
             calls = self._agreed("train_step", given, scale)
+            number = len(calls) if micro is None else len(micro.numbers)
+            shares = [1.0] * number if micro is None else micro.shares(calls)
+            # What counts nothing may have a loss that is no number.
+            counted = [(call, share) for call, share in zip(calls, shares, strict=True) if share]
+            calls, shares = [call for call, _ in counted], [share for _, share in counted]
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
-            losses = self._step(chosen, calls, 1 / len(calls) if scale is None else scale)
+            losses = self._step(chosen, calls, 1 / number if scale is None else scale, shares)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])
             self._agreement.count_step()
-            found = [loss.detach() for loss in losses if loss is not None]
-            mean = torch.stack(found).mean(0) if found else None
+            found = [x.detach() * share for x, share in zip(losses, shares, strict=True) if x is not None]
+            mean = torch.stack(found).sum(0) / number if found else None
             return known_to_all(chosen[-1].worker.program, self.comm, mean)
 
     def _step(
-        self, chosen: Sequence[Variant], calls: Sequence[given_inputs.Call], scale: float
+        self,
+        chosen: Sequence[Variant],
+        calls: Sequence[given_inputs.Call],
+        scale: float,
+        shares: Sequence[float],
     ) -> list[Tensor | None]:
-        """Runs the timetables of the programs that were chosen for the calls; gives the losses."""
+        """Runs the timetables of the programs that were chosen for the calls; gives the losses. Each counts
+        its share of the scale."""
         codes = [variant.worker.code for variant in chosen]
         if any(code.step is None and code.blocks for code in codes):
             raise without_backward()
@@ -302,7 +321,7 @@ class ParallelModule(nn.Module):
                 losses[task.batch] = loss_of(run, outputs)
             elif isinstance(task, Backward):
                 run, outputs = between[task.batch]
-                seeds = seeds_of(run.seeded(task.block), outputs, task.scale)
+                seeds = seeds_of(run.seeded(task.block), outputs, task.scale * shares[task.batch])
                 pass_on(call.tensors, run.backward_of(task.block, seeds, last=task.last))
                 if run.is_done:
                     del between[task.batch]

@@ -110,6 +110,7 @@ impl<'a> Reader<'a> {
             factors: analysis.factors.clone(),
             groupings: vec![],
             exchanges: vec![],
+            updates: vec![],
             roles: vec![],
         };
         let (names, leaves, shards, copies, calls, tables) = Default::default();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
 use program::{
-    Boundary, Column, Exchange, Gathered, Inputs, Of, Output, Piece, Program, RankId, Shard, Table,
+    Boundary, Column, Exchange, Gathered, Inputs, Of, Output, Piece, Program, RankId, Shard, Table, Update,
 };
 use rules::{Reduction, Region, Rewriting};
 use serde_json::Value;
@@ -79,6 +79,7 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         factors: reader.factors(graph, &top)?,
         groupings: top.get("groups")?.list(|grouping| columns::grouping(grouping, world))?,
         exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
+        updates: updates(&top, &reader, world)?,
         roles: vec![],
     };
     let roles = top.get("roles")?.list(|node| reader.role(node, world))?;
@@ -87,6 +88,15 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         return Err(top.get("roles")?.refuse("two roles name the same file"));
     }
     Ok(Tables { program, roles, files })
+}
+
+/// Left out where there are none.
+fn updates(top: &Node<'_>, reader: &Reader, world: u32) -> Result<Vec<Update>> {
+    let Some(listed) = top.maybe("updates")? else { return Ok(vec![]) };
+    listed.list(|node| {
+        let [tensor, by] = node.tuple()?;
+        Ok(Update { tensor: reader.tensor(&tensor)?, rank: rank(&by, world)? })
+    })
 }
 
 fn boundary(top: &Node<'_>) -> Result<Boundary> {

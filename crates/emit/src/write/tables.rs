@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role};
+use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role, Update};
 use rules::{Region, Rewriting};
 use serde_json::Value;
 
@@ -49,6 +49,10 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     list(&mut out, "random", &random, '[');
     list(&mut out, "roles", &roles, '[');
     list(&mut out, "exchanges", &exchanges, '[');
+    if !program.updates.is_empty() {
+        let update = |update: &Update| format!("[{}, {}]", update.tensor.0, update.rank.0);
+        list(&mut out, "updates", &program.updates.iter().map(update).collect::<Vec<_>>(), '[');
+    }
     out.truncate(out.len() - 2);
     out.push_str("\n}\n");
     out

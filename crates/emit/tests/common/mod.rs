@@ -32,6 +32,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
         groupings: vec![],
         exchanges: vec![],
+        updates: vec![],
         roles: vec![],
     }
 }

@@ -11,6 +11,7 @@ mod recompute;
 mod replicate;
 mod schedules;
 mod stages;
+mod whole_updates;
 mod zero;
 
 use diag::{Error, Result};
@@ -107,6 +108,7 @@ pub const ALL: &[&Set] = &[
     &stages::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
+    &whole_updates::SET,
 ];
 
 /// The batch's loop of each operator, as `data` finds it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch.optim import Optimizer
@@ -12,8 +12,9 @@ from ..guards.overflow_guard import belongs_to
 from ..module import ParallelModule
 from ..shards.own_state import keep_state_here
 from .groups import resolve
-from .rules import Rules
+from .rules import Group, Rules
 from .step_guard import trust
+from .wholes import Wholes
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -36,14 +37,19 @@ def optimizer(
     _refuse_other_things(model, cls)
     rules = Rules(model.program, model.comm.device, cls, options, elementwise)
     groups = resolve(model, params)
-    rules.check(groups)
-    made = cls([group.as_torch() for group in groups], **options)
+    wholes = Wholes(model.shards, model.comm, rules.check(groups))
+    wholes.fetch()
+    made = cls([group.as_torch(wholes.instead_of) for group in groups], **options)
+    _serve(wholes, made, groups)
     plain = made.add_param_group
 
     def add_param_group(param_group: Mapping[str, Any]) -> None:
         added = resolve(model, [param_group], rest=False)
-        rules.check(added)
-        plain(added[0].as_torch())
+        wholes.add(rules.check(added))
+        wholes.fetch()
+        plain(added[0].as_torch(wholes.instead_of))
+        groups.extend(added)
+        _serve(wholes, made, groups)
         trust(made)
 
     made.add_param_group = add_param_group  # type: ignore[method-assign]
@@ -51,6 +57,13 @@ def optimizer(
     belongs_to(made, model.comm)
     trust(made)
     return made
+
+
+def _serve(wholes: Wholes, made: Optimizer, groups: Sequence[Group]) -> None:
+    """It has been shown whole parameters, of which it may have made its state, and gets parts for them."""
+    if wholes:
+        wholes.settle(made, [group.params for group in groups])
+        wholes.serve(made)
 
 
 def _refuse_other_things(model: Any, cls: Any) -> None:

@@ -27,7 +27,7 @@ FORMAT = 6
 GRAPH = "graph.txt"
 
 # Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
-_compiling = threading.Lock()
+compiling = threading.Lock()
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -243,6 +243,8 @@ class Program:
     ranks: Tables
     exchanges: list[Exchange]
     random: list[Draw]
+    # Of parameters that ranks hold in parts, the one that computes the update of the whole.
+    updates: dict[int, int]
     files: Mapping[str, str]
     folder: Path | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
@@ -262,7 +264,7 @@ class Program:
 
     def code(self, rank: int) -> Code:
         file = self.role(rank).file
-        with _compiling:
+        with compiling:
             if file not in self._codes:
                 self._codes[file] = _compile(self, file)
         return self._codes[file]
@@ -417,6 +419,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         ranks=Tables(roles, regions, tables["world"]),
         exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
+        updates=dict(tables.get("updates", [])),
         files=texts,
         folder=folder,
     )

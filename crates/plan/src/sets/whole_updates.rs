@@ -1,0 +1,19 @@
+//! `whole-updates`: where devices hold parts of a parameter, one of them computes its update of the whole, for
+//! optimizers that look at more of it than each element by itself.
+
+use diag::Result;
+
+use super::{Model, Place, Set};
+use crate::Draft;
+
+pub(super) const SET: Set = Set {
+    name: "whole-updates",
+    doc: "the update of each parameter that is divided is computed of the whole, by one of the devices that hold it",
+    along: None,
+    besides: &[("", all)],
+};
+
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    model.graph.tensor_ids().for_each(|tensor| draft.update_whole(tensor, true));
+    Ok(())
+}
