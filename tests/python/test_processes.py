@@ -41,10 +41,11 @@ NAMED = (
     "zero3",
     "zero3:2 x megatron:2",
     "data:2 x zero2:2",
+    "zero3:2 x megatron:2 x offload",
 )
 SEEDS = range(100, 110)
 # Methods that communicate nothing, and those whose first argument is what is communicated.
-LOCAL = ("call", "grad", "update", "keep", "take", "release", "part_gradients")
+LOCAL = ("call", "grad", "update", "keep", "take", "fetch", "release", "part_gradients")
 VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
@@ -189,7 +190,8 @@ def _die_in_a_step(rank: int, plan: str, message: str, how: str, folder: str) ->
     model = sw.parallelize(module, args, plan=plan)
     model.train_step(args)
     if rank == 2:
-        setattr(model.comm, message, lambda *_: _die(how, folder))
+        at = model.comm if message != "empty" else model.variants.first.worker.host
+        setattr(at, message, lambda *_: _die(how, folder))
     model.train_step(args)
 
 
@@ -197,6 +199,8 @@ def _die(how: str, folder: str) -> Any:
     Path(folder, "died").write_text(str(time.time()))
     if how == "raises":
         raise ValueError("this is the cause")
+    if how == "no room on its host":
+        return torch.empty(1 << 60, dtype=torch.uint8)
     if how == "exits":
         os._exit(7)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -210,10 +214,15 @@ def _die(how: str, folder: str) -> Any:
         ("killed", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
         ("in a gather", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
         ("in a scatter", "the process died (killed by signal 9)", "the process died (killed by signal 9)"),
+        ("no room on its host", "Traceback (most recent call last):", "for each rank"),
     ],
 )
 def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Path, marked: str) -> None:
-    messages = {"in a gather": ("zero3", "all_gather"), "in a scatter": ("zero3", "reduce_scatter")}
+    messages = {
+        "in a gather": ("zero3", "all_gather"),
+        "in a scatter": ("zero3", "reduce_scatter"),
+        "no room on its host": ("data x offload", "empty"),
+    }
     plan, message = messages.get(how, ("data:2 x megatron:2", "all_reduce"))
     with pytest.raises(sw.RuntimeFault) as caught:
         sw.launch(_die_in_a_step, WORLD, (plan, message, how, str(tmp_path)), timeout=200)

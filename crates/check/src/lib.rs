@@ -48,6 +48,7 @@
 //! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;
+mod away;
 mod axis;
 mod calls;
 mod copies;

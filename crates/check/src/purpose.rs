@@ -63,6 +63,8 @@ pub struct Memory {
     pub peak: [u64; Purpose::COUNT],
     /// Of each purpose the most at any time.
     pub most: [u64; Purpose::COUNT],
+    /// The most that is on the host at any time, and not among these.
+    pub offloaded: u64,
     /// When that is; nothing of a rank that does nothing.
     pub at: Option<Moment>,
     /// The parameters that an optimizer steps: how many there are, and their bytes.

@@ -10,10 +10,10 @@ use program::{
 };
 use rules::{Analysis, Region};
 
-use crate::copies;
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
 use crate::timetable::timetable;
+use crate::{away, copies};
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -148,6 +148,7 @@ impl Roles<'_> {
         self.mirrored(body);
         self.kept(body);
         self.copies(body);
+        self.away(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -439,13 +440,21 @@ impl Roles<'_> {
         }
     }
 
+    /// What is sent to the host is back when it is needed.
+    fn away(&mut self, body: &Body) {
+        if let Some((at, what)) = away::in_time(body) {
+            let place = self.place(at);
+            self.faults.push(Fault::new("SW0526", what).at(self.role.ranks[0], Some(place)));
+        }
+    }
+
     /// What a code keeps a later one takes, all of it and once.
     fn kept(&mut self, body: &Body) {
         let mut open: Vec<Option<(Pass, usize)>> = vec![];
         for (at, instr) in body.instrs().enumerate() {
             let place = self.place(at);
             let what = match instr {
-                Instr::Keep { id, from } => {
+                Instr::Keep { id, from, .. } => {
                     if id.index() == open.len() {
                         open.push(Some((place.pass, from.len())));
                         continue;

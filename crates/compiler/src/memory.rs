@@ -113,13 +113,14 @@ fn savings(
     tried.filter(|(_, bytes)| *bytes < most).collect()
 }
 
-/// `data:2 x megatron` with recomputation, and with `zero1` and `zero3` in the place of `data`. In a step of one
-/// micro-batch `zero2` saves what `zero1` does.
+/// `data:2 x megatron` with recomputation, with what is kept on the host, and with `zero1` and `zero3` in the place of
+/// `data`. In a step of one micro-batch `zero2` saves what `zero1` does.
 fn saving_names(name: &str) -> Vec<String> {
     let axes: Vec<&str> = name.split(" x ").collect();
     let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
-    let again = axes.iter().any(|axis| set(axis) == "recompute");
-    let again = (!again).then(|| format!("{name} x recompute"));
+    let besides = [("recompute", "recompute"), ("offload", "offload:activations")].into_iter();
+    let without = besides.filter(|(own, _)| axes.iter().all(|axis| set(axis) != *own));
+    let without = without.map(|(_, says)| format!("{name} x {says}"));
     let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
     let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
     let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
@@ -128,7 +129,7 @@ fn saving_names(name: &str) -> Vec<String> {
         axes[at] = axes[at].replacen(&set(&axes[at]), saving, 1);
         Some(axes.join(" x "))
     });
-    again.into_iter().chain(divided).collect()
+    without.chain(divided).collect()
 }
 
 /// Bytes as people say them, which Python's summary does alike.
@@ -185,14 +186,15 @@ mod tests {
     #[test]
     fn plans_that_save_memory() {
         let names = |name: &str| saving_names(name).join(", ");
-        assert_eq!(names("data"), "data x recompute, zero1, zero3");
-        assert_eq!(names("zero1 x recompute"), "zero3 x recompute");
+        assert_eq!(names("data"), "data x recompute, data x offload:activations, zero1, zero3");
+        assert_eq!(names("zero1 x recompute"), "zero1 x recompute x offload:activations, zero3 x recompute");
         assert_eq!(
             names("data:2 x zero2:2 x megatron"),
-            "data:2 x zero2:2 x megatron x recompute, data:2 x zero3:2 x megatron"
+            "data:2 x zero2:2 x megatron x recompute, data:2 x zero2:2 x megatron x offload:activations, \
+             data:2 x zero3:2 x megatron"
         );
-        assert_eq!(names("megatron"), "megatron x recompute");
-        assert_eq!(names("zero3 x recompute:selective"), "");
+        assert_eq!(names("megatron"), "megatron x recompute, megatron x offload:activations");
+        assert_eq!(names("zero3 x recompute:selective x offload"), "");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod folded;
 pub mod homes;
 mod model_dims;
 mod nearby;
+mod offload;
 mod order;
 pub mod primitives;
 pub mod random;
@@ -75,6 +76,9 @@ pub struct Plan {
     pub order: Vec<(OpId, OpId)>,
     /// Spans that are computed again for backward, outer ones before those inside of them.
     pub recompute: Vec<Vec<OpId>>,
+    /// Operators of which what is kept for backward is on the host until then; what is in one set goes and comes
+    /// together, and no operator is in two.
+    pub offload: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
     pub homes: Homes,
 }

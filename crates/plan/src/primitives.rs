@@ -13,7 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Split, homes, legal, model_dims, no_device, place, recompute, title,
+    Home, Homes, On, OpPlan, Plan, Split, homes, legal, model_dims, no_device, offload, place, recompute,
+    title,
 };
 
 /// One part of a divided operator.
@@ -41,6 +42,7 @@ pub struct Decided {
     order: Vec<(OpId, OpId)>,
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
+    offload: Vec<Vec<OpId>>,
     homes: Homes,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
@@ -153,6 +155,12 @@ impl<'g> Draft<'g> {
         self.decided.recompute.get_or_insert_default().push(span);
     }
 
+    /// What is kept of these operators for backward is on the host until then. What was said of them before
+    /// no longer holds; of none it is said that nothing goes there.
+    pub fn offload(&mut self, span: Vec<OpId>) {
+        offload::replace(&mut self.decided.offload, span);
+    }
+
     /// Decides what another draft did about the same operators.
     pub fn follow(&mut self, other: Decided) {
         self.decided.splits = other.splits;
@@ -161,6 +169,7 @@ impl<'g> Draft<'g> {
         if let Some(spans) = other.recompute {
             self.decided.recompute.get_or_insert_default().extend(spans);
         }
+        other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
     }
 
@@ -218,9 +227,10 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, homes, asked, .. } = self.decided;
+        let Decided { name, devices, order, recompute, offload, homes, asked, .. } = self.decided;
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
-        let plan = Plan { name, devices, ops, order, recompute, homes };
+        let offload = recompute::sorted(offload);
+        let plan = Plan { name, devices, ops, order, recompute, offload, homes };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

@@ -53,7 +53,8 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, homes }
+    let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
+    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, offload, homes }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.
@@ -74,6 +75,21 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
         }
         spans.push(span);
         at = end + random.below((count / 4).max(2));
+    }
+    recompute::sorted(spans)
+}
+
+/// Two plans of five keep runs of operators on the host.
+fn offloads(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
+    let count = graph.ops.len();
+    if count == 0 || random.chance(60) {
+        return vec![];
+    }
+    let (mut spans, mut at) = (vec![], random.below(count));
+    while at < count {
+        let end = (at + 1 + random.below((count / 3).max(2))).min(count);
+        spans.push((at..end).filter(|_| !random.chance(10)).map(OpId::new).collect());
+        at = end + random.below((count / 6).max(2));
     }
     recompute::sorted(spans)
 }

@@ -54,7 +54,9 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         .collect();
     let order = order(plan, &rewritten.origins);
     let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
-    Plan { name: plan.name.clone(), devices: plan.devices, ops, order, recompute, homes: plan.homes.clone() }
+    let offload = plan.offload.iter().map(|span| pieces(span, &rewritten.origins)).collect();
+    let (name, homes) = (plan.name.clone(), plan.homes.clone());
+    Plan { name, devices: plan.devices, ops, order, recompute, offload, homes }
 }
 
 /// What is made of the operators of a span.

@@ -13,6 +13,7 @@
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
+//! offload "transformer.h.*"                          # what is kept of each layer for backward waits on the host
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
@@ -23,7 +24,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, homes, recompute, sets};
+use crate::{Draft, MOST, On, Plan, homes, offload, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -96,8 +97,12 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
 pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
     let orders: String = plan.order.iter().map(line).collect();
-    let recompute = recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)));
-    orders + &homes::print(plan, graph) + &recompute
+    let handle = |op| format!("%{}", handle(graph, op));
+    let recompute = recompute::print(plan, graph, handle);
+    orders
+        + &homes::print(plan, graph)
+        + &recompute
+        + &recompute::lines("offload", &plan.offload, graph, handle)
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -156,8 +161,13 @@ impl Reader<'_> {
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
-            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
-                .fix("a line begins with `name`, `devices`, `use`, `op`, `order`, `param` or `recompute`")),
+            "offload" => {
+                offload::read(rest.trim(), self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
+                Ok(())
+            }
+            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
+                "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute` or `offload`",
+            )),
         }
     }
 

@@ -45,6 +45,7 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
         ops,
         order,
         recompute,
+        offload: there(&plan.offload, &source),
         homes: plan.homes.clone(),
     };
     Transferred { plan, notes: notes.print(to.graph) }
@@ -82,12 +83,17 @@ fn spans(plan: &Plan, old: &Graph, new: &Graph, source: &[Option<OpId>]) -> Vec<
     if plan.recompute == recompute::of_model(old) {
         return recompute::of_model(new);
     }
+    there(&plan.recompute, source)
+}
+
+/// The operators of spans that the new graph has.
+fn there(spans: &[Vec<OpId>], source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
     let there = |span: &Vec<OpId>| {
         let matched =
             (0..source.len()).filter(|at| source[*at].is_some_and(|old| span.binary_search(&old).is_ok()));
         matched.map(OpId::new).collect()
     };
-    recompute::sorted(plan.recompute.iter().map(there).collect())
+    recompute::sorted(spans.iter().map(there).collect())
 }
 
 fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes: &mut Notes) -> OpPlan {

@@ -129,7 +129,7 @@ fn names_that_are_not_understood() {
             "megatorn",
             2,
             "there is no plan named `megatorn`",
-            "did you mean `megatron`? Else use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `zero1`, `zero2`, `zero3`, \
+            "did you mean `megatron`? Else use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`, `zero3`, \
              a product such as `data:2 x megatron:2`, or a plan file",
         ),
     ] {

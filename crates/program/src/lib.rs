@@ -27,7 +27,7 @@ use rules::{Reduction, Region, Rewriting};
 
 pub use code::{Code, Pass, Task, Timetable, When};
 pub use column::{Column, Own};
-pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
+pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
 
 graph::id!(
     /// A device's process.

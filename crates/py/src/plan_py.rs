@@ -175,6 +175,13 @@ impl Plan {
         self.plan.recompute.iter().map(|span| span.iter().map(operator).collect()).collect()
     }
 
+    /// The operators of which what is kept for backward is on the host until then, with what goes there together.
+    #[getter]
+    fn offload(&self) -> Vec<Vec<Operator>> {
+        let operator = |id: &graph::OpId| Operator { model: Arc::clone(&self.model), id: *id };
+        self.plan.offload.iter().map(|span| span.iter().map(operator).collect()).collect()
+    }
+
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
@@ -310,6 +317,19 @@ impl Draft {
         let span = operators.iter().map(|operator| operator.id).collect();
         self.with(|d| {
             d.recompute(span);
+            Ok(())
+        })
+    }
+
+    /// What forward keeps of these operators for backward is on the host until then; of none it is that nothing is.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
+    fn offload(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
+        for operator in &operators {
+            self.own(&operator.model)?;
+        }
+        let span = operators.iter().map(|operator| operator.id).collect();
+        self.with(|d| {
+            d.offload(span);
             Ok(())
         })
     }

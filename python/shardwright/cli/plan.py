@@ -67,8 +67,18 @@ def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
 def _differences(a: Plan, b: Plan) -> dict[str, Any]:
     pairs = zip(_operators(a), _operators(b), strict=True)
     return {
-        "a": {"name": a.name, "devices": a.devices, "recompute": _recomputed(a)},
-        "b": {"name": b.name, "devices": b.devices, "recompute": _recomputed(b)},
+        "a": {
+            "name": a.name,
+            "devices": a.devices,
+            "recompute": _named(a.recompute),
+            "offload": _named(a.offload),
+        },
+        "b": {
+            "name": b.name,
+            "devices": b.devices,
+            "recompute": _named(b.recompute),
+            "offload": _named(b.offload),
+        },
         "operators": [
             {"name": one["name"], "path": one["path"], "a": _decided(one), "b": _decided(two)}
             for one, two in pairs
@@ -91,13 +101,14 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "work": work_of(plan),
         "rewritings": plan.rewritings,
         "operators": _operators(plan),
-        "recompute": _recomputed(plan),
+        "recompute": _named(plan.recompute),
+        "offload": _named(plan.offload),
         "text": plan.text,
     }
 
 
-def _recomputed(plan: Plan) -> list[list[str]]:
-    return [[operator.name for operator in span] for span in plan.recompute]
+def _named(spans: list[list[Operator]]) -> list[list[str]]:
+    return [[operator.name for operator in span] for span in spans]
 
 
 def _operators(plan: Plan) -> list[dict[str, Any]]:

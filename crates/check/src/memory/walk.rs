@@ -1,9 +1,10 @@
 //! Goes through the codes of a rank in the order of a step.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, BufId, Instr, Of, Pass, Slice};
+use program::{Arg, Away, BufId, Instr, Of, Pass, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
@@ -12,6 +13,7 @@ use crate::intern::Map;
 use crate::purpose::{Memory, Moment, Purpose};
 use crate::state::{Code, Context, Rank};
 
+use super::away::Sent;
 use super::divided::{Gathering, Scattering};
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
@@ -39,7 +41,10 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) gradients: Vec<Option<Block>>,
     /// What autograd keeps of each operator of a call.
     pub(super) saved: Map<u32, Vec<Vec<Block>>>,
-    kept: Vec<Vec<Block>>,
+    /// For each number the values that are kept as it.
+    pub(super) kept: Vec<Vec<Vec<Block>>>,
+    /// What is on the host.
+    pub(super) away: BTreeMap<Away, Sent>,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step.
     pub(super) messages: Map<usize, Vec<Block>>,
     /// The gradients inside of a call, while its backward runs.
@@ -71,6 +76,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
             kept: vec![],
+            away: BTreeMap::new(),
             messages: Map::default(),
             arriving: vec![None; bufs],
             seen: vec![false; bufs],
@@ -151,17 +157,22 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Part { leaves, .. } => self.part_gradients(leaves),
             Instr::ReduceShards { shards, .. } => self.reduce_shards(shards),
             Instr::Update { shard, .. } => self.update(*shard),
-            Instr::Keep { from, .. } => {
+            Instr::Keep { id, from, offloads } => {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
-                let kept = held.map(|block| self.ledger.keep(block)).collect();
-                self.kept.push(kept);
+                let kept: Vec<Block> = held.map(|block| self.ledger.keep(block)).collect();
+                if *offloads {
+                    self.send(Away::Kept(*id), kept.iter());
+                }
+                self.kept.push(vec![kept]);
             }
             Instr::Take { id, to } => {
-                for (buf, block) in to.iter().zip(std::mem::take(&mut self.kept[id.index()])) {
+                let kept = std::mem::take(&mut self.kept[id.index()]).into_iter().flatten();
+                for (buf, block) in to.iter().zip(kept) {
                     self.values[buf.index()] = Some(self.ledger.hold(block));
                     self.ledger.forget(block);
                 }
             }
+            Instr::Fetch { what } => self.fetch(*what),
         }
     }
 
@@ -265,7 +276,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             let operator = op.map(|op| graph.describe(op));
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
         });
-        Memory { peak, most: self.ledger.most, at: moment, trained: self.trained() }
+        let offloaded = self.ledger.most_away;
+        Memory { peak, most: self.ledger.most, offloaded, at: moment, trained: self.trained() }
     }
 
     /// The parameters that an optimizer steps.

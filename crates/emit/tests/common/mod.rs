@@ -108,8 +108,15 @@ impl<'g> Builder<'g> {
     ) -> CallId {
         let id = CallId::new(self.calls);
         self.calls += 1;
-        let mut call =
-            Call { id, inputs: vec![], outputs: vec![], ops: vec![], recompute: false, forgets: false };
+        let mut call = Call {
+            id,
+            inputs: vec![],
+            outputs: vec![],
+            ops: vec![],
+            recompute: false,
+            forgets: false,
+            offloads: false,
+        };
         let first = self.body.bufs.len();
         for op in ops {
             let mut local = self.op(OpId(op));

@@ -4,6 +4,7 @@ mod again;
 mod alike;
 mod calls;
 mod columns;
+mod fetches;
 mod leaves;
 mod transfers;
 
@@ -142,6 +143,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
+    fetches::fetch(&mut it.body);
     let there = |pass: Pass| it.body.code(pass).is_some();
     it.body.timetable = Timetable::in_turn(there(Pass::Begin), there(Pass::Backward));
     it.table.random.sort_by_key(|(op, _)| *op);

@@ -10,6 +10,7 @@ from ...errors import RuntimeFault
 from ..communication.comm import Comm
 from ..programs.program import Program
 from ..shards.shards import Shards
+from .away import Host
 from .buckets import Kept
 from .exchange import Part, part_of
 from .gathers import Gathering
@@ -64,6 +65,7 @@ class Worker:
         self.kept: Kept = {}
         # Exchanges and updates whose tensors were compared with the graph.
         self.compared: set[tuple[str, int]] = set()
+        self.host = Host(comm.device)
         # What is being gathered.
         self.coming: list[Gathering] = []
         self._parts: dict[int, Part] = {}
