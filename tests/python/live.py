@@ -100,8 +100,8 @@ class OnItsWay:
 
 def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: Any) -> list[int]:
     """Of each rank the most that lives at once in a step of training with AdamW that is not the first, all
-    included: what is held between steps, and the most that a step makes besides. Inputs are left out, and the host's
-    memory."""
+    included: what is held between steps, and the most that a step makes besides. Inputs are left out, and
+    the host's memory."""
     world = len(compiled.held)
     program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
     values = sources(module, captured)

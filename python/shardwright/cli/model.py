@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from ..capture import Captured
 
 
-PLANS = ("replicate", "data", "megatron", "coshard:2", "data x recompute", "zero1", "zero2", "zero3")
+PLANS = (
+    "replicate",
+    "data",
+    "megatron",
+    "coshard:2",
+    "data x recompute",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero3 x offload",
+)
 """What completion offers; `_core.plan_names` has the names."""
 
 

@@ -67,18 +67,8 @@ def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
 def _differences(a: Plan, b: Plan) -> dict[str, Any]:
     pairs = zip(_operators(a), _operators(b), strict=True)
     return {
-        "a": {
-            "name": a.name,
-            "devices": a.devices,
-            "recompute": _named(a.recompute),
-            "offload": _named(a.offload),
-        },
-        "b": {
-            "name": b.name,
-            "devices": b.devices,
-            "recompute": _named(b.recompute),
-            "offload": _named(b.offload),
-        },
+        "a": _header(a),
+        "b": _header(b),
         "operators": [
             {"name": one["name"], "path": one["path"], "a": _decided(one), "b": _decided(two)}
             for one, two in pairs
@@ -105,6 +95,11 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "offload": _named(plan.offload),
         "text": plan.text,
     }
+
+
+def _header(plan: Plan) -> dict[str, Any]:
+    spans = {"recompute": _named(plan.recompute), "offload": _named(plan.offload)}
+    return {"name": plan.name, "devices": plan.devices, **spans}
 
 
 def _named(spans: list[list[Operator]]) -> list[list[str]]:

@@ -1,8 +1,8 @@
 """What a rank keeps on the host until backward needs it.
 
-Whole storages are sent, each once, so that views of one come back as views of one. What a rank has anyway, its
-leaves and what a forward is given, stays where it is. On a GPU copies are made beside what is computed, to and
-from pinned memory; on a CPU they are made at once, in memory that counts as the host's.
+Whole storages are sent, each once, so that views of one come back as views of one. What a rank has
+anyway, its leaves and what a forward is given, stays where it is. On a GPU copies are made beside what is
+computed, to and from pinned memory; on a CPU at once, in memory that counts as the host's.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class _Note:
 class Away:
     """What goes to the host together, and comes back together.
 
-    Notes hold storages, so that each is free once nobody holds a note of it: autograd lets go of what it saved
-    for an operator when that operator's backward has run.
+    Notes hold storages, so that each is free once nobody holds a note of it: autograd lets go of what it
+    saved for an operator when that operator's backward has run.
     """
 
     def __init__(self, host: Host, stays: frozenset[int]):
