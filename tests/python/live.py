@@ -116,12 +116,14 @@ def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: A
         optimizer.zero_grad()
         states = [x for state in optimizer.state.values() for x in state.values()]
         messages = model.variants.first.worker.kept.values()
-        held = stored([*(shard.data for shard in model.shards.held), *states, *messages])
+        here = [x for x in states if not host.has(x)]
+        held = stored([*(shard.data for shard in model.shards.held), *here, *messages])
         gathered = [leaf for copy in model.shards.copies for leaf in copy.leaves]
         live = Live(lambda: stored(gathered))
         with live:
             model.train_step([batch])
-        return held + live.peak
+        # The step of the optimizer has all of its state.
+        return held + max(live.peak, live.bytes + stored(gathered) + stored(states) - stored(here))
 
     return run_local(world, rank)
 

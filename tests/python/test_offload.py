@@ -1,5 +1,5 @@
-"""What is on the host from forward to backward: programs equal the single device, say what goes and when it comes
-back, and hold no more than that."""
+"""What is on the host from forward to backward: programs equal the single device, say what goes and
+when it comes back, and hold no more."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def held(module: ParallelModule) -> int:
 
 
 def test_what_is_told_is_on_the_host_after_forward_and_gone_after_backward() -> None:
-    found = Plan.named(model("gpt")[2], "data x offload", 2)
+    found = Plan.named(model("gpt")[2], "data x offload:activations", 2)
     [told, _] = compile(found).memory()
 
     def step(module: ParallelModule) -> list[int]:

@@ -40,7 +40,22 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
         Roles { graph, flat: &flat, program, index, role, faults: &mut faults }.check();
     }
     boundary(graph, program, &mut faults);
+    state_on_host(graph, program, &mut faults);
     faults
+}
+
+/// There is an optimizer's state of parameters that are trained only.
+fn state_on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
+    let trained = |id: &TensorId| {
+        let tensor = graph.tensors.get(id.index());
+        tensor.is_some_and(|tensor| matches!(tensor.source, Source::Param { frozen: false, .. }))
+    };
+    let all = &program.state_on_host;
+    if !all.iter().all(trained) || !all.is_sorted_by(|a, b| a < b) {
+        let what =
+            "the state of something else than a parameter that is trained is kept on the host, or twice";
+        faults.push(Fault::new("SW0502", what));
+    }
 }
 
 /// What leaves the program is what was asked for.

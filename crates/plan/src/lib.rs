@@ -26,6 +26,8 @@ pub mod sets;
 pub mod text;
 mod transfer;
 
+use std::collections::BTreeSet;
+
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
@@ -81,6 +83,8 @@ pub struct Plan {
     pub offload: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
     pub homes: Homes,
+    /// The first names of parameters of which the optimizer's state is on the host between steps.
+    pub state_on_host: BTreeSet<String>,
 }
 
 impl OpPlan {

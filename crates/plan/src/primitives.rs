@@ -44,6 +44,7 @@ pub struct Decided {
     recompute: Option<Vec<Vec<OpId>>>,
     offload: Vec<Vec<OpId>>,
     homes: Homes,
+    state_on_host: BTreeSet<String>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
 }
@@ -161,6 +162,17 @@ impl<'g> Draft<'g> {
         offload::replace(&mut self.decided.offload, span);
     }
 
+    /// The optimizer's state of the parameters whose names fit a glob is on the host between steps, too, as a plan
+    /// file says it: `"h.*" but "h.0.*"`; or of `none`.
+    pub fn offload_state(&mut self, line: &str) -> Result<()> {
+        let state = &mut self.decided.state_on_host;
+        match offload::state(line, self.graph)? {
+            Some(names) => state.extend(names),
+            None => state.clear(),
+        }
+        Ok(())
+    }
+
     /// Decides what another draft did about the same operators.
     pub fn follow(&mut self, other: Decided) {
         self.decided.splits = other.splits;
@@ -171,6 +183,7 @@ impl<'g> Draft<'g> {
         }
         other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
+        self.decided.state_on_host.extend(other.state_on_host);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -227,10 +240,11 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, offload, homes, asked, .. } = self.decided;
+        let Decided { name, devices, order, recompute, offload, homes, state_on_host, asked, .. } =
+            self.decided;
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
         let offload = recompute::sorted(offload);
-        let plan = Plan { name, devices, ops, order, recompute, offload, homes };
+        let plan = Plan { name, devices, ops, order, recompute, offload, homes, state_on_host };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

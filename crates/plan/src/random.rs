@@ -4,6 +4,8 @@
 //! repeats. To meet regular patterns as well as irregular ones, an operator sometimes takes the
 //! devices of the one before it.
 
+use std::collections::BTreeSet;
+
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
@@ -53,8 +55,18 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
+    let state_on_host = states(graph, &mut Random::new(!seed.rotate_left(16)));
     let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
-    Plan { name: format!("random:{seed}"), devices, ops, order: vec![], recompute, offload, homes }
+    Plan {
+        name: format!("random:{seed}"),
+        devices,
+        ops,
+        order: vec![],
+        recompute,
+        offload,
+        homes,
+        state_on_host,
+    }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.
@@ -77,6 +89,15 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
         at = end + random.below((count / 4).max(2));
     }
     recompute::sorted(spans)
+}
+
+/// Two plans of five keep the optimizer's state of about half of the parameters on the host.
+fn states(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
+    if random.chance(60) {
+        return BTreeSet::new();
+    }
+    let first = |tensor| names(graph, tensor).first().cloned();
+    graph.tensor_ids().filter_map(first).filter(|_| random.chance(50)).collect()
 }
 
 /// Two plans of five keep runs of operators on the host.

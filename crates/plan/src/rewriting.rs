@@ -55,8 +55,7 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
     let order = order(plan, &rewritten.origins);
     let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
     let offload = plan.offload.iter().map(|span| pieces(span, &rewritten.origins)).collect();
-    let (name, homes) = (plan.name.clone(), plan.homes.clone());
-    Plan { name, devices: plan.devices, ops, order, recompute, offload, homes }
+    Plan { ops, order, recompute, offload, ..plan.clone() }
 }
 
 /// What is made of the operators of a span.

@@ -14,6 +14,7 @@
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
 //! offload "transformer.h.*"                          # what is kept of each layer for backward waits on the host
+//! offload state "transformer.h.*"                    # the optimizer's state of these parameters, between steps
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
@@ -99,10 +100,8 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let orders: String = plan.order.iter().map(line).collect();
     let handle = |op| format!("%{}", handle(graph, op));
     let recompute = recompute::print(plan, graph, handle);
-    orders
-        + &homes::print(plan, graph)
-        + &recompute
-        + &recompute::lines("offload", &plan.offload, graph, handle)
+    let offload = recompute::lines("offload", &plan.offload, graph, handle);
+    orders + &homes::print(plan, graph) + &recompute + &offload + &offload::print_state(plan, graph)
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -160,6 +159,9 @@ impl Reader<'_> {
                 self.draft.recompute(vec![]);
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
+            }
+            "offload" if rest.trim_start().starts_with("state ") => {
+                self.draft.offload_state(rest.trim_start().trim_start_matches("state ").trim())
             }
             "offload" => {
                 offload::read(rest.trim(), self.graph)?.into_iter().for_each(|span| self.draft.offload(span));

@@ -39,15 +39,7 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
     let recompute = spans(plan, from.graph, to.graph, &source);
-    let plan = Plan {
-        name: plan.name.clone(),
-        devices: plan.devices,
-        ops,
-        order,
-        recompute,
-        offload: there(&plan.offload, &source),
-        homes: plan.homes.clone(),
-    };
+    let plan = Plan { ops, order, recompute, offload: there(&plan.offload, &source), ..plan.clone() };
     Transferred { plan, notes: notes.print(to.graph) }
 }
 

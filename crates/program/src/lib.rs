@@ -75,6 +75,8 @@ pub struct Program {
     pub boundary: Boundary,
     /// The factors of every tensor of the rewritten graph: tensor, dim, factor (outer to inner).
     pub factors: Vec<Vec<Vec<i64>>>,
+    /// The parameters of which the optimizer's state is on the host between steps, in their order.
+    pub state_on_host: Vec<TensorId>,
     pub groupings: Vec<Grouping>,
     pub exchanges: Vec<Exchange>,
     pub roles: Vec<Role>,

@@ -93,13 +93,15 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "operators": _operators(plan),
         "recompute": _named(plan.recompute),
         "offload": _named(plan.offload),
+        "state_on_host": plan.state_on_host,
         "text": plan.text,
     }
 
 
 def _header(plan: Plan) -> dict[str, Any]:
     spans = {"recompute": _named(plan.recompute), "offload": _named(plan.offload)}
-    return {"name": plan.name, "devices": plan.devices, **spans}
+    named = {"name": plan.name, "devices": plan.devices}
+    return {**named, **spans, "state_on_host": plan.state_on_host}
 
 
 def _named(spans: list[list[Operator]]) -> list[list[str]]:

@@ -26,7 +26,7 @@ pub(super) struct At {
 #[derive(Default)]
 pub(super) struct Ledger {
     blocks: Vec<State>,
-    now: [u64; Purpose::COUNT],
+    pub(super) now: [u64; Purpose::COUNT],
     pub(super) at: At,
     /// By purpose, when all together were the most, and when that was.
     pub(super) peak: ([u64; Purpose::COUNT], At),

@@ -276,17 +276,20 @@ impl<'w, 'a> Walk<'w, 'a> {
             let operator = op.map(|op| graph.describe(op));
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
         });
-        let offloaded = self.ledger.most_away;
-        Memory { peak, most: self.ledger.most, offloaded, at: moment, trained: self.trained() }
+        let (offloaded, end) = (self.ledger.most_away, self.ledger.now);
+        let (trained, trained_from_host) = (self.trained(false), self.trained(true));
+        Memory { peak, most: self.ledger.most, offloaded, at: moment, end, trained, trained_from_host }
     }
 
-    /// The parameters that an optimizer steps.
-    fn trained(&self) -> (u64, u64) {
+    /// The parameters that an optimizer steps, with its state from the host or not.
+    fn trained(&self, from_host: bool) -> (u64, u64) {
         let is_trained = |tensor: TensorId| {
             matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
         };
         let shards = self.rank.own.table.shards.iter().zip(&self.shards);
-        let trained = shards.filter(|(shard, _)| is_trained(shard.tensor));
+        let comes = |tensor: TensorId| self.cx.program.state_on_host.binary_search(&tensor).is_ok();
+        let trained =
+            shards.filter(|(shard, _)| is_trained(shard.tensor) && comes(shard.tensor) == from_host);
         trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
     }
 }

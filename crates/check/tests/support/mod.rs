@@ -108,6 +108,7 @@ impl<'a> Reader<'a> {
             world: 0,
             boundary: Boundary::default(),
             factors: analysis.factors.clone(),
+            state_on_host: vec![],
             groupings: vec![],
             exchanges: vec![],
             roles: vec![],

@@ -30,6 +30,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
                 .collect(),
         },
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
+        state_on_host: vec![],
         groupings: vec![],
         exchanges: vec![],
         roles: vec![],

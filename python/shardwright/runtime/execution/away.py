@@ -27,10 +27,33 @@ class Host:
         self.device = device
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._held: weakref.WeakSet[_Storage] = weakref.WeakSet()
+        self._values: dict[int, weakref.ref[Tensor]] = {}
 
     def copies(self) -> list[Tensor]:
         """What is on the host now."""
-        return [storage.there for storage in self._held if storage.there is not None]
+        values = (reference() for reference in self._values.values())
+        sent = (storage.there for storage in self._held)
+        return [x for x in (*sent, *values) if x is not None]
+
+    def has(self, x: Tensor) -> bool:
+        """Whether it is a value that `keep` gave."""
+        known = self._values.get(id(x))
+        return known is not None and known() is x
+
+    def keep(self, x: Tensor) -> Tensor:
+        """A value that others than backward read, which `settle` first."""
+        there = self.room(x.numel() * x.element_size()).view(x.dtype).as_strided(x.size(), x.stride())
+        there.copy_(x, non_blocking=True)
+        number = id(there)
+        self._values[number] = weakref.ref(there, lambda _: self._values.pop(number, None))
+        return there
+
+    def settle(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def bring(self, there: Tensor) -> Tensor:
+        return torch.empty_like(there, device=self.device).copy_(there, non_blocking=True)
 
     def send(self, storages: Iterable[_Storage]) -> None:
         self._follow()
@@ -77,7 +100,7 @@ class Host:
         try:
             return self.empty(size)
         except (RuntimeError, MemoryError) as error:
-            held = sum(there.numel() for there in self.copies())
+            held = sum(there.nbytes for there in self.copies())
             raise RuntimeFault(
                 "SW0774",
                 f"the host has no room for {size} bytes that the plan keeps there",

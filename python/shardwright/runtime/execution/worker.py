@@ -80,7 +80,7 @@ class Worker:
 
     def sharing(self, program: Program, shards: Shards) -> Worker:
         """A worker for another program of the same model."""
-        return Worker(
+        found = Worker(
             program,
             self.comm,
             shards,
@@ -90,6 +90,8 @@ class Worker:
             reduce=self.reduce,
             scaling=self.scaling,
         )
+        found.host = self.host
+        return found
 
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":

@@ -221,6 +221,8 @@ class Program:
     ranks: Tables
     exchanges: list[Exchange]
     random: list[Draw]
+    # Parameters of which the optimizer's state is on the host between steps.
+    state_on_host: frozenset[int]
     files: Mapping[str, str]
     folder: Path | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
@@ -389,6 +391,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         ranks=Tables(roles, regions, tables["world"]),
         exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
+        state_on_host=frozenset(tables.get("state_on_host", ())),
         files=texts,
         folder=folder,
     )
