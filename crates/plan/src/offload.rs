@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! offload "h.*"                        # each layer goes, and comes back, by itself
-//! offload "h.*" but "h.11"             # without the last one, which is needed first
+//! offload "h.*" but "h.1"              # without the last one, which is needed first
 //! offload "h.*.mlp" aten.gelu.*        # what these operators keep
 //! offload none                         # nothing, whatever was said before
 //! offload state "*"                    # the optimizer's state of all parameters, between steps
