@@ -16,6 +16,7 @@
 //!   call forgot it is given again, the same values;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
+//! - what forward sends to the host backward brings back, once, before it is read;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen.
 
 mod code;
