@@ -81,6 +81,8 @@ class Host:
         for storage, here, there in arriving:
             with self._beside():
                 here.copy_(there, non_blocking=True)
+            if self._side is not None:
+                here.record_stream(self._side)
             storage.here, storage.there = here, None
         return self._side.record_event() if self._side is not None else None
 
