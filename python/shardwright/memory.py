@@ -20,6 +20,7 @@ def memory_of(compiled: Compiled, optimizer: str = OPTIMIZER) -> dict[str, Any]:
         "total": most.total,
         "peak": most.peak,
         "most": most.most,
+        "offloaded": most.offloaded,
         "at": most.at,
         "optimizer": optimizer,
         "ranks": [one.total for one in ranks],
@@ -31,6 +32,8 @@ def lines_of_memory(memory: Mapping[str, Any]) -> list[str]:
     of = {"optimizer": f" ({memory['optimizer']})"}
     used = [f"{size_of(size)} {name}{of.get(name, '')}" for name, size in memory["peak"].items() if size]
     lines = [f"a step needs {size_of(memory['total'])} on rank {memory['rank']}: {', '.join(used)}"]
+    if memory["offloaded"]:
+        lines.append(f"  up to {size_of(memory['offloaded'])} more are on its host meanwhile")
     return lines + ([f"  that is in {memory['at']}"] if memory["at"] else [])
 
 

@@ -77,10 +77,10 @@ class Quiet:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._comm, name)
-        return self._uncounted(found) if callable(found) else found
+        return self.uncounted(found) if callable(found) else found
 
     @staticmethod
-    def _uncounted(method: Callable[..., Any]) -> Callable[..., Any]:
+    def uncounted(method: Callable[..., Any]) -> Callable[..., Any]:
         def quiet(*args: Any, **kwargs: Any) -> Any:
             with _disable_current_modes():
                 work = method(*args, **kwargs)
@@ -100,25 +100,30 @@ class OnItsWay:
 
 def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: Any) -> list[int]:
     """Of each rank the most that lives at once in a step of training with AdamW that is not the first, all
-    included: what is held between steps, and the most that a step makes besides. Inputs are left out."""
+    included: what is held between steps, and the most that a step makes besides. Inputs are left out, and
+    the host's memory."""
     world = len(compiled.held)
     program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
     values = sources(module, captured)
 
     def rank(_: int, comm: Any) -> int:
         model = ParallelModule(program, Quiet(comm), values, captured)
+        host = model.variants.first.worker.host
+        host.room = Quiet.uncounted(host.room)  # type: ignore[method-assign]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         model.train_step([batch])
         optimizer.step()
         optimizer.zero_grad()
         states = [x for state in optimizer.state.values() for x in state.values()]
         messages = model.variants.first.worker.kept.values()
-        held = stored([*(shard.data for shard in model.shards.held), *states, *messages])
+        here = [x for x in states if not host.has(x)]
+        held = stored([*(shard.data for shard in model.shards.held), *here, *messages])
         gathered = [leaf for copy in model.shards.copies for leaf in copy.leaves]
         live = Live(lambda: stored(gathered))
         with live:
             model.train_step([batch])
-        return held + live.peak
+        # The step of the optimizer has all of its state.
+        return held + max(live.peak, live.bytes + stored(gathered) + stored(states) - stored(here))
 
     return run_local(world, rank)
 

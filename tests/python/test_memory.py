@@ -47,6 +47,13 @@ DIVIDED = [
     ("data x recompute:selective", 2),
     ("megatron:2 x zero3:2", 4),
     ("zero2:2 x data:2", 4),
+    ("data x offload:activations", 2),
+    ("data x offload:state", 2),
+    ("zero1 x offload", 3),
+    ("data x recompute x offload:state", 2),
+    ("megatron x offload", 2),
+    ("zero3 x recompute x offload", 2),
+    ("data x recompute:selective x offload", 2),
 ]
 WITHOUT_LAYERS = {("resnet", "data x recompute"), ("t5", "data x recompute")}
 PAIRS = [(name, *plan) for name in HELD for plan in PLANS if (name, plan[0]) not in WITHOUT_LAYERS]
@@ -128,6 +135,13 @@ def test_recomputation_keeps_less() -> None:
     assert again.peak["parameters"] == plain.peak["parameters"]
 
 
+def test_what_is_on_the_host_is_told_by_itself() -> None:
+    plain, away = (compiled("gpt", plan, 2).memory()[0] for plan in ("data", "data x offload:activations"))
+    assert plain.offloaded == 0 and away.offloaded > 0
+    assert away.most["activations"] < 0.6 * plain.most["activations"]
+    assert plain.total - away.total > 0.5 * away.offloaded
+
+
 def test_what_is_divided_between_steps() -> None:
     whole, once, passing = (compiled("gpt", plan, 2).memory()[0].most for plan in ("data", "zero1", "zero3"))
     for part in (once, passing):
@@ -161,7 +175,7 @@ def test_a_plan_that_does_not_fit_is_refused() -> None:
     assert error.code == "SW0530" and error.place == rank.at
     assert "1 B more than" in error.what and "optimizer (adamw)" in str(error.why)
     assert "the plan `data x recompute` needs" in str(error.fix) and "which fits" in str(error.fix)
-    for plan in ("zero1", "zero3"):
+    for plan in ("data x offload:activations", "data x offload:state", "zero1", "zero3"):
         needed = told_size(compiled("gpt", plan, 2))
         assert f"the plan `{plan}` needs {needed}, which fits" in str(error.fix)
     compiled("gpt", "data", 2, memory=(rank.total - 1, "sgd"))

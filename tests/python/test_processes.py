@@ -41,10 +41,11 @@ NAMED = (
     "zero3",
     "zero3:2 x megatron:2",
     "data:2 x zero2:2",
+    "zero3:2 x megatron:2 x offload",
 )
 SEEDS = range(100, 110)
 # Methods that communicate nothing, and those whose first argument is what is communicated.
-LOCAL = ("call", "grad", "update", "keep", "take", "release", "part_gradients")
+LOCAL = ("call", "grad", "update", "keep", "take", "fetch", "release", "part_gradients")
 VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
@@ -223,6 +224,24 @@ def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Pa
     own, _, others = caught.value.why.partition("\n(then also failed: ranks ")
     assert own.endswith(end)
     assert set(others.rstrip(")").split(", ")) <= {"", "0", "1", "3"}
+
+
+def _ask_for_too_much(rank: int, folder: str) -> None:
+    module, args = MODELS["mlp"]()
+    model = sw.parallelize(module, args, plan="data:2 x megatron:2 x offload")
+    model.train_step(args)
+    if rank == 2:
+        Path(folder, "died").write_text(str(time.time()))
+        host = model.variants.first.worker.host
+        host.empty = lambda _: torch.empty(1 << 60, dtype=torch.uint8)  # type: ignore[method-assign]
+    model.train_step(args)
+
+
+def test_a_host_without_room_ends_all_ranks(tmp_path: Path, marked: str) -> None:
+    with pytest.raises(sw.RuntimeFault) as caught:
+        sw.launch(_ask_for_too_much, WORLD, (str(tmp_path),), timeout=200)
+    assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
+    assert caught.value.code == "SW0774" and "can't allocate memory" in str(caught.value.why)
 
 
 PARENT = """

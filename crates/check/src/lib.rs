@@ -34,6 +34,7 @@
 //! | `SW0517` | in a step each micro-batch runs each code once, backward after forward |
 //! | `SW0518` | each backward starts from the scale of the step, once |
 //! | `SW0523` | what is gathered is gathered before it is read and released after it, in each micro-batch or once for the step |
+//! | `SW0526` | what forward sends to the host is brought back in backward, once, and before it is read |
 //! | `SW0519` | gradients are communicated in the last micro-batch of a step, when all contributions have arrived |
 //!
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
@@ -48,6 +49,7 @@
 //! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
 
 mod args;
+mod away;
 mod axis;
 mod calls;
 mod copies;

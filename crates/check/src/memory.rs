@@ -9,6 +9,8 @@
 //! - autograd, what the operators' rules say that it keeps, until their backward ran; nothing of a call that is
 //!   computed again;
 //! - what a code keeps for a later one, until that has taken it and read it;
+//! - what goes to the host, until its call is over, and again from where it is brought back. On the host are copies,
+//!   which are counted by themselves;
 //! - the gradient of a leaf, from its first contribution to the end of the step. Several that are
 //!   reduced together lie in one message, whose memory is there from step to step;
 //! - a parameter that is divided between steps, from where it is gathered until it is released, whoever holds it:
@@ -21,6 +23,7 @@
 //! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
 //! keeps in reserve, and the temporary values of an optimizer's step.
 
+mod away;
 mod calls;
 mod communication;
 mod divided;

@@ -88,7 +88,7 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
         Instr::Slice(slice) => moves::slice(cx, rank, slice),
         Instr::Add { from, to } => moves::add(cx, rank, from, *to),
         Instr::Update { shard, from } => finish::update(cx, rank, *shard, *from),
-        Instr::Keep { id, from } => rank.keep(*id, from),
+        Instr::Keep { id, from, .. } => rank.keep(*id, from),
         Instr::Take { id, to } => rank.take(*id, to),
         Instr::Release { copies } => copies::release(rank, copies),
         Instr::Part { leaves, .. } => copies::part_gradients(cx, rank, leaves),
@@ -322,7 +322,8 @@ fn words(kind: Kind) -> &'static str {
         | Kind::Part
         | Kind::Update
         | Kind::Keep
-        | Kind::Take => "local code",
+        | Kind::Take
+        | Kind::Fetch => "local code",
     }
 }
 

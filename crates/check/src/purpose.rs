@@ -63,18 +63,24 @@ pub struct Memory {
     pub peak: [u64; Purpose::COUNT],
     /// Of each purpose the most at any time.
     pub most: [u64; Purpose::COUNT],
+    /// The most that is on the host at any time, and not among these.
+    pub offloaded: u64,
     /// When that is; nothing of a rank that does nothing.
     pub at: Option<Moment>,
-    /// The parameters that an optimizer steps: how many there are, and their bytes.
+    /// By purpose, when backward is over and the optimizer steps.
+    pub end: [u64; Purpose::COUNT],
+    /// The parameters that an optimizer steps: how many there are, and their bytes. Apart from those of which its
+    /// state is on the host.
     pub trained: (u64, u64),
+    pub trained_from_host: (u64, u64),
 }
 
 /// Where in a step a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// `forward` or `backward`.
+    /// `forward`, `backward`, or `the optimizer's step`.
     pub pass: &'static str,
-    /// The kind of the instruction (`call`, `grad`, `all_reduce`), and its number in the pass.
+    /// The kind of the instruction (`call`, `grad`, `all_reduce`), and its number in the pass; none of a step.
     pub instruction: (&'static str, usize),
     /// The operator that is computed, or whose value is moved, with its module and line.
     pub operator: Option<String>,
@@ -84,7 +90,10 @@ impl fmt::Display for Moment {
     /// `backward, grad 3: aten.linear.default %linear_7 in "h.0.attn" at model.py:56`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, number) = self.instruction;
-        write!(f, "{}, {kind} {number}", self.pass)?;
+        f.write_str(self.pass)?;
+        if !kind.is_empty() {
+            write!(f, ", {kind} {number}")?;
+        }
         self.operator.as_ref().map_or(Ok(()), |operator| write!(f, ": {operator}"))
     }
 }
@@ -97,10 +106,17 @@ impl Memory {
     /// With an optimizer that has so many tensors like each parameter, and so many numbers of four bytes.
     #[must_use]
     pub fn stepped(mut self, tensors: u64, numbers: u64) -> Self {
-        let (parameters, bytes) = self.trained;
-        let state = tensors * bytes + 4 * numbers * parameters;
-        self.peak[Purpose::Optimizer as usize] = state;
-        self.most[Purpose::Optimizer as usize] = state;
+        let state = |(parameters, bytes): (u64, u64)| tensors * bytes + 4 * numbers * parameters;
+        let (here, away) = (state(self.trained), state(self.trained_from_host));
+        self.peak[Purpose::Optimizer as usize] = here;
+        // It is all there while the optimizer steps.
+        self.end[Purpose::Optimizer as usize] = here + away;
+        self.most[Purpose::Optimizer as usize] = here + away;
+        self.offloaded += away;
+        if self.end.iter().sum::<u64>() > self.total() {
+            self.peak = self.end;
+            self.at = Some(Moment { pass: "the optimizer's step", ..Moment::default() });
+        }
         self
     }
 }

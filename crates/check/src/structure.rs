@@ -10,11 +10,11 @@ use program::{
 };
 use rules::{Analysis, Region};
 
-use crate::copies;
 use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
 use crate::state::located;
 use crate::timetable::timetable;
+use crate::{away, copies};
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -42,6 +42,7 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     }
     boundary(graph, program, &mut faults);
     updates(graph, program, &mut faults);
+    state_on_host(graph, program, &mut faults);
     faults
 }
 
@@ -63,6 +64,20 @@ fn updates(graph: &Graph, program: &Program, faults: &mut Faults) {
             let what = format!("the update of %{name} is computed by a rank that holds nothing of it");
             faults.push(Fault::new("SW0502", what).at(*rank, None));
         }
+    }
+}
+
+/// There is an optimizer's state of parameters that are trained only.
+fn state_on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
+    let trained = |id: &TensorId| {
+        let tensor = graph.tensors.get(id.index());
+        tensor.is_some_and(|tensor| matches!(tensor.source, Source::Param { frozen: false, .. }))
+    };
+    let all = &program.state_on_host;
+    if !all.iter().all(trained) || !all.is_sorted_by(|a, b| a < b) {
+        let what =
+            "the state of something else than a parameter that is trained is kept on the host, or twice";
+        faults.push(Fault::new("SW0502", what));
     }
 }
 
@@ -186,6 +201,7 @@ impl Roles<'_> {
         self.mirrored(body);
         self.kept(body);
         self.copies(body);
+        self.away(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -488,13 +504,21 @@ impl Roles<'_> {
         }
     }
 
+    /// What is sent to the host is back when it is needed.
+    fn away(&mut self, body: &Body) {
+        if let Some((at, what)) = away::in_time(body) {
+            let place = self.place(at);
+            self.faults.push(Fault::new("SW0526", what).at(self.role.ranks[0], Some(place)));
+        }
+    }
+
     /// What a code keeps a later one takes, all of it and once.
     fn kept(&mut self, body: &Body) {
         let mut open: Vec<Option<(usize, usize)>> = vec![];
         for (at, instr) in body.instrs().enumerate() {
             let (place, code) = (self.place(at), body.locate(at).0);
             let what = match instr {
-                Instr::Keep { id, from } => {
+                Instr::Keep { id, from, .. } => {
                     if id.index() == open.len() {
                         open.push(Some((code, from.len())));
                         continue;

@@ -529,6 +529,52 @@ fn what_a_call_forgets_its_backward_is_given_again() {
     broken("grad 1 ds -> dy : y2", "grad 1 ds -> dy : ds", "SW0509");
 }
 
+const ON_THE_HOST: &str = "ranks 0
+shard w %w :
+shard m %m :
+input x %x :,:
+offload 0 x, w -> y : y = aten.mul.Tensor(x, w)
+offload 1 y, m -> s, n : n = aten.mul.Tensor(m, 0.9) nograd ; z = aten.mul.Tensor(y, m) ; s = aten.sum.default(z)
+update m n
+output s
+seed ds
+fetch 1
+fetch 0
+grad 1 ds -> dy
+grad 0 dy ->
+";
+
+#[test]
+fn what_is_sent_to_the_host_is_back_when_it_is_needed() {
+    proof(&graph(AGAIN), ON_THE_HOST);
+    let broken = |from: &str, to: &str| breaks(AGAIN, ON_THE_HOST, from, to, "SW0526");
+    // Never brought back; too late; another's; twice; of what was not sent; and in forward.
+    broken("fetch 0\n", "");
+    broken("grad 0 dy ->\n", "");
+    broken("fetch 0\ngrad 1 ds -> dy\ngrad 0 dy ->", "grad 1 ds -> dy\ngrad 0 dy ->\nfetch 0");
+    broken("fetch 0\n", "fetch 1\n");
+    broken("fetch 0\n", "fetch 0\nfetch 0\n");
+    broken("offload 0", "call 0");
+    broken("fetch 0\n", "fetch 7\n");
+    broken("fetch 0\n", "fetch_kept 0\n");
+}
+
+#[test]
+fn values_on_the_host_are_back_when_they_are_taken() {
+    let away = GIVEN_AGAIN
+        .replace("keep 0 x", "keep_away 0 x")
+        .replace("take 0 -> x2", "fetch_kept 0\ntake 0 -> x2");
+    proof(&graph(AGAIN), &away);
+    let broken = |from: &str, to: &str| breaks(AGAIN, &away, from, to, "SW0526");
+    broken("fetch_kept 0\n", "");
+    broken("fetch_kept 0\n", "fetch_kept 0\nfetch_kept 0\n");
+    broken("fetch_kept 0\n", "fetch 0\n");
+    broken("fetch_kept 0\ntake 0 -> x2\n", "take 0 -> x2\nfetch_kept 0\n");
+    broken("keep_away 0 x", "keep 0 x");
+    // Backward needs at once what it makes again.
+    broken("call 2 x2", "offload 2 x2");
+}
+
 #[test]
 fn what_is_computed_again_does_not_see_updates() {
     let wider = RECOMPUTED

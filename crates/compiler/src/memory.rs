@@ -113,13 +113,18 @@ fn savings(
     tried.filter(|(_, bytes)| *bytes < most).collect()
 }
 
-/// `data:2 x megatron` with recomputation, and with `zero1` and `zero3` in the place of `data`. In a step of one
-/// micro-batch `zero2` saves what `zero1` does.
+/// `data:2 x megatron` with recomputation, with what is kept or the optimizer's state on the host, and with `zero1` and `zero3` in the place of
+/// `data`. In a step of one micro-batch `zero2` saves what `zero1` does.
 fn saving_names(name: &str) -> Vec<String> {
     let axes: Vec<&str> = name.split(" x ").collect();
     let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
-    let again = axes.iter().any(|axis| set(axis) == "recompute");
-    let again = (!again).then(|| format!("{name} x recompute"));
+    let besides =
+        [("recompute", "recompute"), ("offload", "offload:activations"), ("offload", "offload:state")];
+    let said = |axis: &str, own: &str, says: &str| {
+        axis == says || axis == own || own == "recompute" && set(axis) == own
+    };
+    let without = besides.iter().filter(|(own, says)| !axes.iter().any(|axis| said(axis, own, says)));
+    let without = without.map(|(_, says)| format!("{name} x {says}"));
     let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
     let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
     let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
@@ -128,7 +133,7 @@ fn saving_names(name: &str) -> Vec<String> {
         axes[at] = axes[at].replacen(&set(&axes[at]), saving, 1);
         Some(axes.join(" x "))
     });
-    again.into_iter().chain(divided).collect()
+    without.chain(divided).collect()
 }
 
 /// Bytes as people say them, which Python's summary does alike.
@@ -185,14 +190,24 @@ mod tests {
     #[test]
     fn plans_that_save_memory() {
         let names = |name: &str| saving_names(name).join(", ");
-        assert_eq!(names("data"), "data x recompute, zero1, zero3");
-        assert_eq!(names("zero1 x recompute"), "zero3 x recompute");
+        assert_eq!(
+            names("data"),
+            "data x recompute, data x offload:activations, data x offload:state, zero1, zero3"
+        );
+        assert_eq!(
+            names("zero1 x recompute"),
+            "zero1 x recompute x offload:activations, zero1 x recompute x offload:state, zero3 x recompute"
+        );
         assert_eq!(
             names("data:2 x zero2:2 x megatron"),
-            "data:2 x zero2:2 x megatron x recompute, data:2 x zero3:2 x megatron"
+            "data:2 x zero2:2 x megatron x recompute, data:2 x zero2:2 x megatron x offload:activations, \
+             data:2 x zero2:2 x megatron x offload:state, data:2 x zero3:2 x megatron"
         );
-        assert_eq!(names("megatron"), "megatron x recompute");
-        assert_eq!(names("zero3 x recompute:selective"), "");
+        assert_eq!(
+            names("megatron x offload:state"),
+            "megatron x offload:state x recompute, megatron x offload:state x offload:activations"
+        );
+        assert_eq!(names("zero3 x recompute:selective x offload"), "");
     }
 
     #[test]

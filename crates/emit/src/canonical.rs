@@ -115,7 +115,8 @@ impl Order<'_> {
             | Instr::Release { .. }
             | Instr::Scatter { .. }
             | Instr::Part { .. }
-            | Instr::ReduceShards { .. } => {}
+            | Instr::ReduceShards { .. }
+            | Instr::Fetch { .. } => {}
         }
     }
 

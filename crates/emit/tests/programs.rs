@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, Bound, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, Leaf,
-    Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
+    Arg, Away, Bound, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr,
+    KeepId, Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -174,7 +174,11 @@ fn mixed(graph: &Graph) -> Program {
     if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.last_mut() {
         call.recompute = true;
     }
+    if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.first_mut() {
+        call.offloads = true;
+    }
     b.forward(Instr::Update { shard: 2, from: b.of("add") });
+    b.forward(Instr::Keep { id: KeepId(0), from: vec![b.of("add")], offloads: true });
     b.outputs();
     let (seed, seed_2) = (b.gradient("sum"), b.gradient("cat"));
     b.seeds(&[seed, seed_2]);
@@ -185,6 +189,8 @@ fn mixed(graph: &Graph) -> Program {
         to: vec![Some(g)],
         again: vec![],
     }));
+    b.backward(Instr::Fetch { what: Away::Call(CallId(0)) });
+    b.backward(Instr::Fetch { what: Away::Kept(KeepId(0)) });
     b.backward(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
     b.backward(Instr::Add { from: vec![g, g_2, g], to: g_3 });
     b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });

@@ -35,7 +35,7 @@ mod updates;
 mod uses;
 
 use diag::Result;
-use graph::Graph;
+use graph::{Graph, Source, TensorId};
 use indexmap::IndexSet;
 use plan::{Plan, carried, rewritings};
 use program::{Boundary, Program};
@@ -108,6 +108,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         world: plan.devices,
         boundary: boundary.clone(),
         factors: analysis.factors.clone(),
+        state_on_host: state_on_host(graph, plan),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
         updates: updates::updates(graph, analysis, plan, &roles),
@@ -115,4 +116,13 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     };
     together::together(&mut program);
     Ok(program)
+}
+
+/// Of what is frozen there is no state.
+fn state_on_host(graph: &Graph, plan: &Plan) -> Vec<TensorId> {
+    let away = |tensor: &TensorId| match &graph.tensor(*tensor).source {
+        Source::Param { names, frozen: false } => names.iter().any(|name| plan.state_on_host.contains(name)),
+        _ => false,
+    };
+    graph.tensor_ids().filter(away).collect()
 }

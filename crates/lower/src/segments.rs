@@ -30,10 +30,14 @@ pub struct Segment {
     /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
     /// it is dear, and reads from spans that it is not in.
     pub reads_again: bool,
+    /// What the plan sends to the host that it is in.
+    pub away: Option<usize>,
+    /// Whether it keeps something for its backward that can go there.
+    pub offloads: bool,
 }
 
 impl Segment {
-    fn new(inside: &Inside, block: u32) -> Self {
+    fn new(inside: &Inside, away: Option<usize>, block: u32) -> Self {
         Self {
             ops: vec![],
             before: vec![],
@@ -42,6 +46,8 @@ impl Segment {
             forgets: false,
             units: BTreeSet::new(),
             reads_again: false,
+            away,
+            offloads: false,
         }
     }
 }
@@ -62,10 +68,9 @@ impl Segments {
 }
 
 pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
-    let spans = recompute::spans(cx);
-    let first = cx.order.first().map_or_else(|| Rc::from([]), |op| Rc::clone(&spans[op.index()]));
-    let mut all: Vec<Segment> =
-        vec![Segment::new(&first, cx.order.first().map_or(0, |op| cx.plan.block(*op)))];
+    let (spans, away) = (recompute::spans(cx), away(cx));
+    let first = |op: &OpId| Segment::new(&spans[op.index()], away[op.index()], cx.plan.block(*op));
+    let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
     let mut waiting = 0;
@@ -91,7 +96,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
         let new_block = all[current].block != block;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
-        let changes_span = all[current].inside != *inside;
+        let changes_span = all[current].inside != *inside || all[current].away != away[op.index()];
         let units: BTreeSet<usize> =
             cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
         let before = &all[current].units;
@@ -103,13 +108,14 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
             || bucket_full
             || new_block
         {
-            all.push(Segment::new(inside, block));
+            all.push(Segment::new(inside, away[op.index()], block));
             waiting = 0;
         }
         let segment = all.len() - 1;
         all[segment].units.extend(units);
-        all[segment].forgets |=
-            !inside.is_empty() && recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
+        let keeps = || recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
+        all[segment].forgets |= !inside.is_empty() && keeps();
+        all[segment].offloads |= away[op.index()].is_some() && keeps();
         for id in needed {
             if !moved[id.index()] {
                 waiting += to_reduce(cx, uses, interner, id);
@@ -128,6 +134,15 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
     let found: Vec<bool> = all.iter().map(reading).collect();
     all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_again = found);
     Segments { all, of, after }
+}
+
+/// For each operator the set of the plan that goes to the host with it.
+fn away(cx: &Context<'_>) -> Vec<Option<usize>> {
+    let mut away = vec![None; cx.graph.ops.len()];
+    for (number, span) in cx.plan.offload.iter().enumerate() {
+        span.iter().for_each(|op| away[op.index()] = Some(number));
+    }
+    away
 }
 
 /// Bytes of a parameter's gradient that have to be summed over ranks.

@@ -270,7 +270,7 @@ fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
 }
 
 /// The first names of the parameters that a glob means.
-fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
+pub(crate) fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
     let all: Vec<&[String]> =
         graph.tensor_ids().map(|id| names(graph, id)).filter(|n| !n.is_empty()).collect();
     let fits = |names: &&&[String]| names.iter().any(|name| glob(pattern, name));
@@ -291,25 +291,35 @@ fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
         .fix("names are those of `model.named_parameters()`; `*` stands for any text"))
 }
 
-/// Lines that say this of parameters: those one after another whose names differ in numbers only are one.
+/// Lines that say this of parameters.
 pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
-    let line = |name: &str| decision(plan, name);
+    let names: Vec<&String> =
+        plan.homes.keys().chain(&plan.wholes).collect::<BTreeSet<_>>().into_iter().collect();
+    folded(&names, graph, |name| decision(plan, name), |pattern, said| format!("param {pattern:?}: {said}\n"))
+}
+
+/// A line for each of these parameters, of which something is said: those one after another whose names differ in
+/// numbers only, and of which the same is said, are one.
+pub(crate) fn folded(
+    names: &[&String],
+    graph: &Graph,
+    said: impl Fn(&str) -> String,
+    line: impl Fn(&str, &str) -> String,
+) -> String {
     let mut folded: BTreeMap<String, Vec<&String>> = BTreeMap::new();
-    for name in plan.homes.keys().chain(&plan.wholes).collect::<BTreeSet<_>>() {
+    for name in names {
         folded.entry(crate::select::folded_path(name)).or_default().push(name);
     }
     let mut lines = String::new();
     for (pattern, members) in folded {
-        let said = line(members[0]);
-        let alike = members.iter().all(|name| line(name) == said);
+        let first = said(members[0]);
+        let alike = members.iter().all(|name| said(name) == first);
         let alone = select(&pattern, graph)
             .is_ok_and(|all| all.iter().collect::<BTreeSet<_>>() == members.iter().copied().collect());
         if alike && alone {
-            lines += &format!("param {pattern:?}: {said}\n");
+            lines += &line(&pattern, &first);
         } else {
-            for name in members {
-                lines += &format!("param {name:?}: {}\n", line(name));
-            }
+            members.iter().for_each(|name| lines += &line(name, &said(name)));
         }
     }
     lines

@@ -16,6 +16,7 @@ pub mod homes;
 pub mod micro_batches;
 mod model_dims;
 mod nearby;
+mod offload;
 mod order;
 pub mod primitives;
 pub mod random;
@@ -26,6 +27,8 @@ mod select;
 pub mod sets;
 pub mod text;
 mod transfer;
+
+use std::collections::BTreeSet;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
@@ -78,6 +81,9 @@ pub struct Plan {
     pub order: Vec<(OpId, OpId)>,
     /// Spans that are computed again for backward, outer ones before those inside of them.
     pub recompute: Vec<Vec<OpId>>,
+    /// Operators of which what is kept for backward is on the host until then; what is in one set goes and comes
+    /// together, and no operator is in two.
+    pub offload: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
     pub homes: Homes,
     /// The block of each operator; empty if all are in one.
@@ -85,6 +91,8 @@ pub struct Plan {
     pub schedule: Schedule,
     /// Parameters whose update is computed of the whole, where devices hold parts.
     pub wholes: Wholes,
+    /// The first names of parameters of which the optimizer's state is on the host between steps.
+    pub state_on_host: BTreeSet<String>,
 }
 
 impl OpPlan {

@@ -14,7 +14,7 @@ use rules::{Analysis, Kind};
 use crate::classes::Classes;
 use crate::{
     Home, Homes, On, OpPlan, Plan, Schedule, Split, Wholes, blocks, homes, legal, model_dims, no_device,
-    place, recompute, title,
+    offload, place, recompute, title,
 };
 
 /// One part of a divided operator.
@@ -42,11 +42,13 @@ pub struct Decided {
     order: Vec<(OpId, OpId)>,
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
+    offload: Vec<Vec<OpId>>,
     homes: Homes,
     /// The block of each operator that one was said of, and how many blocks there are.
     blocks: Vec<Option<u32>>,
     block_count: u32,
     schedule: Option<Schedule>,
+    state_on_host: BTreeSet<String>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
     wholes: Wholes,
@@ -173,6 +175,23 @@ impl<'g> Draft<'g> {
         self.decided.schedule = Some(schedule);
     }
 
+    /// What is kept of these operators for backward is on the host until then. What was said of them before
+    /// no longer holds; of none it is said that nothing goes there.
+    pub fn offload(&mut self, span: Vec<OpId>) {
+        offload::replace(&mut self.decided.offload, span);
+    }
+
+    /// The optimizer's state of the parameters whose names fit a glob is on the host between steps, too, as a plan
+    /// file says it: `"h.*" but "h.0.*"`; or of `none`.
+    pub fn offload_state(&mut self, line: &str) -> Result<()> {
+        let state = &mut self.decided.state_on_host;
+        match offload::state(line, self.graph)? {
+            Some(names) => state.extend(names),
+            None => state.clear(),
+        }
+        Ok(())
+    }
+
     /// Decides what another draft did about the same operators.
     pub fn follow(&mut self, other: Decided) {
         self.decided.splits = other.splits;
@@ -181,12 +200,14 @@ impl<'g> Draft<'g> {
         if let Some(spans) = other.recompute {
             self.decided.recompute.get_or_insert_default().extend(spans);
         }
+        other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
         if other.block_count > 0 {
             (self.decided.blocks, self.decided.block_count) = (other.blocks, other.block_count);
         }
         self.decided.wholes.extend(other.wholes);
+        self.decided.state_on_host.extend(other.state_on_host);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -263,12 +284,26 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, homes, asked, wholes, .. } = self.decided;
+        let Decided { name, devices, order, recompute, offload, homes, state_on_host, asked, wholes, .. } =
+            self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
-        let plan = Plan { name, devices, ops, order, recompute, homes, wholes, blocks, schedule };
+        let offload = recompute::sorted(offload);
+        let plan = Plan {
+            name,
+            devices,
+            ops,
+            order,
+            recompute,
+            offload,
+            homes,
+            state_on_host,
+            wholes,
+            blocks,
+            schedule,
+        };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)

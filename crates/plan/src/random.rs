@@ -4,6 +4,8 @@
 //! repeats. To meet regular patterns as well as irregular ones, an operator sometimes takes the
 //! devices of the one before it.
 
+use std::collections::BTreeSet;
+
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
@@ -54,8 +56,21 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
     let wholes = wholes(graph, &mut Random::new(seed.rotate_left(16)));
-    let (name, blocks, schedule) = (format!("random:{seed}"), vec![], Schedule::default());
-    Plan { name, devices, ops, order: vec![], recompute, homes, wholes, blocks, schedule }
+    let state_on_host = states(graph, &mut Random::new(!seed.rotate_left(16)));
+    let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
+    Plan {
+        name: format!("random:{seed}"),
+        devices,
+        ops,
+        order: vec![],
+        recompute,
+        offload,
+        homes,
+        state_on_host,
+        wholes,
+        blocks: vec![],
+        schedule: Schedule::default(),
+    }
 }
 
 /// Two plans of three recompute: runs of operators, some of them inside of others. The others as the model says.
@@ -76,6 +91,30 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
         }
         spans.push(span);
         at = end + random.below((count / 4).max(2));
+    }
+    recompute::sorted(spans)
+}
+
+/// Two plans of five keep the optimizer's state of about half of the parameters on the host.
+fn states(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
+    if random.chance(60) {
+        return BTreeSet::new();
+    }
+    let first = |tensor| names(graph, tensor).first().cloned();
+    graph.tensor_ids().filter_map(first).filter(|_| random.chance(50)).collect()
+}
+
+/// Two plans of five keep runs of operators on the host.
+fn offloads(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
+    let count = graph.ops.len();
+    if count == 0 || random.chance(60) {
+        return vec![];
+    }
+    let (mut spans, mut at) = (vec![], random.below(count));
+    while at < count {
+        let end = (at + 1 + random.below((count / 3).max(2))).min(count);
+        spans.push((at..end).filter(|_| !random.chance(10)).map(OpId::new).collect());
+        at = end + random.below((count / 6).max(2));
     }
     recompute::sorted(spans)
 }

@@ -138,8 +138,18 @@ pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String)
     if !models.is_empty() && (plan.recompute.is_empty() || plan.recompute == models) {
         return format!("recompute {}\n", if plan.recompute.is_empty() { "none" } else { "model" });
     }
+    lines("recompute", &plan.recompute, graph, handle)
+}
+
+/// Lines of a word that name spans.
+pub(crate) fn lines(
+    word: &str,
+    spans: &[Vec<OpId>],
+    graph: &Graph,
+    handle: impl Fn(OpId) -> String,
+) -> String {
     let mut lines: Vec<(String, Vec<usize>)> = vec![];
-    for (index, span) in plan.recompute.iter().enumerate() {
+    for (index, span) in spans.iter().enumerate() {
         let line = module_of(span, graph)
             .unwrap_or_else(|| span.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" "));
         match lines.iter_mut().find(|(known, _)| *known == line) {
@@ -147,14 +157,14 @@ pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String)
             None => lines.push((line, vec![index])),
         }
     }
-    let said = |(line, spans): &(String, Vec<usize>)| {
-        let own: Vec<Vec<OpId>> = spans.iter().map(|span| plan.recompute[*span].clone()).collect();
+    let said = |(line, members): &(String, Vec<usize>)| {
+        let own: Vec<Vec<OpId>> = members.iter().map(|span| spans[*span].clone()).collect();
         if line.starts_with('%') || read(line, graph).is_ok_and(|read| read == own) {
-            return format!("recompute {line}\n");
+            return format!("{word} {line}\n");
         }
         let one = |span: &Vec<OpId>| {
             let ops: Vec<String> = span.iter().map(|op| handle(*op)).collect();
-            format!("recompute {}\n", ops.join(" "))
+            format!("{word} {}\n", ops.join(" "))
         };
         own.iter().map(one).collect()
     };

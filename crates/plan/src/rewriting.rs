@@ -54,9 +54,10 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         .collect();
     let order = order(plan, &rewritten.origins);
     let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
+    let offload = plan.offload.iter().map(|span| pieces(span, &rewritten.origins)).collect();
     let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
     let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
-    Plan { ops, order, recompute, blocks, ..plan.clone() }
+    Plan { ops, order, recompute, offload, blocks, ..plan.clone() }
 }
 
 /// What is made of the operators of a span.

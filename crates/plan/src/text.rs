@@ -13,6 +13,8 @@
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
+//! offload "transformer.h.*"                          # what is kept of each layer for backward waits on the host
+//! offload state "transformer.h.*"                    # the optimizer's state of these parameters, between steps
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
 //! schedule 1f1b                                      # in which order blocks run
@@ -25,7 +27,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, Schedule, blocks, homes, recompute, sets};
+use crate::{Draft, MOST, On, Plan, Schedule, blocks, homes, offload, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -98,9 +100,11 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
 pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
     let orders: String = plan.order.iter().map(line).collect();
-    let recompute = recompute::print(plan, graph, |op| format!("%{}", handle(graph, op)));
-    let blocks = blocks::print(plan, |op| format!("%{}", handle(graph, op)));
-    orders + &homes::print(plan, graph) + &recompute + &blocks
+    let handle = |op| format!("%{}", handle(graph, op));
+    let recompute = recompute::print(plan, graph, handle);
+    let offload = recompute::lines("offload", &plan.offload, graph, handle);
+    let state = offload::print_state(plan, graph);
+    orders + &homes::print(plan, graph) + &recompute + &offload + &state + &blocks::print(plan, handle)
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -167,8 +171,17 @@ impl Reader<'_> {
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
-            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word)))
-                .fix("a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `block` or `schedule`")),
+            "offload" if rest.trim_start().starts_with("state ") => {
+                self.draft.offload_state(rest.trim_start().trim_start_matches("state ").trim())
+            }
+            "offload" => {
+                offload::read(rest.trim(), self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
+                Ok(())
+            }
+            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
+                "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block` or \
+                 `schedule`",
+            )),
         }
     }
 

@@ -39,8 +39,8 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
     let order = orders(plan, to.graph, &source, &mut notes);
     let recompute = spans(plan, from.graph, to.graph, &source);
-    let blocks = in_blocks(plan, to.graph, &source);
-    let plan = Plan { ops, order, recompute, blocks, ..plan.clone() };
+    let (offload, blocks) = (there(&plan.offload, &source), in_blocks(plan, to.graph, &source));
+    let plan = Plan { ops, order, recompute, offload, blocks, ..plan.clone() };
     Transferred { plan, notes: notes.print(to.graph) }
 }
 
@@ -76,12 +76,17 @@ fn spans(plan: &Plan, old: &Graph, new: &Graph, source: &[Option<OpId>]) -> Vec<
     if plan.recompute == recompute::of_model(old) {
         return recompute::of_model(new);
     }
+    there(&plan.recompute, source)
+}
+
+/// The operators of spans that the new graph has.
+fn there(spans: &[Vec<OpId>], source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
     let there = |span: &Vec<OpId>| {
         let matched =
             (0..source.len()).filter(|at| source[*at].is_some_and(|old| span.binary_search(&old).is_ok()));
         matched.map(OpId::new).collect()
     };
-    recompute::sorted(plan.recompute.iter().map(there).collect())
+    recompute::sorted(spans.iter().map(there).collect())
 }
 
 /// The block of each operator; new ones go with what they read.

@@ -42,10 +42,12 @@ pub enum Instr {
     ReduceShards { group: GroupingId, shards: Vec<usize> },
     /// A buffer of the model gets its new value, at the end of forward.
     Update { shard: usize, from: BufId },
-    /// Values that a later code reads: what a code makes is gone at its end, but for these.
-    Keep { id: KeepId, from: Vec<BufId> },
+    /// Values that a later code reads: what a code makes is gone at its end, but for these. Some go to the host.
+    Keep { id: KeepId, from: Vec<BufId>, offloads: bool },
     /// What was kept, one for each value; it is kept no longer.
     Take { id: KeepId, to: Vec<BufId> },
+    /// Brings back from the host what was sent there.
+    Fetch { what: Away },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,17 @@ pub struct Call {
     pub recompute: bool,
     /// Keep nothing of what it reads, leaves apart: its backward is given that again.
     pub forgets: bool,
+    /// What it keeps for its backward goes to the host.
+    pub offloads: bool,
+}
+
+/// What is on the host meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Away {
+    /// What a call keeps for its backward.
+    Call(CallId),
+    /// Values that a later code reads.
+    Kept(KeepId),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +189,7 @@ pub enum Kind {
     Update,
     Keep,
     Take,
+    Fetch,
 }
 
 impl Kind {
@@ -203,6 +217,7 @@ impl Kind {
             Kind::Update => "update",
             Kind::Keep => "keep",
             Kind::Take => "take",
+            Kind::Fetch => "fetch",
         }
     }
 
@@ -217,7 +232,8 @@ impl Kind {
             | Kind::Part
             | Kind::Update
             | Kind::Keep
-            | Kind::Take => false,
+            | Kind::Take
+            | Kind::Fetch => false,
             Kind::AllReduce
             | Kind::AllGather
             | Kind::ReduceScatter
@@ -260,6 +276,7 @@ impl Instr {
             Instr::Update { .. } => Kind::Update,
             Instr::Keep { .. } => Kind::Keep,
             Instr::Take { .. } => Kind::Take,
+            Instr::Fetch { .. } => Kind::Fetch,
         }
     }
 
@@ -344,7 +361,8 @@ impl Instr {
             | Instr::Part { .. }
             | Instr::ReduceShards { .. }
             | Instr::Receive { .. }
-            | Instr::Take { .. } => vec![],
+            | Instr::Take { .. }
+            | Instr::Fetch { .. } => vec![],
         }
     }
 
@@ -389,7 +407,8 @@ impl Instr {
             | Instr::ReduceShards { .. }
             | Instr::Update { .. }
             | Instr::Send { .. }
-            | Instr::Keep { .. } => vec![],
+            | Instr::Keep { .. }
+            | Instr::Fetch { .. } => vec![],
         }
     }
 

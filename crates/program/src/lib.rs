@@ -17,6 +17,7 @@
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
 //! - who computes the update of a whole parameter holds a part of it, and all parts together are the whole;
+//! - what forward sends to the host backward brings back, once, before it is read;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen;
 //! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever.
 
@@ -29,7 +30,7 @@ use rules::{Reduction, Region, Rewriting};
 
 pub use code::{Bound, Code, Does, Loop, Pass, Task, Timetable, When};
 pub use column::{Column, Own};
-pub use instr::{Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
+pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
 
 graph::id!(
     /// A device's process.
@@ -77,6 +78,8 @@ pub struct Program {
     pub boundary: Boundary,
     /// The factors of every tensor of the rewritten graph: tensor, dim, factor (outer to inner).
     pub factors: Vec<Vec<Vec<i64>>>,
+    /// The parameters of which the optimizer's state is on the host between steps, in their order.
+    pub state_on_host: Vec<TensorId>,
     pub groupings: Vec<Grouping>,
     pub exchanges: Vec<Exchange>,
     /// In the order of their tensors.

@@ -36,6 +36,12 @@ impl Memory {
         by_purpose(py, &self.inner.most)
     }
 
+    /// The most that is on the host at any time, and in none of the others.
+    #[getter]
+    fn offloaded(&self) -> u64 {
+        self.inner.offloaded
+    }
+
     /// When they are the most: the pass, the instruction and its number in it, the operator and its line.
     #[getter]
     fn at(&self) -> Option<String> {

@@ -176,6 +176,19 @@ impl Plan {
         self.plan.recompute.iter().map(|span| span.iter().map(operator).collect()).collect()
     }
 
+    /// The operators of which what is kept for backward is on the host until then, with what goes there together.
+    #[getter]
+    fn offload(&self) -> Vec<Vec<Operator>> {
+        let operator = |id: &graph::OpId| Operator { model: Arc::clone(&self.model), id: *id };
+        self.plan.offload.iter().map(|span| span.iter().map(operator).collect()).collect()
+    }
+
+    /// The parameters of which the optimizer's state is on the host between steps, by their first names.
+    #[getter]
+    fn state_on_host(&self) -> Vec<&str> {
+        self.plan.state_on_host.iter().map(String::as_str).collect()
+    }
+
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
@@ -335,6 +348,24 @@ impl Draft {
             d.schedule(plan::Schedule::parse(name)?);
             Ok(())
         })
+    }
+
+    /// What forward keeps of these operators for backward is on the host until then; of none it is that nothing is.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
+    fn offload(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
+        for operator in &operators {
+            self.own(&operator.model)?;
+        }
+        let span = operators.iter().map(|operator| operator.id).collect();
+        self.with(|d| {
+            d.offload(span);
+            Ok(())
+        })
+    }
+
+    /// The optimizer's state of the parameters whose names fit a glob is on the host between steps.
+    fn offload_state(&self, names: &str) -> PyResult<()> {
+        self.with(|d| d.offload_state(&format!("\"{names}\"")))
     }
 
     /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,

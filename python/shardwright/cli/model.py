@@ -31,6 +31,7 @@ PLANS = (
     "zero2",
     "zero3",
     "stages:2 x data",
+    "zero3 x offload",
 )
 """What completion offers; `_core.plan_names` has the names."""
 

@@ -67,8 +67,8 @@ def _changes(a: Plan, b: Plan, every: bool) -> list[str]:
 def _differences(a: Plan, b: Plan) -> dict[str, Any]:
     pairs = zip(_operators(a), _operators(b), strict=True)
     return {
-        "a": {"name": a.name, "devices": a.devices, "recompute": _recomputed(a)},
-        "b": {"name": b.name, "devices": b.devices, "recompute": _recomputed(b)},
+        "a": _header(a),
+        "b": _header(b),
         "operators": [
             {"name": one["name"], "path": one["path"], "a": _decided(one), "b": _decided(two)}
             for one, two in pairs
@@ -91,13 +91,21 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "work": work_of(plan),
         "rewritings": plan.rewritings,
         "operators": _operators(plan),
-        "recompute": _recomputed(plan),
+        "recompute": _named(plan.recompute),
+        "offload": _named(plan.offload),
+        "state_on_host": plan.state_on_host,
         "text": plan.text,
     }
 
 
-def _recomputed(plan: Plan) -> list[list[str]]:
-    return [[operator.name for operator in span] for span in plan.recompute]
+def _header(plan: Plan) -> dict[str, Any]:
+    spans = {"recompute": _named(plan.recompute), "offload": _named(plan.offload)}
+    named = {"name": plan.name, "devices": plan.devices}
+    return {**named, **spans, "state_on_host": plan.state_on_host}
+
+
+def _named(spans: list[list[Operator]]) -> list[list[str]]:
+    return [[operator.name for operator in span] for span in spans]
 
 
 def _operators(plan: Plan) -> list[dict[str, Any]]:

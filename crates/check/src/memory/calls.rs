@@ -1,6 +1,6 @@
 //! Calls: what their operators make and keep, and how that goes again in their backward.
 
-use program::{BufId, Call, Grad, LocalOp};
+use program::{Away, BufId, Call, Grad, LocalOp};
 
 use crate::calls::needing;
 use crate::held::Part;
@@ -25,6 +25,9 @@ impl<'a> Walk<'_, 'a> {
             self.drop_all(&done[offset]);
         }
         self.own_results(call);
+        if call.offloads {
+            self.send(Away::Call(call.id), saved.iter().flatten());
+        }
         self.saved.insert(call.id.0, saved);
     }
 

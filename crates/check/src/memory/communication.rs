@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
     }
 
     /// Pieces are sent from memory of their own.
-    pub(super) fn send(&mut self, from: &[BufId]) {
+    pub(super) fn send_off(&mut self, from: &[BufId]) {
         let sent = from.iter().map(|buf| self.bytes(*buf)).sum();
         self.ledger.meanwhile(sent, Purpose::Communication);
     }

@@ -26,12 +26,15 @@ pub(super) struct At {
 #[derive(Default)]
 pub(super) struct Ledger {
     blocks: Vec<State>,
-    now: [u64; Purpose::COUNT],
+    pub(super) now: [u64; Purpose::COUNT],
     pub(super) at: At,
     /// By purpose, when all together were the most, and when that was.
     pub(super) peak: ([u64; Purpose::COUNT], At),
     /// Of each purpose.
     pub(super) most: [u64; Purpose::COUNT],
+    /// Bytes on the host, now and at most.
+    away: u64,
+    pub(super) most_away: u64,
 }
 
 impl State {
@@ -77,6 +80,23 @@ impl Ledger {
     pub(super) fn forget(&mut self, block: Block) {
         self.change(block, |state| state.kept -= 1);
         self.release(block);
+    }
+
+    /// Whether it is there only for what is computed and kept: nothing that a rank has anyway.
+    pub(super) fn can_go(&self, block: Block) -> bool {
+        self.blocks[block.0].purpose == Purpose::Working
+    }
+
+    /// As many bytes are on the host.
+    pub(super) fn send(&mut self, bytes: u64) {
+        self.away += bytes;
+        self.most_away = self.away.max(self.most_away);
+    }
+
+    /// They come from there into a block with one holder.
+    pub(super) fn bring(&mut self, bytes: u64) -> Block {
+        self.away -= bytes;
+        self.make(bytes, Purpose::Working)
     }
 
     /// It is for something else from now on.

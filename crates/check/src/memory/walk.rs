@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, Body, BufId, Does, Instr, Of, Pass, Program, Slice};
+use program::{Arg, Away, Body, BufId, Does, Instr, Of, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
@@ -14,6 +14,7 @@ use crate::purpose::{Memory, Moment, Purpose};
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
+use super::away::Sent;
 use super::divided::{Gathering, Scattering};
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
@@ -41,7 +42,10 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) gradients: Vec<Option<Block>>,
     /// What autograd keeps of each operator of a call.
     pub(super) saved: Map<u32, Vec<Vec<Block>>>,
-    kept: Map<u32, Vec<Block>>,
+    /// For each number the values that are kept as it.
+    pub(super) kept: Map<u32, Vec<Vec<Block>>>,
+    /// What is on the host.
+    pub(super) away: BTreeMap<Away, Sent>,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step.
     pub(super) messages: Map<usize, Vec<Block>>,
     /// The gradients inside of a call, while its backward runs.
@@ -73,6 +77,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
             kept: Map::default(),
+            away: BTreeMap::new(),
             messages: Map::default(),
             arriving: vec![None; bufs],
             seen: vec![false; bufs],
@@ -138,7 +143,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn enter(&mut self, lane: Lane) {
-        (self.values, self.saved, self.kept) = (lane.values, lane.saved, lane.kept);
+        (self.values, self.saved, self.kept, self.away) = (lane.values, lane.saved, lane.kept, lane.away);
     }
 
     fn leave(&mut self) -> Lane {
@@ -146,6 +151,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             values: std::mem::take(&mut self.values),
             saved: std::mem::take(&mut self.saved),
             kept: std::mem::take(&mut self.kept),
+            away: std::mem::take(&mut self.away),
         }
     }
 
@@ -188,7 +194,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Add { from, to } => self.sum(from, *to),
             Instr::Collective(collective) => self.collective(collective),
             Instr::Exchange { exchange, from, to } => self.exchange(*exchange, from, to),
-            Instr::Send { from, .. } => self.send(from),
+            Instr::Send { from, .. } => self.send_off(from),
             Instr::Receive { to, .. } => to.iter().for_each(|buf| self.write(*buf, None)),
             Instr::ReduceGradients { leaves, .. } => self.reduce_gradients(index, leaves),
             Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
@@ -200,17 +206,22 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Part { leaves, .. } => self.part_gradients(leaves),
             Instr::ReduceShards { shards, .. } => self.reduce_shards(shards),
             Instr::Update { shard, .. } => self.update(*shard),
-            Instr::Keep { id, from } => {
+            Instr::Keep { id, from, offloads } => {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
-                let kept = held.map(|block| self.ledger.keep(block)).collect();
-                self.kept.insert(id.0, kept);
+                let kept: Vec<Block> = held.map(|block| self.ledger.keep(block)).collect();
+                if *offloads {
+                    self.send(Away::Kept(*id), kept.iter());
+                }
+                self.kept.insert(id.0, vec![kept]);
             }
             Instr::Take { id, to } => {
-                for (buf, block) in to.iter().zip(self.kept.remove(&id.0).unwrap_or_default()) {
+                let kept = self.kept.remove(&id.0).into_iter().flatten().flatten();
+                for (buf, block) in to.iter().zip(kept) {
                     self.values[buf.index()] = Some(self.ledger.hold(block));
                     self.ledger.forget(block);
                 }
             }
+            Instr::Fetch { what } => self.fetch(*what),
         }
     }
 
@@ -314,16 +325,20 @@ impl<'w, 'a> Walk<'w, 'a> {
             let operator = op.map(|op| graph.describe(op));
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
         });
-        Memory { peak, most: self.ledger.most, at: moment, trained: self.trained() }
+        let (offloaded, end) = (self.ledger.most_away, self.ledger.now);
+        let (trained, trained_from_host) = (self.trained(false), self.trained(true));
+        Memory { peak, most: self.ledger.most, offloaded, at: moment, end, trained, trained_from_host }
     }
 
-    /// The parameters that an optimizer steps.
-    fn trained(&self) -> (u64, u64) {
+    /// The parameters that an optimizer steps, with its state from the host or not.
+    fn trained(&self, from_host: bool) -> (u64, u64) {
         let is_trained = |tensor: TensorId| {
             matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
         };
         let shards = self.rank.own.table.shards.iter().zip(&self.shards);
-        let trained = shards.filter(|(shard, _)| is_trained(shard.tensor));
+        let comes = |tensor: TensorId| self.cx.program.state_on_host.binary_search(&tensor).is_ok();
+        let trained =
+            shards.filter(|(shard, _)| is_trained(shard.tensor) && comes(shard.tensor) == from_host);
         trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
     }
 }
@@ -333,7 +348,8 @@ impl<'w, 'a> Walk<'w, 'a> {
 struct Lane {
     values: Vec<Option<Block>>,
     saved: Map<u32, Vec<Vec<Block>>>,
-    kept: Map<u32, Vec<Block>>,
+    kept: Map<u32, Vec<Vec<Block>>>,
+    away: BTreeMap<Away, Sent>,
 }
 
 /// So many micro-batches have all at once that a step ever has: with one block the first is as any other. Where what

@@ -108,6 +108,7 @@ impl<'a> Reader<'a> {
             world: 0,
             boundary: Boundary::default(),
             factors: analysis.factors.clone(),
+            state_on_host: vec![],
             groupings: vec![],
             exchanges: vec![],
             updates: vec![],
@@ -395,7 +396,18 @@ impl<'a> Reader<'a> {
         };
         let numbered = matches!(
             word,
-            "call" | "recompute" | "forget" | "grad" | "exchange" | "exchange_gradients" | "keep" | "take"
+            "call"
+                | "recompute"
+                | "forget"
+                | "offload"
+                | "grad"
+                | "exchange"
+                | "exchange_gradients"
+                | "keep"
+                | "keep_away"
+                | "take"
+                | "fetch"
+                | "fetch_kept"
         );
         let number = if numbered { next() } else { String::new() };
         let grouped = matches!(
@@ -413,13 +425,21 @@ impl<'a> Reader<'a> {
         let group = GroupingId(if grouped { next()[1..].parse().unwrap() } else { 0 });
         let by = (word == "all_reduce").then(|| reduction(&next()));
         let instr = match word {
-            "call" | "recompute" | "forget" => {
+            "call" | "recompute" | "forget" | "offload" => {
                 let (inputs, outputs) = (self.bufs(left), self.bufs(right));
                 let ops = sections[0].split(';').map(|op| self.op(op.trim())).collect();
                 self.calls.push(number);
                 let id = CallId::new(self.calls.len() - 1);
                 let (recompute, forgets) = (word == "recompute", word == "forget");
-                Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets })
+                Instr::Call(Call {
+                    id,
+                    inputs,
+                    outputs,
+                    ops,
+                    recompute,
+                    forgets,
+                    offloads: word == "offload",
+                })
             }
             "grad" => {
                 self.pass = Pass::Backward;
@@ -427,7 +447,18 @@ impl<'a> Reader<'a> {
                 let again = sections.first().map_or_else(Vec::new, |again| self.bufs(again));
                 Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right), again })
             }
-            "keep" => Instr::Keep { id: KeepId(number.parse().unwrap()), from: self.bufs(left) },
+            "keep" | "keep_away" => Instr::Keep {
+                id: KeepId(number.parse().unwrap()),
+                from: self.bufs(left),
+                offloads: word == "keep_away",
+            },
+            "fetch" | "fetch_kept" => {
+                self.pass = Pass::Backward;
+                let number = number.parse().unwrap();
+                let kept = word == "fetch_kept";
+                let what = if kept { Away::Kept(KeepId(number)) } else { Away::Call(CallId(number)) };
+                Instr::Fetch { what }
+            }
             "take" => {
                 self.pass = Pass::Backward;
                 Instr::Take { id: KeepId(number.parse().unwrap()), to: self.bufs(right) }

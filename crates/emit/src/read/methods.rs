@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId, Of,
-    Pass, Settle, Slice,
+    Arg, Away, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId,
+    LeafId, Of, Pass, Settle, Slice,
 };
 use rules::Reduction;
 
@@ -63,7 +63,9 @@ impl<'a> Methods<'a, '_> {
         call: &python::Call<'a>,
     ) -> Result<Instr> {
         let allowed: &[&str] = match name {
-            "call" => &["recompute", "forget"],
+            "call" => &["recompute", "forget", "offload"],
+            "keep" => &["offload"],
+            "fetch" => &["call", "keep"],
             "grad" => &["again"],
             "all_reduce" => &["op"],
             "all_gather" | "reduce_scatter" => &["sizes", "factors"],
@@ -140,9 +142,22 @@ impl<'a> Methods<'a, '_> {
                 let from = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<Vec<_>>>()?;
                 self.end(targets, 0, unpack, &args)?;
                 self.reader.kept.insert(id, from.clone());
-                Ok(Instr::Keep { id, from })
+                Ok(Instr::Keep { id, from, offloads: self.mark(&args, "offload")? })
             }
             "take" => self.take(targets, unpack, &mut args),
+            "fetch" => {
+                let what = match call.kwargs[..] {
+                    [("call", ref call)] => Away::Call(CallId(self.id(Some(call))?)),
+                    [("keep", ref kept)] => Away::Kept(KeepId(self.id(Some(kept))?)),
+                    _ => {
+                        return Err(
+                            self.misuse("`run.fetch` brings back one call or what is kept as one number")
+                        );
+                    }
+                };
+                self.end(targets, 0, unpack, &args)?;
+                Ok(Instr::Fetch { what })
+            }
             _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
         }
     }
@@ -195,6 +210,7 @@ impl<'a> Methods<'a, '_> {
             }
         }
         let (recompute, forgets) = (self.mark(args, "recompute")?, self.mark(args, "forget")?);
+        let offloads = self.mark(args, "offload")?;
         let line = self.line;
         let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
@@ -203,7 +219,7 @@ impl<'a> Methods<'a, '_> {
         let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
         self.bind(targets, unpack, &outputs)?;
-        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets }))
+        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets, offloads }))
     }
 
     fn mark(&self, args: &Args<'_, 'a>, name: &str) -> Result<bool> {

@@ -77,6 +77,10 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         world,
         boundary: boundary(&top)?,
         factors: reader.factors(graph, &top)?,
+        state_on_host: match top.maybe("state_on_host")? {
+            Some(tensors) => tensors.list(|node| reader.tensor(node))?,
+            None => vec![],
+        },
         groupings: top.get("groups")?.list(|grouping| columns::grouping(grouping, world))?,
         exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
         updates: updates(&top, &reader, world)?,

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use program::{Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table};
+use program::{
+    Arg, Away, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table,
+};
 use rules::Reduction;
 
 use super::functions::{number, statement};
@@ -91,9 +93,17 @@ impl<'n> Words<'n> {
             Instr::Update { shard, from } => {
                 statement(vec![], false, method("update", vec![index(*shard), self.buf(*from)], vec![]))
             }
-            Instr::Keep { id: kept, from } => {
+            Instr::Keep { id: kept, from, offloads } => {
                 let args = std::iter::once(id(kept.0)).chain(from.iter().map(|buf| self.buf(*buf)));
-                statement(vec![], false, method("keep", args.collect(), vec![]))
+                let marks = offloads.then_some(("offload", Expr::Bool(true))).into_iter().collect();
+                statement(vec![], false, method("keep", args.collect(), marks))
+            }
+            Instr::Fetch { what } => {
+                let (key, number) = match what {
+                    Away::Call(call) => ("call", call.0),
+                    Away::Kept(kept) => ("keep", kept.0),
+                };
+                statement(vec![], false, method("fetch", vec![], vec![(key, id(number))]))
             }
             Instr::Take { id: kept, to } => {
                 let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();

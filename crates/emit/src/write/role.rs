@@ -214,7 +214,7 @@ fn call_of<T>(instr: &Instr, uses: &mut (impl Iterator<Item = T> + ?Sized)) -> O
 fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
     let mut args = vec![call_id(call.id)];
     args.extend(file.printer.arguments(text, &|buf| file.words.buf(buf)));
-    let marks = [("recompute", call.recompute), ("forget", call.forgets)];
+    let marks = [("recompute", call.recompute), ("forget", call.forgets), ("offload", call.offloads)];
     let marks = marks.into_iter().filter(|(_, set)| *set).map(|(mark, _)| (mark, Expr::Bool(true)));
     let targets: Vec<_> = call.outputs.iter().map(|buf| file.words.name(*buf)).collect();
     let unpack = targets.len() > 1;

@@ -173,7 +173,7 @@ impl<'a> Follow<'a, '_> {
                     self.spreads.set(*to, found);
                 }
             }
-            Instr::Keep { id, from } => {
+            Instr::Keep { id, from, .. } => {
                 let kept = from.iter().map(|buf| self.spreads.get(*buf).cloned()).collect();
                 self.kept.insert(*id, kept);
             }
@@ -192,7 +192,8 @@ impl<'a> Follow<'a, '_> {
             | Instr::Scatter { .. }
             | Instr::Part { .. }
             | Instr::ReduceShards { .. }
-            | Instr::Update { .. } => {}
+            | Instr::Update { .. }
+            | Instr::Fetch { .. } => {}
         }
     }
 

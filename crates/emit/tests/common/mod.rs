@@ -30,6 +30,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
                 .collect(),
         },
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
+        state_on_host: vec![],
         groupings: vec![],
         exchanges: vec![],
         updates: vec![],
@@ -109,8 +110,15 @@ impl<'g> Builder<'g> {
     ) -> CallId {
         let id = CallId::new(self.calls);
         self.calls += 1;
-        let mut call =
-            Call { id, inputs: vec![], outputs: vec![], ops: vec![], recompute: false, forgets: false };
+        let mut call = Call {
+            id,
+            inputs: vec![],
+            outputs: vec![],
+            ops: vec![],
+            recompute: false,
+            forgets: false,
+            offloads: false,
+        };
         let first = self.body.bufs.len();
         for op in ops {
             let mut local = self.op(OpId(op));

@@ -26,7 +26,7 @@ pub(super) fn keep(body: &mut Body) {
             *buf = fresh.get(buf).copied().unwrap_or(*buf);
         }
         reader.instrs.insert(0, Instr::Take { id, to: taken });
-        body.codes[from].instrs.push(Instr::Keep { id, from: values });
+        body.codes[from].instrs.push(Instr::Keep { id, from: values, offloads: false });
     }
     number(body);
 }

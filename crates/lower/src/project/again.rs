@@ -1,7 +1,8 @@
 //! What backward makes once more: calls and moves of forward, on buffers of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use graph::Source;
 use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass};
 
 use super::Projector;
@@ -26,6 +27,8 @@ pub(super) struct Again {
     taken: HashMap<BufId, BufId>,
     /// Before which instruction of forward something is kept, and what.
     kept: Vec<((u32, usize), Vec<BufId>)>,
+    /// Calls of forward of which the plan says that what is kept goes to the host.
+    away: HashSet<CallId>,
     /// Whether values are moved now, in backward.
     pub(super) moves: bool,
 }
@@ -34,6 +37,10 @@ impl Again {
     /// What is made again later takes what it needs itself, even if that is the same: so layers stay alike.
     pub(super) fn forget_taken(&mut self) {
         self.taken.clear();
+    }
+
+    pub(super) fn goes(&mut self, call: CallId) {
+        self.away.insert(call);
     }
 }
 
@@ -71,6 +78,7 @@ impl Projector<'_> {
         self.renamed(&mut call);
         let learns = |buf: &BufId| self.global.cx.needs_grad[self.body.buf(*buf).tensor.index()];
         call.recompute = !saves && call.outputs.iter().any(learns);
+        call.offloads = false;
         call.id = CallId::new(self.calls);
         self.calls += 1;
         let id = call.id;
@@ -166,13 +174,19 @@ impl Projector<'_> {
         order.sort_by_key(|&number| kept[number].0);
         let mut new = vec![KeepId(0); kept.len()];
         order.iter().enumerate().for_each(|(id, &number)| new[number] = KeepId::new(id));
+        let offloads: Vec<bool> = kept.iter().map(|(at, from)| self.offloads(*at, from)).collect();
+        let made = |number: usize| Instr::Keep {
+            id: new[number],
+            from: kept[number].1.clone(),
+            offloads: offloads[number],
+        };
         let mut next = order.iter().peekable();
         for code in self.body.codes.iter_mut().filter(|code| code.pass == Pass::Forward) {
             let mut all = Vec::with_capacity(code.instrs.len() + kept.len());
             let last = code.instrs.len();
             let mut keep = |at: usize, all: &mut Vec<Instr>| {
                 while let Some(&number) = next.next_if(|number| kept[**number].0 == (code.block, at)) {
-                    all.push(Instr::Keep { id: new[number], from: kept[number].1.clone() });
+                    all.push(made(number));
                 }
             };
             for (at, instr) in std::mem::take(&mut code.instrs).into_iter().enumerate() {
@@ -189,5 +203,17 @@ impl Projector<'_> {
                 }
             }
         }
+    }
+
+    /// Whether what is kept at a place of forward goes to the host: it is made there, for the call that follows.
+    fn offloads(&self, at: (u32, usize), from: &[BufId]) -> bool {
+        let made = |buf: &BufId| {
+            let tensor = self.body.buf(*buf).tensor;
+            matches!(self.global.cx.graph.tensor(tensor).source, Source::Op { .. })
+        };
+        let call = |instr: &Instr| if let Instr::Call(call) = instr { Some(call.id) } else { None };
+        let forward = self.body.code(at.0, Pass::Forward).map_or(&[][..], |code| &code.instrs);
+        let reader = forward[at.1.min(forward.len())..].iter().find_map(call);
+        reader.is_some_and(|call| self.again.away.contains(&call)) && from.iter().any(made)
     }
 }

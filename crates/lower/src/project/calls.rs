@@ -150,13 +150,18 @@ impl Projector<'_> {
             ops.push(self.local_op(item, &operands, results)?);
         }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
+        let own = &self.global.segments.all[segment];
+        if own.away.is_some() {
+            self.again.goes(id);
+        }
         let call = Call {
             id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
-            recompute: learns && self.global.segments.all[segment].forgets,
-            forgets: learns && self.global.segments.all[segment].reads_again,
+            recompute: learns && own.forgets,
+            forgets: learns && own.reads_again,
+            offloads: learns && own.offloads && !own.forgets,
         };
         self.begins(Begun::Call(id));
         self.push(Instr::Call(call));

@@ -5,6 +5,7 @@ mod again;
 mod alike;
 mod calls;
 mod columns;
+mod fetches;
 mod leaves;
 mod transfers;
 
@@ -144,6 +145,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     it.leave_gradients()?;
     it.keep();
     across::keep(&mut it.body);
+    fetches::fetch(&mut it.body);
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }

@@ -6,6 +6,7 @@ mod coshard;
 mod data;
 mod megatron;
 mod name;
+mod offload;
 mod partial;
 mod recompute;
 mod replicate;
@@ -102,6 +103,7 @@ pub const ALL: &[&Set] = &[
     &megatron::SET,
     &coshard::SET,
     &recompute::SET,
+    &offload::SET,
     &zero::ONE,
     &zero::TWO,
     &zero::THREE,

@@ -38,11 +38,16 @@ fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
 }
 
 fn found(model: &Model<'_>) -> Result<Vec<Vec<OpId>>> {
+    layers_for(model, "recompute")
+}
+
+/// Refuses a model without any.
+pub(super) fn layers_for(model: &Model<'_>, set: &str) -> Result<Vec<Vec<OpId>>> {
     let layers = layers(model);
     if layers.is_empty() {
-        return Err(Error::new("SW0309", format!("`recompute` finds no layers in {}", model.graph.model))
+        return Err(Error::new("SW0309", format!("`{set}` finds no layers in {}", model.graph.model))
             .why("layers are modules of a list, such as `h.0` and `h.1`, of which two do the same")
-            .fix("say in a plan file what is recomputed: `recompute \"encoder\"`"));
+            .fix(format!("say in a plan file which operators are meant: `{set} \"encoder\"`")));
     }
     Ok(layers)
 }

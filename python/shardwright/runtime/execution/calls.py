@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from ...errors import RuntimeFault
 from ..guards.part_gradients import writable
 from ..programs.program import Needs
+from .away import Away
 from .forgotten import Forgotten
 
 
@@ -44,6 +45,8 @@ class Saved:
     edges: list[GradientEdge | None]
     # What backward is given again.
     forgotten: Forgotten | None = None
+    # What is on the host meanwhile.
+    away: Away | None = None
 
 
 class _Enter(torch.autograd.Function):
@@ -109,12 +112,33 @@ def call_giving(
     args: tuple[Any, ...],
     leaves: Container[int],
     needs: Needs | None,
+    away: Away | None = None,
 ) -> tuple[Any, Saved]:
     """As `call_saving`, but nothing is kept of its arguments: backward is given them again."""
-    forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves])
+    forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves], away)
     with forgotten.hooks():
         results, saved = call_saving(function, args, leaves, needs)
     saved.forgotten = forgotten
+    return results, saved
+
+
+def call_sending(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+    away: Away,
+    *,
+    forget: bool,
+) -> tuple[Any, Saved]:
+    """As `call_saving` or `call_giving`, but what is kept goes `away`."""
+    if forget:
+        results, saved = call_giving(function, args, leaves, needs, away)
+    else:
+        with away.hooks():
+            results, saved = call_saving(function, args, leaves, needs)
+    away.send()
+    saved.away = away
     return results, saved
 
 

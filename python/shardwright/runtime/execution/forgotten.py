@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from .away import Away
+
 
 @dataclass
 class _Note:
@@ -24,7 +26,9 @@ class _Note:
 
 
 class Forgotten:
-    def __init__(self, arguments: Sequence[Tensor]):
+    def __init__(self, arguments: Sequence[Tensor], away: Away | None = None):
+        """What it saves besides goes `away`, if that is given."""
+        self._away = away
         self._at = {_place(x): number for number, x in enumerate(arguments) if _is_plain(x)}
         self._strides = [x.stride() for x in arguments]
         self._given: Sequence[Tensor] = ()
@@ -44,11 +48,13 @@ class Forgotten:
 
     def _pack(self, x: Tensor) -> Any:
         number = self._at.get(_place(x)) if _is_plain(x) else None
-        return x if number is None else _Note(number, x.size(), x.stride())
+        if number is not None:
+            return _Note(number, x.size(), x.stride())
+        return self._away.pack(x) if self._away else x
 
     def _unpack(self, kept: Any) -> Tensor:
         if not isinstance(kept, _Note):
-            return kept
+            return self._away.unpack(kept) if self._away else kept
         x = self._given[kept.argument]
         return x.as_strided(kept.size, kept.stride, x.storage_offset())
 

@@ -18,8 +18,9 @@ from ...errors import RuntimeFault
 from ..programs.program import Block
 from ..shards.copies import Copy
 from . import collectives
+from .away import Away, KeptAway
 from .buckets import Bucket, gradient_dtype, gradient_of
-from .calls import Saved, call_forgetting, call_giving, call_saving, match
+from .calls import Saved, call_forgetting, call_giving, call_saving, call_sending, match
 from .exchange import Part, exchange
 from .gathers import Gathering, Scattering
 from .kinds import require_kind
@@ -62,7 +63,10 @@ class Run:
         self.leaves = worker.shards.leaves(step)
         self._saving = saving
         self._saved: dict[int, Saved] = {}
-        self._kept: dict[int, tuple[Tensor, ...]] = {}
+        self._kept: dict[int, tuple[Tensor, ...] | KeptAway] = {}
+        # The memory of what it reads and has anyway, what is gathered apart.
+        self._stays: frozenset[int] | None = None
+        self._inputs: Sequence[Tensor] = ()
         self._state = "new"
         self._buckets: list[Bucket] = []
         self._scatterings: list[Scattering] = []
@@ -89,7 +93,7 @@ class Run:
 
     def forward_of(self, block: Block, inputs: Sequence[Tensor], outputs: list[Any]) -> list[Any]:
         """One block's, given the outputs of those before it; `inputs` are those of all."""
-        worker = self.worker
+        worker, self._inputs = self.worker, inputs
         self._versions = worker.shards.versions()
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
@@ -157,6 +161,7 @@ class Run:
         *args: Any,
         recompute: bool = False,
         forget: bool = False,
+        offload: bool = False,
     ) -> Any:
         read = self._await(args)
         if self.worker.local:
@@ -167,22 +172,37 @@ class Run:
             needs = self.worker.role.grads.get(number)
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
-            saving = call_giving if forget else call_saving
-            results, self._saved[number] = saving(function, args, self.leaves.index, needs)
+            if offload:
+                away = self._away(read)
+                results, saved = call_sending(function, args, self.leaves.index, needs, away, forget=forget)
+            else:
+                saving = call_giving if forget else call_saving
+                results, saved = saving(function, args, self.leaves.index, needs)
+            self._saved[number] = saved
             self._read[number] = read
             return self._own(results, read)
 
-    def keep(self, number: int, *values: Tensor) -> None:
+    def keep(self, number: int, *values: Tensor, offload: bool = False) -> None:
         """For a later code, which takes them."""
         if self._saving or len(self.worker.code.blocks) > 1:
-            self._kept[number] = values
+            away = offload and self._saving
+            self._kept[number] = KeptAway(self._away(frozenset()), values) if away else values
 
     def take(self, number: int) -> Any:
-        values = self._kept.pop(number)
+        kept = self._kept.pop(number)
+        values = kept.take() if isinstance(kept, KeptAway) else kept
         return values[0] if len(values) == 1 else values
+
+    def fetch(self, *, call: int | None = None, keep: int | None = None) -> None:
+        """What is on the host of a call, or is kept there; it is here when that is read."""
+        sent = self._saved[call] if call is not None else self._kept[keep]  # type: ignore[index]
+        assert not isinstance(sent, tuple) and sent.away is not None
+        sent.away.fetch()
 
     def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         saved = self._saved.pop(number)
+        if saved.away:
+            saved.away.wait()
         self._arrive(self._read.pop(number))
         with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
             edges, given = match(saved, grads)
@@ -366,15 +386,25 @@ class Run:
         """Results that are views of what is gathered would go with it."""
         if not read:
             return results
-        table, copies = self.worker.table.leaves, self.worker.shards.copies
-        numbers = {table[self.leaves.index[leaf]].copy for leaf in read}
-        pointers = {copies[copy].pointer for copy in numbers if copy is not None}
+        pointers = self._gathered(read)
 
         def own(x: Any) -> Any:
             views = isinstance(x, Tensor) and x.untyped_storage().data_ptr() in pointers
             return x.detach().clone().requires_grad_(x.requires_grad) if views else x
 
         return tuple(map(own, results)) if isinstance(results, tuple) else own(results)
+
+    def _gathered(self, read: frozenset[int]) -> set[int]:
+        """The memory of what is gathered of some leaves."""
+        table, copies = self.worker.table.leaves, self.worker.shards.copies
+        numbers = {table[self.leaves.index[leaf]].copy for leaf in read}
+        return {copies[copy].pointer for copy in numbers if copy is not None}
+
+    def _away(self, read: frozenset[int]) -> Away:
+        if self._stays is None:
+            held = (*self.leaves.tensors, *self._inputs)
+            self._stays = frozenset(x.untyped_storage().data_ptr() for x in held)
+        return Away(self.worker.host, self._stays | self._gathered(read))
 
     def _exchange(
         self, kind: str, number: int, xs: Sequence[Tensor], dtype: torch.dtype | None = None

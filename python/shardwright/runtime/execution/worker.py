@@ -10,6 +10,7 @@ from ...errors import RuntimeFault
 from ..communication.comm import Comm
 from ..programs.program import Program
 from ..shards.shards import Shards
+from .away import Host
 from .buckets import Kept
 from .exchange import Part, part_of
 from .gathers import Gathering
@@ -76,6 +77,7 @@ class Worker:
         self.kept: Kept = {}
         # Exchanges and updates whose tensors were compared with the graph.
         self.compared: set[tuple[str, int]] = set()
+        self.host = Host(comm.device)
         # What is being gathered.
         self.coming: list[Gathering] = []
         self._parts: dict[int, Part] = {}
@@ -92,7 +94,7 @@ class Worker:
 
     def sharing(self, program: Program, shards: Shards) -> Worker:
         """A worker for another program of the same model."""
-        return Worker(
+        found = Worker(
             program,
             self.comm,
             shards,
@@ -103,6 +105,8 @@ class Worker:
             scaling=self.scaling,
             local=self.local and self.local.another(),
         )
+        found.host = self.host
+        return found
 
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":

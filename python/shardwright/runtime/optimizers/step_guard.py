@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ...errors import RuntimeFault
 from ..guards import part_gradients
+from . import on_host
 from .rules import require_right
 
 if TYPE_CHECKING:
@@ -67,10 +68,14 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if all(id(p) not in _originals for p in _parameters(optimizer)):
             _right[optimizer] = _count(optimizer)
     part_gradients.lend(_parameters(optimizer))
+    for model in _stepped(optimizer):
+        on_host.bring(model, optimizer)
 
 
 def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     part_gradients.take_back(_parameters(optimizer))
+    for model in _stepped(optimizer):
+        on_host.send(model, optimizer)
 
 
 def _parameters(optimizer: Optimizer) -> Iterable[Tensor]:

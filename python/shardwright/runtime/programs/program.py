@@ -245,6 +245,8 @@ class Program:
     random: list[Draw]
     # Of parameters that ranks hold in parts, the one that computes the update of the whole.
     updates: dict[int, int]
+    # Parameters of which the optimizer's state is on the host between steps.
+    state_on_host: frozenset[int]
     files: Mapping[str, str]
     folder: Path | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
@@ -420,6 +422,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
         updates=dict(tables.get("updates", [])),
+        state_on_host=frozenset(tables.get("state_on_host", ())),
         files=texts,
         folder=folder,
     )

@@ -1,0 +1,63 @@
+//! What is sent to the host: it comes back before it is needed, all of it and once.
+
+use std::collections::BTreeMap;
+
+use program::{Away, Body, Instr, Pass};
+
+use crate::copies::Wrong;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Host,
+    /// Brought back, and not yet read.
+    Back,
+}
+
+/// Forward sends, and backward brings back. What is there of a call is that call's, so what comes back is what
+/// was sent, and nothing but its backward reads it; of values, nothing but what takes them.
+pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
+    let mut sent: BTreeMap<Away, (Where, usize)> = BTreeMap::new();
+    for (at, instr) in body.instrs().enumerate() {
+        let pass = body.pass_at(at);
+        let wrong = match instr {
+            Instr::Call(call) if call.offloads => send(&mut sent, (Away::Call(call.id), at), pass)
+                .or_else(|| call.recompute.then(|| "sends to the host what it does not keep".into())),
+            Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Away::Kept(*id), at), pass),
+            Instr::Fetch { what } => match sent.get_mut(what) {
+                _ if pass != Pass::Backward => Some("stands outside of backward".into()),
+                Some((place @ Where::Host, _)) => {
+                    *place = Where::Back;
+                    None
+                }
+                Some(_) => Some(format!("brings {} back a second time", named(*what))),
+                None => Some(format!("brings {} back, which is not on the host", named(*what))),
+            },
+            Instr::Grad(grad) => read(&mut sent, Away::Call(grad.call)),
+            Instr::Take { id, .. } => read(&mut sent, Away::Kept(*id)),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            return Some((at, format!("{} {wrong}", instr.kind().name())));
+        }
+    }
+    let (what, (place, at)) = sent.into_iter().next()?;
+    let missing = if place == Where::Host { "brought back" } else { "read after it is brought back" };
+    Some((at, format!("{} goes to the host and is not {missing}", named(what))))
+}
+
+fn send(sent: &mut BTreeMap<Away, (Where, usize)>, (what, at): (Away, usize), pass: Pass) -> Option<String> {
+    sent.insert(what, (Where::Host, at));
+    (pass != Pass::Forward).then(|| "sends something to the host outside of forward".into())
+}
+
+fn read(sent: &mut BTreeMap<Away, (Where, usize)>, what: Away) -> Option<String> {
+    let (place, _) = sent.remove(&what)?;
+    (place == Where::Host).then(|| format!("needs {}, which is on the host", named(what)))
+}
+
+fn named(what: Away) -> String {
+    match what {
+        Away::Call(call) => format!("what call {} keeps", call.0),
+        Away::Kept(kept) => format!("what is kept as {}", kept.0),
+    }
+}

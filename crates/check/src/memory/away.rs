@@ -1,0 +1,41 @@
+//! What is on the host from forward to backward: a copy of each block that is not there anyway.
+
+use program::Away;
+
+use super::ledger::Block;
+use super::walk::Walk;
+
+/// Blocks that were sent, each once, with the bytes of each.
+pub(super) type Sent = Vec<(Block, u64)>;
+
+impl Walk<'_, '_> {
+    /// Sends blocks that backward keeps, of which the others stay.
+    pub(super) fn send<'b>(&mut self, what: Away, kept: impl Iterator<Item = &'b Block>) {
+        let mut sent: Sent = vec![];
+        for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
+            if sent.iter().all(|(known, _)| *known != block) {
+                sent.push((block, self.ledger.bytes(block)));
+            }
+            self.ledger.forget(block);
+        }
+        sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
+        self.away.insert(what, sent);
+    }
+
+    pub(super) fn fetch(&mut self, what: Away) {
+        let sent = self.away.remove(&what).unwrap_or_default();
+        let fresh: Vec<(Block, Block)> =
+            sent.into_iter().map(|(old, bytes)| (old, self.ledger.bring(bytes))).collect();
+        let mut none = vec![];
+        let kept = match what {
+            Away::Call(call) => self.saved.get_mut(&call.0),
+            Away::Kept(kept) => self.kept.get_mut(&kept.0),
+        };
+        for block in kept.unwrap_or(&mut none).iter_mut().flatten() {
+            if let Some((_, back)) = fresh.iter().find(|(old, _)| old == block) {
+                *block = self.ledger.keep(*back);
+            }
+        }
+        fresh.into_iter().for_each(|(_, back)| self.ledger.release(back));
+    }
+}

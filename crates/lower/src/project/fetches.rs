@@ -1,0 +1,59 @@
+//! What forward sent to the host comes back: each call's while the backward of the one before it runs.
+
+use std::collections::HashSet;
+
+use program::{Away, Body, CallId, Code, Instr, Pass};
+
+pub(super) fn fetch(body: &mut Body) {
+    keep_what_has_no_backward(body);
+    let sent: HashSet<Away> = body.instrs().filter_map(sent).collect();
+    if sent.is_empty() {
+        return;
+    }
+    for code in body.codes.iter_mut().filter(|code| code.pass == Pass::Backward) {
+        fetched(code, &sent);
+    }
+}
+
+fn fetched(code: &mut Code, sent: &HashSet<Away>) {
+    let mut before: Vec<Vec<Instr>> = code.instrs.iter().map(|_| vec![]).collect();
+    let mut posted = 0;
+    for (at, instr) in code.instrs.iter().enumerate() {
+        before[posted].extend(
+            needed(instr).into_iter().filter(|what| sent.contains(what)).map(|what| Instr::Fetch { what }),
+        );
+        if matches!(instr, Instr::Grad(_)) {
+            posted = at;
+        }
+    }
+    let both = before.into_iter().zip(std::mem::take(&mut code.instrs));
+    code.instrs = both.flat_map(|(before, instr)| before.into_iter().chain([instr])).collect();
+}
+
+fn keep_what_has_no_backward(body: &mut Body) {
+    let graded = |instr: &Instr| if let Instr::Grad(grad) = instr { Some(grad.call) } else { None };
+    let graded: HashSet<CallId> = body.instrs().filter_map(graded).collect();
+    let forwards = body.codes.iter_mut().filter(|code| code.pass == Pass::Forward);
+    for instr in forwards.flat_map(|code| &mut code.instrs) {
+        if let Instr::Call(call) = instr {
+            call.offloads &= graded.contains(&call.id);
+        }
+    }
+}
+
+fn sent(instr: &Instr) -> Option<Away> {
+    match instr {
+        Instr::Call(call) => call.offloads.then_some(Away::Call(call.id)),
+        Instr::Keep { id, offloads, .. } => offloads.then_some(Away::Kept(*id)),
+        _ => None,
+    }
+}
+
+/// What must be back for it.
+fn needed(instr: &Instr) -> Option<Away> {
+    match instr {
+        Instr::Grad(grad) => Some(Away::Call(grad.call)),
+        Instr::Take { id, .. } => Some(Away::Kept(*id)),
+        _ => None,
+    }
+}

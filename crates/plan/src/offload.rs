@@ -1,0 +1,72 @@
+//! What is on the host while a rank does not need it: what is kept for backward, and the optimizer's state.
+//!
+//! What forward keeps of some operators for backward goes to the host when they have run, and comes back ahead of
+//! their backward. Of operators that are computed again that is what is kept for computing them.
+//!
+//! ```text
+//! offload "h.*"                        # each layer goes, and comes back, by itself
+//! offload "h.*" but "h.1"              # without the last one, which is needed first
+//! offload "h.*.mlp" aten.gelu.*        # what these operators keep
+//! offload none                         # nothing, whatever was said before
+//! offload state "*"                    # the optimizer's state of all parameters, between steps
+//! offload state "*" but "wte.weight"   # of all but one
+//! offload state none                   # of none, whatever was said before
+//! ```
+//! Later lines win.
+
+use std::collections::BTreeSet;
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+
+use crate::select::clip;
+use crate::{Plan, homes, recompute};
+
+/// The operators that a line of a plan file names; an empty one for `none`.
+pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+    match line {
+        "none" => Ok(vec![vec![]]),
+        "model" => Err(Error::new("SW0301", "`model` is not a part of the model")
+            .why("it names what the model itself computes again, and models do not say what goes to the host")
+            .fix("name modules, such as `offload \"h.*\"`")),
+        _ => recompute::read(line, graph),
+    }
+}
+
+/// The parameters whose state a line names; `None` for `none`.
+pub(crate) fn state(line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>>> {
+    if line == "none" {
+        return Ok(None);
+    }
+    let mut sides = line.split(" but ").map(|side| of_globs(side.trim(), graph));
+    let mut found = sides.next().unwrap_or_else(|| Ok(BTreeSet::new()))?;
+    for side in sides {
+        let without = side?;
+        found.retain(|name| !without.contains(name));
+    }
+    Ok(Some(found))
+}
+
+fn of_globs(pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
+    let bare = pattern.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let bare = bare.ok_or_else(|| {
+        Error::new("SW0301", format!("`{}` does not name parameters", clip(pattern)))
+            .fix("write `offload state \"h.*\"`, with names in quotes")
+    })?;
+    homes::select(bare, graph).map(|names| names.into_iter().collect())
+}
+
+/// Lines that name the parameters whose state is on the host.
+pub(crate) fn print_state(plan: &Plan, graph: &Graph) -> String {
+    let names: Vec<&String> = plan.state_on_host.iter().collect();
+    homes::folded(&names, graph, |_| String::new(), |pattern, _| format!("offload state {pattern:?}\n"))
+}
+
+/// What is in one span is in none of those before.
+pub(crate) fn replace(spans: &mut Vec<Vec<OpId>>, span: Vec<OpId>) {
+    if span.is_empty() {
+        return spans.clear();
+    }
+    spans.iter_mut().for_each(|other| other.retain(|op| !span.contains(op)));
+    spans.push(span);
+}
