@@ -131,7 +131,9 @@ class Model(nn.Module):
 def batch(rows: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(rows)  # ranks are threads
     x = torch.randn(rows, 6, dtype=torch.float64, generator=generator)
-    return x, torch.randint(0, 6, (rows,), generator=generator)
+    labels = torch.randint(3, 6, (rows,), generator=generator)
+    labels[: rows // 2 - 1] = HALF_IGNORED
+    return x, labels
 
 
 HALF_IGNORED = 2
