@@ -289,7 +289,7 @@ def test_more_stages_than_operators_are_refused() -> None:
 
 def test_gradients_of_inputs_are_refused() -> None:
     module, (x, y) = net()
-    captured, plan = made(module, (x.requires_grad_(), y), THREE)
+    _, plan = made(module, (x.requires_grad_(), y), THREE)
     with pytest.raises(ShardwrightError, match="SW0421"):
         compile(plan)
 

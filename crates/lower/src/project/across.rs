@@ -12,12 +12,11 @@ pub(super) fn keep(body: &mut Body) {
     if between.is_empty() {
         return;
     }
-    let mut next = body.instrs().filter(|instr| matches!(instr, Instr::Keep { .. })).count();
-    for ((from, to), values) in between {
+    let known = body.instrs().filter(|instr| matches!(instr, Instr::Keep { .. })).count();
+    for (next, ((from, to), values)) in (known..).zip(between) {
         let fresh: HashMap<BufId, BufId> =
             values.iter().map(|value| (*value, another(body, *value))).collect();
         let id = KeepId::new(next);
-        next += 1;
         let taken = values.iter().map(|value| fresh[value]).collect();
         let reader = &mut body.codes[to];
         for buf in

@@ -1,4 +1,4 @@
-"""What one block makes and a later one reads, possibly on other ranks: sent at once, awaited where it is read.
+"""What one block makes and a later one reads, on this rank or others: sent at once, awaited where it is read.
 
 A message is known by the table that says what is in it, and its micro-batch. Nobody waits who sends.
 """

@@ -85,7 +85,7 @@ class Run:
             self.worker.code.begin(self, self.leaves.tree, self.worker.constants)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """All blocks, one after the other. Outputs in the graph's order; `None` for those that do not leave."""
+        """All blocks, in turn. Outputs in the graph's order; `None` for those that do not leave."""
         outputs: list[Any] = [None] * len(self.worker.role.outputs)
         for block in self.worker.code.blocks:
             outputs = self.forward_of(block, inputs, outputs)
