@@ -249,6 +249,48 @@ def test_norms_are_those_of_the_single_device() -> None:
         assert torch.allclose(found, expected, rtol=1e-9)
 
 
+def test_a_hook_on_one_stage_sees_the_gradient_of_each_batch() -> None:
+    module, args = net()
+    captured, plan = made(module, args, THREE)
+    batches = equality.micro_batches(args, 3)
+
+    def seen(model: ParallelModule) -> list[Tensor]:
+        found: list[Tensor] = []
+        held = [s.data for s in model.shards.held if s.tensor.names[0] == "b.weight"]
+        for weight in held:
+            weight.register_hook(lambda gradient: found.append(gradient.clone()))
+        model.train_step(batches)
+        return found
+
+    gradients = [found for found in on_all(plan, captured, module, seen) if found]
+    assert len(gradients) == 1 and len(gradients[0]) == 3
+    for gradient, batch in zip(gradients[0], batches, strict=True):
+        module.zero_grad()
+        (module(*batch) / 3).backward()
+        expected = module.b.weight.grad
+        assert expected is not None and torch.allclose(gradient, expected, rtol=1e-9)
+
+
+def test_micro_batches_of_several_shapes_are_pipelines_in_turn() -> None:
+    module, args = models.MODELS["gpt"]()
+    idx, targets = args
+    batches = [args, (idx[:2], targets[:2]), (idx.roll(1, -1), targets)]
+
+    def gradient(_: int, comm: Any) -> list[tuple[str, Tensor]]:
+        model = sw.parallelize(module, args, plan="stages:2", comm=comm, cache=False, progress=False)
+        model.train_step(batches)
+        parameters = [s for s in model.shards.held if s.data.grad is not None]
+        return [(s.tensor.names[0], s.data.grad) for s in parameters if s.data.grad is not None]
+
+    found = run_local(2, gradient)
+    for batch in batches:
+        (module(*batch)[1] / 3).backward()
+    expected = {name: p.grad for name, p in module.named_parameters()}
+    for name, grad in (pair for row in found for pair in row):
+        own = expected[name]
+        assert own is not None and torch.allclose(grad, own, rtol=1e-8, atol=1e-12), name
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 

@@ -23,19 +23,14 @@ from .execution import inputs as given_inputs
 from .execution.local_code import LocalCode
 from .execution.micro_batches import MicroBatches
 from .execution.outside import (
-    accumulate,
     after_this_backward,
     differentiable,
-    loss_of,
-    pass_on,
-    require_one_loss,
-    seeds_of,
 )
 from .execution.pieces import Pieces
-from .execution.run import Issued, Run, begin, without_backward
+from .execution.run import Issued, Run, begin
 from .execution.scaling import LossScaling
 from .execution.shared import handed_round, in_steps_only, known_to_all
-from .execution.timetable import Backward, Begin, Forward, tasks
+from .execution.steps import Step
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
@@ -46,10 +41,10 @@ from .likeness.passing import Whole, passed_on, program_runs
 from .likeness.places import build, hold, set_attribute
 from .optimizers.step_guard import guard_steps
 from .programs.parts import OutputPart, output_parts
-from .programs.program import Block, Program, TensorInfo, kept_in
+from .programs.program import Program, TensorInfo, kept_in
 from .shards import state
 from .shards.held import in_parts
-from .shards.hooks import has_hooks, refuse_hooks_on_parts
+from .shards.hooks import refuse_hooks_on_parts
 from .shards.own_state import refusal, require_whole
 from .shards.shards import AnySource, Shards, without_value
 
@@ -241,7 +236,7 @@ class ParallelModule(nn.Module):
             variant = self.variants.select(call)
             several = variant.worker.program.blocks > 1
             saving = torch.is_grad_enabled() and variant.worker.code.trains and not several
-            run, outputs = self._forward(variant, call.tensors, micro_batch=0, saving=saving)
+            run, outputs = self._forward(variant, call.tensors, saving=saving)
             if several:
                 run.worker.mail.clear()
                 outputs = handed_round(variant.worker.program, self.comm, outputs)
@@ -282,7 +277,16 @@ class ParallelModule(nn.Module):
             counted = [(call, share) for call, share in zip(calls, shares, strict=True) if share]
             calls, shares = [call for call, _ in counted], [share for _, share in counted]
             chosen = [self.variants.select(call, only_loss=True) for call in calls]
-            losses = self._step(chosen, calls, 1 / number if scale is None else scale, shares)
+            step = Step(
+                chosen,
+                calls,
+                shares,
+                shards=self.shards,
+                inputs=self.inputs,
+                number=self.step,
+                issued=self.issued,
+            )
+            losses = step.run(1 / number if scale is None else scale, self.comm)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])
@@ -290,63 +294,6 @@ class ParallelModule(nn.Module):
             found = [x.detach() * share for x, share in zip(losses, shares, strict=True) if x is not None]
             mean = torch.stack(found).sum(0) / number if found else None
             return known_to_all(chosen[-1].worker.program, self.comm, mean)
-
-    def _step(
-        self,
-        chosen: Sequence[Variant],
-        calls: Sequence[given_inputs.Call],
-        scale: float,
-        shares: Sequence[float],
-    ) -> list[Tensor | None]:
-        """Runs the timetables of the programs that were chosen for the calls; gives the losses. Each counts
-        its share of the scale."""
-        codes = [variant.worker.code for variant in chosen]
-        if any(code.step is None and code.blocks for code in codes):
-            raise without_backward()
-        for variant in chosen:
-            require_one_loss(variant.worker.program)
-        # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
-        hooked = has_hooks(self._parameters_here())
-        losses: list[Tensor | None] = [None] * len(calls)
-        between: dict[int, tuple[Run, list[Any]]] = {}
-        step = object()
-        for task in tasks(codes, scale, alone=hooked):
-            variant, call = chosen[task.batch], calls[task.batch]
-            if isinstance(task, Begin):
-                self._begin(variant, step)
-            elif isinstance(task, Forward):
-                run, outputs = between.get(task.batch) or self._started(variant, task.batch, step)
-                outputs = self._forward_of(variant, run, task.block, call.tensors, outputs)
-                between[task.batch] = run, outputs
-                losses[task.batch] = loss_of(run, outputs)
-            elif isinstance(task, Backward):
-                run, outputs = between[task.batch]
-                seeds = seeds_of(run.seeded(task.block), outputs, task.scale * shares[task.batch])
-                pass_on(call.tensors, run.backward_of(task.block, seeds, last=task.last))
-                if run.is_done:
-                    del between[task.batch]
-            else:
-                run, _ = self._started(variant, task.batch, step)
-                with self.shards.collecting(hooked) as arrived:
-                    run.finish()
-                    variant.after(gradients=True)
-                accumulate(self._parameters_here() if hooked else [], arrived)
-        return losses
-
-    def _started(self, variant: Variant, batch: int, step: object) -> tuple[Run, list[Any]]:
-        """A micro-batch before its first block."""
-        worker = variant.worker
-        masks = worker.masks(self.step, batch)
-        run = Run(worker, masks, self.issued, saving=True, step=step, batch=batch)
-        return run, [None] * len(worker.role.outputs)
-
-    def _forward_of(
-        self, variant: Variant, run: Run, block: Block, tensors: list[Tensor], outputs: list[Any]
-    ) -> list[Any]:
-        variant.before()
-        found = run.forward_of(block, given_inputs.parts(run.worker, tensors, self.inputs), outputs)
-        variant.after(gradients=False)
-        return found
 
     def output_regions(self, *args: Any, **kwargs: Any) -> dict[str, OutputPart | None]:
         """By name, which part of each output that leaves this rank gets: `part.of(whole)` takes it out.
@@ -465,25 +412,18 @@ class ParallelModule(nn.Module):
         variant: Variant,
         tensors: list[Tensor],
         *,
-        micro_batch: int,
         saving: bool,
-        step: object = None,
     ) -> tuple[Run, list[Any]]:
-        if step is None:
-            self._begin(variant, None)
+        """A call that stands alone is a step of its own: parameters may have changed since the last."""
         variant.before()
         worker = variant.worker
-        masks = worker.masks(self.step, micro_batch)
-        run = Run(worker, masks, self.issued, saving=saving, step=step)
+        if worker.code.begin is not None:
+            begin(worker, self.issued, None)
+        masks = worker.masks(self.step, 0)
+        run = Run(worker, masks, self.issued, saving=saving)
         outputs = run.forward(given_inputs.parts(worker, tensors, self.inputs))
         variant.after(gradients=False)
         return run, outputs
-
-    def _begin(self, variant: Variant, step: object) -> None:
-        """Calls that stand alone are each a step of their own: parameters may have changed since the last."""
-        if variant.worker.code.begin is not None:
-            variant.before()
-            begin(variant.worker, self.issued, step)
 
     def _set_mode(self, mode: bool, path: str, alone: bool) -> None:
         self.variants.train(mode, path, alone)

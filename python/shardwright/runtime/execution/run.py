@@ -498,11 +498,11 @@ class Run:
 
 def begin(worker: Worker, issued: list[Issued], step: object) -> None:
     """Runs what a step begins with."""
-    Run(worker, _no_numbers, issued, saving=False, step=step).begin()
+    Run(worker, no_numbers, issued, saving=False, step=step).begin()
 
 
-def _no_numbers(*_: Any) -> Tensor:
-    raise AssertionError("a step begins with nothing random")
+def no_numbers(*_: Any) -> Tensor:
+    raise AssertionError("what runs once a step draws nothing")
 
 
 def without_backward() -> RuntimeFault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,13 +40,17 @@ class End:
 Task = Begin | Forward | Backward | End
 
 
-def tasks(codes: Sequence[Code], scale: float, *, alone: bool) -> Iterator[Task]:
+def tasks(codes: Sequence[Code], scale: float, *, alone: bool, in_turn: bool = False) -> Iterator[Task]:
     """What a rank runs in a step, given the code of each micro-batch.
 
     Micro-batches under one program follow its timetable. Of several programs the one goes on whose next
-    task is of the earliest micro-batch. Those that run `alone` are each a step of their own.
+    task is of the earliest micro-batch, or one after the other `in_turn`: where ranks run other blocks, they
+    would take other turns. Those that run `alone` are each a step of their own.
     """
     lines = [_tasks(codes[batches[0]], batches, scale) for batches in _together(codes, alone)]
+    if in_turn:
+        yield from itertools.chain.from_iterable(lines)
+        return
     heads = [next(line, None) for line in lines]
     while any(heads):
         at = min((head.batch, at) for at, head in enumerate(heads) if head)[1]

@@ -1,0 +1,105 @@
+"""A step on one rank: the tasks of its programs' timetables, over several micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..communication.comm import Comm
+from ..programs.program import Block
+from ..shards.hooks import has_hooks
+from ..shards.shards import Shards
+from . import inputs as given_inputs
+from .outside import accumulate, loss_of, pass_on, require_one_loss, seeds_of
+from .run import Issued, Run, begin, no_numbers, without_backward
+from .timetable import Backward, Begin, Forward, tasks
+from .variants import Variant
+
+# A micro-batch under way, and its outputs so far.
+Started = tuple[Run, list[Any]]
+
+
+class Step:
+    """`chosen` are the programs of the calls; each loss counts its share of the scale."""
+
+    def __init__(
+        self,
+        chosen: Sequence[Variant],
+        calls: Sequence[given_inputs.Call],
+        shares: Sequence[float],
+        *,
+        shards: Shards,
+        inputs: str,
+        number: int,
+        issued: list[Issued],
+    ):
+        """`number` is that of the step, a part of the key of all random numbers."""
+        self._chosen, self._calls, self._shares = chosen, calls, shares
+        self._shards, self._inputs, self._number, self._issued = shards, inputs, number, issued
+        # What runs of one step have in common.
+        self._together = object()
+        self._parameters: list[Tensor] = [s.data for s in shards.held if s.tensor.kind == "param"]
+        self._under_way: dict[int, Started] = {}
+        self._losses: list[Tensor | None] = [None] * len(calls)
+
+    def run(self, scale: float, comm: Comm) -> list[Tensor | None]:
+        """The losses of the calls; those of other ranks are `None`."""
+        codes = [variant.worker.code for variant in self._chosen]
+        if any(code.step is None and code.blocks for code in codes):
+            raise without_backward()
+        for variant in self._chosen:
+            require_one_loss(variant.worker.program)
+        pipelined = any(variant.worker.program.blocks > 1 for variant in self._chosen)
+        # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
+        hooked = has_hooks(self._parameters)
+        if pipelined:
+            # Of another block's parameters this rank knows nothing.
+            hooked = comm.tally([hooked]) != [0]
+        for task in tasks(codes, scale, alone=hooked, in_turn=pipelined):
+            variant = self._chosen[task.batch]
+            if isinstance(task, Begin):
+                self._begin(variant)
+            elif isinstance(task, Forward):
+                self._forward(task.batch, task.block)
+            elif isinstance(task, Backward):
+                self._backward(task)
+            else:
+                self._end(variant, hooked)
+        return self._losses
+
+    def _begin(self, variant: Variant) -> None:
+        if variant.worker.code.begin is not None:
+            variant.before()
+            begin(variant.worker, self._issued, self._together)
+
+    def _forward(self, batch: int, block: Block) -> None:
+        variant, tensors = self._chosen[batch], self._calls[batch].tensors
+        run, outputs = self._under_way.get(batch) or self._started(variant, batch)
+        variant.before()
+        outputs = run.forward_of(block, given_inputs.parts(run.worker, tensors, self._inputs), outputs)
+        variant.after(gradients=False)
+        self._under_way[batch] = run, outputs
+        self._losses[batch] = loss_of(run, outputs)
+
+    def _started(self, variant: Variant, batch: int) -> Started:
+        worker = variant.worker
+        masks = worker.masks(self._number, batch)
+        run = Run(worker, masks, self._issued, saving=True, step=self._together, batch=batch)
+        return run, [None] * len(worker.role.outputs)
+
+    def _backward(self, task: Backward) -> None:
+        run, outputs = self._under_way[task.batch]
+        seeds = seeds_of(run.seeded(task.block), outputs, task.scale * self._shares[task.batch])
+        gradients = run.backward_of(task.block, seeds, last=task.last)
+        pass_on(self._calls[task.batch].tensors, gradients)
+        if run.is_done:
+            del self._under_way[task.batch]
+
+    def _end(self, variant: Variant, hooked: bool) -> None:
+        run = Run(variant.worker, no_numbers, self._issued, saving=True, step=self._together)
+        with self._shards.collecting(hooked) as arrived:
+            run.finish()
+            variant.after(gradients=True)
+        accumulate(self._parameters if hooked else [], arrived)
