@@ -46,7 +46,7 @@
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
 //! at once, by [`purpose`]. [`order`] runs all ranks together, or, of ranks that are alike along an
-//! [`axis`], a few that stand for all ([`fold`]). Modules import only what comes before them here.
+//! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches. Modules import only what comes before them here.
 
 mod args;
 mod away;
@@ -65,6 +65,7 @@ mod held;
 mod infer;
 mod intern;
 mod local;
+mod lockstep;
 mod memory;
 mod moves;
 mod net;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use program::{Body, Does, ExchangeId, Instr, Pass, RankId, Task};
 
 use crate::fault::Fault;
+use crate::lockstep::Lockstep;
 use crate::order::{Meeting, Meetings, named};
 use crate::state::{Context, Rank};
 use crate::timetable::enough;
@@ -41,6 +42,15 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     }
     let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
     let meetings = Meetings::of(cx, ranks);
+    if let Some(lockstep) = Lockstep::of(ranks, &meetings) {
+        if (1..=most).all(|batches| lockstep.comes_to_its_end(batches)) {
+            debug_assert!(
+                ranks.len() > 8
+                    || (1..=most).all(|batches| Net::of(cx, ranks, &meetings).follow(batches).is_ok())
+            );
+            return;
+        }
+    }
     let net = Net::of(cx, ranks, &meetings);
     for batches in 1..=most {
         if let Err(fault) = net.follow(batches) {

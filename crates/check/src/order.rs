@@ -97,7 +97,7 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
 }
 
 /// What ranks wait for together.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Meeting {
     /// One group of a grouping.
     Group(GroupingId, usize),
