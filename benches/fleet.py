@@ -11,6 +11,7 @@ PLANS = {
     "data:64 x megatron:8": 512,
     "data:1024 x megatron:8": 8192,
     "zero3:1024 x megatron:8": 8192,
+    "stages:16 x data:64 x megatron:8": 8192,
 }
 
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use program::{Column, Grouping, Program, RankId, Role, Table};
+use program::{Column, Exchange, Grouping, Piece, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
 use crate::intern::Map;
@@ -62,9 +62,6 @@ impl Axis {
 
 /// The longest axis along which the ranks of a program are alike, of at least so many.
 pub(crate) fn find(program: &Program, least: u32) -> Option<Axis> {
-    if !program.exchanges.is_empty() {
-        return None;
-    }
     let mut found: Vec<Axis> = program.groupings.iter().filter_map(step).collect();
     found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
     found.dedup();
@@ -94,6 +91,102 @@ fn alike(program: &Program, axis: Axis) -> bool {
                 && role.table.regions().filter(|column| fresh(column)).all(|column| lines.moves_on(column))
         })
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
+        && program.exchanges.iter().all(|exchange| stays(exchange, axis))
+}
+
+/// The part of an exchange that is at one position: ends and pieces, which name the ends of this part.
+#[derive(Default)]
+struct Section<'e> {
+    sources: Vec<&'e (RankId, Region)>,
+    targets: Vec<&'e (RankId, Region)>,
+    pieces: Vec<Piece>,
+}
+
+/// The sections at all positions; `None` if a piece goes from one to another.
+fn sections(exchange: &Exchange, axis: Axis) -> Option<Vec<Section<'_>>> {
+    let mut found: Vec<Section<'_>> = (0..axis.size).map(|_| Section::default()).collect();
+    let at = |ends: &[(RankId, Region)]| {
+        let mut counts = vec![0; axis.size as usize];
+        let number = |(rank, _): &(RankId, Region)| {
+            let position = axis.position(*rank);
+            counts[position as usize] += 1;
+            (position, counts[position as usize] - 1)
+        };
+        ends.iter().map(number).collect::<Vec<(u32, usize)>>()
+    };
+    let (from, to) = (at(&exchange.sources), at(&exchange.targets));
+    for (end, (position, _)) in exchange.sources.iter().zip(&from) {
+        found[*position as usize].sources.push(end);
+    }
+    for (end, (position, _)) in exchange.targets.iter().zip(&to) {
+        found[*position as usize].targets.push(end);
+    }
+    for piece in &exchange.pieces {
+        let ((position, from), (other, to)) = (*from.get(piece.from)?, *to.get(piece.to)?);
+        if position != other {
+            return None;
+        }
+        found[position as usize].pieces.push(Piece { from, to, region: piece.region.clone() });
+    }
+    Some(found)
+}
+
+/// Whether an exchange does the same at every position, a step further on.
+fn stays(exchange: &Exchange, axis: Axis) -> bool {
+    let Some(sections) = sections(exchange, axis) else { return false };
+    let (first, second) = (&sections[0], &sections[1]);
+    let ends = |a: &[&(RankId, Region)], b: &[&(RankId, Region)], c: &[&(RankId, Region)], times: i64| {
+        a.len() == c.len()
+            && a.len() == b.len()
+            && a.iter()
+                .zip(b)
+                .zip(c)
+                .all(|((a, b), c)| axis.at(a.0, 0) == axis.at(c.0, 0) && is_moved(&a.1, &b.1, &c.1, times))
+    };
+    (0_i64..).zip(&sections).all(|(times, section)| {
+        ends(&first.sources, &second.sources, &section.sources, times)
+            && ends(&first.targets, &second.targets, &section.targets, times)
+            && section.pieces.len() == first.pieces.len()
+            && section.pieces.len() == second.pieces.len()
+            && first.pieces.iter().zip(&second.pieces).zip(&section.pieces).all(|((a, b), c)| {
+                (a.from, a.to) == (c.from, c.to) && is_moved(&a.region, &b.region, &c.region, times)
+            })
+    })
+}
+
+/// Whether a region is so many steps further on than the first one, of which the second is one step.
+fn is_moved(first: &Region, second: &Region, region: &Region, times: i64) -> bool {
+    first.0.len() == second.0.len()
+        && first.0.len() == region.0.len()
+        && (region.0.iter().zip(&first.0).zip(&second.0))
+            .all(|((i, a), b)| moved(*a, b.lo.wrapping_sub(a.lo), times) == *i)
+}
+
+/// What of an exchange is between ranks that are followed.
+fn between_followed(exchange: &Exchange, axis: Axis) -> Exchange {
+    let keep = |ends: &[(RankId, Region)]| -> Vec<Option<usize>> {
+        let mut next = 0;
+        let number = |(rank, _): &(RankId, Region)| {
+            axis.followed(*rank).then(|| {
+                next += 1;
+                next - 1
+            })
+        };
+        ends.iter().map(number).collect()
+    };
+    let ends =
+        |ends: &[(RankId, Region)]| ends.iter().filter(|(rank, _)| axis.followed(*rank)).cloned().collect();
+    let (from, to) = (keep(&exchange.sources), keep(&exchange.targets));
+    let piece = |piece: &Piece| {
+        Some(Piece { from: from[piece.from]?, to: to[piece.to]?, region: piece.region.clone() })
+    };
+    Exchange {
+        tensor: exchange.tensor,
+        reduction: exchange.reduction,
+        sources: ends(&exchange.sources),
+        targets: ends(&exchange.targets),
+        pieces: exchange.pieces.iter().filter_map(piece).collect(),
+    }
 }
 
 /// The positions in a role of the ranks of each line, in the order of the axis.
@@ -115,13 +208,7 @@ impl Lines {
     fn moves_on(&self, column: &Column<Region>) -> bool {
         self.0.iter().all(|line| {
             let (first, second) = (column.get(line[0]), column.get(line[1]));
-            let fits = |(position, at): (i64, &usize)| {
-                let region = column.get(*at);
-                region.0.len() == first.0.len()
-                    && (region.0.iter().zip(&first.0).zip(&second.0))
-                        .all(|((i, a), b)| moved(*a, b.lo.wrapping_sub(a.lo), position) == *i)
-            };
-            first.0.len() == second.0.len() && (0_i64..).zip(line).all(fits)
+            (0_i64..).zip(line).all(|(position, at)| is_moved(first, second, column.get(*at), position))
         })
     }
 }
@@ -173,7 +260,7 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
             .clone()
             .map(|grouping| grouping.iter().map(keep).filter(|group| !group.is_empty()).collect())
             .collect(),
-        exchanges: vec![],
+        exchanges: program.exchanges.iter().map(|exchange| between_followed(exchange, axis)).collect(),
         updates: vec![],
         roles: roles.collect(),
     };

@@ -61,6 +61,8 @@ fn right_programs_are_proved_alike() {
         ("megatron:2 x data:6", 12),
         ("data:2 x data:6", 12),
         ("data:6 x coshard:2", 6),
+        ("stages:2 x data:6", 12),
+        ("data:6 x stages:2 x megatron:2", 24),
         ("replicate", 6),
     ] {
         let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
@@ -76,6 +78,10 @@ fn right_programs_are_proved_alike() {
         assert_eq!(was(name, devices), [Some(true), Some(true), Some(false)], "{name} {devices}");
     }
     assert_eq!(was("data", 5), [Some(false); 3]);
+    // What goes from stage to stage stays at its position.
+    for (name, devices) in [("stages:2 x data:6", 12), ("data:6 x stages:2 x megatron:2", 24)] {
+        assert_eq!(was(name, devices)[..2], [Some(true), Some(true)], "{name}");
+    }
 }
 
 #[test]
@@ -276,7 +282,7 @@ fn what_is_refused_one_by_one_is_never_proved_by_folding() {
     let graph = graph();
     let analysis = Analysis::of(&graph);
     let (mut refused, mut folded, mut all) = (0, 0, 0);
-    for (name, devices) in [("data", 6), ("data:6 x megatron:2", 12)] {
+    for (name, devices) in [("data", 6), ("data:6 x megatron:2", 12), ("stages:2 x data:6", 12)] {
         let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
         let program = made(&graph, &analysis, &plan, &boundaries(&graph)[1]);
         for (what, edit) in EDITS {

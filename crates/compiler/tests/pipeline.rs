@@ -2,7 +2,7 @@
 
 use graph::Graph;
 use plan::sets;
-use program::{Bound, Instr, Loop, Pass, Program, RankId, Task, When};
+use program::{Bound, Column, Instr, Loop, Pass, Program, RankId, Task, When};
 use rules::Analysis;
 
 fn graph() -> Graph {
@@ -155,14 +155,38 @@ fn ranks_that_wait_for_each_other_are_found() {
     assert_eq!(found(&graph, &program), ["SW0506"]);
 }
 
+/// The last rank of a role in a role of its own.
+fn apart(program: &mut Program, role: usize) -> usize {
+    let mut last = program.roles[role].clone();
+    let at = last.ranks.len() - 1;
+    last.ranks = vec![program.roles[role].ranks.pop().expect("a rank")];
+    let first = program.roles[role].ranks.len();
+    assert_eq!(first, 1, "of two");
+    for (at, role) in [(0, &mut program.roles[role]), (at, &mut last)] {
+        let table = &mut role.table;
+        table.constants.iter_mut().for_each(|column| *column = Column::Same(*column.get(at)));
+        let shards = table.shards.iter_mut().map(|shard| &mut shard.region);
+        let leaves = table.leaves.iter_mut().map(|leaf| &mut leaf.1);
+        let random = table.random.iter_mut().flat_map(|(_, slots)| slots);
+        let ends = table.inputs.iter_mut().chain(table.outputs.iter_mut().flatten());
+        let all = shards.chain(leaves).chain(random).chain(ends);
+        all.for_each(|column| *column = Column::Same(column.get(at).clone()));
+    }
+    program.roles.push(last);
+    program.roles.len() - 1
+}
+
 #[test]
 fn ranks_that_meet_for_different_micro_batches_are_found() {
     let graph = graph();
     // The ranks of the last stage sum up their losses with each other in every micro-batch.
     let mut program = made(&graph, "stages:2 x data:2", 4);
-    let role = program.roles.iter_mut().find(|role| role.ranks == [RankId(3)]).expect("a role of its own");
+    let role = program.roles.iter().position(|role| role.ranks == [RankId(2), RankId(3)]).expect("a role");
+    let last = apart(&mut program, role);
+    assert_eq!(found(&graph, &program), [] as [&str; 0]);
     let forwards = Loop::over_all(vec![Task::forward(1)]);
-    role.body.timetable.loops = vec![forwards, Loop::over_all(vec![Task::backward(1, When::Last)])];
+    program.roles[last].body.timetable.loops =
+        vec![forwards, Loop::over_all(vec![Task::backward(1, When::Last)])];
     assert_eq!(found(&graph, &program), ["SW0506"]);
 }
 

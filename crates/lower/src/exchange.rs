@@ -1,5 +1,7 @@
 //! Exact transfers, region by region, for layouts that form no regular pattern.
 
+use std::collections::BTreeMap;
+
 use program::RankId;
 use rules::{Interval, Region};
 
@@ -28,16 +30,24 @@ impl Pieces {
     }
 }
 
-/// Covers every target that is not kept. Each partial result goes into one target's part, and of
-/// several copies the nearest is taken: the rank's own, else the next rank's upwards.
+/// Covers every target that is not kept. Each partial result goes into one target's part, and of several copies
+/// the rank's own is taken, else the one whose place among the copies is that of the target among its like: so copies
+/// share the work.
 pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], world: u32) -> Pieces {
     let mut taken = vec![];
     let targets: Vec<usize> = (0..target.entries.len()).filter(|&i| !keep[i]).collect();
+    let mut alike: BTreeMap<(&Region, u32), Vec<usize>> = BTreeMap::new();
+    for &index in &targets {
+        let wanted = &target.entries[index];
+        alike.entry((&wanted.region, wanted.part)).or_default().push(index);
+    }
     for (position, &index) in targets.iter().enumerate() {
         let wanted = &target.entries[index];
+        let like = &alike[&(&wanted.region, wanted.part)];
+        let place = (like.partition_point(|&other| other < index), like.len());
         for part in (0..parts).filter(|p| p * target.parts / parts == wanted.part) {
             let mut missing = vec![wanted.region.clone()];
-            for from in candidates(middle, part, wanted.rank, &wanted.region, world) {
+            for from in candidates(middle, part, (wanted.rank, place), &wanted.region, world) {
                 let region = &middle[from].entry.region;
                 let mut left = vec![];
                 for hole in missing {
@@ -64,12 +74,27 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
     Pieces { sources, targets, pieces }
 }
 
-/// Sources of a part that touch a region, nearest rank first.
-fn candidates(middle: &[Middle], part: u32, rank: RankId, region: &Region, world: u32) -> Vec<usize> {
+/// Sources of a part that touch a region: the rank's own first, then by their places among copies of the same region,
+/// then the nearest rank upwards. `place` is the target's, and of how many.
+fn candidates(
+    middle: &[Middle],
+    part: u32,
+    (rank, place): (RankId, (usize, usize)),
+    region: &Region,
+    world: u32,
+) -> Vec<usize> {
     let touches =
         |m: &Middle| m.entry.part == part && (!m.entry.region.meet(region).is_empty() || region.0.is_empty());
     let mut found: Vec<usize> = (0..middle.len()).filter(|&i| touches(&middle[i])).collect();
-    found.sort_by_key(|&i| ((middle[i].entry.rank.0 + world - rank.0) % world, i));
+    let mut copies: BTreeMap<&Region, Vec<usize>> = BTreeMap::new();
+    found.iter().for_each(|&i| copies.entry(&middle[i].entry.region).or_default().push(i));
+    let apart = |i: usize| {
+        let like = &copies[&middle[i].entry.region];
+        let own = like.partition_point(|&other| other < i);
+        (own * place.1).abs_diff(place.0 * like.len())
+    };
+    let distance = |i: usize| (middle[i].entry.rank.0 + world - rank.0) % world;
+    found.sort_by_cached_key(|&i| (middle[i].entry.rank != rank, apart(i), distance(i), i));
     found
 }
 
