@@ -34,6 +34,8 @@ NAMED = [
     ("zero1:2 x stages:2", 4),
     ("stages:2 x recompute", 2),
     ("stages:3 x recompute:selective", 3),
+    ("stages:2 x recompute x offload", 2),
+    ("stages:2 x data:2 x whole-updates", 4),
 ]
 
 
@@ -287,6 +289,27 @@ def test_micro_batches_of_several_shapes_are_pipelines_in_turn() -> None:
         (module(*batch)[1] / 3).backward()
     expected = {name: p.grad for name, p in module.named_parameters()}
     for name, grad in (pair for row in found for pair in row):
+        own = expected[name]
+        assert own is not None and torch.allclose(grad, own, rtol=1e-8, atol=1e-12), name
+
+
+def test_a_batch_is_cut_for_the_stages() -> None:
+    module, (idx, targets) = models.MODELS["gpt"]()
+    whole = (torch.cat([idx, idx.roll(3, -1)]), torch.cat([targets, targets]))
+
+    def gradient(_: int, comm: Any) -> list[tuple[str, Tensor | None]]:
+        model = sw.parallelize(
+            module, whole, plan="stages:2", micro_batches=4, comm=comm, cache=False, progress=False
+        )
+        model.train_step(whole)
+        return [(s.tensor.names[0], s.data.grad) for s in model.shards.held]
+
+    found = run_local(2, gradient)
+    module(*whole)[1].backward()
+    expected = {name: p.grad for name, p in module.named_parameters()}
+    seen = {name: grad for row in found for name, grad in row if grad is not None}
+    assert seen.keys() == expected.keys()
+    for name, grad in seen.items():
         own = expected[name]
         assert own is not None and torch.allclose(grad, own, rtol=1e-8, atol=1e-12), name
 
