@@ -11,7 +11,6 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from ..communication.comm import Comm
 from ..programs.program import Program
-from ..programs.regions import shape_of
 
 
 def handed_round(program: Program, comm: Comm, outputs: Sequence[Any]) -> list[Any]:
@@ -54,15 +53,18 @@ class _InSteps(torch.autograd.Function):
 
 
 def _handed(program: Program, comm: Comm, at: int, value: Any) -> Any:
-    owners = [role.ranks[0] for role in program.roles if role.outputs[at] is not None]
-    if not owners or len(owners) == len(program.roles):
+    """From the first rank that has it, if some have all of it and others nothing."""
+    owners = sorted(rank for role in program.roles for rank in role.ranks if role.outputs[at] is not None)
+    if len(owners) in (0, program.world):
         return value
-    number = next(role.outputs[at] for role in program.roles if role.outputs[at] is not None)
-    assert number is not None
-    tensor = program.tensors[number.tensor]
-    whole = tuple(shape_of(tensor.factors))
+    output, region = program.role(owners[0]).outputs[at], program.ranks[owners[0]].outputs[at]
+    assert output is not None and region is not None
+    tensor = program.tensors[output.tensor]
+    if [(0, size) for dim in tensor.factors for size in dim] != [tuple(interval) for interval in region]:
+        return value
     if not isinstance(value, Tensor):
-        value = torch.empty(whole, dtype=tensor.read_as or tensor.dtype, device=comm.device)
+        dtype = tensor.read_as or tensor.dtype
+        value = torch.empty(tensor.shape, dtype=dtype, device=comm.device)
     given = value.detach().contiguous().clone()
-    comm.broadcast(given, min(owners))
+    comm.broadcast(given, owners[0])
     return given
