@@ -30,8 +30,10 @@ PLANS = (
     "zero1",
     "zero2",
     "zero3",
-    "stages:2 x data",
     "zero3 x offload",
+    "zero3 x whole-updates",
+    "stages:2 x 1f1b",
+    "stages:2 x gpipe",
 )
 """What completion offers; `_core.plan_names` has the names."""
 
