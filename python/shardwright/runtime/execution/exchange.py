@@ -68,19 +68,15 @@ def part_of(table: Exchange, tensor: TensorInfo, rank: int) -> Part:
 
 def exchange(comm: Comm, part: Part, xs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """This rank's targets. They may share memory with messages, or with `xs`."""
-    own = [place.of_whole(xs[source]) for source, place in part.sends.get(comm.rank, [])]
-    sends = pieces_to(part, xs, comm.rank)
-    receives = {
-        peer: torch.empty(sum(sizes), dtype=dtype, device=comm.device)
-        for peer, sizes in part.receives.items()
-        if peer != comm.rank
-    }
+    sends, receives = pieces_to(part, xs, comm.rank), room_for(comm, part, dtype)
     if sends or receives:
-        comm.exchange(sends, _nonempty(receives))
-    found: dict[int, Sequence[Tensor]] = {comm.rank: own}
-    for peer, message in receives.items():
-        found[peer] = torch.split_with_sizes(message, part.receives[peer])
-    return made(comm, part, found, dtype)
+        comm.exchange(sends, nonempty(receives))
+    return made(comm, part, own_pieces(part, xs, comm.rank), receives, dtype)
+
+
+def own_pieces(part: Part, xs: Sequence[Tensor], rank: int) -> list[Tensor]:
+    """What a rank gives to itself."""
+    return [place.of_whole(xs[source]) for source, place in part.sends.get(rank, [])]
 
 
 def pieces_to(part: Part, xs: Sequence[Tensor], rank: int) -> dict[int, Tensor]:
@@ -90,11 +86,25 @@ def pieces_to(part: Part, xs: Sequence[Tensor], rank: int) -> dict[int, Tensor]:
         for peer, pieces in part.sends.items()
         if peer != rank
     }
-    return _nonempty(sends)
+    return nonempty(sends)
 
 
-def made(comm: Comm, part: Part, found: Mapping[int, Sequence[Tensor]], dtype: torch.dtype) -> list[Tensor]:
-    """This rank's targets, of the pieces that each rank gave."""
+def room_for(comm: Comm, part: Part, dtype: torch.dtype) -> dict[int, Tensor]:
+    """For the message of each other rank that gives something."""
+    return {
+        peer: torch.empty(sum(sizes), dtype=dtype, device=comm.device)
+        for peer, sizes in part.receives.items()
+        if peer != comm.rank
+    }
+
+
+def made(
+    comm: Comm, part: Part, own: Sequence[Tensor], messages: Mapping[int, Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """This rank's targets, of its own pieces and those that arrived."""
+    found: dict[int, Sequence[Tensor]] = {comm.rank: own}
+    for peer, message in messages.items():
+        found[peer] = torch.split_with_sizes(message, part.receives[peer])
     return [_made(comm, part.op, target, found, dtype) for target in part.targets]
 
 
@@ -108,7 +118,7 @@ def _numbers(owners: Iterable[tuple[int, Region]]) -> list[int]:
     return numbers
 
 
-def _nonempty(messages: dict[int, Tensor]) -> dict[int, Tensor]:
+def nonempty(messages: dict[int, Tensor]) -> dict[int, Tensor]:
     return {peer: message for peer, message in messages.items() if message.numel()}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..communication.comm import Comm, Work
-from .exchange import Part, made, pieces_to
+from .exchange import Part, made, nonempty, own_pieces, pieces_to, room_for
 
 Message = tuple[int, int]
 
@@ -26,30 +26,18 @@ class Mail:
 
     def send(self, part: Part, number: int, batch: int, xs: Sequence[Tensor]) -> None:
         comm = self._comm
-        own = [place.of_whole(xs[source]) for source, place in part.sends.get(comm.rank, [])]
-        if own:
+        if own := own_pieces(part, xs, comm.rank):
             self._own[number, batch] = own
         for peer, message in pieces_to(part, xs, comm.rank).items():
             self._leaving.append((comm.send(message, peer, number, batch), message))
 
     def receive(self, part: Part, number: int, batch: int, dtype: torch.dtype) -> list[Tensor]:
         comm = self._comm
-        messages = {
-            peer: torch.empty(sum(sizes), dtype=dtype, device=comm.device)
-            for peer, sizes in part.receives.items()
-            if peer != comm.rank
-        }
-        works = [
-            comm.receive(message, peer, number, batch)
-            for peer, message in messages.items()
-            if message.numel()
-        ]
-        for work in works:
+        messages = room_for(comm, part, dtype)
+        awaited = nonempty(messages).items()
+        for work in [comm.receive(message, peer, number, batch) for peer, message in awaited]:
             work.wait()
-        found: dict[int, Sequence[Tensor]] = {comm.rank: self._own.pop((number, batch), [])}
-        for peer, message in messages.items():
-            found[peer] = torch.split_with_sizes(message, part.receives[peer])
-        return made(comm, part, found, dtype)
+        return made(comm, part, self._own.pop((number, batch), []), messages, dtype)
 
     def clear(self) -> None:
         """At the end of a step all has arrived."""

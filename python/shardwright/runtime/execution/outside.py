@@ -77,10 +77,8 @@ def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
 
 def require_one_loss(program: Program) -> None:
     """Before a step of several blocks, of which only some ranks have the outputs: all refuse together."""
-    outputs = (enumerate(role.outputs) for role in program.roles)
-    seeded = {at for all_ in outputs for at, output in all_ if output and output.grad}
-    if program.blocks > 1 and len(seeded) != 1:
-        raise _not_one_loss(len(seeded))
+    if program.blocks > 1 and len(program.seeded) != 1:
+        raise _not_one_loss(len(program.seeded))
 
 
 def _not_one_loss(count: int) -> RuntimeFault:
@@ -150,8 +148,4 @@ def _seeded(run: Run) -> list[int]:
 
 def _places(run: Run, outputs: Sequence[Any]) -> list[int]:
     """The positions of this rank's outputs that need a gradient on any rank."""
-    roles = run.worker.program.roles
-    needed = {
-        at for role in roles for at, output in enumerate(role.outputs) if output is not None and output.grad
-    }
-    return [at for at in sorted(needed) if isinstance(outputs[at], Tensor)]
+    return [at for at in run.worker.program.seeded if isinstance(outputs[at], Tensor)]

@@ -22,9 +22,7 @@ def known_to_all(program: Program, comm: Comm, loss: Tensor | None) -> Tensor | 
     """A mean of losses, which only the ranks have that run the last block."""
     if program.blocks == 1:
         return loss
-    outputs = (enumerate(role.outputs) for role in program.roles)
-    seeded = {at for all_ in outputs for at, output in all_ if output and output.grad}
-    return _handed(program, comm, seeded.pop(), loss) if len(seeded) == 1 else loss
+    return _handed(program, comm, program.seeded[0], loss) if len(program.seeded) == 1 else loss
 
 
 def in_steps_only(outputs: Sequence[Any]) -> list[Any]:

@@ -257,6 +257,12 @@ class Program:
         found = (name for text in self.files.values() for name in DEFINED.findall(text))
         return max((int(number) + 1 for number in found), default=1)
 
+    @functools.cached_property
+    def seeded(self) -> list[int]:
+        """The positions of the outputs that need a gradient on any rank."""
+        outputs = (enumerate(role.outputs) for role in self.roles)
+        return sorted({at for all_ in outputs for at, output in all_ if output and output.grad})
+
     def role(self, rank: int) -> Role:
         return self.ranks.role(rank)
 
