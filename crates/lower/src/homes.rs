@@ -67,7 +67,7 @@ impl Homes {
             let Some(home) = home_of(cx.plan, cx.graph, tensor) else { continue };
             let Some(first) = first_reader(uses, tensor) else { continue };
             // What several blocks contribute to adds up where it is read until the end of the step.
-            if uses.in_blocks(cx, tensor) > 1 {
+            if uses.in_several_blocks(cx, tensor) {
                 continue;
             }
             let read = uses.written[tensor.index()];

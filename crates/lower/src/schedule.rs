@@ -323,7 +323,7 @@ impl Schedule {
             return;
         }
         let written = uses.written[it.tensor.index()];
-        let late = uses.in_blocks(cx, it.tensor) > 1;
+        let late = uses.in_several_blocks(cx, it.tensor);
         let buckets = if late { end } else { buckets };
         if let Some(divided) = homes.of(it.tensor) {
             return self.reduce_to_parts(asked, (id, divided), interner, buckets);

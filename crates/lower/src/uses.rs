@@ -50,13 +50,16 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// How many blocks give a gradient to a tensor.
-    pub fn in_blocks(&self, cx: &Context<'_>, tensor: TensorId) -> usize {
+    /// Whether several blocks give a gradient to a tensor.
+    pub fn in_several_blocks(&self, cx: &Context<'_>, tensor: TensorId) -> bool {
+        if cx.plan.blocks.is_empty() {
+            return false;
+        }
         let carrying = self.of[tensor.index()].iter().map(|id| self.get(*id)).filter(|it| it.carries_grad);
         let block =
             |reader: &Reader| if let Reader::Op(op, _) = reader { Some(cx.plan.block(*op)) } else { None };
         let blocks: BTreeSet<u32> = carrying.flat_map(|it| &it.readers).filter_map(block).collect();
-        blocks.len()
+        blocks.len() > 1
     }
 
     pub fn get(&self, id: UseId) -> &Use {

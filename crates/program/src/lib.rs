@@ -310,6 +310,13 @@ impl Body {
         &self.bufs[id.index()]
     }
 
+    /// A new buffer for what is the same as another one holds.
+    pub fn another(&mut self, buf: BufId) -> BufId {
+        let same = self.buf(buf).clone();
+        self.bufs.push(same);
+        BufId::new(self.bufs.len() - 1)
+    }
+
     pub fn code(&self, block: u32, pass: Pass) -> Option<&Code> {
         self.codes.iter().find(|code| (code.block, code.pass) == (block, pass))
     }

@@ -251,6 +251,12 @@ impl Draft {
         Err(raise(plan::stranger()))
     }
 
+    /// Operators, all of this graph.
+    fn ids(&self, operators: &[PyRef<'_, Operator>]) -> PyResult<Vec<graph::OpId>> {
+        let id = |operator: &PyRef<'_, Operator>| self.own(&operator.model).map(|()| operator.id);
+        operators.iter().map(id).collect()
+    }
+
     fn parts(&self, parts: Vec<SubOp>) -> Vec<Part> {
         parts.into_iter().map(|sub| Part { model: Arc::clone(&self.model), sub }).collect()
     }
@@ -318,10 +324,7 @@ impl Draft {
     /// Of these operators forward keeps only what they read from others; backward computes them again.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn recompute(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
-        for operator in &operators {
-            self.own(&operator.model)?;
-        }
-        let span = operators.iter().map(|operator| operator.id).collect();
+        let span = self.ids(&operators)?;
         self.with(|d| {
             d.recompute(span);
             Ok(())
@@ -332,10 +335,7 @@ impl Draft {
     /// names goes with what it reads.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn block(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
-        for operator in &operators {
-            self.own(&operator.model)?;
-        }
-        let block: Vec<graph::OpId> = operators.iter().map(|operator| operator.id).collect();
+        let block = self.ids(&operators)?;
         self.with(|d| {
             d.block(&block);
             Ok(())
@@ -353,10 +353,7 @@ impl Draft {
     /// What forward keeps of these operators for backward is on the host until then; of none it is that nothing is.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn offload(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {
-        for operator in &operators {
-            self.own(&operator.model)?;
-        }
-        let span = operators.iter().map(|operator| operator.id).collect();
+        let span = self.ids(&operators)?;
         self.with(|d| {
             d.offload(span);
             Ok(())

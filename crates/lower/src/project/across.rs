@@ -15,7 +15,7 @@ pub(super) fn keep(body: &mut Body) {
     let known = body.instrs().filter(|instr| matches!(instr, Instr::Keep { .. })).count();
     for (next, ((from, to), values)) in (known..).zip(between) {
         let fresh: HashMap<BufId, BufId> =
-            values.iter().map(|value| (*value, another(body, *value))).collect();
+            values.iter().map(|value| (*value, body.another(*value))).collect();
         let id = KeepId::new(next);
         let taken = values.iter().map(|value| fresh[value]).collect();
         let reader = &mut body.codes[to];
@@ -48,12 +48,6 @@ fn between(body: &Body) -> Between {
         }
     }
     found
-}
-
-fn another(body: &mut Body, buf: BufId) -> BufId {
-    let made = body.buf(buf).clone();
-    body.bufs.push(made);
-    BufId::new(body.bufs.len() - 1)
 }
 
 /// In the order in which they are kept.

@@ -72,7 +72,7 @@ impl Projector<'_> {
             call.inputs.iter().copied().filter(|buf| !self.leaf_of.contains_key(buf)).collect();
         self.take(at, &reads);
         for output in call.ops.iter().flat_map(|op| &op.outputs).flatten() {
-            let fresh = self.another(*output);
+            let fresh = self.body.another(*output);
             self.again.made.insert(*output, fresh);
         }
         self.renamed(&mut call);
@@ -128,7 +128,7 @@ impl Projector<'_> {
         if from.is_empty() {
             return;
         }
-        let to: Vec<BufId> = from.iter().map(|buf| self.another(*buf)).collect();
+        let to: Vec<BufId> = from.iter().map(|buf| self.body.another(*buf)).collect();
         self.again.taken.extend(from.iter().copied().zip(to.iter().copied()));
         let id = KeepId::new(self.again.kept.len());
         self.again.kept.push((at, from));
@@ -156,12 +156,6 @@ impl Projector<'_> {
             Arg::List(items) => items.iter_mut().for_each(|item| self.in_arg(item)),
             _ => {}
         }
-    }
-
-    fn another(&mut self, buf: BufId) -> BufId {
-        let made = self.body.buf(buf).clone();
-        self.body.bufs.push(made);
-        BufId::new(self.body.bufs.len() - 1)
     }
 
     /// Keeps in forward what backward takes, each where it is read first; numbered in this order.
