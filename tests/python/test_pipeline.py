@@ -104,7 +104,8 @@ class Net(nn.Module):
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        # Of a bias before a norm the gradient is none but for rounding.
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
         self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout(dropout)
         self.register_buffer("shift", torch.arange(8.0))
 
