@@ -26,7 +26,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) {
         })
     };
     let of: Vec<usize> = projected.iter().map(number).collect();
-    let orders = cx.plan.schedule.order(&shape(cx, &alike));
+    let orders = cx.plan.schedule.order(&shape(cx, &alike), &[]).unwrap_or_default();
     for (it, device) in projected.iter_mut().zip(of) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
