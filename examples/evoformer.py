@@ -42,7 +42,7 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Over the dim before the last one, with gates, and a bias for each head if there are channels to make it of."""
+    """Over the dim before the last one, with gates, and a bias of scores if there are channels to make it of."""
 
     def __init__(self, width: int, heads: int, bias: int | None = None) -> None:
         super().__init__()
@@ -51,7 +51,9 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.gate, self.out = nn.Linear(width, width), nn.Linear(width, width)
         if bias is not None:
-            self.bias_norm, self.bias = nn.LayerNorm(bias), nn.Linear(bias, heads, bias=False)
+            # A shift of all scores would change nothing.
+            self.bias_norm = nn.LayerNorm(bias, bias=False)
+            self.bias = nn.Linear(bias, heads, bias=False)
 
     def forward(self, x: Tensor, pair: Tensor | None = None) -> Tensor:
         x = self.norm(x)

@@ -1,4 +1,4 @@
-"""Parts in turn, on a Swin: found from the graph, without communication, equal to the single device, and smaller."""
+"""Parts in turn, on a Swin: found from the graph, without communication, equal, and smaller."""
 
 from __future__ import annotations
 
