@@ -235,9 +235,12 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The sums are made beside what is summed; small ones are copied into one message.
+    /// The sums are made beside what is summed, which comes from the host if it is there; small ones are copied into one
+    /// message.
     pub(super) fn reduce_shards(&mut self, shards: &[usize]) {
         self.take_arrived(0);
+        let there: Vec<usize> = shards.iter().copied().filter(|shard| self.is_on_host(*shard)).collect();
+        let brought: Vec<Block> = there.into_iter().map(|shard| self.gradient_of_shard(shard)).collect();
         let sums: Vec<Block> = shards.iter().map(|shard| self.gradient_of_shard(*shard)).collect();
         let numel = |shard: &usize| numel(&self.rank.own.shard(*shard).0);
         let small: Vec<&usize> =
@@ -252,6 +255,7 @@ impl Walk<'_, '_> {
             let old = self.arrived[*shard].replace(sum);
             old.into_iter().for_each(|old| self.ledger.release(old));
         }
+        brought.into_iter().for_each(|block| self.ledger.release(block));
     }
 
     pub(super) fn gradient_of_shard(&mut self, shard: usize) -> Block {

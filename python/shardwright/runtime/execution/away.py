@@ -173,8 +173,11 @@ class Away:
         return saved_tensors_hooks(self.pack, self.unpack)
 
     def pack(self, x: Any) -> Any:
-        if not isinstance(x, Tensor) or not _can_go(x) or _address(x) in self._stays:
+        if not isinstance(x, Tensor) or not _can_go(x):
             return x
+        if _address(x) in self._stays:
+            # A view of a leaf, which may be what its own backward keeps.
+            return x if x.is_leaf else x.detach()
         address = _address(x)
         storage = self._storages.get(address)
         if storage is None:

@@ -413,7 +413,9 @@ class Run:
 
     def _away(self, read: frozenset[int]) -> Away:
         if self._stays is None:
-            held = (*self.leaves.tensors, *self._inputs)
+            # What is gathered goes, and its memory is then somebody else's.
+            leaves = zip(self.worker.table.leaves, self.leaves.tensors, strict=True)
+            held = (*(leaf for it, leaf in leaves if it.copy is None), *self._inputs)
             self._stays = frozenset(x.untyped_storage().data_ptr() for x in held)
         return Away(self.worker.host, self._stays | self._gathered(read))
 
