@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..work import lines_of_work, work_of
     from .model import graph_of, limit_of, plan_of
 
-    graph = graph_of(arguments)
+    graph = graph_of(arguments, arguments.micro_batches)
     if arguments.diff:
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
