@@ -189,7 +189,7 @@ impl Plan {
         self.plan.state_on_host.iter().map(String::as_str).collect()
     }
 
-    /// The parameters of which the optimizer's state is on the host between steps, by their first names.
+    /// The parameters that live on the host, by their first names.
     #[getter]
     fn held_on_host(&self) -> Vec<&str> {
         self.plan.held_on_host.iter().map(String::as_str).collect()
@@ -371,7 +371,7 @@ impl Draft {
         self.with(|d| d.offload_state(&format!("\"{names}\"")))
     }
 
-    /// The optimizer's state of the parameters whose names fit a glob is on the host between steps.
+    /// The parameters whose names fit a glob live on the host, and the optimizer steps them there.
     fn offload_parameters(&self, names: &str) -> PyResult<()> {
         self.with(|d| d.offload_parameters(&format!("\"{names}\"")))
     }
