@@ -348,10 +348,10 @@ impl Draft {
         })
     }
 
-    /// In which order blocks run: `1f1b` or `gpipe`.
+    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`.
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
-            d.schedule(plan::Schedule::parse(name)?);
+            d.schedule(plan::schedule_named(name)?);
             Ok(())
         })
     }

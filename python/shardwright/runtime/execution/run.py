@@ -17,6 +17,7 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from ..programs.program import Block
 from ..shards.copies import Copy
+from ..shards.shards import Leaves
 from . import collectives
 from .away import Away, KeptAway
 from .buckets import Bucket, gradient_dtype, gradient_of
@@ -63,7 +64,10 @@ class Run:
         self.masks = masks
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
-        self.leaves = worker.shards.leaves(step)
+        self._step = object() if step is None else step
+        self.leaves = worker.shards.leaves(self._step)
+        # By block: between the forwards of two, those of other micro-batches may write into buffers.
+        self._leaves: dict[int, Leaves] = {}
         self._saving = saving
         self._saved: dict[int, Saved] = {}
         self._kept: dict[int, tuple[Tensor, ...] | KeptAway] = {}
@@ -99,6 +103,9 @@ class Run:
     def forward_of(self, block: Block, inputs: Sequence[Tensor], outputs: list[Any]) -> list[Any]:
         """One block's, given the outputs of those before it; `inputs` are those of all."""
         worker, self._inputs = self.worker, inputs
+        if self._leaves:
+            self.leaves = worker.shards.leaves(self._step)
+        self._leaves[block.number] = self.leaves
         self._versions = worker.shards.versions()
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
@@ -122,7 +129,7 @@ class Run:
 
     def backward_of(self, block: Block, seeds: Sequence[Tensor], *, last: bool) -> dict[int, Tensor]:
         self._begin_backward()
-        worker = self.worker
+        worker, self.leaves = self.worker, self._leaves.get(block.number, self.leaves)
         if block.backward is None:
             raise without_backward()
         if worker.scaling:
