@@ -37,6 +37,8 @@ NAMED = [
     ("stages:2 x recompute", 2),
     ("stages:3 x recompute:selective", 3),
     ("stages:2 x recompute x offload", 2),
+    ("stages:2 x data:2 x offload:parameters", 4),
+    ("stages:2 x zero3:2 x offload:parameters", 4),
     ("stages:2 x data:2 x whole-updates", 4),
 ]
 

@@ -37,7 +37,7 @@ use rules::{Analysis, Interval, Kind};
 
 pub use blocks::schedule_named;
 pub use folded::print_folded;
-pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole};
+pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole, lives_on_host};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
@@ -99,6 +99,8 @@ pub struct Plan {
     pub wholes: Wholes,
     /// The first names of parameters of which the optimizer's state is on the host between steps.
     pub state_on_host: BTreeSet<String>,
+    /// The first names of parameters that live on the host, with the optimizer's state of them.
+    pub held_on_host: BTreeSet<String>,
 }
 
 impl OpPlan {

@@ -51,6 +51,7 @@ pub struct Decided {
     before: Vec<(Task, Task)>,
     timetables: Timetables,
     state_on_host: BTreeSet<String>,
+    held_on_host: BTreeSet<String>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
     wholes: Wholes,
@@ -196,10 +197,22 @@ impl<'g> Draft<'g> {
     /// The optimizer's state of the parameters whose names fit a glob is on the host between steps, too, as a plan
     /// file says it: `"h.*" but "h.0.*"`; or of `none`.
     pub fn offload_state(&mut self, line: &str) -> Result<()> {
-        let state = &mut self.decided.state_on_host;
-        match offload::state(line, self.graph)? {
-            Some(names) => state.extend(names),
-            None => state.clear(),
+        self.offload_of(offload::Of::State, line)
+    }
+
+    /// The parameters whose names fit a glob live on the host, said in the same way, and the optimizer steps them there.
+    pub fn offload_parameters(&mut self, line: &str) -> Result<()> {
+        self.offload_of(offload::Of::Parameter, line)
+    }
+
+    pub(crate) fn offload_of(&mut self, of: offload::Of, line: &str) -> Result<()> {
+        let away = match of {
+            offload::Of::State => &mut self.decided.state_on_host,
+            offload::Of::Parameter => &mut self.decided.held_on_host,
+        };
+        match offload::named(of, line, self.graph)? {
+            Some(names) => away.extend(names),
+            None => away.clear(),
         }
         Ok(())
     }
@@ -222,6 +235,7 @@ impl<'g> Draft<'g> {
         }
         self.decided.wholes.extend(other.wholes);
         self.decided.state_on_host.extend(other.state_on_host);
+        self.decided.held_on_host.extend(other.held_on_host);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -298,9 +312,8 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, offload, homes, state_on_host, asked, wholes, .. } =
-            self.decided;
-        let (before, timetables) = (self.decided.before, self.decided.timetables);
+        let Decided { name, devices, order, recompute, offload, homes, asked, wholes, .. } = self.decided;
+        let Decided { state_on_host, held_on_host, before, timetables, .. } = self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
@@ -315,6 +328,7 @@ impl<'g> Draft<'g> {
             offload,
             homes,
             state_on_host,
+            held_on_host,
             wholes,
             blocks,
             schedule,

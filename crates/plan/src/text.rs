@@ -15,6 +15,7 @@
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
 //! offload "transformer.h.*"                          # what is kept of each layer for backward waits on the host
 //! offload state "transformer.h.*"                    # the optimizer's state of these parameters, between steps
+//! offload parameters "transformer.h.*"               # these parameters themselves, between uses
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
 //! schedule 1f1b                                      # in which order blocks run
@@ -105,14 +106,10 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let handle = |op| format!("%{}", handle(graph, op));
     let recompute = recompute::print(plan, graph, handle);
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
-    let state = offload::print_state(plan, graph);
-    orders
-        + &homes::print(plan, graph)
-        + &recompute
-        + &offload
-        + &state
-        + &blocks::print(plan, handle)
-        + &turns::print(&plan.before, &plan.timetables)
+    let away = offload::print_parameters(plan, graph);
+    let turns = turns::print(&plan.before, &plan.timetables);
+    let homes = homes::print(plan, graph);
+    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &turns
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -180,13 +177,7 @@ impl Reader<'_> {
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
-            "offload" if rest.trim_start().starts_with("state ") => {
-                self.draft.offload_state(rest.trim_start().trim_start_matches("state ").trim())
-            }
-            "offload" => {
-                offload::read(rest.trim(), self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
-                Ok(())
-            }
+            "offload" => self.offload(rest.trim()),
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
                 "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block`, \
                  `schedule` or `timetable`",
@@ -197,6 +188,14 @@ impl Reader<'_> {
     fn use_set(&mut self, set: &str) -> Result<()> {
         let set = sets::drafted(set, self.graph, self.analysis, self.devices)?;
         self.draft.follow(set.pause());
+        Ok(())
+    }
+
+    fn offload(&mut self, what: &str) -> Result<()> {
+        if let Some((of, names)) = offload::of_parameters(what) {
+            return self.draft.offload_of(of, names);
+        }
+        offload::read(what, self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
         Ok(())
     }
 

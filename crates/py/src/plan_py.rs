@@ -189,6 +189,12 @@ impl Plan {
         self.plan.state_on_host.iter().map(String::as_str).collect()
     }
 
+    /// The parameters that live on the host, by their first names.
+    #[getter]
+    fn held_on_host(&self) -> Vec<&str> {
+        self.plan.held_on_host.iter().map(String::as_str).collect()
+    }
+
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
@@ -394,6 +400,11 @@ impl Draft {
     /// The optimizer's state of the parameters whose names fit a glob is on the host between steps.
     fn offload_state(&self, names: &str) -> PyResult<()> {
         self.with(|d| d.offload_state(&format!("\"{names}\"")))
+    }
+
+    /// The parameters whose names fit a glob live on the host, and the optimizer steps them there.
+    fn offload_parameters(&self, names: &str) -> PyResult<()> {
+        self.with(|d| d.offload_parameters(&format!("\"{names}\"")))
     }
 
     /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,
