@@ -211,7 +211,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &turns, blocks.stage(op)));
+        let (splits, places) = nest(model, op, &axes, (&choices, &turns), blocks.stage(op));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
@@ -269,7 +269,8 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, turns, stage): (&[Vec<Option<On>>], &[Vec<u32>], u32),
+    (choices, turns): (&[Vec<Option<On>>], &[Vec<u32>]),
+    stage: u32,
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
