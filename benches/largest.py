@@ -54,7 +54,7 @@ def bench(quick: bool) -> Table:
         ["", "layers", "parameters", "told", "measured", "on the host", "step"],
     )
     for plan in PLANS:
-        layers, found = trained(plan, 1 if quick else 2)
+        layers, found = trained(plan, 1)
         memory, away = told(plan, layers)
         sizes = f"{found['size'] / 1e6:.1f}M", size_of(memory), size_of(found["peak"]), size_of(away)
         table.add(f"`{plan}`", str(layers), *sizes, time_of(found["step"]))

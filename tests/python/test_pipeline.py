@@ -179,9 +179,7 @@ def files(plan: str, devices: int) -> dict[str, str]:
     return dict(compile(Plan.named(Graph(captured.graph_text), plan, devices)).files)
 
 
-AHEAD = (
-    '"""What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out."""'
-)
+AHEAD = '"""What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out."""'
 
 
 def step_of(text: str) -> list[str]:
