@@ -13,8 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Schedule, Split, Wholes, blocks, homes, legal, model_dims, no_device,
-    offload, place, recompute, title,
+    Home, Homes, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
+    model_dims, no_device, offload, place, recompute, title,
 };
 
 /// One part of a divided operator.
@@ -48,6 +48,8 @@ pub struct Decided {
     blocks: Vec<Option<u32>>,
     block_count: u32,
     schedule: Option<Schedule>,
+    before: Vec<(Task, Task)>,
+    timetables: Timetables,
     state_on_host: BTreeSet<String>,
     held_on_host: BTreeSet<String>,
     /// The parameters whose homes a person asked for.
@@ -176,6 +178,16 @@ impl<'g> Draft<'g> {
         self.decided.schedule = Some(schedule);
     }
 
+    /// The first task comes before the second, for every micro-batch.
+    pub fn order_tasks(&mut self, first: Task, then: Task) {
+        self.decided.before.push((first, then));
+    }
+
+    /// What a device runs, one loop after the other.
+    pub fn timetable(&mut self, device: u32, loops: Vec<schedule::Loop>) {
+        self.decided.timetables.insert(device, loops);
+    }
+
     /// What is kept of these operators for backward is on the host until then. What was said of them before
     /// no longer holds; of none it is said that nothing goes there.
     pub fn offload(&mut self, span: Vec<OpId>) {
@@ -216,6 +228,8 @@ impl<'g> Draft<'g> {
         other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
+        self.decided.before.extend(other.before);
+        self.decided.timetables.extend(other.timetables);
         if other.block_count > 0 {
             (self.decided.blocks, self.decided.block_count) = (other.blocks, other.block_count);
         }
@@ -299,7 +313,7 @@ impl<'g> Draft<'g> {
             }
         }
         let Decided { name, devices, order, recompute, offload, homes, asked, wholes, .. } = self.decided;
-        let Decided { state_on_host, held_on_host, .. } = self.decided;
+        let Decided { state_on_host, held_on_host, before, timetables, .. } = self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
@@ -318,6 +332,8 @@ impl<'g> Draft<'g> {
             wholes,
             blocks,
             schedule,
+            before,
+            timetables,
         };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;

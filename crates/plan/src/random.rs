@@ -10,7 +10,9 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
-use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Wholes, legal, recompute};
+use crate::{
+    Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, legal, recompute,
+};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -72,6 +74,8 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         wholes,
         blocks: vec![],
         schedule: Schedule::default(),
+        before: vec![],
+        timetables: Timetables::new(),
     }
 }
 

@@ -273,6 +273,13 @@ impl Draft {
     }
 }
 
+/// What a plan puts before something else.
+#[derive(FromPyObject)]
+enum Ordered<'py> {
+    Operator(PyRef<'py, Operator>),
+    Task(String),
+}
+
 #[pymethods]
 impl Draft {
     #[new]
@@ -317,12 +324,36 @@ impl Draft {
         })
     }
 
-    /// The first operator runs before the second.
-    fn order(&self, before: &Operator, after: &Operator) -> PyResult<()> {
-        self.own(&before.model)?;
-        self.own(&after.model)?;
+    /// The first operator runs before the second; or the first task of a pipeline, `"B0"`, before the second, `"F0+2"`,
+    /// for every micro-batch.
+    fn order(&self, before: Ordered<'_>, after: Ordered<'_>) -> PyResult<()> {
+        match (before, after) {
+            (Ordered::Operator(before), Ordered::Operator(after)) => {
+                self.own(&before.model)?;
+                self.own(&after.model)?;
+                self.with(|d| {
+                    d.order(before.id, after.id);
+                    Ok(())
+                })
+            }
+            (Ordered::Task(before), Ordered::Task(after)) => self.with(|d| {
+                d.order_tasks(plan::task_or_refuse(&before)?, plan::task_or_refuse(&after)?);
+                Ok(())
+            }),
+            _ => Err(raise(
+                diag::Error::new("SW0329", "an operator and a task of a pipeline have no order")
+                    .fix("give two operators, or two tasks: `draft.order(\"B0\", \"F0+2\")`"),
+            )),
+        }
+    }
+
+    /// What a device runs, written out: `"F0+1 B0"`, for `b` = 0, `every`, 2 * `every`...
+    #[pyo3(signature = (device, tasks, every = 1))]
+    fn timetable(&self, device: i64, tasks: &str, every: u32) -> PyResult<()> {
+        let known = u32::try_from(device).ok().filter(|device| *device < self.devices);
+        let device = known.ok_or_else(|| raise(plan::no_device(device, self.devices)))?;
         self.with(|d| {
-            d.order(before.id, after.id);
+            d.timetable(device, plan::loops(Some(&every.to_string()), tasks)?);
             Ok(())
         })
     }

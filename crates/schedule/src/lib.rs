@@ -14,5 +14,5 @@ mod task;
 mod turns;
 
 pub use named::{Orders, Schedule};
-pub use shape::{Block, Loop, Pass, Shape, Task};
-pub use simulate::{Lane, Times, simulate};
+pub use shape::{Block, Loop, Pass, Shape, Task, not_in_turn};
+pub use simulate::{Lane, Stuck, Times, simulate};

@@ -162,3 +162,17 @@ fn what_goes_round_in_a_circle_has_no_order() {
         );
     }
 }
+
+#[test]
+fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
+    let wrong = |every: u32, words: &str| {
+        let tasks = words.split(' ').map(task).collect();
+        schedule::not_in_turn(&[Loop { every, tasks }]).map(|task| task.to_string())
+    };
+    assert_eq!(wrong(1, "F0+3 B0"), None);
+    assert_eq!(wrong(2, "F0+3 F0+4 B0 B0+1"), None);
+    assert_eq!(wrong(1, "F0 F0 B0"), Some("F0".into()));
+    assert_eq!(wrong(2, "F0 F0+1 B0 B0+2"), Some("B0".into()));
+    assert_eq!(wrong(2, "F0+1 F0 B0 B0+1"), Some("F0+1".into()));
+    assert_eq!(wrong(2, "F0 B0"), Some("F0".into()));
+}

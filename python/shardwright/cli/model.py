@@ -28,6 +28,7 @@ PLANS = (
     "replicate",
     "data",
     "megatron",
+    "coshard",
     "coshard:2",
     "data x recompute",
     "zero1",

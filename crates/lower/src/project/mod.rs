@@ -7,6 +7,7 @@ mod calls;
 mod columns;
 mod fetches;
 mod leaves;
+mod sooner;
 mod transfers;
 
 use std::collections::HashMap;
@@ -146,6 +147,9 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     it.keep();
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
+    if global.cx.placements.iter().any(|placement| placement.in_turn) {
+        sooner::add(&mut it.body);
+    }
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }
