@@ -35,6 +35,7 @@ PLANS = (
     "zero3 x whole-updates",
     "stages:2 x 1f1b",
     "stages:2 x gpipe",
+    "stages:2 x interlaced",
 )
 """What completion offers; `_core.plan_names` has the names."""
 

@@ -4,6 +4,7 @@
 
 mod coshard;
 mod data;
+mod interlaced;
 mod megatron;
 mod name;
 mod offload;
@@ -20,7 +21,7 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
 pub use name::devices_of;
-use name::{Axis, axes, besides};
+use name::{Axis, aside, axes, besides};
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Split, legal};
@@ -69,6 +70,8 @@ pub struct Set {
     pub doc: &'static str,
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
+    /// The operators that are no part of any stage, if it takes some out of a pipeline.
+    pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
     pub besides: &'static [(&'static str, Besides)],
 }
@@ -94,12 +97,15 @@ pub struct Along {
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
     /// If it places operators instead: the position of each along the axis.
-    pub stages: Option<fn(&Model<'_>, u32) -> Vec<u32>>,
+    pub stages: Option<Cut>,
 }
 
 /// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
 /// where that says nothing (zero).
 pub type Turns = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
+
+/// Cuts a model into so many stages: that of each operator. Some are no part of any.
+pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 
 impl Along {
     fn in_turn(&self) -> bool {
@@ -118,6 +124,7 @@ pub const ALL: &[&Set] = &[
     &zero::TWO,
     &zero::THREE,
     &stages::SET,
+    &interlaced::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
     &whole_updates::SET,
@@ -195,7 +202,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         choices.push(choice);
     }
     let choices = with_partial_sums(model, &axes, &choices);
-    let stages = stages_of(model, &axes)?;
+    let stages = stages_of(model, name, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
         let (splits, places) = nest(model, op, &axes, (&choices, &turns, &stages));
@@ -213,7 +220,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
 }
 
 /// The stage of each operator, if one of the axes is of stages.
-fn stages_of(model: &Model<'_>, axes: &[Axis]) -> Result<Vec<u32>> {
+fn stages_of(model: &Model<'_>, name: &str, axes: &[Axis]) -> Result<Vec<u32>> {
     let mut found = vec![];
     for axis in axes {
         let Some(cut) = axis.along.stages else { continue };
@@ -229,7 +236,7 @@ fn stages_of(model: &Model<'_>, axes: &[Axis]) -> Result<Vec<u32>> {
                 .why("each stage has at least one operator")
                 .fix("use fewer stages"));
         }
-        found = cut(model, axis.size);
+        found = cut(model, &aside(model, name, axis.size)?, axis.size);
     }
     Ok(found)
 }

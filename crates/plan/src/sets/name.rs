@@ -2,7 +2,7 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Along, Besides, Set, megatron};
+use super::{ALL, Along, Besides, Model, Set, megatron};
 use crate::MOST;
 use crate::nearby::nearby;
 use crate::select::clip;
@@ -66,6 +66,15 @@ pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<
         let own = axes[next..].iter().position(|axis| axis.set.name == set.name).map(|at| next + at);
         next = own.map_or(next, |own| own + 1);
         found.extend(says.map(|says| (says, own)));
+    }
+    Ok(found)
+}
+
+/// The operators that the sets of a name take out of a pipeline.
+pub(super) fn aside(model: &Model<'_>, name: &str, stages: u32) -> Result<Vec<bool>> {
+    let mut found = vec![false; model.graph.ops.len()];
+    for aside in read(name)?.into_iter().filter_map(|named| named.set.aside) {
+        aside(model, stages).into_iter().zip(&mut found).for_each(|(own, all)| *all |= own);
     }
     Ok(found)
 }

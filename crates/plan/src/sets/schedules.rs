@@ -7,6 +7,7 @@ pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
     doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
     along: None,
+    aside: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::OneFOneB);
         Ok(())
@@ -17,6 +18,7 @@ pub(super) const GPIPE: Set = Set {
     name: "gpipe",
     doc: "a stage runs all forwards of a step, then all backwards",
     along: None,
+    aside: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Gpipe);
         Ok(())
