@@ -1,4 +1,4 @@
-"""What a vocabulary that dwarfs the rest takes of each rank's memory, in a stage or over all of a pipeline."""
+"""What a vocabulary that dwarfs the rest takes of each rank, in a stage or over all of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def bench(quick: bool) -> Table:
     table = Table(
         "interlaced",
         "A large vocabulary in a pipeline",
-        f"T5 of Transformers with {WORDS:,} words and a width of {WIDTH} (six layers each, mT5's small shape) on"
-        f" `meta`, micro-batches of 4 with 128 words, on {DEVICES} devices: what the compiler tells that each rank"
-        " needs in a step with AdamW.",
+        f"T5 of Transformers with {WORDS:,} words and a width of {WIDTH} (six layers each,"
+        f" mT5's small shape) on `meta`, micro-batches of 4 with 128 words, on {DEVICES} devices: what the"
+        " compiler tells that each rank needs in a step with AdamW.",
         ["", *(f"rank {rank}" for rank in range(DEVICES)), "most", "of `stages:4`"],
     )
     first = 0

@@ -28,6 +28,7 @@ PLANS = [
     ("stages:4 x interlaced", 4),
     ("stages:2 x data:2 x interlaced", 4),
     ("stages:2 x megatron:2 x interlaced x gpipe", 4),
+    ("stages:2 x interleaved:2 x interlaced", 2),
 ]
 BATCHES = 2
 
@@ -76,7 +77,7 @@ def test_words_are_divided_over_all_ranks(name: str) -> None:
 
 
 def test_lookups_come_first_and_what_is_projected_last() -> None:
-    """Both of T5's, though its decoder follows its encoder: behind the encoder they would go round in a circle."""
+    """Both of T5's: those of the decoder behind the encoder would go round in a circle."""
     graph = known("t5")[2]
     plan = Plan.named(graph, "stages:4 x interlaced", 4)
     blocks = [line for line in plan.text.splitlines() if line.startswith("block")]

@@ -42,6 +42,7 @@ NAMED = (
     "zero3:2 x megatron:2",
     "data:2 x zero2:2",
     "zero3:2 x megatron:2 x offload",
+    "data:4 x offload:parameters",
 )
 SEEDS = range(100, 110)
 # Methods that communicate nothing, and those whose first argument is what is communicated.
@@ -436,7 +437,7 @@ REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
     "  help: use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
-    " `zero3`, `stages`, `interlaced`, `1f1b`, `gpipe`, `whole-updates`, a product such as"
+    " `zero3`, `stages`, `interlaced`, `1f1b`, `gpipe`, `interleaved`, `whole-updates`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use plan::{Plan, Schedule};
-use program::{Body, Bound, Loop, Pass, RankId, Task, Timetable, When};
+use diag::{Error, Result};
+use program::{Body, Loop, Pass, RankId, Task, Timetable, When};
+use schedule::{Block, Orders, Shape, Stuck, Times, simulate};
 
 use crate::project::Projected;
 use crate::uses::Context;
@@ -14,88 +15,166 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
     own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
 }
 
+/// Those who run the same codes, by a timetable that the plan has for them, or not.
+#[derive(Clone, PartialEq)]
+struct Alike {
+    codes: Vec<(u32, Pass)>,
+    written: Option<Vec<schedule::Loop>>,
+}
+
 /// Gives all ranks their timetables.
-pub fn timetables(plan: &Plan, projected: &mut [Projected]) {
-    let pipeline = Pipeline::of(plan, projected);
-    for it in projected {
-        it.body.timetable = pipeline.timetable(&it.body);
+pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
+    let mut alike: Vec<Alike> = vec![];
+    let mut of = vec![];
+    for it in &*projected {
+        let own = Alike { codes: codes(&it.body), written: written(cx, it)? };
+        let known = alike.iter().position(|other| *other == own);
+        of.push(known.unwrap_or(alike.len()));
+        alike.extend(known.is_none().then_some(own));
+    }
+    let orders = ordered(cx, &alike)?;
+    for (it, device) in projected.iter_mut().zip(of) {
+        let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
+        let (begins, ends) = (there(Pass::Begin), there(Pass::End));
+        let loops = orders.get(device).into_iter().flatten().map(looped).collect();
+        it.body.timetable = Timetable { begins, loops, ends };
+    }
+    Ok(())
+}
+
+fn codes(body: &Body) -> Vec<(u32, Pass)> {
+    let run = body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward));
+    run.map(|code| (code.block, code.pass)).collect()
+}
+
+/// The timetable that the plan has for ranks that are one in the program.
+fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop>>> {
+    let own = |rank: &RankId| cx.plan.timetables.get(&rank.0);
+    let first = it.ranks.first().and_then(own);
+    match it.ranks.iter().find(|rank| own(rank) != first) {
+        None => Ok(first.cloned()),
+        Some(rank) => {
+            let what =
+                format!("devices {} and {} run the same code by other timetables", it.ranks[0].0, rank.0);
+            Err(Error::new("SW0422", what)
+                .why("they communicate with each other in it, or might")
+                .fix("give them the same timetable: `timetable 0..2: F0+1 B0`"))
+        }
     }
 }
 
-struct Pipeline {
-    schedule: Schedule,
-    /// For each block how many times further ones are on other ranks than the one before them.
-    behind: Vec<u32>,
+/// The loops of all, with nothing that they have no code for.
+fn ordered(cx: &Context<'_>, alike: &[Alike]) -> Result<Orders> {
+    let shape = shape(cx, alike);
+    let mut orders = cx.plan.schedule.order(&shape, &cx.plan.before).ok_or_else(|| circle(cx))?;
+    for (own, order) in alike.iter().zip(&mut orders) {
+        for it in &mut *order {
+            it.tasks.retain(|task| own.codes.contains(&code_of(task)));
+        }
+        order.retain(|it| !it.tasks.is_empty());
+    }
+    if alike.iter().all(|own| own.written.is_none()) {
+        return Ok(orders);
+    }
+    for (own, order) in alike.iter().zip(&mut orders) {
+        let Some(written) = &own.written else { continue };
+        missing_or_strange(cx, own, written)?;
+        order.clone_from(written);
+    }
+    let longest =
+        orders.iter().flatten().flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every));
+    let most = 2 * longest.max().unwrap_or(0) + 2;
+    for batches in 1..=most {
+        let times = Times { forward: 1, inputs: 1, weights: 1 };
+        simulate(&shape, &orders, batches, times).map_err(|stuck| wait_for_ever(batches, &stuck))?;
+    }
+    Ok(orders)
 }
 
-impl Pipeline {
-    fn of(plan: &Plan, projected: &[Projected]) -> Self {
-        let owners: Vec<BTreeSet<RankId>> =
-            (0..plan.block_count()).map(|block| runs(projected, block)).collect();
-        let mut behind = vec![0; owners.len()];
-        // Where only some ranks of a block run another one too, or one comes back to them, nothing of the next
-        // micro-batch can go ahead.
-        if follow_each_other(&owners) && are_apart(&owners) {
-            for block in (1..owners.len()).rev() {
-                behind[block - 1] = behind[block] + u32::from(owners[block] != owners[block - 1]);
+/// The blocks on those who run the same codes.
+fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
+    let mut blocks: Vec<Block> = (0..cx.plan.block_count()).map(|_| Block::default()).collect();
+    for (device, own) in alike.iter().enumerate() {
+        for &(block, pass) in &own.codes {
+            let block = &mut blocks[block as usize];
+            block.trains |= pass == Pass::Backward;
+            if block.devices.last() != Some(&device) {
+                block.devices.push(device);
             }
         }
-        Self { schedule: plan.schedule, behind }
     }
-
-    /// In which order ranks run their codes.
-    fn timetable(&self, body: &Body) -> Timetable {
-        let there = |pass: Pass| body.codes_of(pass).next().is_some();
-        let (begins, ends) = (there(Pass::Begin), there(Pass::End));
-        let forwards: Vec<Task> =
-            body.codes_of(Pass::Forward).map(|code| Task::forward(code.block)).collect();
-        let backwards = |settles: When| -> Vec<Task> {
-            body.codes_of(Pass::Backward).map(|code| Task::backward(code.block, settles)).collect()
-        };
-        let loops = match body.codes_of(Pass::Forward).map(|code| self.behind[code.block as usize]).min() {
-            None => vec![],
-            _ if !body.trains() => vec![Loop::over_all(forwards)],
-            Some(0) if self.schedule == Schedule::OneFOneB => {
-                vec![Loop::over_all([forwards, backwards(When::Last)].concat())]
+    for op in cx.graph.op_ids() {
+        let reader = cx.plan.block(op);
+        for (maker, _) in cx.graph.op(op).inputs().into_iter().filter_map(|tensor| cx.graph.producer(tensor))
+        {
+            let (maker, reads) = (cx.plan.block(maker), &mut blocks[reader as usize].reads);
+            if maker != reader && !reads.contains(&(maker as usize)) {
+                reads.push(maker as usize);
             }
-            Some(warm) if self.schedule == Schedule::OneFOneB => one_f_one_b(warm, forwards, backwards),
-            Some(_) => vec![Loop::over_all(forwards), Loop::over_all(backwards(When::Last))],
-        };
-        Timetable { begins, loops, ends }
+        }
+    }
+    Shape { blocks }
+}
+
+fn looped(order: &schedule::Loop) -> Loop {
+    Loop { every: order.every, tasks: order.tasks.iter().map(|task| made(task).at(task.at)).collect() }
+}
+
+fn made(task: &schedule::Task) -> Task {
+    let block = u32::try_from(task.block).unwrap_or(u32::MAX);
+    match task.pass {
+        schedule::Pass::Forward => Task::forward(block),
+        _ => Task::backward(block, When::Last),
     }
 }
 
-/// The ranks that have something to do for a block.
-fn runs(projected: &[Projected], block: u32) -> BTreeSet<RankId> {
-    let has = |pass: &Pass| matches!(pass, Pass::Forward | Pass::Backward);
-    let own =
-        projected.iter().filter(|it| it.body.codes.iter().any(|code| code.block == block && has(&code.pass)));
-    own.flat_map(|it| &it.ranks).copied().collect()
+fn code_of(task: &schedule::Task) -> (u32, Pass) {
+    let made = made(task);
+    (made.block, made.pass())
 }
 
-/// Whether any two blocks have the same ranks, or none in common.
-fn are_apart(owners: &[BTreeSet<RankId>]) -> bool {
-    let fits = |a: &BTreeSet<RankId>, b: &BTreeSet<RankId>| a == b || a.is_disjoint(b);
-    owners.iter().enumerate().all(|(at, own)| owners[..at].iter().all(|other| fits(own, other)))
+fn circle(cx: &Context<'_>) -> Error {
+    let all: Vec<String> = cx.plan.before.iter().map(|(first, then)| format!("`{first} < {then}`")).collect();
+    Error::new("SW0422", format!("no order of tasks has {}", all.join(" and ")))
+        .why("with what blocks need of each other, a task would have to come before itself")
+        .fix("remove one of the lines, or let the second task be of a later micro-batch: `order B0 < F0+2`")
 }
 
-/// Whether the blocks of each rank follow each other.
-fn follow_each_other(owners: &[BTreeSet<RankId>]) -> bool {
-    let ranks: BTreeSet<&RankId> = owners.iter().flatten().collect();
-    let turns = |rank: &RankId| {
-        let here: Vec<bool> = owners.iter().map(|own| own.contains(rank)).collect();
-        usize::from(here[0]) + here.windows(2).filter(|two| !two[0] && two[1]).count()
+/// Of a timetable that is written out.
+fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
+    let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
+    let word =
+        |(block, pass): (u32, Pass)| format!("{}{block}", if pass == Pass::Forward { 'F' } else { 'B' });
+    let all: BTreeSet<(u32, Pass)> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
+    if let Some(code) = own.codes.iter().find(|code| !all.contains(code)) {
+        let what = format!("the timetable of device {device} leaves out `{}`", word(*code));
+        return Err(Error::new("SW0422", what)
+            .why("the device has something to do there")
+            .fix(format!("say when it runs it: `timetable {device}: ... {}`", word(*code))));
+    }
+    if let Some(code) = all.iter().find(|code| !own.codes.contains(code)) {
+        let what = format!("the timetable of device {device} has `{}`", word(*code));
+        return Err(Error::new("SW0422", what).why("the device has nothing to do there").fix("leave it out"));
+    }
+    match schedule::not_in_turn(written) {
+        None => Ok(()),
+        Some(task) => {
+            let name = schedule::Task { at: 0, ..task };
+            let what =
+                format!("the timetable of device {device} does not run `{name}` for each micro-batch once");
+            Err(Error::new("SW0422", what)
+                .why("a line names it once for each micro-batch by which it goes on, in their order")
+                .fix(format!("write `timetable {device} by 2: ... {name} {name}+1` for two at a time")))
+        }
+    }
+}
+
+fn wait_for_ever(batches: u32, stuck: &Stuck) -> Error {
+    let word = |(_, task, batch): &(usize, schedule::Task, u32)| {
+        format!("`{}` of micro-batch {batch}", schedule::Task { at: 0, ..*task })
     };
-    ranks.into_iter().all(|rank| turns(rank) == 1)
-}
-
-/// So many forwards, then one more and one backward at a time, then the backwards that are left.
-fn one_f_one_b(warm: u32, forwards: Vec<Task>, backwards: impl Fn(When) -> Vec<Task>) -> Vec<Loop> {
-    let ahead = forwards.iter().cloned().map(|task| task.ahead(warm));
-    let steady = ahead.chain(backwards(When::Never)).collect();
-    vec![
-        Loop { from: Bound::First(0), to: Bound::First(warm), tasks: forwards },
-        Loop { from: Bound::First(0), to: Bound::Last(warm), tasks: steady },
-        Loop { from: Bound::Last(warm), to: Bound::Last(0), tasks: backwards(When::Last) },
-    ]
+    let what = format!("in a step of {batches} micro-batches devices would wait for each other for ever");
+    Error::new("SW0422", what)
+        .why(format!("they are in {}", stuck.iter().take(4).map(word).collect::<Vec<_>>().join(", in ")))
+        .fix("let forwards of earlier blocks run further ahead, or leave the order to the schedule")
 }

@@ -6,43 +6,29 @@
 //! ```text
 //! block "wte" "h.0.*" "h.1.*"          # the first block; operators that no line names go with what they read
 //! block %linear_8..%add_12             # the next: all operators from one to another, in the graph's order
-//! schedule 1f1b                        # or gpipe
+//! schedule 1f1b                        # or gpipe, interleaved
 //! ```
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
+use schedule::Schedule;
 
 use crate::nearby::nearby;
 use crate::select::{clip, select};
-use crate::{Plan, place, title};
+use crate::{Plan, place, title, turns};
 
-/// In which order the codes of all micro-batches run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Schedule {
-    /// One forward, one backward, as soon as a backward can be: few micro-batches are kept at a time.
-    #[default]
-    OneFOneB,
-    /// All forwards, then all backwards.
-    Gpipe,
-}
-
-impl Schedule {
-    pub const NAMES: [(Schedule, &'static str); 2] =
-        [(Schedule::OneFOneB, "1f1b"), (Schedule::Gpipe, "gpipe")];
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|row| row.0 == self).expect("every schedule has a name").1
-    }
-
-    pub fn parse(name: &str) -> Result<Self> {
-        let found = Self::NAMES.iter().find(|row| row.1 == name);
-        found.map(|row| row.0).ok_or_else(|| {
-            let near = nearby(name, Self::NAMES.iter().map(|row| row.1));
-            let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
-            Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
-                .fix(format!("{meant}write `schedule 1f1b` or `schedule gpipe`"))
-        })
-    }
+/// A schedule by its name.
+pub fn schedule_named(name: &str) -> Result<Schedule> {
+    // Those whose backward is in two passes cannot be lowered yet.
+    let names = || Schedule::NAMES.iter().filter(|row| !row.0.splits_backward()).map(|row| row.1);
+    let found = Schedule::named(name).filter(|found| !found.splits_backward());
+    found.ok_or_else(|| {
+        let near = nearby(name, names());
+        let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
+        let all = names().map(|name| format!("`schedule {name}`")).collect::<Vec<_>>().join(", ");
+        Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
+            .fix(format!("{meant}write one of {all}"))
+    })
 }
 
 impl Plan {
@@ -134,10 +120,11 @@ pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
 
 /// What runs in one go reads nothing that is made later.
 pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
+    let count = plan.block_count();
+    turns::validate(plan, count)?;
     if plan.blocks.is_empty() {
         return Ok(());
     }
-    let count = plan.block_count();
     if let Some(empty) = (0..count).find(|block| !plan.blocks.contains(block)) {
         return Err(Error::new("SW0324", format!("block {empty} of {count} has no operators"))
             .why("each operator is in one block: in the last one that names it")

@@ -81,8 +81,8 @@ struct Projector<'a> {
     gradients: HashMap<Owner, Vec<BufId>>,
     /// What is held of each tensor: which shard, and its region.
     held: HashMap<TensorId, Vec<(usize, RegionsId)>>,
-    /// What is gathered of each tensor: which copy.
-    copies: HashMap<TensorId, usize>,
+    /// What is gathered of each tensor: which copies.
+    copies: HashMap<TensorId, Vec<(usize, RegionsId)>>,
     leaves: HashMap<Leaf, Vec<(RegionsId, BufId)>>,
     /// The leaf that a buffer is.
     leaf_of: HashMap<BufId, usize>,

@@ -24,6 +24,7 @@ pub(super) const SET: Set = Set {
         stages: None,
     }),
     aside: None,
+    rounds: None,
     besides: &[("", recompute)],
 };
 

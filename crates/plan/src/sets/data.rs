@@ -9,6 +9,7 @@ pub(super) const SET: Set = Set {
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
     along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
     aside: None,
+    rounds: None,
     besides: &[],
 };
 

@@ -15,18 +15,20 @@ pub(super) const SET: Set = Set {
     name: "interlaced",
     doc: "embeddings and the projection to words are divided over all stages of a pipeline, between them",
     along: None,
+    rounds: None,
     aside: Some(|model, stages| loops(model, stages).iter().map(Option::is_some).collect()),
     besides: &[("", interlace)],
 };
 
 fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    let stages: Vec<u32> = draft.blocks().iter().flatten().copied().collect();
-    let count = stages.iter().max().map_or(0, |last| last + 1);
-    if stages.len() < model.graph.ops.len() {
+    let before: Vec<u32> = draft.blocks().iter().flatten().copied().collect();
+    if before.len() < model.graph.ops.len() {
         return Err(Error::new("SW0310", "`interlaced` is for a pipeline")
             .why("what reads the vocabulary is put between stages, and there are none")
             .fix("write for example `stages:4 x interlaced`"));
     }
+    let (devices, stages) = devices(model, draft);
+    let count = u32::try_from(devices.len()).unwrap_or(u32::MAX);
     let words = loops(model, count);
     if words.iter().all(Option::is_none) {
         return Err(Error::new(
@@ -37,12 +39,17 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<
         .fix("leave it out"));
     }
     let ids = ids(model, &words);
-    let devices = devices(draft, &stages, count);
     for op in model.graph.op_ids().filter(|op| words[op.index()].is_some() || ids[op.index()]) {
         let on = words[op.index()].map_or(On::Copies, On::Loop);
-        spread(model, draft, op, Split { on, parts: count }, (&devices, stages[op.index()]))?;
+        spread(
+            model,
+            draft,
+            op,
+            Split { on, parts: count },
+            (&devices, stages[before[op.index()] as usize]),
+        )?;
     }
-    draft.cut(blocks(model.graph, &stages, &words, &ids));
+    draft.cut(blocks(model.graph, &before, &words, &ids));
     Ok(())
 }
 
@@ -101,16 +108,22 @@ fn ids(model: &Model<'_>, words: &[Option<usize>]) -> Vec<bool> {
     found
 }
 
-/// The devices of each stage, in their order.
-fn devices(draft: &Draft<'_>, stages: &[u32], count: u32) -> Vec<Vec<u32>> {
-    let of = |stage: u32| {
-        let own = (0..stages.len()).filter(|op| stages[*op] == stage).map(OpId::new);
-        let mut found: Vec<u32> = own.flat_map(|op| draft.devices_of(op)).collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    };
-    (0..count).map(of).collect()
+/// The devices of each stage, in their order, and the stage of each block: those on the same devices are on one.
+fn devices(model: &Model<'_>, draft: &Draft<'_>) -> (Vec<Vec<u32>>, Vec<usize>) {
+    let mut of: Vec<Vec<u32>> = vec![];
+    for (op, block) in model.graph.op_ids().zip(draft.blocks().iter().flatten()) {
+        of.resize(of.len().max(*block as usize + 1), vec![]);
+        of[*block as usize].extend(draft.devices_of(op));
+    }
+    of.iter_mut().for_each(|own| {
+        own.sort_unstable();
+        own.dedup();
+    });
+    let mut stages: Vec<Vec<u32>> = of.clone();
+    stages.sort();
+    stages.dedup();
+    let number = of.iter().map(|own| stages.binary_search(own).unwrap_or(0)).collect();
+    (stages, number)
 }
 
 /// Divides an operator once more, over all stages: each of its parts among the devices in the same place of each.
@@ -119,11 +132,11 @@ fn spread(
     draft: &mut Draft<'_>,
     op: OpId,
     split: Split,
-    (devices, stage): (&[Vec<u32>], u32),
+    (devices, stage): (&[Vec<u32>], usize),
 ) -> Result<()> {
     let splits: Vec<Split> = draft.splits_of(op).iter().copied().chain([split]).collect();
     legal(model.graph, model.analysis, op, &splits)?;
-    let own = &devices[stage as usize];
+    let own = &devices[stage];
     let place = |device: &u32| own.iter().position(|it| it == device).unwrap_or(0);
     let places: Vec<usize> = draft.devices_of(op).iter().map(place).collect();
     let all = places.iter().flat_map(|place| devices.iter().map(|stage| stage[*place])).collect::<Vec<_>>();

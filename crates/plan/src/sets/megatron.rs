@@ -16,6 +16,7 @@ pub(super) const SET: Set = Set {
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
     along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
     aside: None,
+    rounds: None,
     besides: &[],
 };
 

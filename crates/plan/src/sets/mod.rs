@@ -2,6 +2,7 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+mod blocks;
 mod coshard;
 mod data;
 mod interlaced;
@@ -21,7 +22,7 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
 pub use name::devices_of;
-use name::{Axis, aside, axes, besides};
+use name::{Axis, axes, besides};
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Split, legal};
@@ -72,6 +73,8 @@ pub struct Set {
     pub along: Option<Along>,
     /// The operators that are no part of any stage, if it takes some out of a pipeline.
     pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
+    /// If it puts several blocks on each stage of `stages`: a number stands behind its name, or 2 is meant.
+    pub rounds: Option<Rounds>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
     pub besides: &'static [(&'static str, Besides)],
 }
@@ -84,6 +87,15 @@ pub struct Place<'c> {
     pub stride: u32,
     /// For each operator what is split along it.
     pub choice: &'c [Option<On>],
+}
+
+/// So many blocks for each stage.
+#[derive(Clone, Copy)]
+pub struct Rounds {
+    /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
+    pub cut: fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>,
+    /// The stage of a block, of so many.
+    pub stage: fn(u32, u32) -> u32,
 }
 
 /// A choice along one axis of the devices.
@@ -127,6 +139,7 @@ pub const ALL: &[&Set] = &[
     &interlaced::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
+    &schedules::INTERLEAVED,
     &whole_updates::SET,
 ];
 
@@ -202,43 +215,18 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         choices.push(choice);
     }
     let choices = with_partial_sums(model, &axes, &choices);
-    let stages = stages_of(model, name, &axes)?;
+    let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &turns, &stages));
+        let (splits, places) = nest(model, op, &axes, (&choices, &turns, blocks.stage(op)));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
-    for stage in 0..axes.iter().filter(|axis| axis.along.stages.is_some()).map(|axis| axis.size).product() {
-        let own: Vec<OpId> = graph.op_ids().filter(|op| stages.get(op.index()) == Some(&stage)).collect();
-        draft.block(&own);
-    }
+    blocks.each(graph).iter().for_each(|block| draft.block(block));
     for (says, axis) in besides(name, &axes)? {
         says(model, &mut draft, &place(&axes, &choices, axis))?;
     }
     Ok((draft, axes, choices))
-}
-
-/// The stage of each operator, if one of the axes is of stages.
-fn stages_of(model: &Model<'_>, name: &str, axes: &[Axis]) -> Result<Vec<u32>> {
-    let mut found = vec![];
-    for axis in axes {
-        let Some(cut) = axis.along.stages else { continue };
-        let count = model.graph.ops.len();
-        if !found.is_empty() {
-            return Err(Error::new("SW0310", "a plan has one axis of stages")
-                .why("stages are not divided into stages")
-                .fix("write the product as the number of stages"));
-        }
-        if axis.size as usize > count {
-            let what = format!("{} stages cannot be made of {count} operators", axis.size);
-            return Err(Error::new("SW0324", what)
-                .why("each stage has at least one operator")
-                .fix("use fewer stages"));
-        }
-        found = cut(model, &aside(model, name, axis.size)?, axis.size);
-    }
-    Ok(found)
 }
 
 /// Where an axis lies; a set that has none says something of all devices.
@@ -288,13 +276,13 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, turns, stages): (&[Vec<Option<On>>], &[Vec<u32>], &[u32]),
+    (choices, turns, stage): (&[Vec<Option<On>>], &[Vec<u32>], u32),
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
     for ((axis, choice), turns) in axes.iter().zip(choices).zip(turns) {
         if axis.along.stages.is_some() {
-            places.iter_mut().for_each(|place| *place = *place * axis.size + stages[op.index()]);
+            places.iter_mut().for_each(|place| *place = *place * axis.size + stage);
             continue;
         }
         let fits = |split: &Split| {

@@ -17,6 +17,7 @@ pub(super) const SET: Set = Set {
     doc: "each of the layers that repeat is computed again for backward",
     along: None,
     aside: None,
+    rounds: None,
     besides: &[("", all), ("selective", selective), ("none", none)],
 };
 

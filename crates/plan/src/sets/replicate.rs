@@ -13,5 +13,6 @@ pub(super) const SET: Set = Set {
         stages: None,
     }),
     aside: None,
+    rounds: None,
     besides: &[],
 };

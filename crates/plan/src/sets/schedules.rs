@@ -1,13 +1,15 @@
-//! `1f1b`, `gpipe`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `interleaved`: in which order the blocks of a pipeline run.
 
-use super::Set;
-use crate::Schedule;
+use schedule::Schedule;
+
+use super::{Rounds, Set, stages};
 
 pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
     doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
     along: None,
     aside: None,
+    rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::OneFOneB);
         Ok(())
@@ -19,8 +21,24 @@ pub(super) const GPIPE: Set = Set {
     doc: "a stage runs all forwards of a step, then all backwards",
     along: None,
     aside: None,
+    rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Gpipe);
+        Ok(())
+    })],
+};
+
+pub(super) const INTERLEAVED: Set = Set {
+    name: "interleaved",
+    doc: "each stage has several blocks, which follow each other round all stages",
+    along: None,
+    aside: None,
+    rounds: Some(Rounds {
+        cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
+        stage: |block, stages| block % stages,
+    }),
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::Interleaved);
         Ok(())
     })],
 };

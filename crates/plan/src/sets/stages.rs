@@ -15,6 +15,7 @@ pub(super) const SET: Set = Set {
     doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
     along: Some(Along { choose, why, turns: None, must_find: false, stages: Some(cut) }),
     aside: None,
+    rounds: None,
     besides: &[],
 };
 
@@ -32,7 +33,7 @@ fn why(_: &Model<'_>, _: OpId, _: u32) -> String {
 }
 
 /// The stage of each operator.
-fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
+pub(super) fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
     let (graph, analysis) = (model.graph, model.analysis);
     let needs_grad = graph.needs_grad();
     let of_stage = |op: OpId| if aside[op.index()] { 0 } else { work(graph, analysis, op, &needs_grad) };

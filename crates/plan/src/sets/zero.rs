@@ -16,6 +16,7 @@ pub(super) const ONE: Set = Set {
     doc: "as `data`; the optimizer's state is divided, parameters are gathered once a step",
     along: Some(ALONG),
     aside: None,
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last)))],
 };
 
@@ -24,6 +25,7 @@ pub(super) const TWO: Set = Set {
     doc: "as `zero1`; gradients are divided, too, and reduced with each micro-batch",
     along: Some(ALONG),
     aside: None,
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each)))],
 };
 
@@ -32,6 +34,7 @@ pub(super) const THREE: Set = Set {
     doc: "as `zero2`; parameters are divided, too, and gathered for each layer when it runs",
     along: Some(ALONG),
     aside: None,
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
 };
 
