@@ -23,6 +23,7 @@ BENCHES = {
     "memory": "memory",
     "memory-told": "memory_told",
     "coshard": "coshard",
+    "interlaced": "interlaced",
     "largest": "largest",
     "start": "start",
 }

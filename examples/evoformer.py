@@ -1,4 +1,4 @@
-"""The trunk of AlphaFold 2 on random sequences, written for one device. Run it on four processes of this machine:
+"""The trunk of AlphaFold 2 on random sequences, written for one device. Run it on four processes:
 
 torchrun --nproc-per-node 4 examples/evoformer.py "data:2 x megatron:2"
 

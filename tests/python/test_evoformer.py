@@ -1,4 +1,4 @@
-"""An Evoformer of three passes, of which the last learns: equal under named plans, and in blocks of passes."""
+"""An Evoformer of three passes, of which the last learns: equal under named plans and in blocks."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def test_blocks_of_passes_that_do_not_learn_have_no_backward(devices: int, sched
     files = dict(compile(plan).files)
     text = "".join(text for name, text in files.items() if name.endswith(".py"))
     blocks = {kind: set(re.findall(rf"def {kind}_(\d)\(", text)) for kind in ("forward", "backward")}
-    # What is embedded in the first one is read by the last pass, too.
-    assert blocks == {"forward": set("012345"), "backward": set("045")}
+    # Of the first one the last pass reads what is embedded; norms of what is recycled go with that.
+    assert blocks == {"forward": set("012345"), "backward": set("0345")}

@@ -173,6 +173,20 @@ impl<'g> Draft<'g> {
         self.decided.block_count += 1;
     }
 
+    /// The block of each operator, as far as one was said, and how they are cut instead.
+    pub(crate) fn blocks(&self) -> &[Option<u32>] {
+        &self.decided.blocks
+    }
+
+    pub(crate) fn cut(&mut self, blocks: Vec<u32>) {
+        self.decided.block_count = blocks.iter().max().map_or(0, |last| last + 1);
+        self.decided.blocks = blocks.into_iter().map(Some).collect();
+    }
+
+    pub(crate) fn splits_of(&self, op: OpId) -> &[Split] {
+        self.decided.splits[op.index()].as_deref().unwrap_or_default()
+    }
+
     /// In which order blocks run.
     pub fn schedule(&mut self, schedule: Schedule) {
         self.decided.schedule = Some(schedule);

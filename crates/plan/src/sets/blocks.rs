@@ -3,7 +3,7 @@
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 
-use super::name::{Axis, rounds};
+use super::name::{Axis, aside, rounds};
 use super::{Model, Rounds};
 
 /// None where no axis is one of stages.
@@ -34,9 +34,10 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
             .why("each stage has at least one operator")
             .fix("use fewer stages"));
     }
+    let aside = aside(model, name, stages)?;
     let of = match rounds {
-        Some((rounds, count)) => (rounds.cut)(model, stages, count),
-        None => cut(model, stages),
+        Some((rounds, count)) => (rounds.cut)(model, &aside, (stages, count)),
+        None => cut(model, &aside, stages),
     };
     Ok(Blocks { of, stages, rounds })
 }

@@ -15,6 +15,7 @@ pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
     along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
+    aside: None,
     rounds: None,
     besides: &[],
 };
@@ -46,7 +47,7 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
 }
 
 /// Classes that qualify, in the order of their first operator.
-fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
+pub(super) fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
     let mut found: Vec<usize> =
         (0..model.classes.all.len()).filter(|&c| !model.inputs[c] && qualifies(model, c, parts)).collect();
     found.sort_by_key(|&c| model.classes.all[c].loops[0]);

@@ -5,6 +5,7 @@
 mod blocks;
 mod coshard;
 mod data;
+mod interlaced;
 mod megatron;
 mod name;
 mod offload;
@@ -70,6 +71,8 @@ pub struct Set {
     pub doc: &'static str,
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
+    /// The operators that are no part of any stage, if it takes some out of a pipeline.
+    pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
     /// If it puts several blocks on each stage of `stages`: a number stands behind its name, or 2 is meant.
     pub rounds: Option<Rounds>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
@@ -89,8 +92,8 @@ pub struct Place<'c> {
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
-    /// The block of each operator, of so many stages and blocks for each.
-    pub cut: fn(&Model<'_>, u32, u32) -> Vec<u32>,
+    /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
+    pub cut: fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>,
     /// The stage of a block, of so many.
     pub stage: fn(u32, u32) -> u32,
 }
@@ -105,13 +108,16 @@ pub struct Along {
     pub turns: Option<Turns>,
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
-    /// If it places operators instead: the block of each, of so many.
-    pub stages: Option<fn(&Model<'_>, u32) -> Vec<u32>>,
+    /// If it places operators instead: the position of each along the axis.
+    pub stages: Option<Cut>,
 }
 
 /// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
 /// where that says nothing (zero).
 pub type Turns = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
+
+/// Cuts a model into so many stages: that of each operator. Some are no part of any.
+pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 
 impl Along {
     fn in_turn(&self) -> bool {
@@ -130,6 +136,7 @@ pub const ALL: &[&Set] = &[
     &zero::TWO,
     &zero::THREE,
     &stages::SET,
+    &interlaced::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
     &schedules::INTERLEAVED,

@@ -2,7 +2,7 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Along, Besides, Rounds, Set, megatron};
+use super::{ALL, Along, Besides, Model, Rounds, Set, megatron};
 use crate::MOST;
 use crate::nearby::nearby;
 use crate::select::clip;
@@ -81,6 +81,15 @@ pub(super) fn rounds(name: &str) -> Result<Option<(Rounds, u32)>> {
             .why("they follow each other in one way")
             .fix("leave one of them out")),
     }
+}
+
+/// The operators that the sets of a name take out of a pipeline.
+pub(super) fn aside(model: &Model<'_>, name: &str, stages: u32) -> Result<Vec<bool>> {
+    let mut found = vec![false; model.graph.ops.len()];
+    for aside in read(name)?.into_iter().filter_map(|named| named.set.aside) {
+        aside(model, stages).into_iter().zip(&mut found).for_each(|(own, all)| *all |= own);
+    }
+    Ok(found)
 }
 
 /// A set that has an axis, with the size that the name gives it.

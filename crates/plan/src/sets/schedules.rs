@@ -8,6 +8,7 @@ pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
     doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
     along: None,
+    aside: None,
     rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::OneFOneB);
@@ -19,6 +20,7 @@ pub(super) const GPIPE: Set = Set {
     name: "gpipe",
     doc: "a stage runs all forwards of a step, then all backwards",
     along: None,
+    aside: None,
     rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Gpipe);
@@ -30,8 +32,9 @@ pub(super) const INTERLEAVED: Set = Set {
     name: "interleaved",
     doc: "each stage has several blocks, which follow each other round all stages",
     along: None,
+    aside: None,
     rounds: Some(Rounds {
-        cut: |model, stages, rounds| stages::cut(model, stages * rounds),
+        cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
         stage: |block, stages| block % stages,
     }),
     besides: &[("", |_, draft, _| {

@@ -14,6 +14,7 @@ pub(super) const SET: Set = Set {
     name: "stages",
     doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
     along: Some(Along { choose, why, turns: None, must_find: false, stages: Some(cut) }),
+    aside: None,
     rounds: None,
     besides: &[],
 };
@@ -32,10 +33,11 @@ fn why(_: &Model<'_>, _: OpId, _: u32) -> String {
 }
 
 /// The stage of each operator.
-pub(super) fn cut(model: &Model<'_>, count: u32) -> Vec<u32> {
+pub(super) fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
     let (graph, analysis) = (model.graph, model.analysis);
     let needs_grad = graph.needs_grad();
-    let work: Vec<u64> = graph.op_ids().map(|op| work(graph, analysis, op, &needs_grad)).collect();
+    let of_stage = |op: OpId| if aside[op.index()] { 0 } else { work(graph, analysis, op, &needs_grad) };
+    let work: Vec<u64> = graph.op_ids().map(of_stage).collect();
     let alive = alive(graph);
     let mut places = valleys(&alive);
     if places.len() + 1 < count as usize {
