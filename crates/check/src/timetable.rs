@@ -58,7 +58,7 @@ fn once(role: &Role) -> Option<Fault> {
 /// Each code once for each micro-batch, forward before backward.
 fn turns(role: &Role, batches: u32) -> Option<Fault> {
     let mut runs: BTreeMap<(u32, Pass), Vec<u32>> = BTreeMap::new();
-    for code in role.body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward)) {
+    for code in role.body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End)) {
         runs.insert((code.block, code.pass), vec![]);
     }
     let mut settled: BTreeMap<u32, Vec<bool>> = BTreeMap::new();
@@ -71,16 +71,19 @@ fn turns(role: &Role, batches: u32) -> Option<Fault> {
             return Some(not_once(batches, &named(task.block, task.pass()), &why));
         }
         run.push(batch);
-        if let Does::Backward { scaled, settles } = task.does {
-            let forwards = runs.get(&(task.block, Pass::Forward));
-            if forwards.is_some_and(|forwards| !forwards.contains(&batch)) {
-                let why = format!("for micro-batch {batch}, whose forward has not run");
-                return Some(not_once(batches, &named(task.block, Pass::Backward), &why));
+        if let Some(before) = needs(task.pass()) {
+            if runs.get(&(task.block, before)).is_some_and(|before| !before.contains(&batch)) {
+                let why = format!("for micro-batch {batch}, whose {} has not run", before.name());
+                return Some(not_once(batches, &named(task.block, task.pass()), &why));
             }
+        }
+        if let Does::Backward { scaled, .. } | Does::Inputs { scaled } = task.does {
             if scaled != 1 {
                 return Some(scale(scaled));
             }
-            settled.entry(task.block).or_default().push(settles.is(batch, batches));
+        }
+        if task.pass().settles() {
+            settled.entry(task.block).or_default().push(task.settles().is(batch, batches));
         }
     }
     let short = runs.iter().find(|(_, run)| run.len() != batches as usize);
@@ -103,6 +106,15 @@ fn turns(role: &Role, batches: u32) -> Option<Fault> {
         ));
     }
     settled.values().find_map(|settled| settles_last(settled))
+}
+
+/// Which code of its block must have run before, for the same micro-batch.
+fn needs(pass: Pass) -> Option<Pass> {
+    match pass {
+        Pass::Backward | Pass::Inputs => Some(Pass::Forward),
+        Pass::Weights => Some(Pass::Inputs),
+        Pass::Begin | Pass::Forward | Pass::End => None,
+    }
 }
 
 fn named(block: u32, pass: Pass) -> String {
@@ -132,13 +144,15 @@ fn settles_last(settled: &[bool]) -> Option<Fault> {
     Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
 }
 
-/// Nothing is settled before backward.
+/// Nothing is settled before gradients of leaves have arisen.
 fn early(index: usize, role: &Role) -> Option<Fault> {
-    role.body.codes_of(Pass::Forward).find_map(|forward| {
-        let at = forward.instrs.iter().position(Instr::settles)?;
-        let kind: Kind = forward.instrs[at].kind();
-        let place = Place { role: index, block: forward.block, pass: Pass::Forward, index: at, op: None };
-        let what = format!("{} stands in forward, where there are no gradients yet", kind.name());
+    let before = role.body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Inputs));
+    before.into_iter().find_map(|code| {
+        let at = code.instrs.iter().position(Instr::settles)?;
+        let kind: Kind = code.instrs[at].kind();
+        let place = Place { role: index, block: code.block, pass: code.pass, index: at, op: None };
+        let what =
+            format!("{} stands in {}, where there are no gradients yet", kind.name(), code.pass.name());
         Some(Fault::new("SW0519", what).at(role.ranks[0], Some(place)))
     })
 }

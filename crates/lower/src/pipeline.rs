@@ -45,6 +45,9 @@ impl Pipeline {
 
     /// In which order ranks run their codes.
     fn timetable(&self, body: &Body) -> Timetable {
+        if self.schedule.splits_backward() && body.trains() {
+            return in_halves(body);
+        }
         let there = |pass: Pass| body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
         let forwards: Vec<Task> =
@@ -65,9 +68,20 @@ impl Pipeline {
     }
 }
 
+fn in_halves(body: &Body) -> Timetable {
+    let there = |pass: Pass| body.codes_of(pass).next().is_some();
+    let blocks = |pass: Pass| body.codes_of(pass).map(|code| code.block);
+    let loops = vec![
+        Loop::over_all(blocks(Pass::Forward).map(Task::forward).collect()),
+        Loop::over_all(blocks(Pass::Inputs).map(Task::inputs).collect()),
+        Loop::over_all(blocks(Pass::Weights).map(|block| Task::weights(block, When::Last)).collect()),
+    ];
+    Timetable { begins: there(Pass::Begin), loops, ends: there(Pass::End) }
+}
+
 /// The ranks that have something to do for a block.
 fn runs(projected: &[Projected], block: u32) -> BTreeSet<RankId> {
-    let has = |pass: &Pass| matches!(pass, Pass::Forward | Pass::Backward);
+    let has = |pass: &Pass| *pass == Pass::Forward || pass.gives_back();
     let own =
         projected.iter().filter(|it| it.body.codes.iter().any(|code| code.block == block && has(&code.pass)));
     own.flat_map(|it| &it.ranks).copied().collect()

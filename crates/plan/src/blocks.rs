@@ -24,14 +24,21 @@ pub enum Schedule {
     OneFOneB,
     /// All forwards, then all backwards.
     Gpipe,
+    /// As the first, but that gradients of parameters are computed later, where a stage would wait.
+    ZeroBubble,
 }
 
 impl Schedule {
-    pub const NAMES: [(Schedule, &'static str); 2] =
-        [(Schedule::OneFOneB, "1f1b"), (Schedule::Gpipe, "gpipe")];
+    pub const NAMES: [(Schedule, &'static str); 3] =
+        [(Schedule::OneFOneB, "1f1b"), (Schedule::Gpipe, "gpipe"), (Schedule::ZeroBubble, "zb-h1")];
 
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|row| row.0 == self).expect("every schedule has a name").1
+    }
+
+    /// Whether backward has two halves: gradients of values, and those of parameters later.
+    pub fn splits_backward(self) -> bool {
+        self == Schedule::ZeroBubble
     }
 
     pub fn parse(name: &str) -> Result<Self> {
@@ -40,7 +47,7 @@ impl Schedule {
             let near = nearby(name, Self::NAMES.iter().map(|row| row.1));
             let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
             Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
-                .fix(format!("{meant}write `schedule 1f1b` or `schedule gpipe`"))
+                .fix(format!("{meant}write `schedule 1f1b`, `schedule gpipe` or `schedule zb-h1`"))
         })
     }
 }

@@ -6,10 +6,11 @@ mod alike;
 mod calls;
 mod columns;
 mod fetches;
+mod halves;
 mod leaves;
 mod transfers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
@@ -144,6 +145,9 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
+    if global.cx.plan.schedule.splits_backward() {
+        it.split();
+    }
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
     it.table.random.sort_by_key(|(op, _)| *op);
@@ -178,6 +182,13 @@ impl Projector<'_> {
             Event::Scatter { group, uses, when } => self.scatter(*group, uses, *when),
             Event::ReduceParts { group, tensors } => self.reduce_parts(*group, tensors),
         }
+    }
+
+    fn split(&mut self) {
+        let (leaf_of, needs_grad) = (&self.leaf_of, self.global.cx.needs_grad);
+        let learning = { leaf_of.keys() }.filter(|buf| needs_grad[self.body.buf(**buf).tensor.index()]);
+        let learning: HashSet<BufId> = learning.copied().collect();
+        halves::split(&mut self.body, |buf| learning.contains(buf));
     }
 
     fn push(&mut self, instr: Instr) {

@@ -110,6 +110,7 @@ pub const ALL: &[&Set] = &[
     &stages::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
+    &schedules::ZB_H1,
     &whole_updates::SET,
 ];
 

@@ -1,4 +1,4 @@
-//! `1f1b`, `gpipe`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `zb-h1`: in which order the blocks of a pipeline run.
 
 use super::Set;
 use crate::Schedule;
@@ -19,6 +19,16 @@ pub(super) const GPIPE: Set = Set {
     along: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Gpipe);
+        Ok(())
+    })],
+};
+
+pub(super) const ZB_H1: Set = Set {
+    name: "zb-h1",
+    doc: "as `1f1b`, and gradients of parameters are computed later, where a stage would wait",
+    along: None,
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::ZeroBubble);
         Ok(())
     })],
 };
