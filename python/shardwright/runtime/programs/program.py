@@ -208,10 +208,10 @@ class Block:
     number: int
     forward: Callable[..., Any]
     backward: Callable[..., Any] | None
-    # The two halves of a backward, if it has them.
-    backward_inputs: Callable[..., Any] | None
-    backward_weights: Callable[..., Any] | None
     inputs: slice
+    # The two halves of a backward, if it has them.
+    backward_inputs: Callable[..., Any] | None = None
+    backward_weights: Callable[..., Any] | None = None
 
     @property
     def trains(self) -> bool:
@@ -542,6 +542,6 @@ def _blocks(names: Mapping[str, Any]) -> list[Block]:
         whole, first, second = (
             names.get(codes[number].replace("forward", other)) for other in ("backward", "inputs", "weights")
         )
-        found.append(Block(int(number or 0), forward, whole, first, second, slice(taken, taken + count)))
+        found.append(Block(int(number or 0), forward, whole, slice(taken, taken + count), first, second))
         taken += count
     return found
