@@ -342,7 +342,7 @@ impl Draft {
         })
     }
 
-    /// In which order blocks run: `1f1b` or `gpipe`.
+    /// In which order blocks run: `1f1b`, `gpipe` or `zb-h1`.
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
             d.schedule(plan::Schedule::parse(name)?);
