@@ -27,6 +27,8 @@ NAMED = [
     ("stages:2", 2),
     ("stages:4", 4),
     ("stages:2 x gpipe", 2),
+    ("stages:2 x interleaved", 2),
+    ("stages:2 x interleaved:3 x zero2:2 x recompute", 4),
     ("stages:2 x zb-h1", 2),
     ("stages:4 x zb-h1", 4),
     ("stages:2 x data:2 x zb-h1", 4),
@@ -59,7 +61,9 @@ def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
     cuts = sorted(draw.sample(range(1, len(ops)), draw.randint(1, min(4, len(ops) - 1))))
     ends = zip([0, *cuts], [*cuts, len(ops)], strict=True)
     blocks = "".join(f"block {ops[first]}..{ops[end - 1]}\n" for first, end in ends)
-    return Plan.parse(graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'zb-h1'])}\n")
+    return Plan.parse(
+        graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'interleaved', 'zb-h1'])}\n"
+    )
 
 
 def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
@@ -187,25 +191,41 @@ def files(plan: str, devices: int) -> dict[str, str]:
     return dict(compile(Plan.named(Graph(captured.graph_text), plan, devices)).files)
 
 
+AHEAD = '"""What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out."""'
+
+
 def step_of(text: str) -> list[str]:
     return [line.strip() for line in text[text.index("def step") :].splitlines()[1:] if line]
 
 
 def test_a_stage_runs_as_many_forwards_ahead_as_stages_follow() -> None:
     found = files("stages:3", 3)
-    assert step_of(found["rank_0.py"])[:7] == [
-        "for b in range(min(2, batches)):",
-        "yield forward_0, b",
-        "for b in range(batches - 2):",
+    assert step_of(found["rank_0.py"])[:4] == [
+        AHEAD,
+        "for b in range(-2, batches):",
         "yield forward_0, b + 2",
-        "yield backward_0, b, scale, False",
-        "for b in range(max(batches - 2, 0), batches):",
         "yield backward_0, b, scale, b == batches - 1",
     ]
     assert step_of(found["rank_2.py"])[:3] == [
         "for b in range(batches):",
         "yield forward_2, b",
         "yield backward_2, b, scale, b == batches - 1",
+    ]
+
+
+def test_interleaved_stages_run_several_micro_batches_of_a_block_together() -> None:
+    found = files("stages:2 x interleaved:2", 2)
+    assert step_of(found["rank_1.py"])[:10] == [
+        AHEAD,
+        "for b in range(-2, batches, 2):",
+        "yield forward_3, b",
+        "yield backward_3, b, scale, b == batches - 1",
+        "yield forward_3, b + 1",
+        "yield backward_3, b + 1, scale, b + 1 == batches - 1",
+        "yield forward_1, b + 2",
+        "yield backward_1, b, scale, b == batches - 1",
+        "yield forward_1, b + 3",
+        "yield backward_1, b + 1, scale, b + 1 == batches - 1",
     ]
 
 

@@ -71,6 +71,7 @@ mod moves;
 mod net;
 mod order;
 mod outgoing;
+mod periodic;
 mod proof;
 mod purpose;
 mod region;

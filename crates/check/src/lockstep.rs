@@ -2,15 +2,16 @@
 //!
 //! Ranks that run the same codes in the same order are one *class*. If a code meets nobody else than ranks of its class
 //! then its members go through it together once all that it receives is there: that a micro-batch comes to its end
-//! was followed by [`crate::order`]. So if there is an order of tasks in which each finds what it receives sent, ranks
-//! come to their ends; and as whoever waits takes nothing from others meanwhile, they do in any order.
-//! Where there is none, or where classes meet, [`crate::net`] looks closer.
+//! was followed by [`crate::order`]. So if no task waits for itself, ranks come to their ends; and as whoever waits
+//! takes nothing from others meanwhile, they do in any order. Where one might, or where classes meet, [`crate::net`]
+//! looks closer.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use program::{Body, ExchangeId, GroupingId, Instr, Pass, Timetable};
 
 use crate::order::{Meeting, Meetings};
+use crate::periodic::Periodic;
 use crate::state::Rank;
 
 /// The codes of a class, what it receives and sends in each, and when it runs them.
@@ -28,9 +29,18 @@ struct Code {
 /// All classes, or none if some ranks of two of them meet.
 pub(crate) struct Lockstep<'c> {
     classes: Vec<Class<'c>>,
-    /// Of each exchange how many classes send in it.
-    senders: BTreeMap<ExchangeId, usize>,
 }
+
+/// A task: which micro-batch it is for, every how many there is one, and its node.
+#[derive(Clone, Copy)]
+struct End {
+    at: i64,
+    every: i64,
+    node: usize,
+}
+
+/// The tasks that send or receive in an exchange.
+type Ends = BTreeMap<ExchangeId, Vec<End>>;
 
 impl<'c> Lockstep<'c> {
     pub(crate) fn of(ranks: &[Rank<'c>], meetings: &Meetings) -> Option<Self> {
@@ -46,39 +56,38 @@ impl<'c> Lockstep<'c> {
                 classes[*class].add(rank.body);
             }
         }
-        let mut senders: BTreeMap<ExchangeId, usize> = BTreeMap::new();
-        for code in classes.iter().flat_map(|class| class.codes.values()) {
-            code.sends.iter().for_each(|exchange| *senders.entry(*exchange).or_default() += 1);
-        }
-        Some(Self { classes, senders })
+        Some(Self { classes })
     }
 
-    /// Whether all tasks of a step find what they receive.
-    pub(crate) fn comes_to_its_end(&self, batches: u32) -> bool {
-        let steps: Vec<Vec<(&Code, u32)>> = self.classes.iter().map(|class| class.step(batches)).collect();
-        let mut next = vec![0; steps.len()];
-        let mut sent: BTreeMap<(ExchangeId, u32), usize> = BTreeMap::new();
-        loop {
-            let mut moved = false;
-            for (class, step) in steps.iter().enumerate() {
-                while let Some((code, batch)) = step.get(next[class]) {
-                    let there = |exchange: &ExchangeId| {
-                        sent.get(&(*exchange, *batch)).copied().unwrap_or(0) == self.senders[exchange]
-                    };
-                    if !code.receives.iter().all(there) {
-                        break;
-                    }
-                    for exchange in &code.sends {
-                        *sent.entry((*exchange, *batch)).or_default() += 1;
-                    }
-                    (next[class], moved) = (next[class] + 1, true);
-                }
-            }
-            if !moved {
-                return next.iter().zip(&steps).all(|(next, step)| *next == step.len());
+    /// Whether no task of any step waits for itself, as far as that is seen from their turns.
+    pub(crate) fn comes_to_its_end(&self) -> bool {
+        let mut waits = Periodic::default();
+        let (mut sends, mut receives) = (Ends::new(), Ends::new());
+        for class in &self.classes {
+            let tasks = waits.timetable(class.timetable, |_| 1);
+            for (task, every, nodes) in tasks {
+                let Some(code) = class.codes.get(&(task.block, task.pass())) else { continue };
+                let end = End { at: task.at.into(), every: every.into(), node: nodes[0] };
+                code.sends.iter().for_each(|exchange| sends.entry(*exchange).or_default().push(end));
+                code.receives.iter().for_each(|exchange| receives.entry(*exchange).or_default().push(end));
             }
         }
+        for (exchange, ends) in &receives {
+            for (to, from) in ends
+                .iter()
+                .flat_map(|to| sends.get(exchange).into_iter().flatten().map(move |from| (to, from)))
+            {
+                if (from.at - to.at) % gcd(from.every, to.every) == 0 {
+                    waits.before(from.node, to.node, 0);
+                }
+            }
+        }
+        waits.comes_to_its_end()
     }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
 }
 
 /// The number of a rank's class, which is new if no other has its codes and timetable.
@@ -152,11 +161,5 @@ impl Class<'_> {
                 }
             }
         }
-    }
-
-    fn step(&self, batches: u32) -> Vec<(&Code, u32)> {
-        let task =
-            |(task, batch): (&program::Task, u32)| Some((self.codes.get(&(task.block, task.pass()))?, batch));
-        self.timetable.tasks(batches).filter_map(task).collect()
     }
 }

@@ -12,6 +12,7 @@ use program::{Body, ExchangeId, Instr, Pass, RankId, Task};
 use crate::fault::Fault;
 use crate::lockstep::Lockstep;
 use crate::order::{Meeting, Meetings, named};
+use crate::periodic::Periodic;
 use crate::state::{Context, Rank};
 use crate::timetable::enough;
 
@@ -34,30 +35,28 @@ enum Doing {
 /// What a rank is at: an event for a micro-batch. What runs once a step has none.
 type At = (Event, Option<u32>);
 
-/// Follows steps of all numbers of micro-batches that tell anything apart. With one block there is nothing to follow.
+/// Looks at the steps of all numbers of micro-batches. With one block there is nothing to look at.
 pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     let roles = || cx.program.roles.iter();
     if roles().all(|role| role.body.codes.iter().all(|code| code.block == 0)) {
         return;
     }
-    let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
     let meetings = Meetings::of(cx, ranks);
-    if let Some(lockstep) = Lockstep::of(ranks, &meetings) {
-        if (1..=most).all(|batches| lockstep.comes_to_its_end(batches)) {
-            debug_assert!(
-                ranks.len() > 8
-                    || (1..=most).all(|batches| Net::of(cx, ranks, &meetings).follow(batches).is_ok())
-            );
-            return;
-        }
+    let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
+    let follow = |net: &Net<'_>| (1..=most).find_map(|batches| net.follow(batches).err());
+    if Lockstep::of(ranks, &meetings).is_some_and(|it| it.comes_to_its_end()) {
+        debug_assert!(ranks.len() > 8 || follow(&Net::of(cx, ranks, &meetings)).is_none());
+        return;
     }
     let net = Net::of(cx, ranks, &meetings);
-    for batches in 1..=most {
-        if let Err(fault) = net.follow(batches) {
-            cx.faults.push(fault);
-            return;
-        }
+    if net.comes_to_its_end() {
+        debug_assert!(ranks.len() > 8 || follow(&net).is_none());
+        return;
     }
+    // Gradients are communicated once a step, and codes may be run every so many micro-batches here, and every so many
+    // others there: what seems to wait for itself may not. Beyond these numbers only more of the same turns follow.
+    let found = follow(&net);
+    found.into_iter().for_each(|fault| cx.faults.push(fault));
 }
 
 struct Net<'n> {
@@ -94,20 +93,43 @@ impl<'n> Net<'n> {
 
     /// All that a rank communicates in a step, in its order.
     fn step(&self, member: usize, batches: u32) -> Vec<At> {
-        let body = self.bodies[member];
-        let code = |block: u32, pass: Pass| {
-            let at = body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
-            at.map_or(&[][..], |at| &self.events[member][at][..])
-        };
+        let code = |block: u32, pass: Pass| self.of_code(member, block, pass);
         let settles = |task: &Task, batch: u32| task.settles().is(batch, batches);
         let mut found: Vec<At> = code(0, Pass::Begin).iter().map(|event| (*event, None)).collect();
-        for (task, batch) in body.timetable.tasks(batches) {
+        for (task, batch) in self.bodies[member].timetable.tasks(batches) {
             let settles = settles(task, batch);
             let own = code(task.block, task.pass()).iter().filter(|event| settles || !event.settles);
             found.extend(own.map(|event| (*event, Some(batch))));
         }
         found.extend(code(0, Pass::End).iter().map(|event| (*event, None)));
         found
+    }
+
+    /// Whether nothing waits for itself in any step, as far as that is seen from the turns of ranks: if gradients
+    /// were communicated in all micro-batches.
+    fn comes_to_its_end(&self) -> bool {
+        let mut waits = Periodic::default();
+        let mut ends: Ends = Ends::default();
+        for (member, body) in self.bodies.iter().enumerate() {
+            let events = |task: &Task| self.of_code(member, task.block, task.pass());
+            for (task, every, nodes) in waits.timetable(&body.timetable, |task| events(task).len()) {
+                if ends.every.is_some_and(|known| known != every) {
+                    return false;
+                }
+                ends.every = Some(every);
+                for (event, node) in events(task).iter().zip(nodes) {
+                    ends.add(event, (member, i64::from(task.at).rem_euclid(i64::from(every.max(1))), node));
+                }
+            }
+        }
+        ends.meet(&mut waits, &self.givers);
+        waits.comes_to_its_end()
+    }
+
+    fn of_code(&self, member: usize, block: u32, pass: Pass) -> &[Event] {
+        let codes = &self.bodies[member].codes;
+        let at = codes.iter().position(|code| (code.block, code.pass) == (block, pass));
+        at.map_or(&[], |at| &self.events[member][at])
     }
 
     fn follow(&self, batches: u32) -> Result<(), Fault> {
@@ -196,6 +218,37 @@ impl<'n> Net<'n> {
 
 fn of(batch: Option<u32>) -> String {
     batch.map_or_else(|| "the step".into(), |batch| format!("micro-batch {batch}"))
+}
+
+/// Which events of ranks belong together, of micro-batches that are apart by some number of times [`Ends::every`].
+#[derive(Default)]
+struct Ends {
+    every: Option<u32>,
+    sends: BTreeMap<(ExchangeId, i64, usize), Vec<usize>>,
+    receives: Vec<(ExchangeId, i64, usize, usize)>,
+    meets: BTreeMap<(Meeting, usize, i64), Vec<usize>>,
+}
+
+impl Ends {
+    fn add(&mut self, event: &Event, (member, batch, node): (usize, i64, usize)) {
+        match event.does {
+            Doing::Send(exchange) => self.sends.entry((exchange, batch, member)).or_default().push(node),
+            Doing::Receive(exchange) => self.receives.push((exchange, batch, member, node)),
+            Doing::Meet(meeting, number) => {
+                self.meets.entry((meeting, number, batch)).or_default().push(node);
+            }
+        }
+    }
+
+    fn meet(&self, waits: &mut Periodic, givers: &HashMap<(ExchangeId, usize), Vec<usize>>) {
+        for (exchange, batch, member, to) in &self.receives {
+            for giver in givers.get(&(*exchange, *member)).into_iter().flatten() {
+                let from = self.sends.get(&(*exchange, *batch, *giver));
+                from.into_iter().flatten().for_each(|from| waits.before(*from, *to, 0));
+            }
+        }
+        self.meets.values().for_each(|nodes| waits.together(nodes));
+    }
 }
 
 /// What each code of a rank communicates.

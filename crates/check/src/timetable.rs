@@ -5,46 +5,48 @@
 //! add up to those of s times the sum of all losses, if
 //! - each micro-batch runs each code once, forward before backward, whose values it reads;
 //! - each backward starts from the scale, once;
-//! - gradients are communicated when all contributions have arrived: in the last micro-batch for which their
-//!   block runs backward.
+//! - gradients are communicated when all contributions have arrived: in the last micro-batch, which is the last
+//!   one for which their block runs backward.
 //!
-//! That is looked at for every number of micro-batches up to one from which on every loop only grows by turns
-//! like those before. That ranks come to their ends together, whatever the number, is for [`crate::net`].
+//! A loop says the same of every turn. So all of this is seen from its tasks, for steps of any number of
+//! micro-batches. That ranks come to their ends together, whatever the number, is for [`crate::net`].
 
 use std::collections::BTreeMap;
 
-use program::{Bound, Does, Instr, Kind, Pass, Role, Timetable};
+use program::{Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
 
-/// A first or last part of a step that is longer is a mistake.
+/// Tasks further than that from the micro-batch that a turn is about are a mistake.
 const MOST: u32 = 1 << 10;
 
 /// What is wrong with the timetable of a role, if anything.
 pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
-    let found = once(role).or_else(|| {
-        let most = enough(&role.body.timetable).ok_or_else(too_long);
-        most.map_or_else(Some, |most| (1..=most).find_map(|batches| turns(role, batches)))
-    });
+    let found = once(role).or_else(|| too_long(&role.body.timetable)).or_else(|| turns(role));
     let mut found: Vec<Fault> = found.into_iter().map(|fault| fault.at(role.ranks[0], None)).collect();
     found.extend(early(index, role));
     found
 }
 
-/// A number of micro-batches beyond which loops only become longer.
+/// A number of micro-batches beyond which there are only more of the same turns; none if it is a mistake.
 pub(crate) fn enough(timetable: &Timetable) -> Option<u32> {
-    let bound = |bound: Bound| match bound {
-        Bound::First(count) | Bound::Last(count) => count,
+    let longest = |it: &Loop| {
+        let at = it.tasks.iter().map(|task| task.at.unsigned_abs()).max();
+        at.unwrap_or(0).max(it.every.saturating_sub(1))
     };
-    let ahead = |it: &program::Loop| it.tasks.iter().map(|task| task.ahead).max().unwrap_or(0);
-    let longest = timetable.loops.iter().map(|it| bound(it.from).max(bound(it.to)).max(ahead(it))).max();
-    let longest = longest.unwrap_or(0);
+    let longest = timetable.loops.iter().map(longest).max().unwrap_or(0);
     (longest <= MOST).then_some(2 * longest + 2)
 }
 
-fn too_long() -> Fault {
-    let what = format!("the timetable treats more than {MOST} micro-batches apart from others");
-    Fault::new("SW0517", what)
+fn too_long(timetable: &Timetable) -> Option<Fault> {
+    let what = if timetable.loops.iter().any(|it| it.every == 0) {
+        "a loop of the timetable goes on by no micro-batches".into()
+    } else if enough(timetable).is_none() {
+        format!("the timetable has more than {MOST} micro-batches under way")
+    } else {
+        return None;
+    };
+    Some(Fault::new("SW0517", what))
 }
 
 /// Codes that run once a step.
@@ -55,57 +57,61 @@ fn once(role: &Role) -> Option<Fault> {
     (!fits).then(|| Fault::new("SW0517", what))
 }
 
+/// Where a code is run.
+struct Runs<'r> {
+    number: usize,
+    it: &'r Loop,
+    /// The places of its tasks.
+    tasks: Vec<usize>,
+}
+
 /// Each code once for each micro-batch, forward before backward.
-fn turns(role: &Role, batches: u32) -> Option<Fault> {
-    let mut runs: BTreeMap<(u32, Pass), Vec<u32>> = BTreeMap::new();
-    for code in role.body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End)) {
-        runs.insert((code.block, code.pass), vec![]);
-    }
-    let mut settled: BTreeMap<u32, Vec<bool>> = BTreeMap::new();
-    for (task, batch) in role.body.timetable.tasks(batches) {
-        let Some(run) = runs.get_mut(&(task.block, task.pass())) else {
-            return Some(not_once(batches, &named(task.block, task.pass()), "which is not there"));
-        };
-        if run.contains(&batch) || batch >= batches {
-            let why = format!("for micro-batch {batch}, which is over or does not come");
-            return Some(not_once(batches, &named(task.block, task.pass()), &why));
-        }
-        run.push(batch);
-        if let Some(before) = needs(task.pass()) {
-            if runs.get(&(task.block, before)).is_some_and(|before| !before.contains(&batch)) {
-                let why = format!("for micro-batch {batch}, whose {} has not run", before.name());
-                return Some(not_once(batches, &named(task.block, task.pass()), &why));
+fn turns(role: &Role) -> Option<Fault> {
+    let (body, mut runs) = (&role.body, BTreeMap::new());
+    for (number, it) in body.timetable.loops.iter().enumerate() {
+        for (at, task) in it.tasks.iter().enumerate() {
+            let code = (task.block, task.pass());
+            if body.code(code.0, code.1).is_none() {
+                return Some(not_once(code, "it is not there"));
             }
-        }
-        if let Does::Backward { scaled, .. } | Does::Inputs { scaled } = task.does {
-            if scaled != 1 {
-                return Some(scale(scaled));
+            let new = Runs { number, it, tasks: vec![] };
+            let run = runs.entry(code).or_insert(new);
+            if run.number != number {
+                return Some(not_once(code, "it is run in several loops"));
             }
-        }
-        if task.pass().settles() {
-            settled.entry(task.block).or_default().push(task.settles().is(batch, batches));
+            run.tasks.push(at);
         }
     }
-    let short = runs.iter().find(|(_, run)| run.len() != batches as usize);
-    if let Some(((block, pass), run)) = short {
-        let why = format!("{} times only", run.len());
-        return Some(not_once(batches, &named(*block, *pass), &why));
+    let codes = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
+    let missing = codes.map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
+    let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
+    missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)))
+}
+
+fn of_code(
+    role: &Role,
+    code: (u32, Pass),
+    run: &Runs<'_>,
+    runs: &BTreeMap<(u32, Pass), Runs<'_>>,
+) -> Option<Fault> {
+    if let Some(why) = run.covers() {
+        return Some(not_once(code, why));
     }
-    let updates = |block: u32| {
-        let code = role.body.code(block, Pass::Forward);
+    let updates = || {
+        let code = role.body.code(code.0, code.1);
         code.is_some_and(|code| code.instrs.iter().any(|instr| matches!(instr, Instr::Update { .. })))
     };
-    let late = runs
-        .iter()
-        .find(|((block, pass), run)| *pass == Pass::Forward && updates(*block) && !run.is_sorted());
-    if let Some(((block, pass), _)) = late {
-        return Some(not_once(
-            batches,
-            &named(*block, *pass),
-            "in another order than that of the buffers' values",
-        ));
+    if code.1 == Pass::Forward && updates() && !run.in_order() {
+        return Some(not_once(code, "it is run in another order than that of the buffers' values"));
     }
-    settled.values().find_map(|settled| settles_last(settled))
+    let before = needs(code.1).filter(|before| {
+        let before = runs.get(&(code.0, *before));
+        before.is_some_and(|before| !before.is_before(run))
+    });
+    let early =
+        before.map(|before| format!("it is run for a micro-batch whose {} has not run", before.name()));
+    let early = early.map(|why| not_once(code, &why));
+    early.or_else(|| run.scales()).or_else(|| run.settles().filter(|_| code.1.settles()))
 }
 
 /// Which code of its block must have run before, for the same micro-batch.
@@ -117,31 +123,78 @@ fn needs(pass: Pass) -> Option<Pass> {
     }
 }
 
+impl Runs<'_> {
+    fn tasks(&self) -> impl Iterator<Item = &program::Task> {
+        self.tasks.iter().map(|at| &self.it.tasks[*at])
+    }
+
+    /// Why there is not one task for each micro-batch.
+    fn covers(&self) -> Option<&'static str> {
+        let every = i64::from(self.it.every);
+        let mut seen = vec![false; self.it.every as usize];
+        for task in self.tasks() {
+            let turn = &mut seen[i64::from(task.at).rem_euclid(every) as usize];
+            if std::mem::replace(turn, true) {
+                return Some("it is run twice for the same micro-batch");
+            }
+        }
+        (!seen.iter().all(|seen| *seen)).then_some("some micro-batches are left out")
+    }
+
+    fn in_order(&self) -> bool {
+        let at: Vec<i64> = self.tasks().map(|task| task.at.into()).collect();
+        let next = at.first().map(|first| first + i64::from(self.it.every));
+        at.into_iter().chain(next).is_sorted()
+    }
+
+    /// Whether it runs before another code does, for each micro-batch.
+    fn is_before(&self, other: &Runs<'_>) -> bool {
+        let every = i64::from(self.it.every);
+        let before = |a: usize, b: usize| {
+            let at = |it: &Runs<'_>, task: usize| i64::from(it.it.tasks[task].at);
+            let (first, then) = (at(self, a), at(other, b));
+            // The turn of a micro-batch is an earlier one, or the same and the task stands before.
+            (first - then).rem_euclid(every) != 0 || first > then || first == then && a < b
+        };
+        match self.number == other.number {
+            true => self.tasks.iter().all(|a| other.tasks.iter().all(|b| before(*a, *b))),
+            false => self.number < other.number,
+        }
+    }
+
+    fn scales(&self) -> Option<Fault> {
+        let scaled = |task: &program::Task| match task.does {
+            Does::Backward { scaled, .. } | Does::Inputs { scaled } => Some(scaled),
+            Does::Forward | Does::Weights { .. } => None,
+        };
+        self.tasks().filter_map(scaled).find(|scaled| *scaled != 1).map(scale)
+    }
+
+    fn settles(&self) -> Option<Fault> {
+        let wrong = self.tasks().map(program::Task::settles).find(|when| *when != When::Last);
+        let found = match wrong {
+            None if self.in_order() => return None,
+            Some(When::Never) => "in none",
+            Some(When::Each) => "in several, so that what earlier ones left counts again",
+            _ => "before those of the others have arrived",
+        };
+        let what = "gradients are not communicated in the last micro-batch of a step";
+        Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
+    }
+}
+
 fn named(block: u32, pass: Pass) -> String {
     if block == 0 { pass.name().into() } else { format!("{}_{block}", pass.name()) }
 }
 
-fn not_once(batches: u32, code: &str, why: &str) -> Fault {
+fn not_once((block, pass): (u32, Pass), why: &str) -> Fault {
     let what = "the timetable does not run each code of a micro-batch once, backward after forward";
-    Fault::new("SW0517", what).why(format!("in a step of {batches} it runs {code} {why}"))
+    Fault::new("SW0517", what).why(format!("of {} {why}", named(block, pass)))
 }
 
 fn scale(scaled: u32) -> Fault {
     let what = "backward does not start from the scale of the step, once";
     Fault::new("SW0518", what).why(format!("expected one factor, found {scaled}"))
-}
-
-/// Of the micro-batches of a block, in their order, whether gradients are communicated with each.
-fn settles_last(settled: &[bool]) -> Option<Fault> {
-    let count = settled.iter().filter(|settled| **settled).count();
-    let found = match (count, settled.last()) {
-        (1, Some(true)) => return None,
-        (0, _) => "in none",
-        (1, _) => "before those of the others have arrived",
-        _ => "in several, so that what earlier ones left counts again",
-    };
-    let what = "gradients are not communicated in the last micro-batch of a step";
-    Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
 }
 
 /// Nothing is settled before gradients of leaves have arisen.

@@ -2,7 +2,7 @@
 
 use graph::Graph;
 use plan::sets;
-use program::{Bound, Column, Instr, Loop, Pass, Program, RankId, Task, When};
+use program::{Column, Instr, Loop, Pass, Program, RankId, Task, When};
 use rules::Analysis;
 
 fn graph() -> Graph {
@@ -133,16 +133,11 @@ fn a_message_whose_receiver_begins_before_it_is_sent_is_found() {
 fn ranks_that_wait_for_each_other_are_found() {
     let graph = graph();
     let mut program = made(&graph, "stages:3", 3);
-    let ahead = |program: &mut Program, rank: u32, warm: u32| {
+    let ahead = |program: &mut Program, rank: u32, warm: i32| {
         let body = &mut program.roles.iter_mut().find(|role| role.ranks[0].0 == rank).expect("a role").body;
         let block = body.codes.iter().find(|code| code.pass == Pass::Forward).expect("a forward").block;
-        let steady = vec![Task::forward(block).ahead(warm), Task::backward(block, When::Never)];
-        let (first, last) = (Bound::First(0), Bound::Last(warm));
-        body.timetable.loops = vec![
-            Loop { from: first, to: Bound::First(warm), tasks: vec![Task::forward(block)] },
-            Loop { from: first, to: last, tasks: steady },
-            Loop { from: last, to: Bound::Last(0), tasks: vec![Task::backward(block, When::Last)] },
-        ];
+        let tasks = vec![Task::forward(block).at(warm), Task::backward(block, When::Last)];
+        body.timetable.loops = vec![Loop::over_all(tasks)];
     };
     // More forwards ahead than needed take memory, and nothing else.
     ahead(&mut program, 0, 3);
@@ -196,10 +191,34 @@ fn gradients_of_a_stage_are_communicated_with_its_last_micro_batch() {
         let loops = &mut program.roles[role].body.timetable.loops;
         for task in loops.iter_mut().flat_map(|it| &mut it.tasks) {
             if task.pass() == Pass::Backward {
-                *task = Task::backward(task.block, When::First).ahead(task.ahead);
+                *task = Task::backward(task.block, When::First).at(task.at);
             }
         }
         true
+    });
+}
+
+#[test]
+fn a_micro_batch_that_is_left_out_or_comes_twice_is_found() {
+    refused(&["SW0517"], |program, role| {
+        let first = &mut program.roles[role].body.timetable.loops[0];
+        first.every = 2;
+        true
+    });
+    refused(&["SW0517"], |program, role| {
+        let first = &mut program.roles[role].body.timetable.loops[0];
+        let again = first.tasks[0].clone().at(first.tasks[0].at + 1);
+        first.tasks.push(again);
+        true
+    });
+}
+
+#[test]
+fn a_backward_that_comes_before_its_forward_is_found() {
+    refused(&["SW0517"], |program, role| {
+        let tasks = program.roles[role].body.timetable.loops.iter_mut().flat_map(|it| &mut it.tasks);
+        tasks.filter(|task| task.pass() == Pass::Forward).for_each(|task| task.at = -1);
+        program.roles[role].body.timetable.loops.len() == 1
     });
 }
 
@@ -208,10 +227,8 @@ fn a_forward_or_backward_that_is_left_out_is_found() {
     for pass in [Pass::Forward, Pass::Backward] {
         refused(&["SW0517"], |program, role| {
             let loops = &mut program.roles[role].body.timetable.loops;
-            loops.last_mut().expect("a loop").tasks.retain(|task| task.pass() != pass);
-            let first = loops[0].tasks.len();
-            loops[0].tasks.retain(|task| task.pass() != pass);
-            loops[0].tasks.len() < first || pass == Pass::Backward
+            loops.iter_mut().for_each(|it| it.tasks.retain(|task| task.pass() != pass));
+            true
         });
     }
 }

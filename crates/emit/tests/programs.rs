@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, Away, Bound, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr,
-    KeepId, Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
+    Arg, Away, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId,
+    Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -47,19 +47,18 @@ fn every_timetable_that_can_be_written_is_read_back() {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
             let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
-            for ahead in [0, 3] {
-                let tasks = vec![backward.clone(), Task::forward(0).ahead(ahead), Task::forward(0)];
-                let loops = vec![Loop::over_all(tasks)];
+            for (at, every) in [(0, 1), (3, 1), (-2, 1), (9, 4), (-9, 4)] {
+                let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
+                let loops = vec![Loop { every, tasks }];
                 program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
                 stable(&graph, &program);
             }
         }
     }
-    let bounds = [Bound::First(0), Bound::First(2), Bound::Last(3), Bound::Last(0)];
-    for (from, to) in bounds.into_iter().flat_map(|from| bounds.map(|to| (from, to))) {
+    for (every, at) in [(1, 5), (3, 5), (3, -5), (4, -8)] {
         let mut program = megatron(&graph);
-        let parts = [vec![Task::forward(0)], vec![Task::backward(0, When::Each)], vec![]];
-        let loops = parts.map(|tasks| Loop { from, to, tasks }).to_vec();
+        let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
+        let loops = parts.map(|tasks| Loop { every, tasks }).to_vec();
         program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
         stable(&graph, &program);
     }

@@ -98,7 +98,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         interner: &interner,
     };
     let mut projected = project::all(&global, plan.devices);
-    pipeline::timetables(plan, &mut projected);
+    pipeline::timetables(&cx, &mut projected);
     let roles = roles::roles(projected);
     let mut program = Program {
         model: graph.model.clone(),

@@ -6,50 +6,27 @@
 //! ```text
 //! block "wte" "h.0.*" "h.1.*"          # the first block; operators that no line names go with what they read
 //! block %linear_8..%add_12             # the next: all operators from one to another, in the graph's order
-//! schedule 1f1b                        # or gpipe
+//! schedule 1f1b                        # or gpipe, interleaved
 //! ```
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
+use schedule::Schedule;
 
 use crate::nearby::nearby;
 use crate::select::{clip, select};
 use crate::{Plan, place, title};
 
-/// In which order the codes of all micro-batches run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Schedule {
-    /// One forward, one backward, as soon as a backward can be: few micro-batches are kept at a time.
-    #[default]
-    OneFOneB,
-    /// All forwards, then all backwards.
-    Gpipe,
-    /// As the first, but that gradients of parameters are computed later, where a stage would wait.
-    ZeroBubble,
-}
-
-impl Schedule {
-    pub const NAMES: [(Schedule, &'static str); 3] =
-        [(Schedule::OneFOneB, "1f1b"), (Schedule::Gpipe, "gpipe"), (Schedule::ZeroBubble, "zb-h1")];
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|row| row.0 == self).expect("every schedule has a name").1
-    }
-
-    /// Whether backward has two halves: gradients of values, and those of parameters later.
-    pub fn splits_backward(self) -> bool {
-        self == Schedule::ZeroBubble
-    }
-
-    pub fn parse(name: &str) -> Result<Self> {
-        let found = Self::NAMES.iter().find(|row| row.1 == name);
-        found.map(|row| row.0).ok_or_else(|| {
-            let near = nearby(name, Self::NAMES.iter().map(|row| row.1));
-            let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
-            Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
-                .fix(format!("{meant}write `schedule 1f1b`, `schedule gpipe` or `schedule zb-h1`"))
-        })
-    }
+/// A schedule by its name.
+pub fn schedule_named(name: &str) -> Result<Schedule> {
+    let names = || Schedule::NAMES.iter().map(|row| row.1);
+    Schedule::named(name).ok_or_else(|| {
+        let near = nearby(name, names());
+        let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
+        let all = names().map(|name| format!("`schedule {name}`")).collect::<Vec<_>>().join(", ");
+        Error::new("SW0323", format!("there is no schedule named `{}`", clip(name)))
+            .fix(format!("{meant}write one of {all}"))
+    })
 }
 
 impl Plan {

@@ -34,13 +34,14 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind};
 
-pub use blocks::Schedule;
+pub use blocks::schedule_named;
 pub use folded::print_folded;
 pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
+pub use schedule::Schedule;
 pub use transfer::{Side, Transferred, transfer};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.

@@ -27,7 +27,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, Schedule, blocks, homes, offload, recompute, sets};
+use crate::{Draft, MOST, On, Plan, blocks, homes, offload, recompute, sets};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -161,7 +161,7 @@ impl Reader<'_> {
                 Ok(())
             }
             "schedule" => {
-                self.draft.schedule(Schedule::parse(rest.trim())?);
+                self.draft.schedule(blocks::schedule_named(rest.trim())?);
                 Ok(())
             }
             "recompute" => {

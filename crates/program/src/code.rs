@@ -46,28 +46,21 @@ pub struct Timetable {
     pub ends: bool,
 }
 
-/// Tasks that are run for each `b` of a range.
+/// Tasks that are run for `b` = ..., -every, 0, every, ...: as many turns as there is something to do in. Tasks for
+/// what is no micro-batch of the step are left out, which makes the first turns the warm-up of a pipeline, and the
+/// last ones its cool-down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
-    pub from: Bound,
-    pub to: Bound,
+    pub every: u32,
     pub tasks: Vec<Task>,
-}
-
-/// A number of micro-batches; never less than none, and never more than a step has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
-    First(u32),
-    /// All but so many.
-    Last(u32),
 }
 
 /// One code of one micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub block: u32,
-    /// The micro-batch is `b` and so many.
-    pub ahead: u32,
+    /// The micro-batch is `b` and so many, or less so many.
+    pub at: i32,
     pub does: Does,
 }
 
@@ -148,34 +141,25 @@ impl Pass {
     }
 }
 
-impl Bound {
-    pub fn of(self, batches: u32) -> u32 {
-        match self {
-            Bound::First(count) => count.min(batches),
-            Bound::Last(count) => batches.saturating_sub(count),
-        }
-    }
-}
-
 impl Task {
     pub fn forward(block: u32) -> Self {
-        Self { block, ahead: 0, does: Does::Forward }
+        Self { block, at: 0, does: Does::Forward }
     }
 
     pub fn backward(block: u32, settles: When) -> Self {
-        Self { block, ahead: 0, does: Does::Backward { scaled: 1, settles } }
+        Self { block, at: 0, does: Does::Backward { scaled: 1, settles } }
     }
 
     pub fn inputs(block: u32) -> Self {
-        Self { block, ahead: 0, does: Does::Inputs { scaled: 1 } }
+        Self { block, at: 0, does: Does::Inputs { scaled: 1 } }
     }
 
     pub fn weights(block: u32, settles: When) -> Self {
-        Self { block, ahead: 0, does: Does::Weights { settles } }
+        Self { block, at: 0, does: Does::Weights { settles } }
     }
 
-    pub fn ahead(self, ahead: u32) -> Self {
-        Self { ahead, ..self }
+    pub fn at(self, at: i32) -> Self {
+        Self { at, ..self }
     }
 
     pub fn pass(&self) -> Pass {
@@ -218,15 +202,33 @@ impl Timetable {
 
     /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each.
     pub fn tasks(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
-        self.loops.iter().flat_map(move |it| {
-            let turns = it.from.of(batches)..it.to.of(batches);
-            turns.flat_map(move |b| it.tasks.iter().map(move |task| (task, b.saturating_add(task.ahead))))
-        })
+        self.loops.iter().flat_map(move |it| it.tasks_of(batches))
     }
 }
 
 impl Loop {
     pub fn over_all(tasks: Vec<Task>) -> Self {
-        Self { from: Bound::First(0), to: Bound::Last(0), tasks }
+        Self { every: 1, tasks }
+    }
+
+    /// The `b` of the first turn.
+    pub fn first(&self) -> i64 {
+        let most = self.tasks.iter().map(|task| i64::from(task.at)).max().unwrap_or(0);
+        let every = i64::from(self.every.max(1));
+        -(most.div_euclid(every) * every)
+    }
+
+    /// How far beyond the number of micro-batches turns go on: `b` is less than that and so many.
+    pub fn beyond(&self) -> i64 {
+        -self.tasks.iter().map(|task| i64::from(task.at)).min().unwrap_or(0)
+    }
+
+    fn tasks_of(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
+        let (first, end) = (self.first(), i64::from(batches) + self.beyond());
+        (first..end).step_by(self.every.max(1) as usize).flat_map(move |b| {
+            let batch =
+                move |task: &Task| u32::try_from(b + i64::from(task.at)).ok().filter(|it| *it < batches);
+            self.tasks.iter().filter_map(move |task| Some((task, batch(task)?)))
+        })
     }
 }

@@ -342,10 +342,10 @@ impl Draft {
         })
     }
 
-    /// In which order blocks run: `1f1b`, `gpipe` or `zb-h1`.
+    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`, `zb-h1`.
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
-            d.schedule(plan::Schedule::parse(name)?);
+            d.schedule(plan::schedule_named(name)?);
             Ok(())
         })
     }

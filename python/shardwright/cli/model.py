@@ -34,6 +34,7 @@ PLANS = (
     "zero3 x whole-updates",
     "stages:2 x 1f1b",
     "stages:2 x gpipe",
+    "stages:2 x interleaved:2",
     "stages:2 x zb-h1",
 )
 """What completion offers; `_core.plan_names` has the names."""

@@ -1,7 +1,7 @@
 //! The function `step`, back to a timetable.
 
 use diag::Result;
-use program::{Bound, Loop, Pass, Task, Timetable, When};
+use program::{Loop, Pass, Task, Timetable, When};
 
 use super::reader::Reader;
 use crate::python::{Expr, Function, Stmt, StmtKind};
@@ -29,10 +29,6 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
     }
     for stmt in stmts {
         let StmtKind::For { target: "b", values, body } = &stmt.kind else { return Err(strange(stmt.line)) };
-        let (from, to) = range(values).ok_or_else(|| strange(stmt.line))?;
-        if words_of_range(&Loop { from, to, tasks: vec![] }) != *values {
-            return Err(strange(stmt.line));
-        }
         let mut tasks = vec![];
         for stmt in body {
             let task = match &stmt.kind {
@@ -41,7 +37,11 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
             };
             tasks.push(task.ok_or_else(|| reader.misuse(stmt.line, "this is no task of a timetable"))?);
         }
-        found.loops.push(Loop { from, to, tasks });
+        let it = Loop { every: every(values).unwrap_or(1), tasks };
+        if words_of_range(&it) != *values {
+            return Err(reader.misuse(stmt.line, "this range is another one than that of the tasks in it"));
+        }
+        found.loops.push(it);
     }
     Ok(found)
 }
@@ -50,32 +50,15 @@ fn is_once(stmt: &Stmt<'_>, pass: Pass) -> bool {
     matches!(&stmt.kind, StmtKind::Yield(words) if *words == [Expr::Name(pass.name())])
 }
 
-fn range(values: &Expr<'_>) -> Option<(Bound, Bound)> {
+/// Of a range with steps.
+fn every(values: &Expr<'_>) -> Option<u32> {
     let Expr::Call(call) = values else { return None };
-    match &call.args[..] {
-        [to] => Some((Bound::First(0), bound(to)?)),
-        [from, to] => Some((bound(from)?, bound(to)?)),
-        _ => None,
-    }
+    let [_, _, Expr::Int(every)] = call.args[..] else { return None };
+    u32::try_from(every).ok().filter(|every| *every > 0)
 }
 
-/// Told by its numbers: whoever reads it compares it with what would be written.
-fn bound(expr: &Expr<'_>) -> Option<Bound> {
-    match expr {
-        Expr::Name("batches") => Some(Bound::Last(0)),
-        Expr::Int(0) => Some(Bound::First(0)),
-        Expr::Binary("-", sides) => number(&sides.1).map(Bound::Last),
-        Expr::Call(call) => match &call.args[..] {
-            [Expr::Int(_), _] => number(&call.args[0]).map(Bound::First),
-            [less, _] => bound(less),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-fn number(expr: &Expr<'_>) -> Option<u32> {
-    if let Expr::Int(value) = expr { u32::try_from(*value).ok() } else { None }
+fn number(expr: &Expr<'_>) -> Option<i32> {
+    if let Expr::Int(value) = expr { i32::try_from(*value).ok() } else { None }
 }
 
 fn task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
@@ -86,14 +69,16 @@ fn task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
 fn read_task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
     let [Expr::Name(name), batch, rest @ ..] = words else { return None };
     let (block, pass) = reader.code_of(name)?;
-    let ahead = match batch {
+    // Told by its numbers: whoever reads it compares it with what would be written.
+    let at = match batch {
         Expr::Binary("+", sides) => number(&sides.1)?,
+        Expr::Binary("-", sides) => number(&sides.1)?.checked_neg()?,
         _ => 0,
     };
     match (pass, rest) {
-        (Pass::Forward, []) => Some(Task::forward(block).ahead(ahead)),
+        (Pass::Forward, []) => Some(Task::forward(block).at(at)),
         (Pass::Backward, [scale, condition]) => {
-            let mut task = Task::backward(block, settles(condition)?).ahead(ahead);
+            let mut task = Task::backward(block, settles(condition)?).at(at);
             if let program::Does::Backward { scaled, .. } = &mut task.does {
                 *scaled = factors(scale)?;
             }
@@ -101,9 +86,9 @@ fn read_task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
         }
         (Pass::Inputs, [scale]) => {
             let does = program::Does::Inputs { scaled: factors(scale)? };
-            Some(Task { does, ..Task::inputs(block).ahead(ahead) })
+            Some(Task { does, ..Task::inputs(block).at(at) })
         }
-        (Pass::Weights, [condition]) => Some(Task::weights(block, settles(condition)?).ahead(ahead)),
+        (Pass::Weights, [condition]) => Some(Task::weights(block, settles(condition)?).at(at)),
         _ => None,
     }
 }

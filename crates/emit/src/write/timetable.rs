@@ -1,6 +1,6 @@
 //! A role's timetable as a function that yields its tasks.
 
-use program::{Bound, Does, Loop, Pass, Task, Timetable, When};
+use program::{Does, Loop, Pass, Task, Timetable, When};
 
 use super::role::code_name;
 use crate::python::{Expr, Function, Stmt, StmtKind, print as python};
@@ -8,6 +8,9 @@ use crate::python::{Expr, Function, Stmt, StmtKind, print as python};
 const DOC: &str = "For each micro-batch: its loss counts `scale`, and gradients are reduced with the last.";
 /// Of gradients that are reduced at once.
 const EACH: &str = "For each micro-batch: its loss counts `scale`, and the last one is told.";
+/// Of several micro-batches at a time.
+const AHEAD: &str =
+    "What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out.";
 
 /// The function, and the names of codes in it.
 pub(super) struct Step<'t> {
@@ -26,7 +29,9 @@ pub(super) fn step(timetable: &Timetable, several: bool, settles: bool) -> Optio
 pub(super) fn print(out: &mut String, step: &Step<'_>) {
     let Step { timetable, several, settles } = *step;
     let usual = *timetable == Timetable::in_turn(timetable.begins, true);
-    let doc = usual.then(|| if settles { DOC } else { EACH }.to_owned()).into_iter().collect();
+    let ahead = timetable.loops.iter().any(|it| it.tasks.iter().any(|task| task.at != 0));
+    let doc = [(usual && settles, DOC), (usual && !settles, EACH), (ahead, AHEAD)];
+    let doc = doc.into_iter().filter(|(fits, _)| *fits).map(|(_, doc)| doc.to_owned()).collect();
     let names = names(timetable, several);
     let loops = timetable.loops.iter().map(|it| looped(it, &names));
     let first = timetable.begins.then(|| once(Pass::Begin));
@@ -53,49 +58,40 @@ fn looped<'n>(it: &Loop, names: &'n [(Task, String)]) -> Stmt<'n> {
     Stmt::new(StmtKind::For { target: "b", values: range(it), body: body.collect() })
 }
 
-/// `range(batches)`, `range(min(2, batches))`, `range(max(batches - 2, 0), batches)`.
+/// `range(batches)`, `range(-3, batches + 2)`, `range(-8, batches, 4)`.
 pub(crate) fn range(it: &Loop) -> Expr<'static> {
-    let args = match it.from {
-        Bound::First(0) => vec![bound(it.to, false)],
-        from => vec![bound(from, true), bound(it.to, true)],
+    let (first, end) = (it.first(), more(Expr::Name("batches"), it.beyond()));
+    let args = match (first, it.every) {
+        (0, 1) => vec![end],
+        (_, 1) => vec![Expr::Int(first), end],
+        (_, every) => vec![Expr::Int(first), end, Expr::Int(every.into())],
     };
     Expr::Name("range").call(args)
 }
 
-/// Where a range from 0 ends below 0, it is empty all the same.
-fn bound(bound: Bound, clamped: bool) -> Expr<'static> {
-    let less = |count: u32| minus(Expr::Name("batches"), count);
-    match bound {
-        Bound::First(0) => Expr::Int(0),
-        Bound::First(count) => Expr::Name("min").call(vec![Expr::Int(count.into()), Expr::Name("batches")]),
-        Bound::Last(0) => Expr::Name("batches"),
-        Bound::Last(count) if clamped => Expr::Name("max").call(vec![less(count), Expr::Int(0)]),
-        Bound::Last(count) => less(count),
+fn more(than: Expr<'static>, count: i64) -> Expr<'static> {
+    match count {
+        0 => than,
+        1.. => Expr::Binary("+", Box::new((than, Expr::Int(count)))),
+        _ => Expr::Binary("-", Box::new((than, Expr::Int(-count)))),
     }
-}
-
-fn minus(from: Expr<'static>, count: u32) -> Expr<'static> {
-    Expr::Binary("-", Box::new((from, Expr::Int(count.into()))))
 }
 
 /// `forward, b` or `backward, b, scale, b == batches - 1`.
 pub(crate) fn words<'n>(task: &Task, name: &'n str) -> Vec<Expr<'n>> {
-    let code = vec![Expr::Name(name), ahead(task.ahead)];
+    let code = vec![Expr::Name(name), batch(task.at)];
     match task.does {
         Does::Forward => code,
         Does::Backward { scaled, settles } => {
-            code.into_iter().chain([scale(scaled), condition(settles, task.ahead)]).collect()
+            code.into_iter().chain([scale(scaled), condition(settles, task.at)]).collect()
         }
         Does::Inputs { scaled } => code.into_iter().chain([scale(scaled)]).collect(),
-        Does::Weights { settles } => code.into_iter().chain([condition(settles, task.ahead)]).collect(),
+        Does::Weights { settles } => code.into_iter().chain([condition(settles, task.at)]).collect(),
     }
 }
 
-fn ahead(count: u32) -> Expr<'static> {
-    match count {
-        0 => Expr::Name("b"),
-        _ => Expr::Binary("+", Box::new((Expr::Name("b"), Expr::Int(count.into())))),
-    }
+fn batch(at: i32) -> Expr<'static> {
+    more(Expr::Name("b"), at.into())
 }
 
 fn scale(times: u32) -> Expr<'static> {
@@ -104,12 +100,12 @@ fn scale(times: u32) -> Expr<'static> {
     product.unwrap_or(Expr::Float(1.0))
 }
 
-fn condition(settles: When, count: u32) -> Expr<'static> {
-    let is = |right| Expr::Binary("==", Box::new((ahead(count), right)));
+fn condition(settles: When, at: i32) -> Expr<'static> {
+    let is = |right| Expr::Binary("==", Box::new((batch(at), right)));
     match settles {
         When::Never => Expr::Bool(false),
         When::Each => Expr::Bool(true),
         When::First => is(Expr::Int(0)),
-        When::Last => is(minus(Expr::Name("batches"), 1)),
+        When::Last => is(more(Expr::Name("batches"), -1)),
     }
 }

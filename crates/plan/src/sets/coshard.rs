@@ -18,6 +18,7 @@ pub(super) const SET: Set = Set {
         must_find: true,
         stages: None,
     }),
+    rounds: None,
     besides: &[("", recompute)],
 };
 

@@ -15,6 +15,7 @@ pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
     along: Some(Along { choose, why, in_turn: false, must_find: true, stages: None }),
+    rounds: None,
     besides: &[],
 };
 

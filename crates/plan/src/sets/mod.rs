@@ -2,6 +2,7 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+mod blocks;
 mod coshard;
 mod data;
 mod megatron;
@@ -69,6 +70,8 @@ pub struct Set {
     pub doc: &'static str,
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
+    /// If it puts several blocks on each stage of `stages`: a number stands behind its name, or 2 is meant.
+    pub rounds: Option<Rounds>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
     pub besides: &'static [(&'static str, Besides)],
 }
@@ -83,6 +86,15 @@ pub struct Place<'c> {
     pub choice: &'c [Option<On>],
 }
 
+/// So many blocks for each stage.
+#[derive(Clone, Copy)]
+pub struct Rounds {
+    /// The block of each operator, of so many stages and blocks for each.
+    pub cut: fn(&Model<'_>, u32, u32) -> Vec<u32>,
+    /// The stage of a block, of so many.
+    pub stage: fn(u32, u32) -> u32,
+}
+
 /// A choice along one axis of the devices.
 pub struct Along {
     /// For each operator the loop that is split into so many parts, if any; otherwise it is copied.
@@ -93,7 +105,7 @@ pub struct Along {
     pub in_turn: bool,
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
-    /// If it places operators instead: the position of each along the axis.
+    /// If it places operators instead: the block of each, of so many.
     pub stages: Option<fn(&Model<'_>, u32) -> Vec<u32>>,
 }
 
@@ -110,6 +122,7 @@ pub const ALL: &[&Set] = &[
     &stages::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
+    &schedules::INTERLEAVED,
     &schedules::ZB_H1,
     &whole_updates::SET,
 ];
@@ -178,43 +191,18 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         choices.push(choice);
     }
     let choices = with_partial_sums(model, &axes, &choices);
-    let stages = stages_of(model, &axes)?;
+    let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &stages));
+        let (splits, places) = nest(model, op, &axes, (&choices, blocks.stage(op)));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
-    for stage in 0..axes.iter().filter(|axis| axis.along.stages.is_some()).map(|axis| axis.size).product() {
-        let own: Vec<OpId> = graph.op_ids().filter(|op| stages.get(op.index()) == Some(&stage)).collect();
-        draft.block(&own);
-    }
+    blocks.each(graph).iter().for_each(|block| draft.block(block));
     for (says, axis) in besides(name, &axes)? {
         says(model, &mut draft, &place(&axes, &choices, axis))?;
     }
     Ok((draft, axes, choices))
-}
-
-/// The stage of each operator, if one of the axes is of stages.
-fn stages_of(model: &Model<'_>, axes: &[Axis]) -> Result<Vec<u32>> {
-    let mut found = vec![];
-    for axis in axes {
-        let Some(cut) = axis.along.stages else { continue };
-        let count = model.graph.ops.len();
-        if !found.is_empty() {
-            return Err(Error::new("SW0310", "a plan has one axis of stages")
-                .why("stages are not divided into stages")
-                .fix("write the product as the number of stages"));
-        }
-        if axis.size as usize > count {
-            let what = format!("{} stages cannot be made of {count} operators", axis.size);
-            return Err(Error::new("SW0324", what)
-                .why("each stage has at least one operator")
-                .fix("use fewer stages"));
-        }
-        found = cut(model, axis.size);
-    }
-    Ok(found)
 }
 
 /// Where an axis lies; a set that has none says something of all devices.
@@ -264,13 +252,13 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, stages): (&[Vec<Option<On>>], &[u32]),
+    (choices, stage): (&[Vec<Option<On>>], u32),
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
     for (axis, choice) in axes.iter().zip(choices) {
         if axis.along.stages.is_some() {
-            places.iter_mut().for_each(|place| *place = *place * axis.size + stages[op.index()]);
+            places.iter_mut().for_each(|place| *place = *place * axis.size + stage);
             continue;
         }
         let chosen = choice[op.index()].map(|on| Split { on, parts: axis.size });

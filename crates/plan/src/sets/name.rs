@@ -2,7 +2,7 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Along, Besides, Set, megatron};
+use super::{ALL, Along, Besides, Rounds, Set, megatron};
 use crate::MOST;
 use crate::nearby::nearby;
 use crate::select::clip;
@@ -69,6 +69,19 @@ pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<
     Ok(found)
 }
 
+/// How many blocks each stage has, if the name says it.
+pub(super) fn rounds(name: &str) -> Result<Option<(Rounds, u32)>> {
+    let said = read(name)?.into_iter();
+    let mut said = said.filter_map(|Named { set, size, .. }| Some((set.rounds?, size.unwrap_or(2))));
+    let first = said.next();
+    match said.next() {
+        None => Ok(first),
+        Some(_) => Err(Error::new("SW0310", format!("`{name}` says twice how many blocks each stage has"))
+            .why("they follow each other in one way")
+            .fix("leave one of them out")),
+    }
+}
+
 /// A set that has an axis, with the size that the name gives it.
 struct Read {
     set: &'static Set,
@@ -82,7 +95,7 @@ fn along(name: &str) -> Result<Vec<Read>> {
     Ok(sets.filter_map(axis).collect())
 }
 
-/// Each set with what stands behind its name: a size where it has an axis, else a word.
+/// Each set with what stands behind its name: a number where it has an axis or rounds, else a word.
 struct Named {
     set: &'static Set,
     size: Option<u32>,
@@ -102,7 +115,7 @@ fn axis(name: &str, word: &str) -> Result<Named> {
     let says = |wanted: &str| set.besides.iter().find(|(word, _)| *word == wanted).map(|(_, says)| *says);
     match behind {
         None => Ok(Named { set, size: None, says: says("") }),
-        Some(size) if set.along.is_some() => {
+        Some(size) if set.along.is_some() || set.rounds.is_some() => {
             let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
             let size = number.ok_or_else(|| bad_size(name, word, size))?;
             Ok(Named { set, size: Some(size), says: says("") })

@@ -12,6 +12,7 @@ pub(super) const SET: Set = Set {
     name: "offload",
     doc: "what is not needed for a while is on the host",
     along: None,
+    rounds: None,
     besides: &[("", both), ("activations", activations), ("state", state)],
 };
 

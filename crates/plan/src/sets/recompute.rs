@@ -15,6 +15,7 @@ pub(super) const SET: Set = Set {
     name: "recompute",
     doc: "each of the layers that repeat is computed again for backward",
     along: None,
+    rounds: None,
     besides: &[("", all), ("selective", selective), ("none", none)],
 };
 

@@ -12,5 +12,6 @@ pub(super) const SET: Set = Set {
         must_find: false,
         stages: None,
     }),
+    rounds: None,
     besides: &[],
 };

@@ -1,12 +1,14 @@
-//! `1f1b`, `gpipe`, `zb-h1`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`: in which order the blocks of a pipeline run.
 
-use super::Set;
-use crate::Schedule;
+use schedule::Schedule;
+
+use super::{Rounds, Set, stages};
 
 pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
     doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
     along: None,
+    rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::OneFOneB);
         Ok(())
@@ -17,8 +19,23 @@ pub(super) const GPIPE: Set = Set {
     name: "gpipe",
     doc: "a stage runs all forwards of a step, then all backwards",
     along: None,
+    rounds: None,
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Gpipe);
+        Ok(())
+    })],
+};
+
+pub(super) const INTERLEAVED: Set = Set {
+    name: "interleaved",
+    doc: "each stage has several blocks, which follow each other round all stages",
+    along: None,
+    rounds: Some(Rounds {
+        cut: |model, stages, rounds| stages::cut(model, stages * rounds),
+        stage: |block, stages| block % stages,
+    }),
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::Interleaved);
         Ok(())
     })],
 };
@@ -27,8 +44,9 @@ pub(super) const ZB_H1: Set = Set {
     name: "zb-h1",
     doc: "as `1f1b`, and gradients of parameters are computed later, where a stage would wait",
     along: None,
+    rounds: None,
     besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::ZeroBubble);
+        draft.schedule(Schedule::ZbH1);
         Ok(())
     })],
 };

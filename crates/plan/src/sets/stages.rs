@@ -14,6 +14,7 @@ pub(super) const SET: Set = Set {
     name: "stages",
     doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
     along: Some(Along { choose, why, in_turn: false, must_find: false, stages: Some(cut) }),
+    rounds: None,
     besides: &[],
 };
 
@@ -31,7 +32,7 @@ fn why(_: &Model<'_>, _: OpId, _: u32) -> String {
 }
 
 /// The stage of each operator.
-fn cut(model: &Model<'_>, count: u32) -> Vec<u32> {
+pub(super) fn cut(model: &Model<'_>, count: u32) -> Vec<u32> {
     let (graph, analysis) = (model.graph, model.analysis);
     let needs_grad = graph.needs_grad();
     let work: Vec<u64> = graph.op_ids().map(|op| work(graph, analysis, op, &needs_grad)).collect();

@@ -10,6 +10,7 @@ pub(super) const SET: Set = Set {
     name: "whole-updates",
     doc: "the update of each parameter that is divided is computed of the whole, by one of the devices that hold it",
     along: None,
+    rounds: None,
     besides: &[("", all)],
 };
 

@@ -15,6 +15,7 @@ pub(super) const ONE: Set = Set {
     name: "zero1",
     doc: "as `data`; the optimizer's state is divided, parameters are gathered once a step",
     along: Some(ALONG),
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last)))],
 };
 
@@ -22,6 +23,7 @@ pub(super) const TWO: Set = Set {
     name: "zero2",
     doc: "as `zero1`; gradients are divided, too, and reduced with each micro-batch",
     along: Some(ALONG),
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each)))],
 };
 
@@ -29,6 +31,7 @@ pub(super) const THREE: Set = Set {
     name: "zero3",
     doc: "as `zero2`; parameters are divided, too, and gathered for each layer when it runs",
     along: Some(ALONG),
+    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
 };
 

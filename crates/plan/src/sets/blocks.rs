@@ -1,0 +1,63 @@
+//! The blocks of a plan with stages: one for each stage, or several.
+
+use diag::{Error, Result};
+use graph::{Graph, OpId};
+
+use super::name::{Axis, rounds};
+use super::{Model, Rounds};
+
+/// None where no axis is one of stages.
+#[derive(Default)]
+pub(super) struct Blocks {
+    /// The block of each operator.
+    of: Vec<u32>,
+    stages: u32,
+    rounds: Option<(Rounds, u32)>,
+}
+
+pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks> {
+    let mut own = axes.iter().filter_map(|axis| Some((axis.size, axis.along.stages?)));
+    let rounds = rounds(name)?;
+    let Some((stages, cut)) = own.next() else {
+        return if rounds.is_some() { Err(without_stages(name)) } else { Ok(Blocks::default()) };
+    };
+    if own.next().is_some() {
+        return Err(Error::new("SW0310", "a plan has one axis of stages")
+            .why("stages are not divided into stages")
+            .fix("write the product as the number of stages"));
+    }
+    let all = stages.saturating_mul(rounds.map_or(1, |(_, count)| count));
+    let count = model.graph.ops.len();
+    if all as usize > count {
+        let what = format!("{all} stages cannot be made of {count} operators");
+        return Err(Error::new("SW0324", what)
+            .why("each stage has at least one operator")
+            .fix("use fewer stages"));
+    }
+    let of = match rounds {
+        Some((rounds, count)) => (rounds.cut)(model, stages, count),
+        None => cut(model, stages),
+    };
+    Ok(Blocks { of, stages, rounds })
+}
+
+fn without_stages(name: &str) -> Error {
+    Error::new("SW0310", format!("`{name}` has blocks that follow each other, and no stages"))
+        .why("it says how many blocks each stage of a pipeline has")
+        .fix("say how many stages there are: `stages:2 x interleaved:2`")
+}
+
+impl Blocks {
+    /// Of an operator, along the axis of stages.
+    pub fn stage(&self, op: OpId) -> u32 {
+        let block = self.of.get(op.index()).copied().unwrap_or(0);
+        self.rounds.map_or(block, |(rounds, _)| (rounds.stage)(block, self.stages))
+    }
+
+    /// The operators of each.
+    pub fn each(&self, graph: &Graph) -> Vec<Vec<OpId>> {
+        let count = self.of.iter().max().map_or(0, |last| last + 1);
+        let own = |block: u32| graph.op_ids().filter(|op| self.of[op.index()] == block).collect();
+        (0..count).map(own).collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! Several blocks on each device, in turns round all of them, as many micro-batches together as there are devices.
+
+use crate::shape::{Loop, Pass, Shape, Task};
+
+/// None where devices do not take turns, or not more than once.
+pub(crate) fn interleaved(shape: &Shape) -> Option<Vec<Vec<Loop>>> {
+    let (devices, blocks) = (shape.devices(), shape.blocks.len());
+    let takes_turns =
+        |(at, block): (usize, &crate::shape::Block)| block.trains && block.devices == [at % devices];
+    if devices == 0
+        || blocks % devices != 0
+        || blocks == devices
+        || !shape.blocks.iter().enumerate().all(takes_turns)
+    {
+        return None;
+    }
+    Some((0..devices).map(|device| vec![of(device, devices, blocks / devices)]).collect())
+}
+
+/// One forward, one backward, of all levels. The first device begins backward when the first micro-batch is back from the
+/// last one; each further device is so much nearer.
+fn of(device: usize, devices: usize, levels: usize) -> Loop {
+    let ahead = 2 * (devices - 1 - device) + (levels - 1) * devices;
+    let forward = |number: usize| {
+        let (level, batch) = nth(number + ahead, devices, levels);
+        Task { block: level * devices + device, pass: Pass::Forward, at: batch }
+    };
+    let backward = |number: usize| {
+        let (level, batch) = nth(number, devices, levels);
+        Task { block: (levels - 1 - level) * devices + device, pass: Pass::Backward, at: batch }
+    };
+    let tasks = (0..devices * levels).flat_map(|number| [forward(number), backward(number)]);
+    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), tasks: tasks.collect() }
+}
+
+/// The level and micro-batch of the task with a number.
+fn nth(number: usize, devices: usize, levels: usize) -> (usize, i32) {
+    let batch = number / (devices * levels) * devices + number % devices;
+    (number / devices % levels, i32::try_from(batch).unwrap_or(i32::MAX))
+}

@@ -1,0 +1,70 @@
+//! What is to be ordered, and orders.
+
+/// The blocks of a model, each of which reads what earlier ones make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    pub blocks: Vec<Block>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The devices that run it, in ascending order. Those that do the same may be one.
+    pub devices: Vec<usize>,
+    pub trains: bool,
+    /// The blocks that it reads something of.
+    pub reads: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pass {
+    Forward,
+    /// Both of the following in one.
+    Backward,
+    /// The gradients that earlier blocks wait for.
+    Inputs,
+    /// Those of parameters.
+    Weights,
+}
+
+/// Tasks for `b` = ..., -every, 0, every, ...: those for what is no micro-batch are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    pub every: u32,
+    pub tasks: Vec<Task>,
+}
+
+/// A pass of a block, for the micro-batch that is `at` further than `b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    pub block: usize,
+    pub pass: Pass,
+    pub at: i32,
+}
+
+impl Shape {
+    pub fn devices(&self) -> usize {
+        self.blocks.iter().flat_map(|block| &block.devices).max().map_or(0, |last| last + 1)
+    }
+
+    pub fn trains(&self) -> bool {
+        self.blocks.iter().any(|block| block.trains)
+    }
+
+    /// The blocks of a device.
+    pub fn of(&self, device: usize) -> impl Iterator<Item = usize> {
+        (0..self.blocks.len()).filter(move |block| self.blocks[*block].devices.contains(&device))
+    }
+}
+
+impl Loop {
+    /// What it runs of a step of so many micro-batches: tasks, and the micro-batch of each.
+    pub fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {
+        let (every, batches) = (i64::from(self.every), i64::from(batches));
+        let far = self.tasks.iter().map(|task| i64::from(task.at).abs()).max().unwrap_or(0) / every + 1;
+        let turns = -far..far + batches / every + 1;
+        let all = turns
+            .flat_map(|turn| self.tasks.iter().map(move |task| (*task, turn * every + i64::from(task.at))));
+        let there = all.filter(|(_, batch)| (0..batches).contains(batch));
+        there.filter_map(|(task, batch)| Some((task, u32::try_from(batch).ok()?))).collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! Runs the orders of devices with given times: who waits how long.
+
+use std::collections::BTreeMap;
+
+use crate::shape::{Loop, Pass, Shape, Task};
+
+/// How long each pass of a block takes. What is sent is there at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub forward: u64,
+    pub inputs: u64,
+    pub weights: u64,
+}
+
+/// What a device did: each of its tasks with the micro-batch and the time at which it began.
+#[derive(Clone, Debug, Default)]
+pub struct Lane {
+    pub tasks: Vec<(Task, u32, u64)>,
+    pub busy: u64,
+    pub end: u64,
+}
+
+impl Times {
+    pub fn of(&self, pass: Pass) -> u64 {
+        match pass {
+            Pass::Forward => self.forward,
+            Pass::Backward => self.inputs + self.weights,
+            Pass::Inputs => self.inputs,
+            Pass::Weights => self.weights,
+        }
+    }
+}
+
+impl Lane {
+    /// For how long it waited between its first task and its last.
+    pub fn waited(&self) -> u64 {
+        self.end - self.tasks.first().map_or(self.end, |task| task.2) - self.busy
+    }
+}
+
+/// None if devices wait for each other for ever.
+pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times) -> Option<Vec<Lane>> {
+    let steps: Vec<Vec<(Task, u32)>> =
+        orders.iter().map(|loops| loops.iter().flat_map(|it| it.tasks(batches)).collect()).collect();
+    let mut lanes = vec![Lane::default(); steps.len()];
+    let mut done: BTreeMap<(usize, Pass, u32), u64> = BTreeMap::new();
+    loop {
+        let heads = lanes.iter().zip(&steps).map(|(lane, step)| step.get(lane.tasks.len()).copied());
+        let heads: Vec<Option<(Task, u32)>> = heads.collect();
+        let mut moved = false;
+        for device in 0..steps.len() {
+            let Some((task, batch)) = heads[device] else { continue };
+            let together = &shape.blocks[task.block].devices;
+            let same = |other: &usize| {
+                heads[*other]
+                    .is_some_and(|(own, of)| (own.block, own.pass, of) == (task.block, task.pass, batch))
+            };
+            let first = together.first() == Some(&device);
+            let Some(ready) = ready(shape, (task.block, task.pass, batch), &done).filter(|_| first) else {
+                continue;
+            };
+            if !together.iter().all(same) {
+                continue;
+            }
+            let start = together.iter().map(|device| lanes[*device].end).max().unwrap_or(0).max(ready);
+            for lane in together {
+                let own = heads[*lane].map_or(task, |(own, _)| own);
+                lanes[*lane].tasks.push((own, batch, start));
+                lanes[*lane].busy += times.of(task.pass);
+                lanes[*lane].end = start + times.of(task.pass);
+            }
+            done.insert((task.block, task.pass, batch), start + times.of(task.pass));
+            moved = true;
+        }
+        if !moved {
+            let ended = lanes.iter().zip(&steps).all(|(lane, step)| lane.tasks.len() == step.len());
+            return ended.then_some(lanes);
+        }
+    }
+}
+
+/// When all is there that a task waits for.
+fn ready(
+    shape: &Shape,
+    (block, pass, batch): (usize, Pass, u32),
+    done: &BTreeMap<(usize, Pass, u32), u64>,
+) -> Option<u64> {
+    let of = |block: usize, pass: Pass| done.get(&(block, pass, batch)).copied();
+    let gradient = |block: usize| of(block, Pass::Backward).or_else(|| of(block, Pass::Inputs));
+    let mut all: Vec<Option<u64>> = vec![];
+    match pass {
+        Pass::Forward => all.extend(shape.blocks[block].reads.iter().map(|read| of(*read, Pass::Forward))),
+        Pass::Backward | Pass::Inputs => {
+            all.push(of(block, Pass::Forward));
+            let readers = (0..shape.blocks.len()).filter(|other| shape.blocks[*other].reads.contains(&block));
+            all.extend(readers.filter(|other| shape.blocks[*other].trains).map(gradient));
+        }
+        Pass::Weights => all.push(of(block, Pass::Inputs)),
+    }
+    all.into_iter().try_fold(0, |latest, time| Some(latest.max(time?)))
+}

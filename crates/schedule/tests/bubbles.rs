@@ -1,0 +1,126 @@
+//! Each schedule has in simulation the bubble that its formula says, and keeps no more than it may.
+
+use schedule::{Block, Lane, Pass, Schedule, Shape, Times, simulate};
+
+const TIMES: Times = Times { forward: 1, inputs: 1, weights: 1 };
+
+/// Blocks one after the other, on these devices.
+fn chain(devices: impl IntoIterator<Item = Vec<usize>>) -> Shape {
+    let block = |(at, devices): (usize, Vec<usize>)| Block {
+        devices,
+        trains: true,
+        reads: at.checked_sub(1).into_iter().collect(),
+    };
+    Shape { blocks: devices.into_iter().enumerate().map(block).collect() }
+}
+
+fn lanes(schedule: Schedule, shape: &Shape, batches: u64) -> Vec<Lane> {
+    let batches = u32::try_from(batches).unwrap();
+    simulate(shape, &schedule.order(shape), batches, TIMES).expect("it comes to its end")
+}
+
+/// How long a step takes, the longest time that a device waits between its first task and its last, and how many
+/// micro-batches of a block a device keeps at most.
+fn found(schedule: Schedule, shape: &Shape, batches: u64) -> (u64, u64, i64) {
+    let lanes = lanes(schedule, shape, batches);
+    let most = |of: &dyn Fn(&Lane) -> u64| lanes.iter().map(of).max().unwrap();
+    (most(&|lane| lane.end), most(&Lane::waited), lanes.iter().map(kept).max().unwrap())
+}
+
+fn kept(lane: &Lane) -> i64 {
+    let (mut now, mut most) = (0, 0);
+    for (task, ..) in &lane.tasks {
+        now += match task.pass {
+            Pass::Forward => 1,
+            Pass::Backward | Pass::Weights => -1,
+            Pass::Inputs => 0,
+        };
+        most = most.max(now);
+    }
+    most
+}
+
+/// Numbers of devices, and of micro-batches.
+fn sizes() -> impl Iterator<Item = (u64, u64)> {
+    (2..=16u64).flat_map(|p| [p, p + 1, 2 * p, 3 * p - 1, 4 * p].map(|m| (p, m)))
+}
+
+fn stages(p: u64) -> Shape {
+    chain((0..p).map(|stage| vec![stage as usize]))
+}
+
+#[test]
+fn of_1f1b_and_gpipe_it_is_that_of_all_stages_but_one() {
+    for (p, m) in sizes() {
+        // Of m + p - 1 forwards and backwards p - 1 are bubbles.
+        let (end, waited) = (3 * (m + p - 1), 3 * (p - 1));
+        assert_eq!(found(Schedule::OneFOneB, &stages(p), m), (end, waited, p.min(m) as i64), "{p} {m}");
+        assert_eq!(found(Schedule::Gpipe, &stages(p), m), (end, waited, m as i64), "{p} {m}");
+    }
+}
+
+#[test]
+fn of_zb_h1_it_is_a_third_with_as_much_kept() {
+    for (p, m) in sizes() {
+        let (end, waited, kept) = found(Schedule::ZbH1, &stages(p), m);
+        assert_eq!((end, waited), (3 * m + p - 1, p - 1), "{p} {m}");
+        assert!(kept <= p as i64, "{p} {m}: {kept}");
+    }
+}
+
+#[test]
+fn of_interleaved_it_is_less_by_the_number_of_blocks_of_a_device() {
+    for (p, m) in sizes().filter(|(p, m)| m % p == 0) {
+        for v in 2..=4 {
+            let shape = chain((0..v * p).map(|block| vec![(block % p) as usize]));
+            let (end, ..) = found(Schedule::Interleaved, &shape, m);
+            assert_eq!(end, 3 * (v * m + p - 1), "{p} {m} {v}");
+        }
+    }
+}
+
+/// The shapes of Tessel's paper: the time that each further micro-batch takes, and the time of that in which the
+/// busiest device works. Some wait a little: the best order is for a search to find.
+#[test]
+fn devices_that_are_in_several_blocks_hardly_wait_in_the_steady_state() {
+    let all = vec![0, 1, 2, 3];
+    let one = |device: usize| vec![device];
+    let m = chain([all.clone(), one(0), one(1), one(2), one(3)]);
+    let mllm = chain([all.clone(), one(0), one(1), one(2), one(3), all.clone()]);
+    let nn = chain([all.clone(), one(0), one(1), all, one(2), one(3)]);
+    let both = chain([vec![0, 3], vec![1, 2], vec![1, 2], vec![0, 3]]);
+    for (name, shape, takes, works) in
+        [("m", m, 7, 6), ("mllm", mllm, 10, 9), ("nn", nn, 10, 9), ("both", both, 6, 6)]
+    {
+        let end = |batches: u64| found(Schedule::OneFOneB, &shape, batches).0;
+        let busy: Vec<u64> = lanes(Schedule::OneFOneB, &shape, 10).iter().map(|lane| lane.busy).collect();
+        assert_eq!((end(40) - end(30), busy.into_iter().max()), (10 * takes, Some(10 * works)), "{name}");
+    }
+}
+
+/// Three forwards of which only the last one is trained: recycling.
+#[test]
+fn forwards_without_gradients_find_their_place() {
+    let mut shape = chain((0..3).flat_map(|_| (0..4).map(|device| vec![device])));
+    shape.blocks[..8].iter_mut().for_each(|block| block.trains = false);
+    let end = |batches: u64| found(Schedule::OneFOneB, &shape, batches).0;
+    assert_eq!(end(40) - end(30), 10 * 5);
+}
+
+#[test]
+fn every_schedule_comes_to_its_end_on_any_blocks() {
+    let all = vec![0, 1, 2, 3];
+    let odd = chain([vec![0], vec![1, 2], vec![0, 3], all, vec![2], vec![2], vec![0, 1]]);
+    for (schedule, name) in Schedule::NAMES {
+        for shape in [&odd, &stages(1), &stages(5)] {
+            for batches in 1..12 {
+                let lanes = lanes(schedule, shape, batches);
+                for (device, lane) in lanes.iter().enumerate() {
+                    let per_block = if schedule.splits_backward() { 3 } else { 2 };
+                    let tasks = shape.of(device).count() * per_block * batches as usize;
+                    assert_eq!(lane.tasks.len(), tasks, "{name}");
+                }
+            }
+        }
+    }
+}
