@@ -22,6 +22,7 @@ BENCHES = {
     "two-ranks": "two_ranks",
     "memory": "memory",
     "memory-told": "memory_told",
+    "coshard": "coshard",
     "largest": "largest",
     "start": "start",
 }

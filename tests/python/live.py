@@ -114,10 +114,12 @@ def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: A
         model.train_step([batch])
         optimizer.step()
         optimizer.zero_grad()
-        states = [x for state in optimizer.state.values() for x in state.values()]
+        there = {id(shard.data) for shard in model.shards.held if shard.tensor.on_host}
+        states = [x for p, state in optimizer.state.items() if id(p) not in there for x in state.values()]
         messages = model.variants.first.worker.kept.values()
         here = [x for x in states if not host.has(x)]
-        held = stored([*(shard.data for shard in model.shards.held), *here, *messages])
+        shards = (shard.data for shard in model.shards.held if not shard.tensor.on_host)
+        held = stored([*shards, *here, *messages])
         gathered = [leaf for copy in model.shards.copies for leaf in copy.leaves]
         live = Live(lambda: stored(gathered))
         with live:

@@ -328,6 +328,8 @@ case("attention-mask", SDPA, lambda q, k, v, m: attend(q, k, v, m), *QKV, bools(
     dims="b=2 h=3 l=5 d=6")
 case("attention-bias", SDPA, lambda q, k, v, m: attend(q, k, v, m), *QKV, normal(3, 5, 7),
     dims="b=2 h=3 l=5 d=6")
+case("attention-rows-bias", SDPA, lambda q, k, v, m: attend(q, k, v, m), normal(2, 3, 2, 5, 4),
+     normal(2, 3, 2, 7, 4), normal(2, 3, 2, 7, 4), normal(2, 1, 2, 5, 7), dims="b=2 r=3 h=2 l=5 d=4")
 case("attention-scale", SDPA, lambda q, k, v: attend(q, k, v, scale=0.3), *QKV, dims="b=2 h=3 l=5 d=6")
 case("attention-3d", SDPA, attend, normal(5, 5, 4), normal(5, 7, 4), normal(5, 7, 6), dims="h=5 l=5 d=6")
 case("attention-gqa", SDPA, lambda q, k, v: attend(q, k, v, enable_gqa=True), normal(2, 6, 5, 4),

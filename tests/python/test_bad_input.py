@@ -212,7 +212,7 @@ def test_first_mistakes() -> None:
 
 NAMES = [
     ("nonsense", 4), ("", 4), ("data:2 x megatron:3", 4), ("data:3", 4), ("data:0", 4), ("data:two", 4),
-    ("data:65536 x data:65536", 4), ("coshard", 4), ("coshard:3", 4), ("data", 16), ("data", 0), ("data", -1),
+    ("data:65536 x data:65536", 4), ("coshard:3", 4), ("data", 16), ("data", 0), ("data", -1),
     ("replicate", 1 << 31),
 ]  # fmt: skip
 

@@ -172,3 +172,40 @@ def test_an_operator_without_a_rule_is_refused(capsys: pytest.CaptureFixture[str
     assert main(["ops", "show", "linaer"]) == 1
     said = capsys.readouterr().err
     assert "error[SW0158]: no operator linaer has a rule" in said and "did you mean `linear`" in said
+
+
+CUT = """
+import torch, models
+
+def whole(batch=8):
+    module, (idx, targets) = models.gpt(batch=batch)
+    return module, (idx, targets)
+
+def half():
+    return whole(4)
+
+def mixing():
+    return models.resnet()
+"""
+
+
+def test_a_batch_that_is_cut(tmp_path: Path, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is told is of one part: the plan and the memory of half of the batch."""
+    path = tmp_path / "mine.py"
+    path.write_text(CUT)
+    given = ("--plan", "data:2", "--json")
+    whole, half = (json.loads(said(capsys, "plan", f"{path}:{name}", *given)) for name in ("whole", "half"))
+    cut = json.loads(said(capsys, "plan", f"{path}:whole", "--micro-batches", "2", *given))
+    assert cut == half and cut["memory"] != whole["memory"]
+    said(
+        capsys, "emit", f"{path}:whole", "--micro-batches", "2", "--plan", "data:2", "-o", str(tmp_path / "p")
+    )
+    said(capsys, "check", str(tmp_path / "p"), f"{path}:whole", "--micro-batches", "2")
+    for model, number, code in [
+        (f"{path}:whole", "3", "SW0845"),
+        (f"{path}:whole", "0", "SW0845"),
+        (f"{path}:mixing", "2", "SW0360"),
+        (gpt, "2", "SW0116"),
+    ]:
+        assert main(["plan", model, "--plan", "data:2", "--micro-batches", number]) == 1
+        assert f"error[{code}]" in capsys.readouterr().err

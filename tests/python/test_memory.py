@@ -37,7 +37,13 @@ MODELS: dict[str, Callable[[], zoo.Model]] = {
     "t5": zoo.t5,
 }
 HELD = ["mlp", "gpt", "resnet", "llama", "vit", "t5"]
-PLANS = [("data", 2), ("megatron", 2), ("data x recompute", 2), ("coshard:2", 1)]
+PLANS = [
+    ("data", 2),
+    ("megatron", 2),
+    ("data x recompute", 2),
+    ("coshard:2", 1),
+    ("coshard x recompute", 1),
+]
 DIVIDED = [
     ("zero1", 2),
     ("zero2", 2),
@@ -50,12 +56,16 @@ DIVIDED = [
     ("data x offload:activations", 2),
     ("data x offload:state", 2),
     ("zero1 x offload", 3),
+    ("data x offload:parameters", 2),
+    ("zero3 x offload:parameters", 2),
+    ("zero3:2 x data:2 x offload:parameters", 4),
+    ("megatron x recompute x offload:parameters", 2),
     ("data x recompute x offload:state", 2),
     ("megatron x offload", 2),
     ("zero3 x recompute x offload", 2),
     ("data x recompute:selective x offload", 2),
 ]
-WITHOUT_LAYERS = {("resnet", "data x recompute"), ("t5", "data x recompute")}
+WITHOUT_LAYERS = {("resnet", "data x recompute"), ("resnet", "coshard x recompute")}
 PAIRS = [(name, *plan) for name in HELD for plan in PLANS if (name, plan[0]) not in WITHOUT_LAYERS]
 PAIRS += [(name, *plan) for name in ("gpt", "llama") for plan in DIVIDED]
 PAIRS += [("wide", "zero1", 2), ("wide", "zero3", 2), ("wide", "zero3", 3), ("t5", "zero1", 2)]

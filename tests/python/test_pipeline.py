@@ -44,6 +44,8 @@ NAMED = [
     ("stages:2 x recompute", 2),
     ("stages:3 x recompute:selective", 3),
     ("stages:2 x recompute x offload", 2),
+    ("stages:2 x data:2 x offload:parameters", 4),
+    ("stages:2 x zero3:2 x offload:parameters", 4),
     ("stages:2 x data:2 x whole-updates", 4),
 ]
 
@@ -239,6 +241,84 @@ def test_gpipe_runs_all_forwards_first() -> None:
     ]
 
 
+# ---- orders and timetables by hand -------------------------------------------------------------
+
+
+def by_hand(*lines: str, devices: int = 2) -> tuple[models.Model, Captured, Plan]:
+    module, args = model = models.MODELS["gpt"]()
+    captured = capture(module, args)
+    text = "\n".join(["shardwright-plan 1", f"devices {devices}", f'use "stages:{devices}"', *lines])
+    return model, captured, Plan.parse(Graph(captured.graph_text), text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "step"),
+    [
+        (["order B0 < F0+1"], ["for b in range(batches):", "yield forward_0, b"]),
+        (["timetable 0: F0+3 B0"], [AHEAD, "for b in range(-3, batches):", "yield forward_0, b + 3"]),
+        (["timetable 0: F0 | B0", "timetable 1: F1 B1"], ["for b in range(batches):", "yield forward_0, b"]),
+        (["timetable 0 by 2: F0+2 F0+3 B0 B0+1"], [AHEAD, "for b in range(-2, batches, 2):"]),
+    ],
+)
+def test_an_order_by_hand_is_completed_and_equal(lines: list[str], step: list[str]) -> None:
+    model, captured, plan = by_hand(*lines)
+    assert step_of(dict(compile(plan).files)["rank_0.py"])[: len(step)] == step
+    assert Plan.parse(Graph(captured.graph_text), plan.text).text == plan.text
+    for count in (1, 4):
+        assert_equal(plan, captured, model, count)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        (["order B0 < F0"], "SW0422", "no order of tasks has `B0 < F0`"),
+        (["order B1 < F1", "order B0 < F0+4"], "SW0422", "`B1 < F1` and `B0 < F0+4`"),
+        (["order B0 < F7"], "SW0329", "the plan orders `F7`, and has 2 blocks"),
+        (["schedule gpipe", "order B0 < F0+2"], "SW0329", "`gpipe` leaves no room for `B0 < F0+2`"),
+        (
+            ["timetable 0: F0 B0", "timetable 1: F1+1 B1"],
+            "SW0422",
+            "`B0` of micro-batch 0, in `F1` of micro-batch 1",
+        ),
+        (["timetable 0: F0"], "SW0422", "the timetable of device 0 leaves out `B0`"),
+        (["timetable 0: F0 F1 B0"], "SW0422", "the timetable of device 0 has `F1`"),
+        (["timetable 0: F0 F0 B0"], "SW0422", "does not run `F0` for each micro-batch once"),
+        (["timetable 0 by 2: F0 F0+1 B0+1 B0"], "SW0422", "does not run `B0` for each micro-batch once"),
+        (["timetable 0: B0 F0"], "SW0422", "would wait for each other for ever"),
+        (["timetable 0 F0 B0"], "SW0329", "`:` is missing"),
+        (["timetable 0:"], "SW0329", "a timetable without tasks"),
+        (["timetable 0 by 0: F0"], "SW0329", "goes on by no such number"),
+        (["timetable 0: F0 Bx"], "SW0329", "`Bx` is no task of a pipeline"),
+        (["timetable 9: F0 B0"], "SW0306", "there is no device 9"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(lines: list[str], code: str, said: str) -> None:
+    with pytest.raises(ShardwrightError) as refused:
+        compile(by_hand(*lines)[2])
+    assert refused.value.code == code
+    assert said in str(refused.value)
+
+
+def test_functions_order_tasks() -> None:
+    module, args = model = models.MODELS["mlp"]()
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    draft = sw.Draft(graph, "by hand", 2)
+    half = len(graph.operators) // 2
+    for at, operator in enumerate(graph.operators):
+        [part] = draft.trans(operator, "replicate", 1)
+        draft.assign(part, int(at >= half))
+    draft.block(graph.operators[:half])
+    draft.block(graph.operators[half:])
+    draft.order("B0", "F0+2")
+    draft.timetable(1, "F1 B1")
+    plan = draft.finish()
+    assert "order B0 < F0+2\ntimetable 1: F1 B1\n" in plan.text
+    assert_equal(plan, captured, model, 3)
+    with pytest.raises(PlanError, match="an operator and a task"):
+        draft.order(graph.operators[0], "F0")
+
+
 # ---- what is around a step ---------------------------------------------------------------------
 
 
@@ -409,7 +489,8 @@ def test_a_plan_function_cuts_and_orders() -> None:
     half = len(operators) // 2
     for at, operator in enumerate(operators):
         draft.single(operator)
-        draft.place(operator, [int(at >= half)])
+        [part] = draft.trans(operator, "replicate", 1)
+        draft.assign(part, int(at >= half))
     draft.block(operators[:half])
     draft.block(operators[half:])
     draft.schedule("gpipe")

@@ -42,6 +42,7 @@ NAMED = (
     "zero3:2 x megatron:2",
     "data:2 x zero2:2",
     "zero3:2 x megatron:2 x offload",
+    "data:4 x offload:parameters",
 )
 SEEDS = range(100, 110)
 # Methods that communicate nothing, and those whose first argument is what is communicated.

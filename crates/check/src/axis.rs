@@ -256,6 +256,7 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
         boundary: program.boundary.clone(),
         factors: vec![],
         state_on_host: program.state_on_host.clone(),
+        held_on_host: program.held_on_host.clone(),
         groupings: groupings
             .clone()
             .map(|grouping| grouping.iter().map(keep).filter(|group| !group.is_empty()).collect())

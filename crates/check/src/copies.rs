@@ -1,5 +1,5 @@
-//! Parameters that ranks divide among them: what is gathered of them and for how long, and how gradients reach
-//! their parts.
+//! Parameters that ranks divide among them, or that live on the host: what is gathered of them and for how long, and how
+//! gradients reach their parts.
 
 use program::{Body, BufId, Call, Grad, GroupingId, Instr, LeafId, Of, Own, Pass, Which};
 use rules::Region;

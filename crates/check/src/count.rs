@@ -7,9 +7,12 @@ use rules::Interval;
 
 use crate::state::{Context, LeafState, Rank};
 
-/// Counts a communication that these ranks are at.
+/// Counts a communication that these ranks are at. What a rank brings from its own host is none.
 pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize]) {
     let at = |rank: &Rank<'_>| cx.codes[rank.role].instrs[rank.next];
+    if members.len() == 1 && matches!(at(&ranks[members[0]]), Instr::Gather { .. } | Instr::Scatter { .. }) {
+        return;
+    }
     let sent = at(&ranks[members[0]]).exchange().map(|id| sent(cx, id)).unwrap_or_default();
     let mut found = vec![];
     for &member in members {

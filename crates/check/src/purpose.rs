@@ -70,9 +70,10 @@ pub struct Memory {
     /// By purpose, when backward is over and the optimizer steps.
     pub end: [u64; Purpose::COUNT],
     /// The parameters that an optimizer steps: how many there are, and their bytes. Apart from those of which its
-    /// state is on the host.
+    /// state is on the host, and those that it steps there.
     pub trained: (u64, u64),
     pub trained_from_host: (u64, u64),
+    pub trained_on_host: (u64, u64),
 }
 
 /// Where in a step a rank is.
@@ -112,7 +113,7 @@ impl Memory {
         // It is all there while the optimizer steps.
         self.end[Purpose::Optimizer as usize] = here + away;
         self.most[Purpose::Optimizer as usize] = here + away;
-        self.offloaded += away;
+        self.offloaded += away + state(self.trained_on_host);
         if self.end.iter().sum::<u64>() > self.total() {
             self.peak = self.end;
             self.at = Some(Moment { pass: "the optimizer's step", ..Moment::default() });

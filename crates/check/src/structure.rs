@@ -42,7 +42,7 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     }
     boundary(graph, program, &mut faults);
     updates(graph, program, &mut faults);
-    state_on_host(graph, program, &mut faults);
+    on_host(graph, program, &mut faults);
     faults
 }
 
@@ -67,16 +67,22 @@ fn updates(graph: &Graph, program: &Program, faults: &mut Faults) {
     }
 }
 
-/// There is an optimizer's state of parameters that are trained only.
-fn state_on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
-    let trained = |id: &TensorId| {
-        let tensor = graph.tensors.get(id.index());
-        tensor.is_some_and(|tensor| matches!(tensor.source, Source::Param { frozen: false, .. }))
-    };
+/// Parameters live on the host, and there is an optimizer's state of those only that are trained; where the parameter
+/// lives there, it does not come from there.
+fn on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
+    let source = |id: &TensorId| graph.tensors.get(id.index()).map(|tensor| &tensor.source);
+    let is_parameter = |id: &TensorId| matches!(source(id), Some(Source::Param { .. }));
+    let trained = |id: &TensorId| matches!(source(id), Some(Source::Param { frozen: false, .. }));
+    let ascending = |all: &[TensorId]| all.is_sorted_by(|a, b| a < b);
+    let held = &program.held_on_host;
+    if !held.iter().all(is_parameter) || !ascending(held) {
+        let what = "something else than a parameter lives on the host, or twice";
+        faults.push(Fault::new("SW0502", what));
+    }
     let all = &program.state_on_host;
-    if !all.iter().all(trained) || !all.is_sorted_by(|a, b| a < b) {
-        let what =
-            "the state of something else than a parameter that is trained is kept on the host, or twice";
+    let comes = |id: &TensorId| trained(id) && !held.contains(id);
+    if !all.iter().all(comes) || !ascending(all) {
+        let what = "the state of something else than a parameter that is trained, and lives on the device, is kept on the host, or twice";
         faults.push(Fault::new("SW0502", what));
     }
 }
@@ -232,6 +238,12 @@ impl Roles<'_> {
             }
         }
         for (leaf, (of, _)) in body.leaves.iter().zip(&table.leaves) {
+            if matches!(of, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
+                let name = &self.graph.tensor(leaf.tensor).name;
+                return Err(format!(
+                    "%{name} lives on the host, and is read without being gathered from there"
+                ));
+            }
             let shard = match of {
                 Of::Shard(shard) => Some(*shard),
                 Of::Copy(copy) => table.copies.get(*copy).map(|copy| copy.shard),

@@ -113,13 +113,17 @@ fn savings(
     tried.filter(|(_, bytes)| *bytes < most).collect()
 }
 
-/// `data:2 x megatron` with recomputation, with what is kept or the optimizer's state on the host, and with `zero1` and `zero3` in the place of
+/// `data:2 x megatron` with recomputation, with what is kept, the optimizer's state or the parameters on the host, and with `zero1` and `zero3` in the place of
 /// `data`. In a step of one micro-batch `zero2` saves what `zero1` does.
 fn saving_names(name: &str) -> Vec<String> {
     let axes: Vec<&str> = name.split(" x ").collect();
     let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
-    let besides =
-        [("recompute", "recompute"), ("offload", "offload:activations"), ("offload", "offload:state")];
+    let besides = [
+        ("recompute", "recompute"),
+        ("offload", "offload:activations"),
+        ("offload", "offload:state"),
+        ("offload", "offload:parameters"),
+    ];
     let said = |axis: &str, own: &str, says: &str| {
         axis == says || axis == own || own == "recompute" && set(axis) == own
     };
@@ -192,20 +196,22 @@ mod tests {
         let names = |name: &str| saving_names(name).join(", ");
         assert_eq!(
             names("data"),
-            "data x recompute, data x offload:activations, data x offload:state, zero1, zero3"
+            "data x recompute, data x offload:activations, data x offload:state, data x offload:parameters, zero1, zero3"
         );
         assert_eq!(
             names("zero1 x recompute"),
-            "zero1 x recompute x offload:activations, zero1 x recompute x offload:state, zero3 x recompute"
+            "zero1 x recompute x offload:activations, zero1 x recompute x offload:state, \
+             zero1 x recompute x offload:parameters, zero3 x recompute"
         );
         assert_eq!(
             names("data:2 x zero2:2 x megatron"),
             "data:2 x zero2:2 x megatron x recompute, data:2 x zero2:2 x megatron x offload:activations, \
-             data:2 x zero2:2 x megatron x offload:state, data:2 x zero3:2 x megatron"
+             data:2 x zero2:2 x megatron x offload:state, data:2 x zero2:2 x megatron x offload:parameters, data:2 x zero3:2 x megatron"
         );
         assert_eq!(
             names("megatron x offload:state"),
-            "megatron x offload:state x recompute, megatron x offload:state x offload:activations"
+            "megatron x offload:state x recompute, megatron x offload:state x offload:activations, \
+             megatron x offload:state x offload:parameters"
         );
         assert_eq!(names("zero3 x recompute:selective x offload"), "");
     }

@@ -2,7 +2,7 @@
 
 use graph::{Graph, Source};
 use plan::{On, OpPlan, Plan};
-use program::{Body, BufId, Instr, Own, Program, RankId};
+use program::{Body, BufId, GroupingId, Instr, Own, Program, RankId};
 
 /// One kind of communication, as one rank issues it in a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,20 +72,23 @@ pub fn summarise(graph: &Graph, program: &Program) -> Summary {
         }
     }
     if let Some((role, _)) = program.role_of(RankId(0)) {
-        summary.communications = communications(graph, &role.body);
+        summary.communications = communications(graph, program, &role.body);
     }
     summary
 }
 
-/// What communicates.
-fn communicating(instrs: &[Instr]) -> impl Iterator<Item = &Instr> {
-    instrs.iter().filter(|instr| instr.kind().communicates())
+/// What rank 0 brings from its own host comes from no other rank.
+fn is_alone(program: &Program, instr: &Instr) -> bool {
+    let by_itself =
+        |group: GroupingId| program.groupings[group.index()].iter().any(|all| *all == [RankId(0)]);
+    matches!(instr, Instr::Gather { .. } | Instr::Scatter { .. }) && instr.group().is_some_and(by_itself)
 }
 
-fn communications(graph: &Graph, body: &Body) -> Vec<Communication> {
+fn communications(graph: &Graph, program: &Program, body: &Body) -> Vec<Communication> {
     let mut all = vec![];
     for code in &body.codes {
-        for instr in communicating(&code.instrs) {
+        let communicates = |instr: &&Instr| instr.kind().communicates() && !is_alone(program, instr);
+        for instr in code.instrs.iter().filter(communicates) {
             let (phase, kind) = (code.pass.name(), instr.kind().name());
             let tensor = moved(instr).map(|buf| body.buf(buf).tensor);
             let name = tensor.map_or(String::new(), |t| graph.tensor(t).name.clone());

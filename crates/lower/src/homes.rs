@@ -1,19 +1,20 @@
-//! Parameters that devices divide among them: which part each holds, and when what operators read is gathered.
+//! Parameters that devices divide among them, or that live on the host: which part each device holds, and when what operators
+//! read is gathered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
 use indexmap::{IndexMap, IndexSet};
-use plan::{Gather, Home, Reduce, home_of};
+use plan::{Gather, Home, Reduce, home_of, lives_on_host};
 use program::{Grouping, GroupingId, RankId};
 use rules::{Interval, Region};
 
-use crate::layout::{Entry, Interner, Layout, LayoutId, PortsId};
+use crate::layout::{Entry, Interner, Layout, LayoutId, Port, PortsId};
 use crate::moves::{self, Method};
 use crate::uses::{Context, Reader, UseId, Uses};
 
-/// How one parameter is divided.
+/// How one parameter is divided. One that nothing but the host holds is in one part, in groups of one.
 #[derive(Debug)]
 pub struct Divided {
     pub group: GroupingId,
@@ -23,6 +24,7 @@ pub struct Divided {
     pub factor: usize,
     pub gather: Gather,
     pub reduce: Reduce,
+    pub on_host: bool,
     /// For each rank its group.
     group_of: HashMap<RankId, usize>,
     groups: Vec<Vec<RankId>>,
@@ -50,7 +52,7 @@ pub struct Homes {
 }
 
 /// Where it is read and by which uses, what is said of it, and its size.
-type Key = (LayoutId, Vec<PortsId>, *const Vec<u32>, Option<usize>, Gather, Reduce, Vec<i64>);
+type Key = (LayoutId, Vec<PortsId>, Option<*const Vec<u32>>, Wanted, Vec<i64>);
 type Known = HashMap<Key, Option<Rc<Divided>>>;
 
 impl Homes {
@@ -64,7 +66,11 @@ impl Homes {
         let mut homes = Homes { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
         let (mut known, mut units) = (Known::new(), IndexSet::new());
         for tensor in cx.graph.tensor_ids() {
-            let Some(home) = home_of(cx.plan, cx.graph, tensor) else { continue };
+            let home = home_of(cx.plan, cx.graph, tensor);
+            let on_host = lives_on_host(cx.plan, cx.graph, tensor);
+            if home.is_none() && !on_host {
+                continue;
+            }
             let Some(first) = first_reader(uses, tensor) else { continue };
             // What several blocks contribute to adds up where it is read until the end of the step.
             if uses.in_several_blocks(cx, tensor) {
@@ -73,10 +79,11 @@ impl Homes {
             let read = uses.written[tensor.index()];
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
-            let key = (read, ports, home.groups.as_ptr(), home.dim, home.gather, home.reduce, flat);
+            let wanted = Wanted::of(home, on_host);
+            let key = (read, ports, home.map(|home| home.groups.as_ptr()), wanted, flat);
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
-                None => divided((cx, uses), (tensor, home), interner)
+                None => divided((cx, uses), (tensor, home, wanted), interner)
                     .map(|it| Rc::new(it.settle(interner, groupings))),
             };
             known.insert(key, found.clone());
@@ -91,6 +98,12 @@ impl Homes {
 
     pub fn of(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
         self.of[tensor.index()].as_ref()
+    }
+
+    /// Those that live on the host.
+    pub fn on_host(&self) -> Vec<TensorId> {
+        let there = |tensor: &TensorId| self.of(*tensor).is_some_and(|it| it.on_host);
+        (0..self.of.len()).map(TensorId::new).filter(there).collect()
     }
 
     /// What a parameter is gathered with, if that is for each use of it.
@@ -142,13 +155,31 @@ pub fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
     None
 }
 
+/// What is asked of a parameter besides the devices that divide it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Wanted {
+    dim: Option<usize>,
+    gather: Gather,
+    reduce: Reduce,
+    on_host: bool,
+}
+
+impl Wanted {
+    /// What lives on the host is brought for each use, and its gradients go there with each micro-batch.
+    fn of(home: Option<&Home>, on_host: bool) -> Wanted {
+        let dim = home.and_then(|home| home.dim);
+        let said = home.filter(|_| !on_host).map(|home| (home.gather, home.reduce));
+        let (gather, reduce) = said.unwrap_or((Gather::Pass, Reduce::Each));
+        Wanted { dim, gather, reduce, on_host }
+    }
+}
+
 /// Before it is known by its numbers.
 struct Parts {
     groups: Vec<Vec<RankId>>,
     held: Layout,
     factor: usize,
-    gather: Gather,
-    reduce: Reduce,
+    wanted: Wanted,
 }
 
 impl Parts {
@@ -159,8 +190,9 @@ impl Parts {
             group: moves::grouping(self.groups.clone(), groupings),
             held: interner.layout(self.held),
             factor: self.factor,
-            gather: self.gather,
-            reduce: self.reduce,
+            gather: self.wanted.gather,
+            reduce: self.wanted.reduce,
+            on_host: self.wanted.on_host,
             group_of,
             groups: self.groups,
         }
@@ -168,34 +200,36 @@ impl Parts {
 }
 
 /// `None` if there is nothing to divide: groups of one, or fewer elements than parts along every dim; or if a
-/// device reads several parts of it, or another part than those that it should divide it with.
+/// device reads several parts of it, or another part than those that it should divide it with. What lives on the host is
+/// there then as it is read.
 fn divided(
     (cx, uses): (&Context<'_>, &Uses),
-    (tensor, home): (TensorId, &Home),
+    (tensor, home, wanted): (TensorId, Option<&Home>, Wanted),
     interner: &Interner,
 ) -> Option<Parts> {
     let read = interner.get(uses.written[tensor.index()]);
     let reads_all = |id: UseId| {
         let ports = interner.get_ports(uses.get(id).ports);
-        ports.entries.iter().all(|port| read.on(port.rank).all(|at| read.entries[at].region == port.region))
+        let held = |port: &Port| read.on(port.rank).any(|at| read.entries[at].region == port.region);
+        ports.entries.iter().all(held)
     };
     let several = read.entries.windows(2).any(|two| two[0].rank == two[1].rank);
-    if several || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
+    if several && !wanted.on_host || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
         return None;
     }
-    let mut groups: Vec<Vec<RankId>> = vec![];
-    for group in home.groups.iter().filter(|group| group.len() > 1) {
-        let first = region(read, RankId(group[0]));
-        if group.iter().any(|device| region(read, RankId(*device)) != first) {
-            return None;
+    let among = home.filter(|_| !several).and_then(|home| sharing(home, read));
+    let cut = among.and_then(|groups| Some((factor(cx, tensor, wanted.dim, read, &groups)?, groups)));
+    let (factor, groups) = match cut {
+        Some((factor, groups)) if wanted.on_host => (factor, with_the_others(groups, read)),
+        Some(cut) => cut,
+        None if wanted.on_host => {
+            let groups = with_the_others(vec![], read);
+            (factor(cx, tensor, None, read, &groups)?, groups)
         }
-        if first.is_some() {
-            groups.push(group.iter().copied().map(RankId).collect());
-        }
-    }
-    let factor = factor(cx, tensor, home, read, &groups)?;
+        None => return None,
+    };
     let mut parts: HashMap<RankId, Interval> = HashMap::new();
-    for group in &groups {
+    for group in groups.iter().filter(|group| group.len() > 1) {
         let whole = region(read, group[0])?.0[factor];
         let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
         parts.extend(group.iter().zip(0..).map(|(rank, at)| (*rank, whole.part(at, count))));
@@ -208,7 +242,31 @@ fn divided(
         (entry.rank, own)
     };
     let held = Layout::whole(read.entries.iter().map(part));
-    Some(Parts { groups, held, factor, gather: home.gather, reduce: home.reduce })
+    Some(Parts { groups, held, factor, wanted })
+}
+
+/// The groups of a home that read something, unless some of a group read another part.
+fn sharing(home: &Home, read: &Layout) -> Option<Vec<Vec<RankId>>> {
+    let mut groups: Vec<Vec<RankId>> = vec![];
+    for group in home.groups.iter().filter(|group| group.len() > 1) {
+        let first = region(read, RankId(group[0]));
+        if group.iter().any(|device| region(read, RankId(*device)) != first) {
+            return None;
+        }
+        if first.is_some() {
+            groups.push(group.iter().copied().map(RankId).collect());
+        }
+    }
+    Some(groups)
+}
+
+/// Each rank that is in no group is one by itself.
+fn with_the_others(mut groups: Vec<Vec<RankId>>, read: &Layout) -> Vec<Vec<RankId>> {
+    let mut known: BTreeSet<RankId> = groups.iter().flatten().copied().collect();
+    groups.extend(
+        read.entries.iter().map(|entry| entry.rank).filter(|rank| known.insert(*rank)).map(|rank| vec![rank]),
+    );
+    groups
 }
 
 /// What a rank reads, of which it has one part at most.
@@ -220,7 +278,7 @@ fn region(read: &Layout, rank: RankId) -> Option<&Region> {
 fn factor(
     cx: &Context<'_>,
     tensor: TensorId,
-    home: &Home,
+    dim: Option<usize>,
     read: &Layout,
     groups: &[Vec<RankId>],
 ) -> Option<usize> {
@@ -228,7 +286,7 @@ fn factor(
     for (dim, factors) in cx.analysis.factors[tensor.index()].iter().enumerate() {
         of_dim.extend(factors.iter().map(|_| dim));
     }
-    let wanted = (0..of_dim.len()).filter(|f| home.dim.is_none_or(|dim| of_dim[*f] == dim));
+    let wanted = (0..of_dim.len()).filter(|f| dim.is_none_or(|dim| of_dim[*f] == dim));
     let wanted: Vec<usize> = wanted.filter(|_| !groups.is_empty()).collect();
     let pairs = |factor: usize| {
         let length = move |group: &Vec<RankId>| region(read, group[0]).map_or(0, |it| it.0[factor].len());
@@ -264,7 +322,8 @@ pub fn arrives(
     let mut sets: IndexMap<usize, Vec<u32>> = IndexMap::new();
     leaves.entries.iter().for_each(|e| sets.entry(it.group_of[&e.rank]).or_default().push(e.part));
     sets.values_mut().for_each(|parts| parts.sort_unstable());
-    let summed = sets.values().all(|parts| parts.windows(2).all(|two| two[0] != two[1]));
+    let shared = it.groups.iter().any(|group| group.len() > 1);
+    let summed = shared && sets.values().all(|parts| parts.windows(2).all(|two| two[0] != two[1]));
     if !summed && !sets.values().all(|parts| parts.first() == parts.last()) {
         return None;
     }

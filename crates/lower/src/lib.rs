@@ -98,7 +98,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         interner: &interner,
     };
     let mut projected = project::all(&global, plan.devices);
-    pipeline::timetables(&cx, &mut projected);
+    pipeline::timetables(&cx, &mut projected)?;
     let roles = roles::roles(projected);
     let mut program = Program {
         model: graph.model.clone(),
@@ -108,7 +108,8 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         world: plan.devices,
         boundary: boundary.clone(),
         factors: analysis.factors.clone(),
-        state_on_host: state_on_host(graph, plan),
+        state_on_host: state_on_host(&cx, &homes),
+        held_on_host: homes.on_host(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
         updates: updates::updates(graph, analysis, plan, &roles),
@@ -118,11 +119,13 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     Ok(program)
 }
 
-/// Of what is frozen there is no state.
-fn state_on_host(graph: &Graph, plan: &Plan) -> Vec<TensorId> {
-    let away = |tensor: &TensorId| match &graph.tensor(*tensor).source {
-        Source::Param { names, frozen: false } => names.iter().any(|name| plan.state_on_host.contains(name)),
+/// Of what is frozen there is no state; that of what lives on the host is there with it.
+fn state_on_host(cx: &uses::Context<'_>, homes: &homes::Homes) -> Vec<TensorId> {
+    let said = |name: &String| cx.plan.state_on_host.contains(name) || cx.plan.held_on_host.contains(name);
+    let away = |tensor: &TensorId| match &cx.graph.tensor(*tensor).source {
+        Source::Param { names, frozen: false } => names.iter().any(said),
         _ => false,
     };
-    graph.tensor_ids().filter(away).collect()
+    let all = cx.graph.tensor_ids().filter(away);
+    all.filter(|tensor| !homes.of(*tensor).is_some_and(|home| home.on_host)).collect()
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use diag::{Error, Result};
 use program::{Body, Loop, Pass, RankId, Task, Timetable, When};
-use schedule::{Block, Shape};
+use schedule::{Block, Orders, Shape, Stuck, Times, simulate};
 
 use crate::project::Projected;
 use crate::uses::Context;
@@ -14,26 +15,31 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
     own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
 }
 
-/// Gives all ranks their timetables. Those that run the same codes have the same.
-pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) {
-    let mut alike: Vec<Vec<(u32, Pass)>> = vec![];
-    let number = |it: &Projected| {
-        let codes = codes(&it.body);
-        let known = alike.iter().position(|other| *other == codes);
-        known.unwrap_or_else(|| {
-            alike.push(codes);
-            alike.len() - 1
-        })
-    };
-    let of: Vec<usize> = projected.iter().map(number).collect();
-    let orders = cx.plan.schedule.order(&shape(cx, &alike));
+/// Those who run the same codes, by a timetable that the plan has for them, or not.
+#[derive(Clone, PartialEq)]
+struct Alike {
+    codes: Vec<(u32, Pass)>,
+    written: Option<Vec<schedule::Loop>>,
+}
+
+/// Gives all ranks their timetables.
+pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
+    let mut alike: Vec<Alike> = vec![];
+    let mut of = vec![];
+    for it in &*projected {
+        let own = Alike { codes: codes(&it.body), written: written(cx, it)? };
+        let known = alike.iter().position(|other| *other == own);
+        of.push(known.unwrap_or(alike.len()));
+        alike.extend(known.is_none().then_some(own));
+    }
+    let orders = ordered(cx, &alike)?;
     for (it, device) in projected.iter_mut().zip(of) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
-        let loops = orders.get(device).into_iter().flatten().map(|own| looped(own, &alike[device]));
-        let loops = loops.filter(|it| !it.tasks.is_empty()).collect();
+        let loops = orders.get(device).into_iter().flatten().map(looped).collect();
         it.body.timetable = Timetable { begins, loops, ends };
     }
+    Ok(())
 }
 
 fn codes(body: &Body) -> Vec<(u32, Pass)> {
@@ -41,11 +47,55 @@ fn codes(body: &Body) -> Vec<(u32, Pass)> {
     run.map(|code| (code.block, code.pass)).collect()
 }
 
+/// The timetable that the plan has for ranks that are one in the program.
+fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop>>> {
+    let own = |rank: &RankId| cx.plan.timetables.get(&rank.0);
+    let first = it.ranks.first().and_then(own);
+    match it.ranks.iter().find(|rank| own(rank) != first) {
+        None => Ok(first.cloned()),
+        Some(rank) => {
+            let what =
+                format!("devices {} and {} run the same code by other timetables", it.ranks[0].0, rank.0);
+            Err(Error::new("SW0422", what)
+                .why("they communicate with each other in it, or might")
+                .fix("give them the same timetable: `timetable 0..2: F0+1 B0`"))
+        }
+    }
+}
+
+/// The loops of all, with nothing that they have no code for.
+fn ordered(cx: &Context<'_>, alike: &[Alike]) -> Result<Orders> {
+    let shape = shape(cx, alike);
+    let mut orders = cx.plan.schedule.order(&shape, &cx.plan.before).ok_or_else(|| circle(cx))?;
+    for (own, order) in alike.iter().zip(&mut orders) {
+        for it in &mut *order {
+            it.tasks.retain(|task| own.codes.contains(&code_of(task)));
+        }
+        order.retain(|it| !it.tasks.is_empty());
+    }
+    if alike.iter().all(|own| own.written.is_none()) {
+        return Ok(orders);
+    }
+    for (own, order) in alike.iter().zip(&mut orders) {
+        let Some(written) = &own.written else { continue };
+        missing_or_strange(cx, own, written)?;
+        order.clone_from(written);
+    }
+    let longest =
+        orders.iter().flatten().flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every));
+    let most = 2 * longest.max().unwrap_or(0) + 2;
+    for batches in 1..=most {
+        let times = Times { forward: 1, inputs: 1, weights: 1 };
+        simulate(&shape, &orders, batches, times).map_err(|stuck| wait_for_ever(batches, &stuck))?;
+    }
+    Ok(orders)
+}
+
 /// The blocks on those who run the same codes.
-fn shape(cx: &Context<'_>, alike: &[Vec<(u32, Pass)>]) -> Shape {
+fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
     let mut blocks: Vec<Block> = (0..cx.plan.block_count()).map(|_| Block::default()).collect();
-    for (device, codes) in alike.iter().enumerate() {
-        for &(block, pass) in codes {
+    for (device, own) in alike.iter().enumerate() {
+        for &(block, pass) in &own.codes {
             let block = &mut blocks[block as usize];
             block.trains |= pass.is_backward();
             if block.devices.last() != Some(&device) {
@@ -66,17 +116,72 @@ fn shape(cx: &Context<'_>, alike: &[Vec<(u32, Pass)>]) -> Shape {
     Shape { blocks }
 }
 
-/// A loop of those who have these codes.
-fn looped(order: &schedule::Loop, codes: &[(u32, Pass)]) -> Loop {
-    let task = |task: &schedule::Task| {
-        let block = u32::try_from(task.block).unwrap_or(u32::MAX);
-        let made = match task.pass {
-            schedule::Pass::Forward => Task::forward(block),
-            schedule::Pass::Backward => Task::backward(block, When::Last),
-            schedule::Pass::Inputs => Task::inputs(block),
-            schedule::Pass::Weights => Task::weights(block, When::Last),
-        };
-        codes.contains(&(block, made.pass())).then(|| made.at(task.at))
+fn looped(order: &schedule::Loop) -> Loop {
+    Loop { every: order.every, tasks: order.tasks.iter().map(|task| made(task).at(task.at)).collect() }
+}
+
+fn made(task: &schedule::Task) -> Task {
+    let block = u32::try_from(task.block).unwrap_or(u32::MAX);
+    match task.pass {
+        schedule::Pass::Forward => Task::forward(block),
+        schedule::Pass::Backward => Task::backward(block, When::Last),
+        schedule::Pass::Inputs => Task::inputs(block),
+        schedule::Pass::Weights => Task::weights(block, When::Last),
+    }
+}
+
+fn code_of(task: &schedule::Task) -> (u32, Pass) {
+    let made = made(task);
+    (made.block, made.pass())
+}
+
+fn circle(cx: &Context<'_>) -> Error {
+    let all: Vec<String> = cx.plan.before.iter().map(|(first, then)| format!("`{first} < {then}`")).collect();
+    Error::new("SW0422", format!("no order of tasks has {}", all.join(" and ")))
+        .why("with what blocks need of each other, a task would have to come before itself")
+        .fix("remove one of the lines, or let the second task be of a later micro-batch: `order B0 < F0+2`")
+}
+
+/// Of a timetable that is written out.
+fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
+    let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
+    let letter = |pass: Pass| match pass {
+        Pass::Forward => 'F',
+        Pass::Inputs => 'I',
+        Pass::Weights => 'W',
+        Pass::Begin | Pass::Backward | Pass::End => 'B',
     };
-    Loop { every: order.every, tasks: order.tasks.iter().filter_map(task).collect() }
+    let word = |(block, pass): (u32, Pass)| format!("{}{block}", letter(pass));
+    let all: BTreeSet<(u32, Pass)> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
+    if let Some(code) = own.codes.iter().find(|code| !all.contains(code)) {
+        let what = format!("the timetable of device {device} leaves out `{}`", word(*code));
+        return Err(Error::new("SW0422", what)
+            .why("the device has something to do there")
+            .fix(format!("say when it runs it: `timetable {device}: ... {}`", word(*code))));
+    }
+    if let Some(code) = all.iter().find(|code| !own.codes.contains(code)) {
+        let what = format!("the timetable of device {device} has `{}`", word(*code));
+        return Err(Error::new("SW0422", what).why("the device has nothing to do there").fix("leave it out"));
+    }
+    match schedule::not_in_turn(written) {
+        None => Ok(()),
+        Some(task) => {
+            let name = schedule::Task { at: 0, ..task };
+            let what =
+                format!("the timetable of device {device} does not run `{name}` for each micro-batch once");
+            Err(Error::new("SW0422", what)
+                .why("a line names it once for each micro-batch by which it goes on, in their order")
+                .fix(format!("write `timetable {device} by 2: ... {name} {name}+1` for two at a time")))
+        }
+    }
+}
+
+fn wait_for_ever(batches: u32, stuck: &Stuck) -> Error {
+    let word = |(_, task, batch): &(usize, schedule::Task, u32)| {
+        format!("`{}` of micro-batch {batch}", schedule::Task { at: 0, ..*task })
+    };
+    let what = format!("in a step of {batches} micro-batches devices would wait for each other for ever");
+    Error::new("SW0422", what)
+        .why(format!("they are in {}", stuck.iter().take(4).map(word).collect::<Vec<_>>().join(", in ")))
+        .fix("let forwards of earlier blocks run further ahead, or leave the order to the schedule")
 }

@@ -50,15 +50,16 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Whether several blocks give a gradient to a tensor.
+    /// Whether several blocks read a tensor. Whoever reads a parameter holds it and needs its gradient, also where
+    /// it gives none.
     pub fn in_several_blocks(&self, cx: &Context<'_>, tensor: TensorId) -> bool {
         if cx.plan.blocks.is_empty() {
             return false;
         }
-        let carrying = self.of[tensor.index()].iter().map(|id| self.get(*id)).filter(|it| it.carries_grad);
+        let all = self.of[tensor.index()].iter().map(|id| self.get(*id));
         let block =
             |reader: &Reader| if let Reader::Op(op, _) = reader { Some(cx.plan.block(*op)) } else { None };
-        let blocks: BTreeSet<u32> = carrying.flat_map(|it| &it.readers).filter_map(block).collect();
+        let blocks: BTreeSet<u32> = all.flat_map(|it| &it.readers).filter_map(block).collect();
         blocks.len() > 1
     }
 

@@ -15,7 +15,7 @@ use schedule::Schedule;
 
 use crate::nearby::nearby;
 use crate::select::{clip, select};
-use crate::{Plan, place, title};
+use crate::{Plan, place, title, turns};
 
 /// A schedule by its name.
 pub fn schedule_named(name: &str) -> Result<Schedule> {
@@ -118,10 +118,11 @@ pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
 
 /// What runs in one go reads nothing that is made later.
 pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
+    let count = plan.block_count();
+    turns::validate(plan, count)?;
     if plan.blocks.is_empty() {
         return Ok(());
     }
-    let count = plan.block_count();
     if let Some(empty) = (0..count).find(|block| !plan.blocks.contains(block)) {
         return Err(Error::new("SW0324", format!("block {empty} of {count} has no operators"))
             .why("each operator is in one block: in the last one that names it")

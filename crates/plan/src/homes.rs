@@ -92,6 +92,11 @@ pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'
     names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
 }
 
+/// Whether a parameter lives on the host.
+pub fn lives_on_host(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
+    names(graph, tensor).iter().any(|name| plan.held_on_host.contains(name))
+}
+
 /// Whether a parameter's update is computed of the whole.
 pub fn is_updated_whole(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
     names(graph, tensor).iter().any(|name| plan.wholes.contains(name))

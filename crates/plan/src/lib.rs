@@ -27,6 +27,7 @@ mod select;
 pub mod sets;
 pub mod text;
 mod transfer;
+mod turns;
 
 use std::collections::BTreeSet;
 
@@ -36,13 +37,14 @@ use rules::{Analysis, Interval, Kind};
 
 pub use blocks::schedule_named;
 pub use folded::print_folded;
-pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole};
+pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole, lives_on_host};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, Task};
 pub use transfer::{Side, Transferred, transfer};
+pub use turns::{Timetables, loops, task_or_refuse};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.
 pub const MOST: u32 = 1 << 20;
@@ -90,10 +92,15 @@ pub struct Plan {
     /// The block of each operator; empty if all are in one.
     pub blocks: Vec<u32>,
     pub schedule: Schedule,
+    /// Tasks of blocks, of which the first comes before the second, for every micro-batch.
+    pub before: Vec<(Task, Task)>,
+    pub timetables: Timetables,
     /// Parameters whose update is computed of the whole, where devices hold parts.
     pub wholes: Wholes,
     /// The first names of parameters of which the optimizer's state is on the host between steps.
     pub state_on_host: BTreeSet<String>,
+    /// The first names of parameters that live on the host, with the optimizer's state of them.
+    pub held_on_host: BTreeSet<String>,
 }
 
 impl OpPlan {

@@ -1,4 +1,4 @@
-//! What is on the host while a rank does not need it: what is kept for backward, and the optimizer's state.
+//! What is on the host while a rank does not need it: what is kept for backward, the optimizer's state, and parameters.
 //!
 //! What forward keeps of some operators for backward goes to the host when they have run, and comes back ahead of
 //! their backward. Of operators that are computed again that is what is kept for computing them.
@@ -11,6 +11,7 @@
 //! offload state "*"                    # the optimizer's state of all parameters, between steps
 //! offload state "*" but "wte.weight"   # of all but one
 //! offload state none                   # of none, whatever was said before
+//! offload parameters "h.*"             # these live there, and are brought for each use
 //! ```
 //! Later lines win.
 
@@ -33,12 +34,37 @@ pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     }
 }
 
-/// The parameters whose state a line names; `None` for `none`.
-pub(crate) fn state(line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>>> {
+/// What a line says of parameters, if it does: `state` or `parameters`, and which.
+pub(crate) fn of_parameters(line: &str) -> Option<(Of, &str)> {
+    Of::ALL.into_iter().find_map(|of| Some((of, line.strip_prefix(of.word())?.strip_prefix(' ')?.trim())))
+}
+
+/// What of a parameter is on the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The optimizer's state, between steps.
+    State,
+    /// The parameter itself, between uses.
+    Parameter,
+}
+
+impl Of {
+    const ALL: [Of; 2] = [Of::State, Of::Parameter];
+
+    fn word(self) -> &'static str {
+        match self {
+            Of::State => "state",
+            Of::Parameter => "parameters",
+        }
+    }
+}
+
+/// The parameters that a line names; `None` for `none`.
+pub(crate) fn named(of: Of, line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>>> {
     if line == "none" {
         return Ok(None);
     }
-    let mut sides = line.split(" but ").map(|side| of_globs(side.trim(), graph));
+    let mut sides = line.split(" but ").map(|side| of_globs(of, side.trim(), graph));
     let mut found = sides.next().unwrap_or_else(|| Ok(BTreeSet::new()))?;
     for side in sides {
         let without = side?;
@@ -47,19 +73,23 @@ pub(crate) fn state(line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>
     Ok(Some(found))
 }
 
-fn of_globs(pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
+fn of_globs(of: Of, pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
     let bare = pattern.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let bare = bare.ok_or_else(|| {
         Error::new("SW0301", format!("`{}` does not name parameters", clip(pattern)))
-            .fix("write `offload state \"h.*\"`, with names in quotes")
+            .fix(format!("write `offload {} \"h.*\"`, with names in quotes", of.word()))
     })?;
     homes::select(bare, graph).map(|names| names.into_iter().collect())
 }
 
-/// Lines that name the parameters whose state is on the host.
-pub(crate) fn print_state(plan: &Plan, graph: &Graph) -> String {
-    let names: Vec<&String> = plan.state_on_host.iter().collect();
-    homes::folded(&names, graph, |_| String::new(), |pattern, _| format!("offload state {pattern:?}\n"))
+/// Lines that name the parameters of which something is on the host.
+pub(crate) fn print_parameters(plan: &Plan, graph: &Graph) -> String {
+    let lines = |(of, names): (Of, &BTreeSet<String>)| {
+        let names: Vec<&String> = names.iter().collect();
+        let line = |pattern: &str, _: &str| format!("offload {} {pattern:?}\n", of.word());
+        homes::folded(&names, graph, |_| String::new(), line)
+    };
+    [(Of::State, &plan.state_on_host), (Of::Parameter, &plan.held_on_host)].map(lines).concat()
 }
 
 /// What is in one span is in none of those before.

@@ -13,8 +13,8 @@ use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Schedule, Split, Wholes, blocks, homes, legal, model_dims, no_device,
-    offload, place, recompute, title,
+    Home, Homes, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
+    model_dims, no_device, offload, place, recompute, title,
 };
 
 /// One part of a divided operator.
@@ -48,7 +48,10 @@ pub struct Decided {
     blocks: Vec<Option<u32>>,
     block_count: u32,
     schedule: Option<Schedule>,
+    before: Vec<(Task, Task)>,
+    timetables: Timetables,
     state_on_host: BTreeSet<String>,
+    held_on_host: BTreeSet<String>,
     /// The parameters whose homes a person asked for.
     asked: BTreeSet<String>,
     wholes: Wholes,
@@ -175,6 +178,16 @@ impl<'g> Draft<'g> {
         self.decided.schedule = Some(schedule);
     }
 
+    /// The first task comes before the second, for every micro-batch.
+    pub fn order_tasks(&mut self, first: Task, then: Task) {
+        self.decided.before.push((first, then));
+    }
+
+    /// What a device runs, one loop after the other.
+    pub fn timetable(&mut self, device: u32, loops: Vec<schedule::Loop>) {
+        self.decided.timetables.insert(device, loops);
+    }
+
     /// What is kept of these operators for backward is on the host until then. What was said of them before
     /// no longer holds; of none it is said that nothing goes there.
     pub fn offload(&mut self, span: Vec<OpId>) {
@@ -184,10 +197,22 @@ impl<'g> Draft<'g> {
     /// The optimizer's state of the parameters whose names fit a glob is on the host between steps, too, as a plan
     /// file says it: `"h.*" but "h.0.*"`; or of `none`.
     pub fn offload_state(&mut self, line: &str) -> Result<()> {
-        let state = &mut self.decided.state_on_host;
-        match offload::state(line, self.graph)? {
-            Some(names) => state.extend(names),
-            None => state.clear(),
+        self.offload_of(offload::Of::State, line)
+    }
+
+    /// The parameters whose names fit a glob live on the host, said in the same way, and the optimizer steps them there.
+    pub fn offload_parameters(&mut self, line: &str) -> Result<()> {
+        self.offload_of(offload::Of::Parameter, line)
+    }
+
+    pub(crate) fn offload_of(&mut self, of: offload::Of, line: &str) -> Result<()> {
+        let away = match of {
+            offload::Of::State => &mut self.decided.state_on_host,
+            offload::Of::Parameter => &mut self.decided.held_on_host,
+        };
+        match offload::named(of, line, self.graph)? {
+            Some(names) => away.extend(names),
+            None => away.clear(),
         }
         Ok(())
     }
@@ -203,11 +228,14 @@ impl<'g> Draft<'g> {
         other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
+        self.decided.before.extend(other.before);
+        self.decided.timetables.extend(other.timetables);
         if other.block_count > 0 {
             (self.decided.blocks, self.decided.block_count) = (other.blocks, other.block_count);
         }
         self.decided.wholes.extend(other.wholes);
         self.decided.state_on_host.extend(other.state_on_host);
+        self.decided.held_on_host.extend(other.held_on_host);
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it.
@@ -284,8 +312,8 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, offload, homes, state_on_host, asked, wholes, .. } =
-            self.decided;
+        let Decided { name, devices, order, recompute, offload, homes, asked, wholes, .. } = self.decided;
+        let Decided { state_on_host, held_on_host, before, timetables, .. } = self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
@@ -300,9 +328,12 @@ impl<'g> Draft<'g> {
             offload,
             homes,
             state_on_host,
+            held_on_host,
             wholes,
             blocks,
             schedule,
+            before,
+            timetables,
         };
         plan.validate(self.graph, self.analysis)?;
         homes::refuse(&plan, self.graph, self.analysis, &asked)?;

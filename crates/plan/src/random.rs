@@ -10,7 +10,9 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
-use crate::{Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Wholes, legal, recompute};
+use crate::{
+    Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, legal, recompute,
+};
 
 /// A small generator (splitmix64), the same on every machine.
 pub struct Random(u64);
@@ -56,7 +58,8 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
     let recompute = spans(graph, &mut Random::new(!seed));
     let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
     let wholes = wholes(graph, &mut Random::new(seed.rotate_left(16)));
-    let state_on_host = states(graph, &mut Random::new(!seed.rotate_left(16)));
+    let state_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(16)));
+    let held_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(48)));
     let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
     Plan {
         name: format!("random:{seed}"),
@@ -67,9 +70,12 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         offload,
         homes,
         state_on_host,
+        held_on_host,
         wholes,
         blocks: vec![],
         schedule: Schedule::default(),
+        before: vec![],
+        timetables: Timetables::new(),
     }
 }
 
@@ -95,8 +101,8 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
     recompute::sorted(spans)
 }
 
-/// Two plans of five keep the optimizer's state of about half of the parameters on the host.
-fn states(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
+/// Two plans of five keep about half of the parameters, or the optimizer's state of these, on the host.
+fn some_parameters(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
     if random.chance(60) {
         return BTreeSet::new();
     }

@@ -15,9 +15,12 @@
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
 //! offload "transformer.h.*"                          # what is kept of each layer for backward waits on the host
 //! offload state "transformer.h.*"                    # the optimizer's state of these parameters, between steps
+//! offload parameters "transformer.h.*"               # these parameters themselves, between uses
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
 //! schedule 1f1b                                      # in which order blocks run
+//! order B0 < F0+2                                    # a backward before a forward, of every micro-batch
+//! timetable 0: F0+1 B0                               # what a device runs, written out
 //! ```
 //! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
 //! the devices in order, evenly. A concrete plan prints one line for each operator.
@@ -27,7 +30,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, blocks, homes, offload, recompute, sets};
+use crate::{Draft, MOST, On, Plan, blocks, homes, no_device, offload, recompute, sets, turns};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -103,8 +106,10 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let handle = |op| format!("%{}", handle(graph, op));
     let recompute = recompute::print(plan, graph, handle);
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
-    let state = offload::print_state(plan, graph);
-    orders + &homes::print(plan, graph) + &recompute + &offload + &state + &blocks::print(plan, handle)
+    let away = offload::print_parameters(plan, graph);
+    let turns = turns::print(&plan.before, &plan.timetables);
+    let homes = homes::print(plan, graph);
+    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &turns
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -156,6 +161,7 @@ impl Reader<'_> {
             "op" => self.op(rest),
             "order" => self.order(rest),
             "param" => self.draft.param(rest),
+            "timetable" => self.timetable(rest),
             "block" => {
                 self.draft.block(&blocks::read(rest, self.graph)?);
                 Ok(())
@@ -171,16 +177,10 @@ impl Reader<'_> {
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
                 Ok(())
             }
-            "offload" if rest.trim_start().starts_with("state ") => {
-                self.draft.offload_state(rest.trim_start().trim_start_matches("state ").trim())
-            }
-            "offload" => {
-                offload::read(rest.trim(), self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
-                Ok(())
-            }
+            "offload" => self.offload(rest.trim()),
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
-                "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block` or \
-                 `schedule`",
+                "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block`, \
+                 `schedule` or `timetable`",
             )),
         }
     }
@@ -188,6 +188,14 @@ impl Reader<'_> {
     fn use_set(&mut self, set: &str) -> Result<()> {
         let set = sets::drafted(set, self.graph, self.analysis, self.devices)?;
         self.draft.follow(set.pause());
+        Ok(())
+    }
+
+    fn offload(&mut self, what: &str) -> Result<()> {
+        if let Some((of, names)) = offload::of_parameters(what) {
+            return self.draft.offload_of(of, names);
+        }
+        offload::read(what, self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
         Ok(())
     }
 
@@ -236,10 +244,32 @@ impl Reader<'_> {
         }
     }
 
+    fn timetable(&mut self, rest: &str) -> Result<()> {
+        let Some((whose, tasks)) = rest.split_once(':') else {
+            return Err(Error::new("SW0329", "`:` is missing").fix("write `timetable 0: F0+1 B0`"));
+        };
+        let (devices, by) = match whose.split_once(" by ") {
+            Some((devices, by)) => (devices, Some(by)),
+            None => (whose, None),
+        };
+        let loops = turns::loops(by, tasks)?;
+        for device in device_list(devices)? {
+            if device >= self.devices {
+                return Err(no_device(device.into(), self.devices));
+            }
+            self.draft.timetable(device, loops.clone());
+        }
+        Ok(())
+    }
+
     fn order(&mut self, rest: &str) -> Result<()> {
         let Some((a, b)) = rest.split_once('<') else {
             return Err(Error::new("SW0301", "`<` is missing").fix("write `order %a < %b`"));
         };
+        if let (Some(first), Some(then)) = (turns::task(a.trim()), turns::task(b.trim())) {
+            self.draft.order_tasks(first, then);
+            return Ok(());
+        }
         let (before, after) = (select(a.trim(), self.graph)?, select(b.trim(), self.graph)?);
         for &a in &before {
             after.iter().for_each(|&b| self.draft.order(a, b));

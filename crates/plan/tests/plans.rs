@@ -93,7 +93,6 @@ fn an_x_needs_no_spaces_behind_a_number() {
 fn names_that_are_not_understood() {
     let (graph, analysis) = model();
     for (name, devices, what, fix) in [
-        ("coshard", 2, "`coshard` needs a size", "write for example `coshard:2`"),
         (
             "coshard:2",
             4,

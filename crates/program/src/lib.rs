@@ -18,6 +18,7 @@
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
 //! - who computes the update of a whole parameter holds a part of it, and all parts together are the whole;
 //! - what forward sends to the host backward brings back, once, before it is read;
+//! - what lives on the host is read through copies only, which are brought from there;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen;
 //! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever.
 
@@ -80,6 +81,9 @@ pub struct Program {
     pub factors: Vec<Vec<Vec<i64>>>,
     /// The parameters of which the optimizer's state is on the host between steps, in their order.
     pub state_on_host: Vec<TensorId>,
+    /// The parameters that live on the host, where the optimizer steps them, in their order: shards of them are there,
+    /// and what is read of them are copies.
+    pub held_on_host: Vec<TensorId>,
     pub groupings: Vec<Grouping>,
     pub exchanges: Vec<Exchange>,
     /// In the order of their tensors.
@@ -166,7 +170,8 @@ pub enum Of {
     Copy(usize),
 }
 
-/// The shards of the members of a group, which are balanced parts of it along one factor, in the group's order.
+/// The shards of the members of a group, which are balanced parts of it along one factor, in the group's order. In a
+/// group of one it is what the shard is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gathered {
     /// The rank's own shard of it.
@@ -241,6 +246,10 @@ pub struct Update {
 }
 
 impl Program {
+    pub fn lives_on_host(&self, tensor: TensorId) -> bool {
+        self.held_on_host.binary_search(&tensor).is_ok()
+    }
+
     /// The role of a rank, and its position among the role's ranks.
     pub fn role_of(&self, rank: RankId) -> Option<(&Role, usize)> {
         self.roles.iter().find_map(|role| Some((role, role.ranks.iter().position(|&r| r == rank)?)))

@@ -189,6 +189,12 @@ impl Plan {
         self.plan.state_on_host.iter().map(String::as_str).collect()
     }
 
+    /// The parameters that live on the host, by their first names.
+    #[getter]
+    fn held_on_host(&self) -> Vec<&str> {
+        self.plan.held_on_host.iter().map(String::as_str).collect()
+    }
+
     fn __repr__(&self) -> String {
         format!("Plan({:?}, {} devices)", self.plan.name, self.plan.devices)
     }
@@ -267,6 +273,13 @@ impl Draft {
     }
 }
 
+/// What a plan puts before something else.
+#[derive(FromPyObject)]
+enum Ordered<'py> {
+    Operator(PyRef<'py, Operator>),
+    Task(String),
+}
+
 #[pymethods]
 impl Draft {
     #[new]
@@ -311,12 +324,36 @@ impl Draft {
         })
     }
 
-    /// The first operator runs before the second.
-    fn order(&self, before: &Operator, after: &Operator) -> PyResult<()> {
-        self.own(&before.model)?;
-        self.own(&after.model)?;
+    /// The first operator runs before the second; or the first task of a pipeline, `"B0"`, before the second, `"F0+2"`,
+    /// for every micro-batch.
+    fn order(&self, before: Ordered<'_>, after: Ordered<'_>) -> PyResult<()> {
+        match (before, after) {
+            (Ordered::Operator(before), Ordered::Operator(after)) => {
+                self.own(&before.model)?;
+                self.own(&after.model)?;
+                self.with(|d| {
+                    d.order(before.id, after.id);
+                    Ok(())
+                })
+            }
+            (Ordered::Task(before), Ordered::Task(after)) => self.with(|d| {
+                d.order_tasks(plan::task_or_refuse(&before)?, plan::task_or_refuse(&after)?);
+                Ok(())
+            }),
+            _ => Err(raise(
+                diag::Error::new("SW0329", "an operator and a task of a pipeline have no order")
+                    .fix("give two operators, or two tasks: `draft.order(\"B0\", \"F0+2\")`"),
+            )),
+        }
+    }
+
+    /// What a device runs, written out: `"F0+1 B0"`, for `b` = 0, `every`, 2 * `every`...
+    #[pyo3(signature = (device, tasks, every = 1))]
+    fn timetable(&self, device: i64, tasks: &str, every: u32) -> PyResult<()> {
+        let known = u32::try_from(device).ok().filter(|device| *device < self.devices);
+        let device = known.ok_or_else(|| raise(plan::no_device(device, self.devices)))?;
         self.with(|d| {
-            d.order(before.id, after.id);
+            d.timetable(device, plan::loops(Some(&every.to_string()), tasks)?);
             Ok(())
         })
     }
@@ -363,6 +400,11 @@ impl Draft {
     /// The optimizer's state of the parameters whose names fit a glob is on the host between steps.
     fn offload_state(&self, names: &str) -> PyResult<()> {
         self.with(|d| d.offload_state(&format!("\"{names}\"")))
+    }
+
+    /// The parameters whose names fit a glob live on the host, and the optimizer steps them there.
+    fn offload_parameters(&self, names: &str) -> PyResult<()> {
+        self.with(|d| d.offload_parameters(&format!("\"{names}\"")))
     }
 
     /// Where parameters live between steps, by a glob of their names: `over 4`, `over 4, gather step, reduce last`,

@@ -225,6 +225,11 @@ fn attention_maps_batch_and_heads() {
     let attention = |extra: &str| {
         format!("%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v{extra})")
     };
+    check(
+        "q f32[2,3,4,5,8]; k f32[2,3,4,6,8]; v f32[2,3,4,6,8]; m f32[2,1,4,5,6]",
+        "%y f32[2,3,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v, %m)",
+        "b r h l e^, b r h s^ e^, b r h s^ d, b 1 h l s^ -> b r h l d ; linear 2",
+    );
     check(qkv, &attention(""), "b h l e^, b h s^ e^, b h s^ d -> b h l d ; linear 2");
     check(qkv, &attention(", None, 0.0, True"), "b h l^ e^, b h s^ e^, b h s^ d -> b h l^ d ; linear 2");
     check(qkv, &attention(", None, 0.1"), "b h l^ e^, b h s^ e^, b h s^ d^ -> b h l^ d^");

@@ -10,8 +10,9 @@ mod interleaved;
 mod named;
 mod shape;
 mod simulate;
+mod task;
 mod turns;
 
-pub use named::Schedule;
-pub use shape::{Block, Loop, Pass, Shape, Task};
-pub use simulate::{Lane, Times, simulate};
+pub use named::{Orders, Schedule};
+pub use shape::{Block, Loop, Pass, Shape, Task, not_in_turn};
+pub use simulate::{Lane, Stuck, Times, simulate};

@@ -1,7 +1,7 @@
 //! Schedules by name.
 
 use crate::interleaved::interleaved;
-use crate::shape::{Loop, Pass, Shape};
+use crate::shape::{Loop, Pass, Shape, Task};
 use crate::simulate::{Times, simulate};
 use crate::turns::{Turns, backwards, forwards};
 
@@ -18,6 +18,9 @@ pub enum Schedule {
     /// Gradients of parameters where there is nothing else to do, with as many micro-batches kept as in `1f1b`.
     ZbH1,
 }
+
+/// The loops of each device, one after the other.
+pub type Orders = Vec<Vec<Loop>>;
 
 impl Schedule {
     pub const NAMES: [(Schedule, &'static str); 4] = [
@@ -40,42 +43,41 @@ impl Schedule {
         self == Schedule::ZbH1
     }
 
-    /// The loops of each device, one after the other.
-    pub fn order(self, shape: &Shape) -> Vec<Vec<Loop>> {
+    /// Whether there may be tasks that must come before others. Where not, the schedule leaves nothing open.
+    pub fn is_open(self) -> bool {
+        matches!(self, Schedule::OneFOneB | Schedule::ZbH1)
+    }
+
+    /// None if the first task of some pairs cannot always come before the second.
+    pub fn order(self, shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
+        let backward = || backwards(shape, Pass::Backward);
         match self {
-            _ if !shape.trains() => one_after_the_other(shape, &[forwards(shape)]),
-            Schedule::OneFOneB => one_f_one_b(shape),
-            Schedule::Gpipe => {
-                one_after_the_other(shape, &[forwards(shape), backwards(shape, Pass::Backward)])
-            }
-            Schedule::Interleaved => interleaved(shape).unwrap_or_else(|| one_f_one_b(shape)),
-            Schedule::ZbH1 => zero_bubble(shape),
+            _ if !shape.trains() => phases(shape, &[forwards(shape)], &[]),
+            Schedule::Interleaved => interleaved(shape).or_else(|| Schedule::OneFOneB.order(shape, before)),
+            Schedule::OneFOneB => phases(shape, &[[forwards(shape), backward()].concat()], before),
+            Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], &[]),
+            Schedule::ZbH1 => zero_bubble(shape, before),
         }
     }
 }
 
-fn one_f_one_b(shape: &Shape) -> Vec<Vec<Loop>> {
-    one_after_the_other(shape, &[[forwards(shape), backwards(shape, Pass::Backward)].concat()])
-}
-
-/// Phases, each of which is for all micro-batches before the next one is for any. Whether it is better to think of
-/// backwards as long, or as short as forwards, so that more of them fit, is seen when they run.
-fn one_after_the_other(shape: &Shape, phases: &[Vec<(usize, Pass)>]) -> Vec<Vec<Loop>> {
-    let orders = [1, 2].map(|backward| {
-        let placed: Vec<Turns<'_>> =
-            phases.iter().map(|tasks| Turns::place(shape, tasks, backward)).collect();
-        let loops = |device: usize| placed.iter().filter_map(|turns| turns.of(device)).collect();
-        (0..shape.devices()).map(loops).collect()
-    });
-    quickest(shape, orders)
+/// Each is for all micro-batches before the next one is for any. Whether it is better to think of backwards as
+/// long, or as short as forwards, so that more of them fit, is seen when they run.
+fn phases(shape: &Shape, phases: &[Vec<(usize, Pass)>], before: &[(Task, Task)]) -> Option<Orders> {
+    let place = |backward: i64| {
+        let turns = phases.iter().map(|tasks| Turns::place(shape, tasks, before, backward));
+        let turns: Vec<Turns<'_>> = turns.collect::<Option<_>>()?;
+        let loops = |device: usize| turns.iter().filter_map(|turns| turns.of(device)).collect();
+        Some((0..shape.devices()).map(loops).collect())
+    };
+    quickest(shape, [place(1)?, place(2)?]).into()
 }
 
 /// In a step that is long enough for the steady state to count.
-fn quickest(shape: &Shape, orders: [Vec<Vec<Loop>>; 2]) -> Vec<Vec<Loop>> {
-    let [first, second] = orders;
+fn quickest(shape: &Shape, [first, second]: [Orders; 2]) -> Orders {
     let batches = 4 * u32::try_from(shape.blocks.len()).unwrap_or(1);
     let end = |order: &[Vec<Loop>]| {
-        let lanes = simulate(shape, order, batches, Times { forward: 1, inputs: 1, weights: 1 });
+        let lanes = simulate(shape, order, batches, Times { forward: 1, inputs: 1, weights: 1 }).ok();
         lanes.map_or(u64::MAX, |lanes| lanes.iter().map(|lane| lane.end).max().unwrap_or(0))
     };
     if first != second && end(&second) < end(&first) { second } else { first }
@@ -83,11 +85,13 @@ fn quickest(shape: &Shape, orders: [Vec<Vec<Loop>>; 2]) -> Vec<Vec<Loop>> {
 
 /// As many micro-batches of a block are kept as there are devices. Where backward is soon back, what gradients of
 /// parameters need is kept until there is nothing else to do.
-fn zero_bubble(shape: &Shape) -> Vec<Vec<Loop>> {
+fn zero_bubble(shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
     let tasks = [forwards(shape), backwards(shape, Pass::Inputs), backwards(shape, Pass::Weights)].concat();
-    let mut turns = Turns::place(shape, &tasks, 1);
-    for device in 0..shape.devices() {
-        turns.late(device, shape.of(device).count() * shape.devices());
+    let mut turns = Turns::place(shape, &tasks, before, 1)?;
+    if before.is_empty() {
+        for device in 0..shape.devices() {
+            turns.late(device, shape.of(device).count() * shape.devices());
+        }
     }
-    (0..shape.devices()).map(|device| turns.of(device).into_iter().collect()).collect()
+    Some((0..shape.devices()).map(|device| turns.of(device).into_iter().collect()).collect())
 }

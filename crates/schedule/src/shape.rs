@@ -56,6 +56,25 @@ impl Shape {
     }
 }
 
+/// A task that is not for each micro-batch once, or not in their order.
+pub fn not_in_turn(loops: &[Loop]) -> Option<Task> {
+    let all =
+        || loops.iter().enumerate().flat_map(|(at, it)| it.tasks.iter().map(move |task| (at, it, task)));
+    let wrong = |(at, it, task): &(usize, &Loop, &Task)| {
+        let same = |(other, _, own): &(usize, &Loop, &Task)| {
+            ((own.block, own.pass) == (task.block, task.pass)).then_some((*other, i64::from(own.at)))
+        };
+        let own: Vec<(usize, i64)> = all().filter_map(|row| same(&row)).collect();
+        let every = i64::from(it.every);
+        let next = own[0].1 + every;
+        let in_order = own.iter().map(|row| row.1).chain([next]).collect::<Vec<_>>();
+        own.len() as i64 != every
+            || own.iter().any(|(other, _)| other != at)
+            || in_order.windows(2).any(|two| two[0] >= two[1])
+    };
+    all().find(wrong).map(|(_, _, task)| *task)
+}
+
 impl Loop {
     /// What it runs of a step of so many micro-batches: tasks, and the micro-batch of each.
     pub fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {

@@ -38,8 +38,11 @@ impl Lane {
     }
 }
 
-/// None if devices wait for each other for ever.
-pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times) -> Option<Vec<Lane>> {
+/// Who waits for ever, and in which task for which micro-batch.
+pub type Stuck = Vec<(usize, Task, u32)>;
+
+/// What devices do, if they come to their ends.
+pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times) -> Result<Vec<Lane>, Stuck> {
     let steps: Vec<Vec<(Task, u32)>> =
         orders.iter().map(|loops| loops.iter().flat_map(|it| it.tasks(batches)).collect()).collect();
     let mut lanes = vec![Lane::default(); steps.len()];
@@ -73,8 +76,10 @@ pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times)
             moved = true;
         }
         if !moved {
-            let ended = lanes.iter().zip(&steps).all(|(lane, step)| lane.tasks.len() == step.len());
-            return ended.then_some(lanes);
+            let waits =
+                |(device, head): (usize, &Option<(Task, u32)>)| head.map(|(task, of)| (device, task, of));
+            let stuck: Stuck = heads.iter().enumerate().filter_map(waits).collect();
+            return if stuck.is_empty() { Ok(lanes) } else { Err(stuck) };
         }
     }
 }

@@ -23,21 +23,54 @@ struct Placed {
     pass: Pass,
     time: i64,
     length: i64,
+    /// It begins not before this time.
+    early: i64,
 }
 
 impl<'s> Turns<'s> {
-    /// Of tasks that stand in an order in which they can run, where a whole backward takes so long beside all others.
-    pub fn place(shape: &'s Shape, tasks: &[(usize, Pass)], backward: i64) -> Self {
+    /// Of tasks that stand in an order in which they can run, where a whole backward takes so long beside all others. None
+    /// if the first of some pairs cannot all come before the second.
+    pub fn place(
+        shape: &'s Shape,
+        tasks: &[(usize, Pass)],
+        before: &[(Task, Task)],
+        backward: i64,
+    ) -> Option<Self> {
         let length = |pass: Pass| if pass == Pass::Backward { backward } else { 1 };
-        let task = |&(block, pass): &(usize, Pass)| Placed { block, pass, time: 0, length: length(pass) };
+        let task =
+            |&(block, pass): &(usize, Pass)| Placed { block, pass, time: 0, length: length(pass), early: 0 };
         let tasks: Vec<Placed> = tasks.iter().map(task).collect();
         let has = |device: usize, task: &Placed| shape.blocks[task.block].devices.contains(&device);
         let work =
             |device: usize| tasks.iter().filter(|task| has(device, task)).map(|task| task.length).sum();
         let least: i64 = (0..shape.devices()).map(work).max().unwrap_or(0);
         let all: i64 = tasks.iter().map(|task| task.length).sum();
-        let found = (least.max(1)..=all).find_map(|span| Self::in_span(shape, tasks.clone(), span));
-        found.unwrap_or(Self { shape, tasks: vec![], span: 1 })
+        (least.max(1)..=all.max(1)).find_map(|span| {
+            let mut tasks = tasks.clone();
+            // What comes later than it must moves all that waits for it, and that may move others.
+            (0..=tasks.len()).find_map(|_| {
+                let found = Self::in_span(shape, tasks.clone(), span)?;
+                let late = found.late_for(before);
+                if late.is_empty() {
+                    return Some(Some(found));
+                }
+                late.into_iter().for_each(|(at, early)| tasks[at].early = tasks[at].early.max(early));
+                None
+            })?
+        })
+    }
+
+    /// Tasks that begin before one ends that must come before them, and when they may.
+    fn late_for(&self, before: &[(Task, Task)]) -> Vec<(usize, i64)> {
+        let find =
+            |task: &Task| self.tasks.iter().position(|own| (own.block, own.pass) == (task.block, task.pass));
+        let early = |(first, then): &(Task, Task)| {
+            let (from, to) = (find(first)?, find(then)?);
+            let apart = i64::from(then.at) - i64::from(first.at);
+            let early = self.tasks[from].time + self.tasks[from].length - apart * self.span;
+            (self.tasks[to].time < early).then_some((to, early))
+        };
+        before.iter().filter_map(early).collect()
     }
 
     fn in_span(shape: &'s Shape, mut tasks: Vec<Placed>, span: i64) -> Option<Self> {
@@ -125,7 +158,7 @@ fn wait_for_each_other(
     for at in 0..tasks.len() {
         let own = (tasks[at].block, tasks[at].pass);
         let before = tasks[..at].iter().filter(|task| waits(shape, own, (task.block, task.pass)));
-        let early = before.map(|task| task.time + task.length).max().unwrap_or(0);
+        let early = before.map(|task| task.time + task.length).max().unwrap_or(0).max(tasks[at].early);
         tasks[at].time = time(&tasks[at], early)?;
     }
     Some(())

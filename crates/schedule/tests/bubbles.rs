@@ -1,6 +1,6 @@
 //! Each schedule has in simulation the bubble that its formula says, and keeps no more than it may.
 
-use schedule::{Block, Lane, Pass, Schedule, Shape, Times, simulate};
+use schedule::{Block, Lane, Loop, Pass, Schedule, Shape, Task, Times, simulate};
 
 const TIMES: Times = Times { forward: 1, inputs: 1, weights: 1 };
 
@@ -16,7 +16,8 @@ fn chain(devices: impl IntoIterator<Item = Vec<usize>>) -> Shape {
 
 fn lanes(schedule: Schedule, shape: &Shape, batches: u64) -> Vec<Lane> {
     let batches = u32::try_from(batches).unwrap();
-    simulate(shape, &schedule.order(shape), batches, TIMES).expect("it comes to its end")
+    simulate(shape, &schedule.order(shape, &[]).expect("an order"), batches, TIMES)
+        .expect("it comes to its end")
 }
 
 /// How long a step takes, the longest time that a device waits between its first task and its last, and how many
@@ -123,4 +124,55 @@ fn every_schedule_comes_to_its_end_on_any_blocks() {
             }
         }
     }
+}
+
+fn task(word: &str) -> Task {
+    word.parse().expect("a task")
+}
+
+/// The place of a task among those of its device.
+fn place(shape: &Shape, orders: &[Vec<Loop>], of: &str, batch: u32) -> usize {
+    let lanes = simulate(shape, orders, 8, TIMES).expect("it comes to its end");
+    let is =
+        |row: &(Task, u32, u64)| (row.0.block, row.0.pass, row.1) == (task(of).block, task(of).pass, batch);
+    lanes.iter().find_map(|lane| lane.tasks.iter().position(is)).expect("it runs")
+}
+
+#[test]
+fn what_must_come_before_something_does() {
+    let shape = stages(4);
+    // At most two micro-batches under way: the backward of each before the forward of the one after the next.
+    let orders = Schedule::OneFOneB.order(&shape, &[(task("B0"), task("F0+2"))]).expect("an order");
+    for batch in 0..6 {
+        assert!(place(&shape, &orders, "B0", batch) < place(&shape, &orders, "F0", batch + 2));
+    }
+    // One behind the other.
+    let orders = Schedule::OneFOneB.order(&shape, &[(task("B0"), task("F0+1"))]).expect("an order");
+    let ends: Vec<u64> = simulate(&shape, &orders, 8, TIMES).unwrap().iter().map(|lane| lane.end).collect();
+    assert_eq!(ends.into_iter().max(), Some(8 * 12));
+}
+
+#[test]
+fn what_goes_round_in_a_circle_has_no_order() {
+    for (first, then) in [("B0", "F0"), ("B2", "F0"), ("F3", "F3"), ("F0+1", "F0"), ("B0+3", "F1+3")] {
+        assert_eq!(
+            Schedule::OneFOneB.order(&stages(4), &[(task(first), task(then))]),
+            None,
+            "{first} {then}"
+        );
+    }
+}
+
+#[test]
+fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
+    let wrong = |every: u32, words: &str| {
+        let tasks = words.split(' ').map(task).collect();
+        schedule::not_in_turn(&[Loop { every, tasks }]).map(|task| task.to_string())
+    };
+    assert_eq!(wrong(1, "F0+3 B0"), None);
+    assert_eq!(wrong(2, "F0+3 F0+4 B0 B0+1"), None);
+    assert_eq!(wrong(1, "F0 F0 B0"), Some("F0".into()));
+    assert_eq!(wrong(2, "F0 F0+1 B0 B0+2"), Some("B0".into()));
+    assert_eq!(wrong(2, "F0+1 F0 B0 B0+1"), Some("F0+1".into()));
+    assert_eq!(wrong(2, "F0 B0"), Some("F0".into()));
 }

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
         phases.begin("capture")
-        graph = graph_of(arguments)
+        graph = graph_of(arguments, arguments.micro_batches)
         phases.begin("plan")
         plan = plan_of(arguments, graph)
         compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))

@@ -17,14 +17,18 @@ from ..nearby import did_you_mean
 from .parser import suggest
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .._core import Graph, Plan
     from ..capture import Captured
+    from ..runtime.execution.inputs import Arguments
 
 
 PLANS = (
     "replicate",
     "data",
     "megatron",
+    "coshard",
     "coshard:2",
     "data x recompute",
     "zero1",
@@ -72,6 +76,9 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     )
     parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
     parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    parser.add_argument(
+        "--micro-batches", type=int, default=1, metavar="N", help="the batch in N parts, one after the other"
+    )
 
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
@@ -80,21 +87,36 @@ def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None
     return make_plan(graph, plan or arguments.plan, arguments.devices)
 
 
-def graph_of(arguments: argparse.Namespace) -> Graph:
+def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
     from .._core import Graph
-    from ..capture import capture
 
     model: str = arguments.model
     if model.startswith("hf:"):
         from ..transformers_models import from_config
 
         module, kwargs = from_config(model, arguments.batch, arguments.sequence)
-        return Graph(_said(capture(module, (), kwargs)).graph_text)
+        return _graph_of(module, ((), kwargs), micro_batches)
     path, _, name = model.rpartition(":")
     if not name.isidentifier() or not path:
-        return Graph(_graph_text(Path(model)))
+        text = _graph_text(Path(model))
+        if micro_batches != 1:
+            raise _captured(model)
+        return Graph(text)
     module, inputs = _call(_function(Path(path), name), model)
-    return Graph(_said(capture(module, inputs)).graph_text)
+    return _graph_of(module, (tuple(inputs), {}), micro_batches)
+
+
+def _graph_of(module: nn.Module, example: Arguments, micro_batches: int) -> Graph:
+    """That of a part of the batch, which is proved to be one."""
+    from .._core import Graph
+    from ..capture import capture
+    from ..micro_batches import of_example, proved
+
+    one, two = of_example(example, micro_batches, "global")
+    graph = Graph(_said(capture(module, *one)).graph_text)
+    if two is not None:
+        proved(module, two, graph.text, {})
+    return graph
 
 
 def _said(captured: Captured) -> Captured:
@@ -171,6 +193,15 @@ def _like_file(path: Path) -> str:
     except OSError:
         return ""
     return did_you_mean(path.name, {*names} - {path.name}, "; ")
+
+
+def _captured(path: str) -> CaptureError:
+    return CaptureError(
+        "SW0116",
+        f"{path} is a graph, and its batch cannot be cut",
+        why="micro-batches are proved of the model, which is captured with one of them and with two",
+        fix="name the model as FILE.py:FUNCTION, or write the graph of one micro-batch",
+    )
 
 
 def _no_model(what: str, fix: str) -> CaptureError:

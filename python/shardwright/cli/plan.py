@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..work import lines_of_work, work_of
     from .model import graph_of, limit_of, plan_of
 
-    graph = graph_of(arguments)
+    graph = graph_of(arguments, arguments.micro_batches)
     if arguments.diff:
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
@@ -94,6 +94,7 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
         "recompute": _named(plan.recompute),
         "offload": _named(plan.offload),
         "state_on_host": plan.state_on_host,
+        "held_on_host": plan.held_on_host,
         "text": plan.text,
     }
 
@@ -101,7 +102,7 @@ def _numbers(plan: Plan, model: str) -> dict[str, Any]:
 def _header(plan: Plan) -> dict[str, Any]:
     spans = {"recompute": _named(plan.recompute), "offload": _named(plan.offload)}
     named = {"name": plan.name, "devices": plan.devices}
-    return {**named, **spans, "state_on_host": plan.state_on_host}
+    return {**named, **spans, "state_on_host": plan.state_on_host, "held_on_host": plan.held_on_host}
 
 
 def _named(spans: list[list[Operator]]) -> list[list[str]]:

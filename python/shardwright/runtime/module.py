@@ -396,7 +396,7 @@ class ParallelModule(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""
         _refuse_other_dtypes(self.shards, fn)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(_but(self.shards.on_host(), fn), recurse)  # type: ignore[no-untyped-call]
         self.variants.forget()
         for shard, buffers, name in self._places:
             shard.data = buffers[name]
@@ -507,6 +507,12 @@ def _refuse_other_inputs(program: Program, given: str) -> None:
             why="the gradient of an input is that of the whole, or that of the rank's part",
             fix=f'compile it with inputs="{given}"',
         )
+
+
+def _but(staying: Sequence[Tensor], fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What a function does with all tensors but these."""
+    known = {id(x) for x in staying}
+    return lambda x: x if id(x) in known else fn(x)
 
 
 def _refuse_other_dtypes(shards: Shards, fn: Callable[[Tensor], Tensor]) -> None:

@@ -102,7 +102,8 @@ class _FromRank0:
 
             def next_one() -> int:
                 nonlocal full
-                at, full = next(source)
+                at, found = next(source)
+                full = found.to(device)
                 return at
 
             # An error of rank 0's own reaches the others, who wait for a tensor.

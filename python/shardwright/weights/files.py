@@ -62,6 +62,7 @@ class Files:
         path = self._homes[name]
         stored = self._open[path].get_slice(name)
         local = shape_of(local_factors(region, tensor.factors))
+        device = torch.device("cpu") if tensor.on_host else device
         part = torch.empty(local, dtype=tensor.dtype, device=device)
         try:
             for box in boxes(region, tensor.factors):

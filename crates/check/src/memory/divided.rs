@@ -1,4 +1,5 @@
-//! Parameters that ranks divide among them: what is gathered of them, and how their gradients get to the parts.
+//! Parameters that ranks divide among them, or that live on the host: what is gathered of them, and how their gradients get to
+//! the parts.
 
 use graph::TensorId;
 use program::{Call, Instr, LeafId, Of, Pass};
@@ -33,6 +34,7 @@ struct Form {
     width: u64,
     /// Nothing but ones come before the factor that is divided.
     outermost: bool,
+    on_host: bool,
     /// Whether parts, one behind the other in memory, are the whole.
     flat: bool,
 }
@@ -59,6 +61,10 @@ impl Walk<'_, '_> {
             let mut gathering = Gathering { copies, sent: vec![], received: vec![] };
             for message in self.apart(&gathering.copies, |copy| copy) {
                 let forms: Vec<Form> = message.iter().map(|copy| self.form(*copy)).collect();
+                if forms.iter().all(|form| form.parts == 1) {
+                    gathering.sent.extend(self.bring(&message, &forms));
+                    continue;
+                }
                 gathering.sent.extend(self.own_parts(&forms));
                 match &forms[..] {
                     // It arrives where it belongs.
@@ -73,10 +79,19 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// What is nowhere else than on this rank's host comes to where it belongs, as it is held there if it is read as a cast.
+    fn bring(&mut self, copies: &[usize], forms: &[Form]) -> Vec<Block> {
+        copies.iter().for_each(|copy| self.fill(*copy));
+        let casts = forms.iter().filter(|form| form.on_host && self.is_cast(form.tensor));
+        let bytes: Vec<u64> = casts.map(|form| form.width * self.width_held(form.tensor)).collect();
+        bytes.into_iter().map(|bytes| self.ledger.make(bytes, Purpose::Communication)).collect()
+    }
+
     /// This rank's parts in one message. A single one is sent as it lies, if it is as read and as long.
     fn own_parts(&mut self, forms: &[Form]) -> Option<Block> {
         let lies = |form: &Form| {
-            numel(&self.rank.own.shard(form.shard).0) == form.width && !self.is_cast(form.tensor)
+            let as_long = numel(&self.rank.own.shard(form.shard).0) == form.width;
+            as_long && !self.is_cast(form.tensor) && !form.on_host
         };
         let made: u64 = forms.iter().filter(|form| !lies(form)).map(|form| self.bytes_of_part(form)).sum();
         if forms.len() == 1 {
@@ -190,8 +205,16 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The first becomes the shard's, others are added in place.
+    /// The first becomes the shard's, others are added in place. On the host if the shard is there.
     pub(super) fn arrives_at_shard(&mut self, shard: usize, gradient: Block) {
+        if self.is_on_host(shard) {
+            self.ledger.release(gradient);
+            if self.arrived[shard].is_none() {
+                self.ledger.send(self.bytes_of_shard(shard));
+                self.arrived[shard] = Some(self.ledger.make(0, Purpose::Gradients));
+            }
+            return;
+        }
         match self.arrived[shard] {
             None => self.arrived[shard] = Some(gradient),
             Some(_) => self.ledger.release(gradient),
@@ -200,30 +223,43 @@ impl Walk<'_, '_> {
 
     pub(super) fn part_gradients(&mut self, leaves: &[LeafId]) {
         for leaf in leaves {
-            let gradient = self.give_up(leaf.index());
-            let part = self.gradient_of_shard(self.rank.own.shard_of(leaf.index()));
-            self.arrives_at_shard(self.rank.own.shard_of(leaf.index()), part);
+            let (shard, gradient) = (self.rank.own.shard_of(leaf.index()), self.give_up(leaf.index()));
+            // To the host it goes as it is.
+            if self.is_on_host(shard) {
+                self.arrives_at_shard(shard, gradient);
+                continue;
+            }
+            let part = self.gradient_of_shard(shard);
+            self.arrives_at_shard(shard, part);
             self.ledger.release(gradient);
         }
     }
 
-    /// The sums are made beside what is summed; small ones are copied into one message.
+    /// The sums are made beside what is summed, which comes from the host if it is there; small ones are copied into one
+    /// message.
     pub(super) fn reduce_shards(&mut self, shards: &[usize]) {
         self.take_arrived(0);
+        let there: Vec<usize> = shards.iter().copied().filter(|shard| self.is_on_host(*shard)).collect();
+        let brought: Vec<Block> = there.into_iter().map(|shard| self.gradient_of_shard(shard)).collect();
         let sums: Vec<Block> = shards.iter().map(|shard| self.gradient_of_shard(*shard)).collect();
         let numel = |shard: &usize| numel(&self.rank.own.shard(*shard).0);
         let small: Vec<&usize> =
             shards.iter().filter(|shard| numel(shard) <= TOGETHER.unsigned_abs()).collect();
-        let together = small.iter().map(|shard| self.ledger.bytes(self.shards[**shard])).sum();
+        let together = small.iter().map(|shard| self.bytes_of_shard(**shard)).sum();
         self.ledger.meanwhile(if small.len() < 2 { 0 } else { together }, Purpose::Communication);
         for (shard, sum) in shards.iter().zip(sums) {
+            if self.is_on_host(*shard) {
+                self.arrives_at_shard(*shard, sum);
+                continue;
+            }
             let old = self.arrived[*shard].replace(sum);
             old.into_iter().for_each(|old| self.ledger.release(old));
         }
+        brought.into_iter().for_each(|block| self.ledger.release(block));
     }
 
-    fn gradient_of_shard(&mut self, shard: usize) -> Block {
-        let bytes = self.ledger.bytes(self.shards[shard]);
+    pub(super) fn gradient_of_shard(&mut self, shard: usize) -> Block {
+        let bytes = self.bytes_of_shard(shard);
         self.ledger.make(bytes, Purpose::Gradients)
     }
 
@@ -261,6 +297,7 @@ impl Walk<'_, '_> {
             parts,
             width: divided.div_ceil(parts) * others,
             outermost,
+            on_host: self.is_on_host(it.shard),
             flat: outermost && divided % parts == 0,
         }
     }

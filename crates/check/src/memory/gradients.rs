@@ -83,8 +83,7 @@ impl Walk<'_, '_> {
         let sent = self.transferred(id);
         self.ledger.meanwhile(sent, Purpose::Communication);
         for shard in shards {
-            let bytes = self.ledger.bytes(self.shards[*shard]);
-            let gradient = self.ledger.make(bytes, Purpose::Gradients);
+            let gradient = self.gradient_of_shard(*shard);
             self.arrives_at_shard(*shard, gradient);
         }
         for leaf in leaves {
@@ -103,8 +102,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             if !std::mem::replace(&mut made[shard], true) {
-                let bytes = self.ledger.bytes(self.shards[shard]);
-                self.ledger.make(bytes, Purpose::Gradients);
+                self.gradient_of_shard(shard);
             }
             self.ledger.release(gradient);
         }

@@ -168,8 +168,10 @@ impl<'w, 'a> Walk<'w, 'a> {
                 Source::Param { .. } => Purpose::Parameters,
                 _ => Purpose::Buffers,
             };
-            let bytes = numel(&self.rank.own.shard(number).0) * self.width_held(shard.tensor);
-            self.shards.push(self.ledger.make(bytes, purpose));
+            let bytes = self.bytes_of_shard(number);
+            let away = if self.is_on_host(number) { bytes } else { 0 };
+            self.ledger.send(away);
+            self.shards.push(self.ledger.make(bytes - away, purpose));
         }
         self.make_copies();
         for (number, leaf) in self.rank.body.leaves.iter().enumerate() {
@@ -309,6 +311,15 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.width_held(tensor) != self.width(tensor)
     }
 
+    pub(super) fn is_on_host(&self, shard: usize) -> bool {
+        self.cx.program.lives_on_host(self.rank.own.table.shards[shard].tensor)
+    }
+
+    /// Of what a rank holds of a tensor between steps, wherever that is.
+    pub(super) fn bytes_of_shard(&self, shard: usize) -> u64 {
+        numel(&self.rank.own.shard(shard).0) * self.width_held(self.rank.own.table.shards[shard].tensor)
+    }
+
     /// Bytes of a leaf's gradient.
     pub(super) fn bytes_of_gradient(&self, leaf: usize) -> u64 {
         let tensor = self.rank.body.leaves[leaf].tensor;
@@ -332,20 +343,29 @@ impl<'w, 'a> Walk<'w, 'a> {
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
         });
         let (offloaded, end) = (self.ledger.most_away, self.ledger.now);
-        let (trained, trained_from_host) = (self.trained(false), self.trained(true));
-        Memory { peak, most: self.ledger.most, offloaded, at: moment, end, trained, trained_from_host }
+        let program = self.cx.program;
+        let lives = |tensor: TensorId| program.lives_on_host(tensor);
+        let comes = |tensor: TensorId| program.state_on_host.binary_search(&tensor).is_ok();
+        Memory {
+            peak,
+            most: self.ledger.most,
+            offloaded,
+            at: moment,
+            end,
+            trained: self.trained(|tensor| !lives(tensor) && !comes(tensor)),
+            trained_from_host: self.trained(comes),
+            trained_on_host: self.trained(lives),
+        }
     }
 
-    /// The parameters that an optimizer steps, with its state from the host or not.
-    fn trained(&self, from_host: bool) -> (u64, u64) {
+    /// Of some parameters those that an optimizer steps.
+    fn trained(&self, counts: impl Fn(TensorId) -> bool) -> (u64, u64) {
         let is_trained = |tensor: TensorId| {
             matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
         };
-        let shards = self.rank.own.table.shards.iter().zip(&self.shards);
-        let comes = |tensor: TensorId| self.cx.program.state_on_host.binary_search(&tensor).is_ok();
-        let trained =
-            shards.filter(|(shard, _)| is_trained(shard.tensor) && comes(shard.tensor) == from_host);
-        trained.fold((0, 0), |(count, bytes), (_, block)| (count + 1, bytes + self.ledger.bytes(*block)))
+        let shards = self.rank.own.table.shards.iter().enumerate();
+        let trained = shards.filter(|(_, shard)| is_trained(shard.tensor) && counts(shard.tensor));
+        trained.fold((0, 0), |(count, bytes), (at, _)| (count + 1, bytes + self.bytes_of_shard(at)))
     }
 }
 

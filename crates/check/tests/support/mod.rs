@@ -109,6 +109,7 @@ impl<'a> Reader<'a> {
             boundary: Boundary::default(),
             factors: analysis.factors.clone(),
             state_on_host: vec![],
+            held_on_host: vec![],
             groupings: vec![],
             exchanges: vec![],
             updates: vec![],

@@ -77,10 +77,8 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         world,
         boundary: boundary(&top)?,
         factors: reader.factors(graph, &top)?,
-        state_on_host: match top.maybe("state_on_host")? {
-            Some(tensors) => tensors.list(|node| reader.tensor(node))?,
-            None => vec![],
-        },
+        state_on_host: on_host(&top, &reader, "state_on_host")?,
+        held_on_host: on_host(&top, &reader, "held_on_host")?,
         groupings: top.get("groups")?.list(|grouping| columns::grouping(grouping, world))?,
         exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
         updates: updates(&top, &reader, world)?,
@@ -92,6 +90,11 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
         return Err(top.get("roles")?.refuse("two roles name the same file"));
     }
     Ok(Tables { program, roles, files })
+}
+
+/// Left out where there are none.
+fn on_host(top: &Node<'_>, reader: &Reader, key: &str) -> Result<Vec<TensorId>> {
+    top.maybe(key)?.map_or(Ok(vec![]), |tensors| tensors.list(|node| reader.tensor(node)))
 }
 
 /// Left out where there are none.

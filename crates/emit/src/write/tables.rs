@@ -42,9 +42,10 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let _ = writeln!(out, "  \"outputs\": [{asked}],");
     let rewritings: Vec<String> = program.rewritings.iter().map(rewriting).collect();
     list(&mut out, "rewritings", &rewritings, '[');
-    if !program.state_on_host.is_empty() {
-        let away = joined(&program.state_on_host, |tensor| tensor.0.to_string());
-        let _ = writeln!(out, "  \"state_on_host\": [{away}],");
+    let on_host = [("state_on_host", &program.state_on_host), ("held_on_host", &program.held_on_host)];
+    for (key, tensors) in on_host.into_iter().filter(|(_, tensors)| !tensors.is_empty()) {
+        let away = joined(tensors, |tensor| tensor.0.to_string());
+        let _ = writeln!(out, "  \"{key}\": [{away}],");
     }
     list(&mut out, "groups", &program.groupings.iter().map(|g| columns::groups(g)).collect::<Vec<_>>(), '[');
     list(&mut out, "regions", &tables.regions.texts, '[');

@@ -31,6 +31,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
         },
         factors: graph.tensors.iter().map(|t| factors(&t.shape)).collect(),
         state_on_host: vec![],
+        held_on_host: vec![],
         groupings: vec![],
         exchanges: vec![],
         updates: vec![],

@@ -35,19 +35,19 @@ impl Projector<'_> {
     /// What is gathered of a parameter, on ranks that hold a part of it.
     fn hold_copy(&mut self, tensor: TensorId, divided: &Divided) -> Asked<()> {
         let parts = self.alike.divided(divided)?;
-        let (Some(parts), Some((shard, _))) = (parts, self.held.get(&tensor).map(|held| held[0])) else {
-            return Ok(());
-        };
-        let whole = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
-        self.copies.insert(tensor, self.table.copies.len());
-        let region = self.alike.columns.region(whole).clone();
-        self.table.copies.push(Gathered { shard, region, factor: divided.factor, parts });
+        let (Some(parts), Some(held)) = (parts, self.held.get(&tensor).cloned()) else { return Ok(()) };
+        for (index, (shard, _)) in held.into_iter().enumerate() {
+            let whole = self.alike.shard(self.global.uses.written[tensor.index()], index)?;
+            self.copies.entry(tensor).or_default().push((self.table.copies.len(), whole));
+            let region = self.alike.columns.region(whole).clone();
+            self.table.copies.push(Gathered { shard, region, factor: divided.factor, parts });
+        }
         Ok(())
     }
 
     fn copies_of(&self, tensors: &[TensorId]) -> Vec<usize> {
-        let own = tensors.iter().filter_map(|tensor| self.copies.get(tensor).copied());
-        let mut copies: Vec<usize> = own.collect();
+        let own = tensors.iter().flat_map(|tensor| self.copies.get(tensor).into_iter().flatten());
+        let mut copies: Vec<usize> = own.map(|(copy, _)| *copy).collect();
         copies.sort_unstable();
         copies
     }
@@ -115,8 +115,10 @@ impl Projector<'_> {
     }
 
     fn container(&mut self, tensor: TensorId, region: super::RegionsId) -> Asked<Of> {
-        if let Some(copy) = self.copies.get(&tensor) {
-            return Ok(Of::Copy(*copy));
+        for (copy, whole) in self.copies.get(&tensor).cloned().unwrap_or_default() {
+            if self.alike.columns.contains(whole, region)? {
+                return Ok(Of::Copy(copy));
+            }
         }
         for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
             if self.alike.columns.contains(own, region)? {

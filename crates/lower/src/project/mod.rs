@@ -8,6 +8,7 @@ mod columns;
 mod fetches;
 mod halves;
 mod leaves;
+mod sooner;
 mod transfers;
 
 use std::collections::{HashMap, HashSet};
@@ -81,8 +82,8 @@ struct Projector<'a> {
     gradients: HashMap<Owner, Vec<BufId>>,
     /// What is held of each tensor: which shard, and its region.
     held: HashMap<TensorId, Vec<(usize, RegionsId)>>,
-    /// What is gathered of each tensor: which copy.
-    copies: HashMap<TensorId, usize>,
+    /// What is gathered of each tensor: which copies.
+    copies: HashMap<TensorId, Vec<(usize, RegionsId)>>,
     leaves: HashMap<Leaf, Vec<(RegionsId, BufId)>>,
     /// The leaf that a buffer is.
     leaf_of: HashMap<BufId, usize>,
@@ -150,6 +151,9 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
+    if global.cx.placements.iter().any(|placement| placement.in_turn) {
+        sooner::add(&mut it.body);
+    }
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }

@@ -14,7 +14,7 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
-    along: Some(Along { choose, why, in_turn: false, must_find: true, stages: None }),
+    along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
     rounds: None,
     besides: &[],
 };
@@ -89,7 +89,7 @@ fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
 }
 
 /// A parameter, or what is made of one parameter alone, such as a cast of it.
-fn is_weight(model: &Model<'_>, tensor: TensorId) -> bool {
+pub(super) fn is_weight(model: &Model<'_>, tensor: TensorId) -> bool {
     match model.graph.tensor(tensor).source {
         Source::Param { .. } => true,
         Source::Op { op, .. } => match model.graph.op(op).inputs()[..] {

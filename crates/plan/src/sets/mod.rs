@@ -101,12 +101,22 @@ pub struct Along {
     pub choose: fn(&Model<'_>, u32) -> Vec<Option<usize>>,
     /// Why an operator is not split into so many parts, where it is not.
     pub why: fn(&Model<'_>, OpId, u32) -> String,
-    /// Whether all parts of an operator run on the same device, one after another.
-    pub in_turn: bool,
+    /// If all parts of an operator run on the same device, one after another: how many of each.
+    pub turns: Option<Turns>,
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
     /// If it places operators instead: the block of each, of so many.
     pub stages: Option<fn(&Model<'_>, u32) -> Vec<u32>>,
+}
+
+/// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
+/// where that says nothing (zero).
+pub type Turns = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
+
+impl Along {
+    fn in_turn(&self) -> bool {
+        self.turns.is_some()
+    }
 }
 
 pub const ALL: &[&Set] = &[
@@ -177,10 +187,18 @@ type Choices<'g> = (Draft<'g>, Vec<Axis>, Vec<Vec<Option<On>>>);
 fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g>> {
     let (graph, analysis) = (model.graph, model.analysis);
     let axes = axes(name, devices)?;
-    let mut choices = vec![];
+    let (mut choices, mut turns) = (vec![], vec![]);
     for axis in &axes {
-        let choice = (axis.along.choose)(model, axis.size);
-        if axis.along.must_find && axis.size > 1 && choice.iter().all(Option::is_none) {
+        let mut choice = (axis.along.choose)(model, axis.size);
+        let counts = axis.along.turns.map(|count| count(model, &choice, axis.size));
+        counts
+            .iter()
+            .flatten()
+            .zip(&mut choice)
+            .filter(|(count, _)| **count < 2)
+            .for_each(|(_, it)| *it = None);
+        turns.push(counts.unwrap_or_default());
+        if axis.along.must_find && axis.size != 1 && choice.iter().all(Option::is_none) {
             return Err(Error::new(
                 "SW0309",
                 format!("`{}` finds nothing to split {} ways in {}", axis.set.name, axis.size, graph.model),
@@ -194,7 +212,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, blocks.stage(op)));
+        let (splits, places) = nest(model, op, &axes, (&choices, &turns, blocks.stage(op)));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
@@ -208,7 +226,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
 /// Where an axis lies; a set that has none says something of all devices.
 fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>) -> Place<'c> {
     let Some(axis) = axis else { return Place { size: 1, stride: 1, choice: &[] } };
-    let inner = axes[axis + 1..].iter().filter(|inner| !inner.along.in_turn);
+    let inner = axes[axis + 1..].iter().filter(|inner| !inner.along.in_turn());
     Place { size: axes[axis].size, stride: inner.map(|inner| inner.size).product(), choice: &choices[axis] }
 }
 
@@ -216,7 +234,7 @@ fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>)
 fn reason(model: &Model<'_>, op: OpId, axes: &[Axis], choices: &[Vec<Option<On>>]) -> Option<String> {
     let copied = |(axis, choice): &(&Axis, &Vec<Option<On>>)| {
         axis.size > 1
-            && !axis.along.in_turn
+            && !axis.along.in_turn()
             && axis.along.stages.is_none()
             && choice[op.index()].is_none_or(|on| on == On::Value)
     };
@@ -236,7 +254,7 @@ fn with_partial_sums(
     axes: &[Axis],
     choices: &[Vec<Option<usize>>],
 ) -> Vec<Vec<Option<On>>> {
-    let spread = |i: &usize| !axes[*i].along.in_turn && axes[*i].along.stages.is_none();
+    let spread = |i: &usize| !axes[*i].along.in_turn() && axes[*i].along.stages.is_none();
     let along = |index: usize| {
         if !spread(&index) || axes[index].size == 1 {
             return choices[index].iter().map(|c| c.map(On::Loop)).collect();
@@ -252,28 +270,33 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, stage): (&[Vec<Option<On>>], u32),
+    (choices, turns, stage): (&[Vec<Option<On>>], &[Vec<u32>], u32),
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
-    for (axis, choice) in axes.iter().zip(choices) {
+    for ((axis, choice), turns) in axes.iter().zip(choices).zip(turns) {
         if axis.along.stages.is_some() {
             places.iter_mut().for_each(|place| *place = *place * axis.size + stage);
             continue;
         }
-        let chosen = choice[op.index()].map(|on| Split { on, parts: axis.size });
         let fits = |split: &Split| {
             let all: Vec<Split> = splits.iter().copied().chain([*split]).collect();
             legal(model.graph, model.analysis, op, &all).is_ok()
         };
-        let chosen = chosen.filter(|s| fits(s));
-        if axis.along.in_turn {
-            if let Some(split) = chosen {
+        let chosen = choice[op.index()];
+        if axis.along.in_turn() {
+            let before = |on: On| splits.iter().filter(|s| s.on == on).map(|s| s.parts).product::<u32>();
+            let most = |on: On| turns[op.index()].div_ceil(if axis.size == 0 { before(on) } else { 1 });
+            let split = chosen.and_then(|on| {
+                (2..=most(on)).rev().map(|parts| Split { on, parts }).find(|split| fits(split))
+            });
+            if let Some(split) = split {
                 splits.push(split);
-                places = places.iter().flat_map(|&p| (0..axis.size).map(move |_| p)).collect();
+                places = places.iter().flat_map(|&p| (0..split.parts).map(move |_| p)).collect();
             }
             continue;
         }
+        let chosen = chosen.map(|on| Split { on, parts: axis.size }).filter(|s| fits(s));
         splits.push(chosen.unwrap_or(Split { on: On::Copies, parts: axis.size }));
         places = places.iter().flat_map(|&p| (0..axis.size).map(move |i| p * axis.size + i)).collect();
     }

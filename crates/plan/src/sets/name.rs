@@ -11,21 +11,22 @@ use crate::select::clip;
 pub(super) struct Axis {
     pub(super) set: &'static Set,
     pub(super) along: &'static Along,
+    /// Zero where parts run in turn and the name does not say how many.
     pub(super) size: u32,
 }
 
 /// Reads the axes and gives each a size, so that together they fill the devices.
 pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     let read = along(name)?;
-    let stated = product(read.iter().filter(|read| !read.along.in_turn).filter_map(|read| read.size));
+    let stated = product(read.iter().filter(|read| !read.along.in_turn()).filter_map(|read| read.size));
     let mut left = if devices % stated == 0 { devices / stated } else { 0 };
-    let open = read.iter().filter(|read| read.size.is_none() && !read.along.in_turn).count();
+    let open = read.iter().filter(|read| read.size.is_none() && !read.along.in_turn()).count();
     let mut seen = 0;
     let mut axes = vec![];
     for Read { set, along, size } in read {
         let size = match size {
             Some(size) => size,
-            None if along.in_turn => return Err(no_size(set.name)),
+            None if along.in_turn() => 0,
             None => {
                 seen += 1;
                 let share = if seen == open { left } else { near_root(left) };
@@ -35,10 +36,10 @@ pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
         };
         axes.push(Axis { set, along, size });
     }
-    if !axes.is_empty() && axes.iter().all(|a| a.along.in_turn) && devices > 1 {
+    if !axes.is_empty() && axes.iter().all(|a| a.along.in_turn()) && devices > 1 {
         return spread_in_turn(name, axes, devices);
     }
-    let total = product(axes.iter().filter(|a| !a.along.in_turn).map(|a| a.size));
+    let total = product(axes.iter().filter(|a| !a.along.in_turn()).map(|a| a.size));
     if total != devices {
         return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
             .why(format!("its axes make {total}"))
@@ -52,7 +53,7 @@ pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
 /// For how many devices a plan of this name is, where the name itself says it.
 pub fn devices_of(name: &str) -> Result<Option<u32>> {
     let read = along(name)?;
-    let mut spread = read.iter().filter(|read| !read.along.in_turn).peekable();
+    let mut spread = read.iter().filter(|read| !read.along.in_turn()).peekable();
     let says = spread.peek().is_some();
     let total = spread.try_fold(1, |total: u32, read| Some(total.saturating_mul(read.size?)));
     Ok(total.filter(|_| says))
@@ -167,7 +168,7 @@ fn product(sizes: impl Iterator<Item = u32>) -> u32 {
 
 /// `coshard:4` on two devices is `megatron:2 x coshard:2`.
 fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>> {
-    let turn = axes.into_iter().find(|a| a.along.in_turn).expect("called with an axis that runs in turn");
+    let turn = axes.into_iter().find(|a| a.along.in_turn()).expect("called with an axis that runs in turn");
     let (set, along, parts) = (turn.set, turn.along, turn.size);
     if parts % devices != 0 {
         return Err(Error::new(
@@ -190,12 +191,6 @@ fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>
 /// The largest divisor not above the square root.
 fn near_root(count: u32) -> u32 {
     (1..=count).take_while(|d| d * d <= count).filter(|d| count % d == 0).last().unwrap_or(1)
-}
-
-fn no_size(set: &str) -> Error {
-    Error::new("SW0310", format!("`{set}` needs a size"))
-        .why("it says how many parts run one after another, and no number of devices tells that")
-        .fix(format!("write for example `{set}:2`"))
 }
 
 fn bad_size(name: &str, word: &str, size: &str) -> Error {

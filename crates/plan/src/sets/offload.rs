@@ -1,6 +1,6 @@
 //! `offload`: what a rank does not need for a while is on the host. With `offload:activations` that is what is kept
 //! of each layer that repeats, from its forward to its backward; with `offload:state` the optimizer's state, between
-//! steps; else both.
+//! steps; with `offload:parameters` the parameters themselves, between uses; else all of these.
 
 use diag::Result;
 
@@ -13,16 +13,21 @@ pub(super) const SET: Set = Set {
     doc: "what is not needed for a while is on the host",
     along: None,
     rounds: None,
-    besides: &[("", both), ("activations", activations), ("state", state)],
+    besides: &[("", all), ("activations", activations), ("state", state), ("parameters", parameters)],
 };
 
-fn both(model: &Model<'_>, draft: &mut Draft<'_>, place: &Place<'_>) -> Result<()> {
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, place: &Place<'_>) -> Result<()> {
     activations(model, draft, place)?;
-    state(model, draft, place)
+    state(model, draft, place)?;
+    parameters(model, draft, place)
 }
 
 fn state(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
     draft.offload_state("\"*\"")
+}
+
+fn parameters(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    draft.offload_parameters("\"*\"")
 }
 
 fn activations(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {

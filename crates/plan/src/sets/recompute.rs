@@ -10,6 +10,7 @@ use graph::OpId;
 use super::{Model, Place, Set};
 use crate::Draft;
 use crate::recompute::is_dear;
+use crate::select::folded_path;
 
 pub(super) const SET: Set = Set {
     name: "recompute",
@@ -58,19 +59,20 @@ struct Numbered {
     /// How many names its path has.
     depth: usize,
     ops: Vec<OpId>,
-    /// Whether two modules beside each other, of which it is one or beside which it is, do the same.
+    /// Whether another module of such a list does the same.
     repeats: bool,
 }
 
-/// The operators of each module that repeats; where such a module is almost all made of others, these are
-/// the layers.
+/// The operators of each module that repeats; where such a module is almost all made of others that all repeat, these
+/// are the layers.
 fn layers(model: &Model<'_>) -> Vec<Vec<OpId>> {
     let mut layers: Vec<Vec<OpId>> = vec![];
     let mut open = numbered(model, model.graph.op_ids(), 0);
     while let Some(module) = open.pop() {
         let inner = numbered(model, module.ops.iter().copied(), module.depth);
-        let covered: usize = inner.iter().filter(|it| it.repeats).map(|it| it.ops.len()).sum();
-        if module.repeats && covered * 4 < module.ops.len() * 3 {
+        let covered: usize = inner.iter().map(|it| it.ops.len()).sum();
+        let made_of_layers = covered * 4 >= module.ops.len() * 3 && inner.iter().all(|it| it.repeats);
+        if module.repeats && !made_of_layers {
             layers.push(module.ops);
         } else {
             open.extend(inner);
@@ -90,21 +92,30 @@ fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) ->
             found.entry(&path[..end]).or_insert_with(|| (at + 1, vec![])).1.push(op);
         }
     }
-    let does = |ops: &[OpId]| ops.iter().map(|op| &model.graph.op(*op).target[..]).collect::<Vec<_>>();
-    let mut beside: BTreeMap<&str, Vec<Vec<&str>>> = BTreeMap::new();
+    let mut beside: BTreeMap<String, Vec<Vec<&str>>> = BTreeMap::new();
     for (path, (_, ops)) in &found {
-        beside.entry(parent(path)).or_default().push(does(ops));
+        beside.entry(folded_path(parent(path))).or_default().push(does(model, ops));
     }
-    let repeats = |path: &str| {
-        let all = &beside[parent(path)];
-        all.iter().enumerate().any(|(at, one)| all[..at].contains(one))
+    let repeats = |path: &str, ops: &[OpId]| {
+        let own = does(model, ops);
+        beside[&folded_path(parent(path))].iter().filter(|other| **other == own).count() > 1
     };
-    let modules = found.iter().map(|(path, (depth, ops))| (repeats(path), *depth, ops.clone()));
+    let modules = found.iter().map(|(path, (depth, ops))| (repeats(path, ops), *depth, ops.clone()));
     modules.map(|(repeats, depth, ops)| Numbered { depth, ops, repeats }).collect()
 }
 
+/// What a module does that is dear to compute, or all that it does if nothing is: layers with and without a mask, a
+/// shift or dropout are alike.
+fn does<'m>(model: &Model<'m>, ops: &[OpId]) -> Vec<&'m str> {
+    let target = |op: &OpId| &model.graph.op(*op).target[..];
+    let dear: Vec<&str> = ops.iter().filter(|op| is_dear(model.graph, **op)).map(target).collect();
+    if dear.is_empty() { ops.iter().map(target).collect() } else { dear }
+}
+
+/// Also of a module that is called again: `h.0@1`.
 fn is_number(path: &str) -> bool {
     let name = path.rsplit('.').next().unwrap_or_default();
+    let name = name.split('@').next().unwrap_or_default();
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
 }
 

@@ -8,7 +8,7 @@ pub(super) const SET: Set = Set {
     along: Some(Along {
         why: |_, _, _| "every device computes everything".into(),
         choose: |model, _| vec![None; model.graph.ops.len()],
-        in_turn: false,
+        turns: None,
         must_find: false,
         stages: None,
     }),

@@ -19,8 +19,8 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "the products with keys and with values, without what a causal mask hides where one kernel \
             does it; keeps queries, keys, values, the result and a number for each query. With \
-            dropout, with a mask that has a gradient or with values of another width than keys it is \
-            computed in steps, and keeps the scores",
+            dropout, with a mask that has a gradient, with values of another width than keys or of other than \
+            four dims it is computed in steps, and keeps the scores",
 };
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -65,6 +65,8 @@ fn rule(view: View<'_>) -> Option<String> {
 /// The dims before the last two. Heads of a group share their keys: `(h g)`.
 fn heads(op: &Op, leading: &[i64], keys: &[i64]) -> Terms {
     let mut names = batch(leading.len(), leading);
+    // Keys are named so.
+    names.iter_mut().filter(|name| *name == "s").for_each(|name| *name = "r".into());
     if let (Some(last), Some(&heads)) = (names.last_mut(), leading.last()) {
         *last = term(heads, "h");
         let kept = keys.len().checked_sub(3).map_or(1, |dim| keys[dim]);
@@ -152,11 +154,12 @@ impl Sizes {
     }
 }
 
-/// Whether one kernel computes all of it, which never has the scores in memory.
+/// Whether one kernel computes all of it, which never has the scores in memory: of a batch of heads.
 fn is_fused(call: &Call<'_>) -> bool {
     let [q, k, v, rest @ ..] = &call.operands[..] else { return false };
     let width = q.shape.last();
     call.name() != "attention"
+        && q.shape.len() == 4
         && k.shape.last() == width
         && v.shape.last() == width
         && !rest.iter().any(|mask| mask.learns)

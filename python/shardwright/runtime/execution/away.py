@@ -8,8 +8,8 @@ computed, to and from pinned memory; on a CPU at once, in memory that counts as 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,26 @@ class Host:
         self._values[number] = weakref.ref(there, lambda _: self._values.pop(number, None))
         return there
 
+    def hand(self, x: Tensor) -> tuple[Tensor, Any]:
+        """What is the host's from now on, and what tells when it is there."""
+        there = self.room(x.numel() * x.element_size()).view(x.dtype).view(x.shape)
+        with self.beside():
+            there.copy_(x, non_blocking=True)
+        if self._side is not None:
+            x.record_stream(self._side)
+        return there, self.mark()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Copies go beside what is computed, and after what was computed before."""
+        self._follow()
+        with self._beside():
+            yield
+
+    def mark(self) -> Any:
+        """What tells when all that goes beside is done."""
+        return None if self._side is None else self._side.record_event()
+
     def settle(self) -> None:
         if self._side is not None:
             torch.cuda.current_stream(self.device).synchronize()
@@ -84,7 +104,7 @@ class Host:
             if self._side is not None:
                 here.record_stream(self._side)
             storage.here, storage.there = here, None
-        return self._side.record_event() if self._side is not None else None
+        return self.mark()
 
     def wait(self, event: Any) -> None:
         if event is not None:
@@ -153,8 +173,11 @@ class Away:
         return saved_tensors_hooks(self.pack, self.unpack)
 
     def pack(self, x: Any) -> Any:
-        if not isinstance(x, Tensor) or not _can_go(x) or _address(x) in self._stays:
+        if not isinstance(x, Tensor) or not _can_go(x):
             return x
+        if _address(x) in self._stays:
+            # A view of a leaf, which may be what its own backward keeps.
+            return x if x.is_leaf else x.detach()
         address = _address(x)
         storage = self._storages.get(address)
         if storage is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from ..programs.program import Block
 from ..shards.copies import Copy
+from ..shards.shards import Leaves
 from . import collectives
 from .away import Away, KeptAway
 from .buckets import Bucket, gradient_dtype, gradient_of
@@ -31,6 +32,9 @@ from .worker import Worker
 Sizes = Sequence[int] | None
 Factors = Sequence[Sequence[int]] | None
 Issued = tuple[str, int, int]
+
+# So many gradients may be on their way to the host.
+HANDED = 16
 
 _current: ContextVar[Run] = ContextVar("shardwright_run")
 
@@ -61,7 +65,10 @@ class Run:
         self.masks = masks
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
-        self.leaves = worker.shards.leaves(step)
+        self._step = object() if step is None else step
+        self.leaves = worker.shards.leaves(self._step)
+        # By block: between the forwards of two, those of other micro-batches may write into buffers.
+        self._leaves: dict[int, Leaves] = {}
         self._saving = saving
         self._saved: dict[int, Saved] = {}
         # Of calls whose gradients of leaves are yet to be computed.
@@ -73,6 +80,8 @@ class Run:
         self._state = "new"
         self._buckets: list[Bucket] = []
         self._scatterings: list[Scattering] = []
+        # Gradients of shards on their way to the host.
+        self._handed: list[tuple[int, Tensor, Any]] = []
         self._reductions = 0
         # By block, the positions of the outputs that its forward gave.
         self._given: dict[int, list[int]] = {}
@@ -99,6 +108,9 @@ class Run:
     def forward_of(self, block: Block, inputs: Sequence[Tensor], outputs: list[Any]) -> list[Any]:
         """One block's, given the outputs of those before it; `inputs` are those of all."""
         worker, self._inputs = self.worker, inputs
+        if self._leaves:
+            self.leaves = worker.shards.leaves(self._step)
+        self._leaves[block.number] = self.leaves
         self._versions = worker.shards.versions()
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
@@ -125,27 +137,28 @@ class Run:
         return gradients
 
     def backward_of(self, block: Block, seeds: Sequence[Tensor], *, last: bool) -> dict[int, Tensor]:
-        found = self._back(block.backward, last, *self._scaled(seeds))
+        found = self._back(block, block.backward, last, *self._scaled(seeds))
         self._end_backward(block)
         return self._of_inputs(found)
 
     def inputs_of(self, block: Block, seeds: Sequence[Tensor]) -> dict[int, Tensor]:
         """The first half of a block's backward."""
-        found = self._back(block.backward_inputs, *self._scaled(seeds))
+        found = self._back(block, block.backward_inputs, *self._scaled(seeds))
         self._state = "forwarded"
         return self._of_inputs(found)
 
     def weights_of(self, block: Block, *, last: bool) -> None:
         """The second half: gradients of parameters."""
-        self._back(block.backward_weights, last)
+        self._back(block, block.backward_weights, last)
         self._end_backward(block)
 
     def _scaled(self, seeds: Sequence[Tensor]) -> Sequence[Tensor]:
         scaling = self.worker.scaling
         return scaling.scaled(seeds) if scaling else seeds
 
-    def _back(self, code: Callable[..., Any] | None, *given: Any) -> Any:
+    def _back(self, block: Block, code: Callable[..., Any] | None, *given: Any) -> Any:
         self._begin_backward()
+        self.leaves = self._leaves.get(block.number, self.leaves)
         if code is None:
             raise without_backward()
         with torch.no_grad(), _no_autocast(self.comm.device):
@@ -355,17 +368,17 @@ class Run:
         targets = self._exchange("exchange_gradients", number, grads, reduce)
         for shard, target in zip(shards, targets, strict=True):
             # A target may be a view of a message; a shard's gradient is its own.
-            self.worker.shards.arrives(shard, target.clone())
+            self._arrived(shard, target, own=False)
 
     def gather(self, group: int, places: Sequence[Any]) -> None:
         """Each place is a leaf or holds some. They are there at the first call that reads them."""
         copies = self._copies(places)
         sent = sum(copy.shard.data.numel() * copy.dtype.itemsize for copy in copies)
-        ranks = self._in_group("gather", group, sent)
+        ranks = self._in_group_of_several("gather", group, sent)
         with torch.no_grad():
             for dtype in dict.fromkeys(copy.dtype for copy in copies):
                 own = [copy for copy in copies if copy.dtype == dtype]
-                self.worker.coming.append(Gathering(self.comm, own, ranks))
+                self.worker.coming.append(Gathering(self.comm, own, ranks, self.worker.host))
 
     def release(self, places: Sequence[Any]) -> None:
         for copy in self._copies(places):
@@ -374,7 +387,8 @@ class Run:
 
     def scatter_gradients(self, group: int, places: Sequence[Any]) -> None:
         leaves = self._leaves_of_copies(places)
-        ranks = self._in_group("scatter_gradients", group, sum(self._sent(leaf) for _, leaf in leaves))
+        sent = sum(self._sent(leaf) for _, leaf in leaves)
+        ranks = self._in_group_of_several("scatter_gradients", group, sent)
         dtypes = [self.worker.reduce or gradient_dtype(leaf) for _, leaf in leaves]
         for dtype in dict.fromkeys(dtypes):
             own = [leaf for leaf, found in zip(leaves, dtypes, strict=True) if found == dtype]
@@ -384,18 +398,23 @@ class Run:
     def part_gradients(self, places: Sequence[Any]) -> None:
         """Those that every rank of the group has all of."""
         for copy, leaf in self._leaves_of_copies(places):
-            self.worker.shards.arrives(copy.at, copy.own_part(gradient_of(leaf)))
+            self._arrived(copy.at, copy.own_part(gradient_of(leaf)), own=False)
 
     def reduce_shards(self, group: int, places: Sequence[Any]) -> None:
         self._settle()
         held = self.worker.shards
         numbers = [copy.at for copy in self._copies(places)]
         grads = [held.arrived.get(at, torch.zeros_like(held.held[at].data)) for at in numbers]
-        wire = [grad.to(self.worker.reduce or grad.dtype) for grad in grads]
+        here = [
+            self.worker.host.bring(x) if held.held[at].tensor.on_host else x
+            for at, x in zip(numbers, grads, strict=True)
+        ]
+        wire = [grad.to(self.worker.reduce or grad.dtype) for grad in here]
         ranks = self._in_group("reduce_shards", group, sum(grad.nbytes for grad in wire))
         summed = collectives.all_reduce_together(self.comm, wire, ranks, "sum")
         for at, grad in zip(numbers, summed, strict=True):
-            held.arrived[at] = grad.to(held.held[at].data.dtype)
+            held.arrived.pop(at, None)
+            self._arrived(at, grad.to(held.held[at].data.dtype), own=True)
 
     def update(self, shard: int, x: Tensor) -> None:
         worker = self.worker
@@ -460,7 +479,9 @@ class Run:
 
     def _away(self, read: frozenset[int]) -> Away:
         if self._stays is None:
-            held = (*self.leaves.tensors, *self._inputs)
+            # What is gathered goes, and its memory is then somebody else's.
+            leaves = zip(self.worker.table.leaves, self.leaves.tensors, strict=True)
+            held = (*(leaf for it, leaf in leaves if it.copy is None), *self._inputs)
             self._stays = frozenset(x.untyped_storage().data_ptr() for x in held)
         return Away(self.worker.host, self._stays | self._gathered(read))
 
@@ -498,6 +519,11 @@ class Run:
             y = how(self.comm, x, ranks, dim, sizes, factors)
         return self._marked(y, x.requires_grad)
 
+    def _in_group_of_several(self, kind: str, group: int, size: int) -> tuple[int, ...]:
+        """What a rank does with its own host is no communication."""
+        ranks = self.worker.program.group_of(group, self.comm.rank)
+        return self._in_group(kind, group, size) if len(ranks) > 1 else ranks
+
     def _in_group(self, kind: str, group: int, size: int) -> tuple[int, ...]:
         self.issued.append((kind, group, size))
         return self.worker.program.group_of(group, self.comm.rank)
@@ -522,7 +548,24 @@ class Run:
         """Gradients that have arrived, but for so many messages: what is on its way holds memory."""
         while len(self._scatterings) > left:
             for copy, grad in self._scatterings.pop(0).wait():
-                self.worker.shards.arrives(copy.at, grad.to(copy.shard.data.dtype))
+                self._arrived(copy.at, grad.to(copy.shard.data.dtype), own=True)
+        self._taken_by_host(left)
+
+    def _arrived(self, shard: int, grad: Tensor, *, own: bool) -> None:
+        """The gradient of a shard, in memory of its own or not; to the host if the shard is there."""
+        if self.worker.shards.held[shard].tensor.on_host:
+            self._handed.append((shard, *self.worker.host.hand(grad)))
+            self._taken_by_host(HANDED if self.comm.device.type == "cuda" else 0)
+        else:
+            self.worker.shards.arrives(shard, grad if own else grad.clone())
+
+    def _taken_by_host(self, left: int) -> None:
+        """It adds up what has got there, but for so many of the last gradients."""
+        while len(self._handed) > left:
+            shard, grad, event = self._handed.pop(0)
+            if event is not None:
+                event.synchronize()
+            self.worker.shards.arrives(shard, grad)
 
     def _begin_backward(self) -> None:
         if not self.worker.code.trains or not self._saving:

@@ -42,6 +42,9 @@ def _agreeing(original: Callable[..., Any]) -> Callable[..., Any]:
         for comm in _comms_of(optimizer):
             if comm.world > 1:
                 flag = found.setdefault(comm.device, torch.zeros((), device=comm.device))
+                # Of what lives on the host it is told there.
+                for other in found.values():
+                    flag.copy_(torch.maximum(flag, other.to(flag)))
                 comm.all_reduce(flag.view(1), tuple(range(comm.world)), "max").wait()
         return found
 

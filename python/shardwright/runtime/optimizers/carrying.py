@@ -89,7 +89,7 @@ def carry(
                 sends.setdefault(piece.taker, []).append(_read(piece, shards, parts, wholes).reshape(-1))
             if comm.rank == piece.taker:
                 arrivals.setdefault(piece.giver, []).append(piece)
-        messages = {peer: torch.cat(given) for peer, given in sends.items()}
+        messages = {peer: torch.cat(given).to(comm.device) for peer, given in sends.items()}
         own = messages.pop(comm.rank, None)
         received = {
             peer: torch.empty(sum(numel(it.region) for it in given), dtype=dtype, device=comm.device)

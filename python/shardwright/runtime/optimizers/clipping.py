@@ -73,7 +73,7 @@ class _Total:
         if not grad.numel():
             return
         wide = torch.float64 if grad.dtype in (torch.float64, torch.complex128) else torch.float32
-        norm = torch.linalg.vector_norm(grad, self.norm_type, dtype=_like(grad, wide)).to(torch.float64)
+        norm = torch.linalg.vector_norm(grad, self.norm_type, dtype=_like(grad, wide)).to(self.sum)
         place = self.places.get(key, 0)
         if abs(self.norm_type) == EVERYTHING:
             self.has_nan += norm.isnan()

@@ -63,6 +63,8 @@ class TensorInfo:
     grad: bool = False
     # What a forward reads of a parameter, where it is kept in another dtype.
     read_as: torch.dtype | None = None
+    # Whether it lives on the host, and is brought for each use.
+    on_host: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -425,7 +427,8 @@ def _own_version() -> str | None:
 
 def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | None) -> Program:
     regions = Regions(tables["regions"])
-    tensors = [_tensor(entry) for entry in tables["tensors"]]
+    on_host = frozenset(tables.get("held_on_host", ()))
+    tensors = [_tensor(entry, on_host) for entry in tables["tensors"]]
     roles = [_role(entry) for entry in tables["roles"]]
     return Program(
         model=tables.get("model", ""),
@@ -446,8 +449,8 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
     )
 
 
-def _tensor(entry: dict[str, Any]) -> TensorInfo:
-    return TensorInfo(**{**entry, "dtype": DTYPES[entry["dtype"]]})
+def _tensor(entry: dict[str, Any], on_host: frozenset[int]) -> TensorInfo:
+    return TensorInfo(**{**entry, "dtype": DTYPES[entry["dtype"]], "on_host": entry["id"] in on_host})
 
 
 def _role(entry: dict[str, Any]) -> Role:

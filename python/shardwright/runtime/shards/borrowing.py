@@ -25,7 +25,7 @@ class Borrowed:
         self._model, self._comm, self._constants = model, comm, constants
         self._ours = {tensor.names[0]: tensor for tensor in model.program.tensors.values() if tensor.held}
         self.tensors = _in_other_parts(program, model.program)
-        self.shards = Shards(program, comm.rank, self._make)
+        self.shards = Shards(program, comm.rank, comm.device, self._make)
         self.shards.arriving = model.arriving
         self._model_state: list[Any] | None = None
         self._buffers: list[Any] = []
@@ -115,7 +115,8 @@ def _parts_by_name(program: Program, table: RankTable) -> dict[str, set[Part]]:
 
 
 def _part(tensor: TensorInfo, region: Region) -> Part:
-    return ("whole",) if region == whole(tensor.factors) else (str(tensor.factors), region)
+    place = ("whole",) if region == whole(tensor.factors) else (str(tensor.factors), region)
+    return *place, tensor.on_host
 
 
 def _of(shards: Shards, tensor: TensorInfo) -> list[Shard]:

@@ -1,4 +1,4 @@
-"""What a rank gathers of parameters that it holds a part of, and gives up again."""
+"""What a rank gathers of parameters that it holds a part of, or on its host, and gives up again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..programs.cuts import Cut, balanced, padded
-from ..programs.regions import Region, local_factors, shape_of
+from ..programs.program import Gathered
+from ..programs.regions import local_factors, shape_of
 
 
 class Fleeting(Tensor):
@@ -26,18 +27,18 @@ class Copy:
     Autograd keeps what it saves of a leaf: it is gathered again into the same storage, which it sees.
     """
 
-    def __init__(self, shard: Any, at: int, region: Region, factor: int, parts: int):
-        """`at` is the shard's number."""
-        self.at = at
+    def __init__(self, shard: Any, device: torch.device, it: Gathered):
+        self.at = it.shard
         tensor, data = shard.tensor, shard.data
-        factors = local_factors(region, tensor.factors)
-        lo, hi = region[factor]
+        factors = local_factors(it.region, tensor.factors)
+        lo, hi = it.region[it.factor]
         self._start = lo
         self.shard = shard
-        self.cut = Cut(factors, factor, balanced(hi - lo, parts))
-        self.width = max(map(self.cut.numel, range(parts)))
+        self.on_host: bool = tensor.on_host
+        self.cut = Cut(factors, it.factor, balanced(hi - lo, it.parts))
+        self.width = max(map(self.cut.numel, range(it.parts)))
         self.dtype = tensor.read_as or data.dtype
-        self._whole = torch.empty(shape_of(factors), dtype=self.dtype, device=data.device)
+        self._whole = torch.empty(shape_of(factors), dtype=self.dtype, device=device)
         self._storage = self._whole.untyped_storage()
         self._bytes = self._storage.nbytes()
         # Each has a gradient of its own.
@@ -61,13 +62,31 @@ class Copy:
 
     def own(self) -> Tensor:
         """This rank's part, as long as the longest."""
-        return padded(self.shard.data.detach().to(self.dtype), self.width)
+        return padded(self._here().to(self.dtype), self.width)
+
+    def bring(self) -> None:
+        """All of it is on this rank's host."""
+        there = self.shard.data.detach()
+        # What is cast goes as it is there: else the host would cast it, while the device waits.
+        there = there if there.dtype == self.dtype else self._here()
+        self.place().copy_(there.view(self._whole.shape), non_blocking=True)
+
+    def _here(self) -> Tensor:
+        """This rank's part on the device."""
+        data: Tensor = self.shard.data.detach()
+        if not self.on_host:
+            return data
+        return torch.empty_like(data, device=self._whole.device).copy_(data, non_blocking=True)
 
     def place(self) -> Tensor:
         """The memory, which autograd does not see being written."""
         if self._storage.nbytes() != self._bytes:
             self._storage.resize_(self._bytes)
         return self._whole.data
+
+    def empty(self, *size: int) -> Tensor:
+        """Room for what is read as this is, where code runs."""
+        return self._whole.new_empty(size)
 
     def fill(self, rows: Tensor) -> None:
         """From each rank's part."""
@@ -82,10 +101,10 @@ class Copy:
         return torch.stack([padded(piece, self.width) for piece in self.cut.split(gradient)])
 
     def own_part(self, gradient: Tensor) -> Tensor:
-        """Of a gradient of a leaf, in memory of its own."""
+        """Of a gradient of a leaf."""
         lo, hi = self.shard.region[self.cut.at]
         part = gradient.reshape(self.cut.extents()).narrow(self.cut.at, lo - self._start, hi - lo)
-        return part.reshape(self.shard.data.shape).clone()
+        return part.reshape(self.shard.data.shape)
 
     def part(self, row: Tensor) -> Tensor:
         """What a row is for this rank's shard."""

@@ -4,7 +4,7 @@ A *shard* is held between steps; a rank never holds more of a tensor. A *copy* i
 while. A *leaf* is what the code reads: all or part of a shard, or a copy, detached, with its own gradient.
 Leaves share the shard's memory wherever the part is a view; other leaves are copied afresh for each
 forward. Where the code reads another dtype than is kept, a leaf is a cast, and its gradient has the
-dtype that is kept.
+dtype that is kept. A shard that lives on the host is read through copies only, and has its gradient there.
 """
 
 from __future__ import annotations
@@ -109,9 +109,15 @@ class Arriving:
 class Shards:
     """All shards of one rank, in the order of its table."""
 
-    def __init__(self, program: Program, rank: int, make: Callable[[TensorInfo, Region], Tensor]):
-        """`make` gives a shard's data."""
-        self.program, self.rank = program, rank
+    def __init__(
+        self,
+        program: Program,
+        rank: int,
+        device: torch.device,
+        make: Callable[[TensorInfo, Region], Tensor],
+    ):
+        """`make` gives a shard's data; `device` is where code runs."""
+        self.program, self.rank, self.device = program, rank, device
         self.role, self.table = program.role(rank), program.ranks[rank]
         wanted = [(program.tensors[number], region) for number, region in self.table.shards]
         self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
@@ -129,10 +135,10 @@ class Shards:
         parts = iter(_parts(program, rank, source, device))
 
         def make(tensor: TensorInfo, region: Region) -> Tensor:
-            data = next(parts)
+            data = _where_it_lives(next(parts), tensor, device)
             return nn.Parameter(data, requires_grad=tensor.trainable) if tensor.kind == "param" else data
 
-        return Shards(program, rank, make)
+        return Shards(program, rank, device, make)
 
     def copied(self) -> Shards:
         """The same values in memory of their own, without gradients."""
@@ -140,17 +146,22 @@ class Shards:
 
         def make(tensor: TensorInfo, region: Region) -> Tensor:
             old = next(values)
-            data = old.detach().clone()
+            data = _where_it_lives(old.detach().clone(), tensor, self.device)
             return nn.Parameter(data, requires_grad=old.requires_grad) if tensor.kind == "param" else data
 
-        return Shards(self.program, self.rank, make)
+        return Shards(self.program, self.rank, self.device, make)
 
     def renew_copies(self) -> None:
         """Also after the shards have got other memory."""
         made = [(self.held[it.shard], it) for it in self.table.copies]
-        self.copies = [Copy(held, it.shard, it.region, it.factor, it.parts) for held, it in made]
+        self.copies = [Copy(held, self.device, it) for held, it in made]
         of = ((at, leaf.copy) for at, leaf in enumerate(self.table.leaves))
         self._of_copies = {at: self.copies[copy].leaf() for at, copy in of if copy is not None}
+
+    def on_host(self) -> list[Tensor]:
+        """The parameters that live there, and their gradients."""
+        held = [shard.data for shard in self.held if shard.tensor.on_host]
+        return [*held, *(data.grad for data in held if data.grad is not None)]
 
     def versions(self) -> list[int]:
         """Of what is gathered: others once it has been written to."""
@@ -266,12 +277,23 @@ class Shards:
 
 
 def own_copy(full: Tensor, tensor: TensorInfo, region: Region, device: torch.device) -> Tensor:
-    """A region of a full tensor in memory of its own, of no more than its size."""
+    """A region of a full tensor in memory of its own, of no more than its size.
+
+    What lives on the host is there.
+    """
+    device = torch.device("cpu") if tensor.on_host else device
     with torch.no_grad():
         part = full.detach()
         if region != whole(tensor.factors):
             part = cut(part, tensor.factors, region)
         return torch.empty(part.shape, dtype=tensor.dtype, device=device).copy_(part)
+
+
+def _where_it_lives(data: Tensor, tensor: TensorInfo, device: torch.device) -> Tensor:
+    """From memory that is pinned copies to a GPU go beside what is computed."""
+    if not tensor.on_host:
+        return data
+    return data.cpu().pin_memory() if device.type == "cuda" else data.cpu()
 
 
 def without_value(tensor: Tensor) -> Tensor:

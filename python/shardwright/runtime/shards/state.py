@@ -100,7 +100,7 @@ def _sent_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, rank: int, r
         mine = (s.data for s in shards.held if s.tensor.id == tensor.id and s.region == region)
         part = next(mine).detach().to(tensor.dtype).contiguous()
         if rank != 0:
-            comm.exchange({0: part.view(-1).view(torch.uint8)}, {})
+            comm.exchange({0: part.to(comm.device).view(-1).view(torch.uint8)}, {})
         return part
     shape = shape_of(local_factors(region, tensor.factors))
     part = torch.empty(shape, dtype=tensor.dtype, device=comm.device)
