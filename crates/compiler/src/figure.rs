@@ -70,6 +70,8 @@ fn orders(timetable: &Timetable) -> Vec<Loop> {
         pass: match task.does {
             Does::Forward => schedule::Pass::Forward,
             Does::Backward { .. } => schedule::Pass::Backward,
+            Does::Inputs { .. } => schedule::Pass::Inputs,
+            Does::Weights { .. } => schedule::Pass::Weights,
         },
         at: task.at,
     };

@@ -2,6 +2,7 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+mod bidirectional;
 mod blocks;
 mod coshard;
 mod data;
@@ -89,11 +90,14 @@ pub struct Place<'c> {
     pub choice: &'c [Option<On>],
 }
 
+/// The block of each operator, but for those that are set aside, of so many stages and blocks for each.
+pub type Cut = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
+
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
     /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
-    pub cut: fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>,
+    pub cut: Cut,
     /// The stage of a block, of so many.
     pub stage: fn(u32, u32) -> u32,
 }
@@ -137,9 +141,11 @@ pub const ALL: &[&Set] = &[
     &zero::THREE,
     &stages::SET,
     &interlaced::SET,
+    &bidirectional::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
     &schedules::INTERLEAVED,
+    &schedules::ZB_H1,
     &whole_updates::SET,
 ];
 
