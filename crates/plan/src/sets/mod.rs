@@ -89,11 +89,14 @@ pub struct Place<'c> {
     pub choice: &'c [Option<On>],
 }
 
+/// As [`Cut`], with so many stages and blocks for each.
+pub type RoundsCut = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
+
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
     /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
-    pub cut: fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>,
+    pub cut: RoundsCut,
     /// The stage of a block, of so many.
     pub stage: fn(u32, u32) -> u32,
 }
@@ -272,11 +275,14 @@ fn with_partial_sums(
     (0..axes.len()).map(along).collect()
 }
 
+/// What is chosen along each axis, how many parts run in turn, and the stage.
+type Decided<'c> = (&'c [Vec<Option<On>>], &'c [Vec<u32>], u32);
+
 fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, turns, stage): (&[Vec<Option<On>>], &[Vec<u32>], u32),
+    (choices, turns, stage): Decided<'_>,
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
