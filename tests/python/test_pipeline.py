@@ -28,7 +28,17 @@ NAMED = [
     ("stages:4", 4),
     ("stages:2 x gpipe", 2),
     ("stages:2 x interleaved", 2),
+    ("stages:2 x bidirectional", 2),
+    ("stages:2 x data:2 x bidirectional", 4),
+    ("stages:3 x bidirectional x recompute", 3),
     ("stages:2 x interleaved:3 x zero2:2 x recompute", 4),
+    ("stages:2 x zb-h1", 2),
+    ("stages:4 x zb-h1", 4),
+    ("stages:2 x data:2 x zb-h1", 4),
+    ("stages:2 x zero3:2 x zb-h1", 4),
+    ("stages:2 x recompute x zb-h1", 2),
+    ("stages:2 x recompute:selective x offload x zb-h1", 2),
+    ("stages:2 x megatron:2 x zb-h1", 4),
     ("stages:2 x data:2", 4),
     ("data:2 x stages:2", 4),
     ("stages:2 x megatron:2 x gpipe", 4),
@@ -56,7 +66,9 @@ def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
     cuts = sorted(draw.sample(range(1, len(ops)), draw.randint(1, min(4, len(ops) - 1))))
     ends = zip([0, *cuts], [*cuts, len(ops)], strict=True)
     blocks = "".join(f"block {ops[first]}..{ops[end - 1]}\n" for first, end in ends)
-    return Plan.parse(graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'interleaved'])}\n")
+    return Plan.parse(
+        graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'interleaved', 'zb-h1'])}\n"
+    )
 
 
 def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
@@ -95,7 +107,12 @@ def test_models_of_transformers_equal_the_single_device(name: str) -> None:
         batches = equality.micro_batches(kwargs, 3)
         expected = equality.steps_reference(module, batches)
     graph = Graph(captured.graph_text)
-    for plan, devices in [("stages:2", 2), ("stages:2 x data:2", 4), ("stages:4 x gpipe", 4)]:
+    for plan, devices in [
+        ("stages:2", 2),
+        ("stages:2 x data:2", 4),
+        ("stages:4 x gpipe", 4),
+        ("stages:2 x zb-h1", 2),
+    ]:
         found = equality.run_steps(bundle(Plan.named(graph, plan, devices), captured), module, batches)
         equality.assert_equal(found, expected, plan)
 

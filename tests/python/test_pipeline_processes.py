@@ -23,7 +23,14 @@ from shardwright.runtime import ParallelModule, TorchComm, load_program
 pytestmark = pytest.mark.processes
 
 WORLD = 4
-PLANS = ("stages:4", "stages:2 x data:2", "stages:2 x megatron:2 x gpipe", "stages:2 x zero3:2 x recompute")
+PLANS = (
+    "stages:4",
+    "stages:2 x data:2",
+    "stages:2 x megatron:2 x gpipe",
+    "stages:2 x zero3:2 x recompute",
+    "stages:4 x zb-h1",
+    "stages:2 x zero3:2 x zb-h1",
+)
 BATCHES = 5
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0

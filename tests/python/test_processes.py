@@ -117,7 +117,8 @@ def _compare(name: str, compiled: list[tuple[Bundle, Compiled]], ranks: list[Any
 
 def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
     """What the emitted code of a rank says that it communicates: kind, and grouping or table, in order."""
-    role = load_program(bundle.files).role(rank)
+    program = load_program(bundle.files)
+    role = program.role(rank)
     functions = {
         node.name: node
         for node in ast.parse(bundle.files[role.file]).body
@@ -131,7 +132,9 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
                 if kind not in LOCAL:
                     place = 1 if kind in VALUES else 0
                     found.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
-    return found
+    # What a rank does with its own host is no communication.
+    alone = ("gather", "scatter_gradients")
+    return [it for it in found if it[0] not in alone or len(program.group_of(it[1], rank)) > 1]
 
 
 def _executed(body: Sequence[ast.stmt], turns: dict[str, int]) -> Iterator[tuple[ast.AST, dict[str, int]]]:
@@ -437,7 +440,8 @@ REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
     "  help: use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
-    " `zero3`, `stages`, `interlaced`, `1f1b`, `gpipe`, `interleaved`, `whole-updates`, a product such as"
+    " `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`,"
+    " `whole-updates`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"

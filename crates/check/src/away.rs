@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::{Away, Body, Instr, Pass};
+use program::{Away, Body, Instr, Pass, Which};
 
 use crate::copies::Wrong;
 
@@ -24,7 +24,7 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
                 .or_else(|| call.recompute.then(|| "sends to the host what it does not keep".into())),
             Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Away::Kept(*id), at), pass),
             Instr::Fetch { what } => match sent.get_mut(what) {
-                _ if pass != Pass::Backward => Some("stands outside of backward".into()),
+                _ if !pass.gives_back() => Some("stands outside of backward".into()),
                 Some((place @ Where::Host, _)) => {
                     *place = Where::Back;
                     None
@@ -32,7 +32,7 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
                 Some(_) => Some(format!("brings {} back a second time", named(*what))),
                 None => Some(format!("brings {} back, which is not on the host", named(*what))),
             },
-            Instr::Grad(grad) => read(&mut sent, Away::Call(grad.call)),
+            Instr::Grad(grad) if grad.which != Which::Weights => read(&mut sent, Away::Call(grad.call)),
             Instr::Take { id, .. } => read(&mut sent, Away::Kept(*id)),
             _ => None,
         };

@@ -1,7 +1,7 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
 use graph::{OpId, TensorId};
-use program::{BufId, Call, Grad, Pass};
+use program::{BufId, Call, CallId, Grad, Which};
 use rules::{Interval, Kind, Reduction};
 
 use crate::facts::Facts;
@@ -19,7 +19,7 @@ use crate::sum::sum;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
-    let again = rank.body.pass_at(rank.next) == Pass::Backward;
+    let again = rank.body.pass_at(rank.next).is_backward();
     let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
     let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {
@@ -64,6 +64,9 @@ fn after_update(cx: &mut Context<'_>, rank: &Rank<'_>, call: &Call) {
 
 pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
     let Some((index, call)) = cx.codes[rank.role].call(grad.call) else { return };
+    if grad.which == Which::Weights {
+        return weights(cx, rank, grad.call);
+    }
     let mut sums = std::mem::take(&mut cx.sums);
     sums.clear(rank.bufs.len());
     let done = match follow(cx, rank, (index, call, grad), &mut sums) {
@@ -74,6 +77,15 @@ pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
     cx.sums = sums;
     if let Err(fault) = done {
         cx.refuse(rank, fault);
+    }
+}
+
+/// The gradients of leaves that the first half of a backward has left.
+fn weights(cx: &mut Context<'_>, rank: &mut Rank<'_>, call: CallId) {
+    for (leaf, region, share) in rank.owed.remove(&call.0).unwrap_or_default() {
+        if let Err(fault) = give_leaf(cx, rank, leaf, (region, share)) {
+            cx.refuse(rank, fault);
+        }
     }
 }
 
@@ -333,17 +345,25 @@ fn cut(
     Ok(cx.store.cut(&intervals, &sizes))
 }
 
-/// Hands the gradients of a call's inputs to leaves and buffers.
+/// Hands the gradients of a call's inputs to leaves and buffers; those of leaves later, if this is a first half.
 fn give(
     cx: &mut Context<'_>,
     rank: &mut Rank<'_>,
     (call, grad): (&Call, &Grad),
     sums: &Sums,
 ) -> Result<(), Fault> {
-    for buf in &call.inputs {
-        if let Some(leaf) = cx.codes[rank.role].leaf_of.get(buf).copied() {
-            give_leaf(cx, rank, leaf, sums.get(*buf))?;
-        }
+    let leaf_of = &cx.codes[rank.role].leaf_of;
+    let leaves = call.inputs.iter().filter_map(|buf| {
+        let (leaf, (region, share)) = (*leaf_of.get(buf)?, sums.get(*buf)?);
+        Some((leaf, region, share))
+    });
+    let leaves: Vec<(usize, ListId, ShareId)> = leaves.collect();
+    if grad.which == Which::Inputs {
+        rank.owed.insert(grad.call.0, leaves);
+    } else {
+        leaves
+            .into_iter()
+            .try_for_each(|(leaf, region, share)| give_leaf(cx, rank, leaf, (region, share)))?;
     }
     let leaf_of = &cx.codes[rank.role].leaf_of;
     let others = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf));
@@ -368,9 +388,8 @@ fn give_leaf(
     cx: &mut Context<'_>,
     rank: &mut Rank<'_>,
     leaf: usize,
-    given: Option<(ListId, ShareId)>,
+    (region, share): (ListId, ShareId),
 ) -> Result<(), Fault> {
-    let Some((region, share)) = given else { return Ok(()) };
     let state = rank.leaves[leaf];
     debug_assert_eq!(region, state.region);
     if state.sealed {

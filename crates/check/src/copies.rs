@@ -1,7 +1,7 @@
 //! Parameters that ranks divide among them, or that live on the host: what is gathered of them and for how long, and how
 //! gradients reach their parts.
 
-use program::{Body, BufId, Call, GroupingId, Instr, LeafId, Of, Own, Pass};
+use program::{Body, BufId, Call, Grad, GroupingId, Instr, LeafId, Of, Own, Pass, Which};
 use rules::Region;
 
 use crate::axis::FOLLOWED;
@@ -88,7 +88,7 @@ impl<'a> Watch<'a> {
             }
             _ => {
                 let mut read = instr.reads();
-                if let Instr::Grad(grad) = instr {
+                if let Some(grad) = needs_values(instr) {
                     read.extend(self.calls.get(&grad.call.0).into_iter().flat_map(|call| &call.inputs));
                 }
                 let mut copies = read.iter().filter_map(|buf| self.copies.get(buf));
@@ -96,6 +96,11 @@ impl<'a> Watch<'a> {
             }
         }
     }
+}
+
+/// A backward that reads leaves. The second half of one needs only what the first has kept.
+fn needs_values(instr: &Instr) -> Option<&Grad> {
+    if let Instr::Grad(grad) = instr { Some(grad).filter(|grad| grad.which != Which::Weights) } else { None }
 }
 
 /// What the ranks of a group name at each position of their lists, which are of one length.

@@ -1,6 +1,6 @@
 //! Exact transfers, region by region.
 
-use program::{Exchange, ExchangeId, LeafId, Of, Pass, Piece, RankId, Settle};
+use program::{Exchange, ExchangeId, LeafId, Of, Piece, RankId, Settle};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
@@ -154,7 +154,7 @@ pub(crate) fn buffers(
     }
     // An exchange without sources makes gradients that are nothing, or values without elements.
     let backward =
-        || members.first().is_some_and(|(member, ..)| place(&ranks[*member], None).pass == Pass::Backward);
+        || members.first().is_some_and(|(member, ..)| place(&ranks[*member], None).pass.is_backward());
     let made = arrivals(cx, exchange, grad.unwrap_or_else(backward), &shares)?;
     for (member, _, to) in members {
         for (&target, buf) in all_targets.get(ranks[*member].id).iter().zip(*to) {

@@ -24,7 +24,7 @@
 //! | `SW0506` | the members of a group meet its communications in one order and do the same in each; whoever is waited for comes, however ranks are timed |
 //! | `SW0507` | slices, cuts and exchanges fit what they are applied to: extents, sizes, the order of a group |
 //! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
-//! | `SW0509` | each call has one backward at most, after it, and keeps what that needs; it is given the gradients of its results |
+//! | `SW0509` | each call has one backward at most, after it, or two halves of one, and keeps what that needs; it is given the gradients of its results |
 //! | `SW0510` | the gradient of a leaf is communicated after its last contribution |
 //! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard; so is the gradient of every input that the caller wants it of, on every rank, for what the rank is given of the input |
 //! | `SW0512` | every output that is asked for whole is whole on every rank; of one that is asked for in parts, each rank's part is complete, and together they are all of it |
@@ -269,7 +269,7 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
     for forward in rank.body.codes_of(Pass::Forward) {
         seeds(cx, rank, forward);
     }
-    for code in rank.body.codes_of(Pass::Backward) {
+    for code in rank.body.back() {
         if rank.body.code(code.block, Pass::Forward).is_none() && !code.takes.is_empty() {
             let what = "a backward is given gradients, whose forward is not there";
             cx.faults.push(Fault::new("SW0509", what).at(rank.id, None));
@@ -282,7 +282,7 @@ fn seeds(cx: &mut Context<'_>, rank: &mut Rank<'_>, forward: &program::Code) {
     let wanted: Vec<usize> = (0..forward.gives.len())
         .filter(|&output| forward.gives[output].is_some() && cx.facts.expects_seed(rank.body, output))
         .collect();
-    let seeds = rank.body.code(forward.block, Pass::Backward).map_or(&[][..], |code| &code.takes);
+    let seeds = rank.body.back_of(forward.block).map_or(&[][..], |code| &code.takes);
     if wanted.len() != seeds.len() {
         let why = format!("expected {}, found {}", wanted.len(), seeds.len());
         let what = "backward is given another number of gradients than there are outputs that need one";

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use program::{Body, Does, ExchangeId, Instr, Pass, RankId, Task};
+use program::{Body, ExchangeId, Instr, Pass, RankId, Task};
 
 use crate::fault::Fault;
 use crate::lockstep::Lockstep;
@@ -94,10 +94,7 @@ impl<'n> Net<'n> {
     /// All that a rank communicates in a step, in its order.
     fn step(&self, member: usize, batches: u32) -> Vec<At> {
         let code = |block: u32, pass: Pass| self.of_code(member, block, pass);
-        let settles = |task: &Task, batch: u32| match task.does {
-            Does::Forward => false,
-            Does::Backward { settles, .. } => settles.is(batch, batches),
-        };
+        let settles = |task: &Task, batch: u32| task.settles().is(batch, batches);
         let mut found: Vec<At> = code(0, Pass::Begin).iter().map(|event| (*event, None)).collect();
         for (task, batch) in self.bodies[member].timetable.tasks(batches) {
             let settles = settles(task, batch);
@@ -271,11 +268,7 @@ fn events(body: &Body, member: usize, meetings: &Meetings) -> Vec<Vec<Event>> {
                     Doing::Meet(meeting, *number)
                 }),
             };
-            own.extend(does.map(|does| Event {
-                at,
-                settles: code.pass == Pass::Backward && instr.settles(),
-                does,
-            }));
+            own.extend(does.map(|does| Event { at, settles: code.pass.settles() && instr.settles(), does }));
             at += 1;
         }
         found.push(own);

@@ -68,6 +68,8 @@ pub(crate) struct Rank<'a> {
     /// The gradients that exchanges brought to the shards.
     pub(crate) shards: Vec<ShareId>,
     pub(crate) updated: Vec<bool>,
+    /// Of each call of whose gradients those of leaves have not arisen yet: those, by leaf.
+    pub(crate) owed: Map<u32, Vec<(usize, ListId, ShareId)>>,
     /// What is kept for later codes.
     kept: Vec<Vec<Option<Held>>>,
     /// The next instruction.
@@ -127,6 +129,7 @@ impl<'a> Rank<'a> {
             leaves,
             shards: vec![EMPTY; own.table.shards.len()],
             updated: vec![false; own.table.shards.len()],
+            owed: Map::default(),
             kept: vec![],
             next: 0,
         }

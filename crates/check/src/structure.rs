@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Code, Collective, Column, Inputs, Instr, Leaf, Of, Output, Own, Pass,
-    Program, RankId, Role, Update,
+    Arg, Body, BufId, Call, CallId, Code, Collective, Column, Grad, Inputs, Instr, Leaf, Of, Output, Own,
+    Pass, Program, RankId, Role, Update, Which,
 };
 use rules::{Analysis, Region};
 
@@ -358,6 +358,7 @@ impl Roles<'_> {
         if !body.codes.is_sorted_by(|a, b| a.place() < b.place()) {
             return Err("a block and pass have two codes, or they are out of order".into());
         }
+        halves(body)?;
         let whole = |code: &Code| matches!(code.pass, Pass::Begin | Pass::End);
         if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
             return Err("what is run once a step belongs to a block, or takes or gives something".into());
@@ -480,32 +481,40 @@ impl Roles<'_> {
         }
     }
 
-    /// Each call has one backward at most, after it and if it keeps what that needs, or is given it again.
+    /// Each call has one backward at most, after it and if it keeps what that needs, or is given it again; or one for
+    /// the gradients of its inputs, and one after that for those of leaves.
     fn mirrored(&mut self, body: &Body) {
-        let mut open: BTreeMap<CallId, (bool, bool)> = BTreeMap::new();
+        let mut open: BTreeMap<CallId, &Call> = BTreeMap::new();
+        let mut halved: BTreeMap<CallId, usize> = BTreeMap::new();
         for (at, instr) in body.instrs().enumerate() {
-            let grad = match instr {
+            let found = match instr {
                 Instr::Call(call) => {
-                    open.insert(call.id, (call.recompute, call.forgets));
+                    open.insert(call.id, call);
                     continue;
                 }
-                Instr::Grad(grad) => grad,
+                Instr::Grad(grad) if grad.which == Which::Weights => {
+                    second_half(grad, body.pass_at(at), halved.remove(&grad.call).is_some())
+                }
+                Instr::Grad(grad) => {
+                    if grad.which == Which::Inputs {
+                        halved.insert(grad.call, at);
+                    }
+                    first_half(grad, body.pass_at(at), open.remove(&grad.call))
+                }
                 _ => continue,
             };
-            let (place, call) = (self.place(at), grad.call.0);
-            let what = match open.remove(&grad.call) {
-                Some((false, forgets)) if place.pass == Pass::Backward => {
-                    if forgets != grad.again.is_empty() {
-                        continue;
-                    }
-                    let (does, is) = if forgets { ("does not keep", "is not") } else { ("keeps", "is") };
-                    format!("call {call} {does} what it reads, and {is} given it again")
-                }
-                Some((true, _)) => format!("call {call} keeps nothing for the backward that it is given"),
-                _ => format!("the backward of call {call} has no call before it, or is a second one"),
-            };
-            self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
+            if let Some(what) = found {
+                self.unmirrored(at, what);
+            }
         }
+        for (call, at) in halved {
+            self.unmirrored(at, format!("the gradients of leaves that call {} reads never arise", call.0));
+        }
+    }
+
+    fn unmirrored(&mut self, at: usize, what: String) {
+        let place = self.place(at);
+        self.faults.push(Fault::new("SW0509", what).at(self.role.ranks[0], Some(place)));
     }
 
     /// What is gathered is there when it is read.
@@ -553,4 +562,47 @@ impl Roles<'_> {
             self.faults.push(Fault::new("SW0503", what).at(self.role.ranks[0], None));
         }
     }
+}
+
+/// A block has a backward, or both halves of one.
+fn halves(body: &Body) -> Result<(), String> {
+    let there = |block: u32, pass: Pass| body.code(block, pass).is_some();
+    let wrong = |code: &&Code| match code.pass {
+        Pass::Inputs => there(code.block, Pass::Backward) || !there(code.block, Pass::Weights),
+        Pass::Weights => !there(code.block, Pass::Inputs) || has_ends(code),
+        _ => false,
+    };
+    match body.codes.iter().find(wrong) {
+        Some(code) => Err(format!("the backward of block {} is not one code, or two halves", code.block)),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with a backward, or the first half of one, of a call that is still to have it.
+fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
+    let call = grad.call.0;
+    let Some(open) = open.filter(|_| pass.gives_back()) else {
+        return Some(format!("the backward of call {call} has no call before it, or is a second one"));
+    };
+    if open.recompute {
+        return Some(format!("call {call} keeps nothing for the backward that it is given"));
+    }
+    if grad.which == Which::Inputs && pass != Pass::Inputs {
+        return Some(format!("of call {call} only gradients of inputs arise in a whole backward"));
+    }
+    let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
+    let again = open.forgets != grad.again.is_empty();
+    (!again).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
+}
+
+/// What is wrong with the second half of a backward, given whether there was the first.
+fn second_half(grad: &Grad, pass: Pass, halved: bool) -> Option<String> {
+    let call = grad.call.0;
+    let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.again.is_empty();
+    if reads || pass != Pass::Weights {
+        let what = "is given or gives something, or stands elsewhere than in a second half";
+        return Some(format!("the second half of the backward of call {call} {what}"));
+    }
+    let what = "has no first half before it, or is a second one";
+    (!halved).then(|| format!("the second half of the backward of call {call} {what}"))
 }

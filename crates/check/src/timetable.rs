@@ -82,7 +82,7 @@ fn turns(role: &Role) -> Option<Fault> {
             run.tasks.push(at);
         }
     }
-    let codes = body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward));
+    let codes = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
     let missing = codes.map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
     let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
     missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)))
@@ -101,17 +101,25 @@ fn of_code(
         let code = role.body.code(code.0, code.1);
         code.is_some_and(|code| code.instrs.iter().any(|instr| matches!(instr, Instr::Update { .. })))
     };
-    match code.1 {
-        Pass::Forward if updates() && !run.in_order() => {
-            Some(not_once(code, "it is run in another order than that of the buffers' values"))
-        }
-        Pass::Backward => {
-            let early = runs.get(&(code.0, Pass::Forward)).is_some_and(|forward| !forward.is_before(run));
-            let early =
-                early.then(|| not_once(code, "it is run for a micro-batch whose forward has not run"));
-            early.or_else(|| run.settles())
-        }
-        _ => None,
+    if code.1 == Pass::Forward && updates() && !run.in_order() {
+        return Some(not_once(code, "it is run in another order than that of the buffers' values"));
+    }
+    let before = needs(code.1).filter(|before| {
+        let before = runs.get(&(code.0, *before));
+        before.is_some_and(|before| !before.is_before(run))
+    });
+    let early =
+        before.map(|before| format!("it is run for a micro-batch whose {} has not run", before.name()));
+    let early = early.map(|why| not_once(code, &why));
+    early.or_else(|| run.scales()).or_else(|| run.settles().filter(|_| code.1.settles()))
+}
+
+/// Which code of its block must have run before, for the same micro-batch.
+fn needs(pass: Pass) -> Option<Pass> {
+    match pass {
+        Pass::Backward | Pass::Inputs => Some(Pass::Forward),
+        Pass::Weights => Some(Pass::Inputs),
+        Pass::Begin | Pass::Forward | Pass::End => None,
     }
 }
 
@@ -154,16 +162,16 @@ impl Runs<'_> {
         }
     }
 
-    fn settles(&self) -> Option<Fault> {
-        let how = |task: &program::Task| match task.does {
-            Does::Backward { scaled, settles } => Some((scaled, settles)),
-            Does::Forward => None,
+    fn scales(&self) -> Option<Fault> {
+        let scaled = |task: &program::Task| match task.does {
+            Does::Backward { scaled, .. } | Does::Inputs { scaled } => Some(scaled),
+            Does::Forward | Does::Weights { .. } => None,
         };
-        let all: Vec<(u32, When)> = self.tasks().filter_map(how).collect();
-        if let Some((scaled, _)) = all.iter().find(|(scaled, _)| *scaled != 1) {
-            return Some(scale(*scaled));
-        }
-        let wrong = all.iter().find(|(_, when)| *when != When::Last).map(|(_, when)| *when);
+        self.tasks().filter_map(scaled).find(|scaled| *scaled != 1).map(scale)
+    }
+
+    fn settles(&self) -> Option<Fault> {
+        let wrong = self.tasks().map(program::Task::settles).find(|when| *when != When::Last);
         let found = match wrong {
             None if self.in_order() => return None,
             Some(When::Never) => "in none",
@@ -189,13 +197,15 @@ fn scale(scaled: u32) -> Fault {
     Fault::new("SW0518", what).why(format!("expected one factor, found {scaled}"))
 }
 
-/// Nothing is settled before backward.
+/// Nothing is settled before gradients of leaves have arisen.
 fn early(index: usize, role: &Role) -> Option<Fault> {
-    role.body.codes_of(Pass::Forward).find_map(|forward| {
-        let at = forward.instrs.iter().position(Instr::settles)?;
-        let kind: Kind = forward.instrs[at].kind();
-        let place = Place { role: index, block: forward.block, pass: Pass::Forward, index: at, op: None };
-        let what = format!("{} stands in forward, where there are no gradients yet", kind.name());
+    let before = role.body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Inputs));
+    before.into_iter().find_map(|code| {
+        let at = code.instrs.iter().position(Instr::settles)?;
+        let kind: Kind = code.instrs[at].kind();
+        let place = Place { role: index, block: code.block, pass: code.pass, index: at, op: None };
+        let what =
+            format!("{} stands in {}, where there are no gradients yet", kind.name(), code.pass.name());
         Some(Fault::new("SW0519", what).at(role.ranks[0], Some(place)))
     })
 }

@@ -2,6 +2,7 @@
 //! and what was read back is proved. Only then it exists: what runs is what was proved.
 
 mod cost;
+mod figure;
 mod memory;
 mod summary;
 mod work;
@@ -17,6 +18,7 @@ use rules::{Analysis, rewrite};
 
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
+pub use figure::drawn;
 pub use memory::{Limit, bytes, fits, with_optimizer};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};

@@ -22,7 +22,13 @@ pub(crate) fn code_of(name: &str) -> Option<(u32, Pass)> {
         None => (name, 0),
     };
     let named = |wanted: &&Pass| wanted.name() == pass;
-    [Pass::Forward, Pass::Backward].iter().find(named).map(|pass| (block, *pass))
+    const PASSES: [Pass; 4] = [Pass::Forward, Pass::Backward, Pass::Inputs, Pass::Weights];
+    PASSES.iter().find(named).map(|pass| (block, *pass))
+}
+
+/// Whether a value may not be called so. As halves of a backward are called so many values are, which no function reads.
+fn is_kept_free(name: &str) -> bool {
+    matches!(code_of(name), Some((_, Pass::Forward | Pass::Backward)))
 }
 
 /// Whether nothing in a file may be called so.
@@ -52,10 +58,16 @@ impl Scope {
         Self { taken, next: HashMap::new() }
     }
 
+    /// The same for a function.
+    pub(crate) fn fresh_function(&mut self, wanted: &str) -> String {
+        let name = identifier(wanted);
+        if code_of(&name).is_some() { self.fresh(&format!("{name}_")) } else { self.fresh(&name) }
+    }
+
     /// This name as an identifier, with a number if it is taken.
     pub(crate) fn fresh(&mut self, wanted: &str) -> String {
         let base = match identifier(wanted) {
-            code if code_of(&code).is_some() => format!("{code}_"),
+            code if is_kept_free(&code) => format!("{code}_"),
             base => base,
         };
         if self.taken.insert(base.clone()) {
@@ -65,7 +77,7 @@ impl Scope {
         loop {
             let name = format!("{base}_{next}");
             *next += 1;
-            if code_of(&name).is_none() && self.taken.insert(name.clone()) {
+            if !is_kept_free(&name) && self.taken.insert(name.clone()) {
                 return name;
             }
         }

@@ -184,6 +184,7 @@ fn mixed(graph: &Graph) -> Program {
     let (g, g_2, g_3) = (b.gradient("embedding"), b.gradient("embedding"), b.gradient("embedding"));
     b.backward(Instr::Grad(program::Grad {
         call: last,
+        which: program::Which::Both,
         from: vec![Some(seed), None],
         to: vec![Some(g)],
         again: vec![],
@@ -195,6 +196,7 @@ fn mixed(graph: &Graph) -> Program {
     b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
     b.backward(Instr::Grad(program::Grad {
         call: CallId(0),
+        which: program::Which::Both,
         from: vec![Some(g_3)],
         to: vec![None],
         again: vec![],

@@ -43,7 +43,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
 }
 
 fn codes(body: &Body) -> Vec<(u32, Pass)> {
-    let run = body.codes.iter().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward));
+    let run = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
     run.map(|code| (code.block, code.pass)).collect()
 }
 
@@ -97,7 +97,7 @@ fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
     for (device, own) in alike.iter().enumerate() {
         for &(block, pass) in &own.codes {
             let block = &mut blocks[block as usize];
-            block.trains |= pass == Pass::Backward;
+            block.trains |= pass.is_backward();
             if block.devices.last() != Some(&device) {
                 block.devices.push(device);
             }
@@ -124,7 +124,9 @@ fn made(task: &schedule::Task) -> Task {
     let block = u32::try_from(task.block).unwrap_or(u32::MAX);
     match task.pass {
         schedule::Pass::Forward => Task::forward(block),
-        _ => Task::backward(block, When::Last),
+        schedule::Pass::Backward => Task::backward(block, When::Last),
+        schedule::Pass::Inputs => Task::inputs(block),
+        schedule::Pass::Weights => Task::weights(block, When::Last),
     }
 }
 
@@ -143,8 +145,13 @@ fn circle(cx: &Context<'_>) -> Error {
 /// Of a timetable that is written out.
 fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
-    let word =
-        |(block, pass): (u32, Pass)| format!("{}{block}", if pass == Pass::Forward { 'F' } else { 'B' });
+    let letter = |pass: Pass| match pass {
+        Pass::Forward => 'F',
+        Pass::Inputs => 'I',
+        Pass::Weights => 'W',
+        Pass::Begin | Pass::Backward | Pass::End => 'B',
+    };
+    let word = |(block, pass): (u32, Pass)| format!("{}{block}", letter(pass));
     let all: BTreeSet<(u32, Pass)> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
     if let Some(code) = own.codes.iter().find(|code| !all.contains(code)) {
         let what = format!("the timetable of device {device} leaves out `{}`", word(*code));

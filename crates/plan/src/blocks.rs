@@ -19,10 +19,8 @@ use crate::{Plan, place, title, turns};
 
 /// A schedule by its name.
 pub fn schedule_named(name: &str) -> Result<Schedule> {
-    // Those whose backward is in two passes cannot be lowered yet.
-    let names = || Schedule::NAMES.iter().filter(|row| !row.0.splits_backward()).map(|row| row.1);
-    let found = Schedule::named(name).filter(|found| !found.splits_backward());
-    found.ok_or_else(|| {
+    let names = || Schedule::NAMES.iter().map(|row| row.1);
+    Schedule::named(name).ok_or_else(|| {
         let near = nearby(name, names());
         let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? "));
         let all = names().map(|name| format!("`schedule {name}`")).collect::<Vec<_>>().join(", ");

@@ -18,6 +18,7 @@ pub struct Code {
 }
 
 /// What a code is for. Of one micro-batch, codes of one pass run one block after the other, the last one first in backward.
+/// A block has a `Backward`, or its two halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pass {
     /// Once a step, before all others: what is gathered for all of it.
@@ -26,6 +27,10 @@ pub enum Pass {
     /// Gradients of leaves and shards add up over the micro-batches of a step. What communicates the sums
     /// ([`crate::Instr::settles`]) runs in those backwards only that the timetable says.
     Backward,
+    /// Its first half: gradients of values, and nothing that leaves accumulate but what arises with them.
+    Inputs,
+    /// Its second half: gradients of leaves, and what is done with them.
+    Weights,
     /// Once a step, after all others: gradients that arise in several blocks are communicated.
     End,
 }
@@ -69,6 +74,14 @@ pub enum Does {
         /// In which micro-batches the gradients of leaves are communicated, and go to the shards.
         settles: When,
     },
+    /// The first half of a backward.
+    Inputs {
+        scaled: u32,
+    },
+    /// The second half.
+    Weights {
+        settles: When,
+    },
 }
 
 /// Micro-batches of a step.
@@ -86,13 +99,17 @@ impl Code {
     }
 
     /// Codes stand in this order, in which one micro-batch runs them.
-    pub fn place(&self) -> (Pass, i64) {
-        place(self.block, self.pass)
+    pub fn place(&self) -> Turn {
+        turn(self.block, self.pass)
     }
 }
 
-pub(crate) fn place(block: u32, pass: Pass) -> (Pass, i64) {
-    (pass, if pass == Pass::Backward { -i64::from(block) } else { i64::from(block) })
+/// Where a code stands: blocks whose backward has two halves run the first in turn with the backwards of others.
+pub type Turn = (Pass, i64, Pass);
+
+pub(crate) fn turn(block: u32, pass: Pass) -> Turn {
+    let with = if pass == Pass::Inputs { Pass::Backward } else { pass };
+    (with, if pass.is_backward() { -i64::from(block) } else { i64::from(block) }, pass)
 }
 
 impl Pass {
@@ -102,8 +119,25 @@ impl Pass {
             Pass::Begin => "begin",
             Pass::Forward => "forward",
             Pass::Backward => "backward",
+            Pass::Inputs => "inputs",
+            Pass::Weights => "weights",
             Pass::End => "end",
         }
+    }
+
+    /// Whether it is a backward, or a half of one.
+    pub fn is_backward(self) -> bool {
+        matches!(self, Pass::Backward | Pass::Inputs | Pass::Weights)
+    }
+
+    /// Whether gradients of values arise in it: it starts from those that the caller gives.
+    pub fn gives_back(self) -> bool {
+        matches!(self, Pass::Backward | Pass::Inputs)
+    }
+
+    /// Whether gradients of leaves are communicated in it where the timetable says so.
+    pub fn settles(self) -> bool {
+        matches!(self, Pass::Backward | Pass::Weights)
     }
 }
 
@@ -116,6 +150,14 @@ impl Task {
         Self { block, at: 0, does: Does::Backward { scaled: 1, settles } }
     }
 
+    pub fn inputs(block: u32) -> Self {
+        Self { block, at: 0, does: Does::Inputs { scaled: 1 } }
+    }
+
+    pub fn weights(block: u32, settles: When) -> Self {
+        Self { block, at: 0, does: Does::Weights { settles } }
+    }
+
     pub fn at(self, at: i32) -> Self {
         Self { at, ..self }
     }
@@ -124,6 +166,16 @@ impl Task {
         match self.does {
             Does::Forward => Pass::Forward,
             Does::Backward { .. } => Pass::Backward,
+            Does::Inputs { .. } => Pass::Inputs,
+            Does::Weights { .. } => Pass::Weights,
+        }
+    }
+
+    /// When gradients of leaves are communicated in it.
+    pub fn settles(&self) -> When {
+        match self.does {
+            Does::Backward { settles, .. } | Does::Weights { settles } => settles,
+            Does::Forward | Does::Inputs { .. } => When::Never,
         }
     }
 }

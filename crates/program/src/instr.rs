@@ -9,7 +9,7 @@ use crate::{BufId, CallId, ExchangeId, GroupingId, KeepId, LeafId};
 pub enum Instr {
     /// Local, differentiable code between communications.
     Call(Call),
-    /// The backward of a call.
+    /// The backward of a call, or a half of it.
     Grad(Grad),
     /// `to = from[box]`, on this rank.
     Slice(Slice),
@@ -77,6 +77,7 @@ pub enum Away {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grad {
     pub call: CallId,
+    pub which: Which,
     /// For each output of the call that needs a gradient: the gradient, if any arises.
     pub from: Vec<Option<BufId>>,
     /// For each input of the call that needs a gradient and is no leaf: its gradient, if anybody
@@ -85,6 +86,16 @@ pub struct Grad {
     /// What the call forgot: the same values for its inputs that are no leaves, in their order. Empty where it
     /// forgot none.
     pub again: Vec<BufId>,
+}
+
+/// Which gradients of a call arise. The second half reads and writes no buffers: the first one keeps what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Which {
+    Both,
+    /// Those of what is no leaf.
+    Inputs,
+    /// Those of leaves.
+    Weights,
 }
 
 /// When gradients are communicated.

@@ -12,8 +12,8 @@
 //! Invariants, all verified by the `check` crate:
 //! - a buffer is written once and before it is read;
 //! - all members of a group meet its communications in the same order, and nobody waits for ever;
-//! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most; what the
-//!   call forgot it is given again, the same values;
+//! - each `Grad` follows the `Call` that it is the backward of, and there is one for a call at most, or one for the
+//!   gradients of its inputs and a later one for those of leaves; what the call forgot it is given again, the same values;
 //! - a code reads what it is given, what it makes, leaves, and what it takes of what was kept;
 //! - a copy is there from where it is gathered to where it is released, and what a micro-batch gathers it releases;
 //! - who computes the update of a whole parameter holds a part of it, and all parts together are the whole;
@@ -29,9 +29,9 @@ mod instr;
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
-pub use code::{Code, Does, Loop, Pass, Task, Timetable, When};
+pub use code::{Code, Does, Loop, Pass, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
-pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice};
+pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
 
 graph::id!(
     /// A device's process.
@@ -337,7 +337,7 @@ impl Body {
 
     /// The code of a block and pass, empty if there was none.
     pub fn code_mut(&mut self, block: u32, pass: Pass) -> &mut Code {
-        let wanted = code::place(block, pass);
+        let wanted = code::turn(block, pass);
         let at = self.codes.partition_point(|code| code.place() < wanted);
         if self.codes.get(at).is_none_or(|code| code.place() != wanted) {
             self.codes.insert(at, Code::new(block, pass));
@@ -346,7 +346,17 @@ impl Body {
     }
 
     pub fn trains(&self) -> bool {
-        self.codes_of(Pass::Backward).next().is_some()
+        self.back().next().is_some()
+    }
+
+    /// The codes in which gradients of values arise, in the order in which a micro-batch runs them.
+    pub fn back(&self) -> impl Iterator<Item = &Code> {
+        self.codes.iter().filter(|code| code.pass.gives_back())
+    }
+
+    /// That of a block.
+    pub fn back_of(&self, block: u32) -> Option<&Code> {
+        self.back().find(|code| code.block == block)
     }
 
     /// What the codes of a pass are given, one after the other.
@@ -365,7 +375,7 @@ impl Body {
 
     /// For each of [`Body::gradients`] the buffer.
     pub fn given_gradients(&self) -> impl Iterator<Item = Option<BufId>> {
-        self.codes_of(Pass::Backward).flat_map(|code| &code.gives).copied()
+        self.back().flat_map(|code| &code.gives).copied()
     }
 
     /// What all codes do, one after the other.

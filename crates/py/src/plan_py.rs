@@ -379,7 +379,7 @@ impl Draft {
         })
     }
 
-    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`.
+    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`, `zb-h1`.
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
             d.schedule(plan::schedule_named(name)?);

@@ -113,6 +113,11 @@ impl Compiled {
         self.inner.summary.unknown.clone()
     }
 
+    /// What ranks do in a step of so many micro-batches, drawn: a row for those that do the same. Nothing for one block.
+    fn timetable(&self, batches: u32) -> PyResult<String> {
+        sound(Evidence::none(), || compiler::drawn(&self.inner.program, batches).unwrap_or_default())
+    }
+
     /// Seconds of each phase.
     #[getter]
     fn phases(&self) -> Vec<(&'static str, f64)> {

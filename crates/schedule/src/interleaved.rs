@@ -1,20 +1,24 @@
 //! Several blocks on each device, in turns round all of them, as many micro-batches together as there are devices.
 
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::named::Orders;
+use crate::shape::{Block, Loop, Pass, Shape, Task};
 
 /// None where devices do not take turns, or not more than once.
-pub(crate) fn interleaved(shape: &Shape) -> Option<Vec<Vec<Loop>>> {
-    let (devices, blocks) = (shape.devices(), shape.blocks.len());
-    let takes_turns =
-        |(at, block): (usize, &crate::shape::Block)| block.trains && block.devices == [at % devices];
-    if devices == 0
-        || blocks % devices != 0
-        || blocks == devices
-        || !shape.blocks.iter().enumerate().all(takes_turns)
-    {
+pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
+    let (devices, blocks) = (shape.devices(), &shape.blocks);
+    let alone =
+        |block: &Block| block.devices.first().copied().filter(|_| block.trains && block.devices.len() == 1);
+    let all: Vec<usize> = blocks.iter().map(alone).collect::<Option<_>>()?;
+    let (round, levels) = (all.get(..devices)?, all.len() / devices.max(1));
+    let takes_turns = all.chunks(devices.max(1)).all(|turn| turn == round);
+    if levels < 2 || !takes_turns || (0..devices).any(|device| !round.contains(&device)) {
         return None;
     }
-    Some((0..devices).map(|device| vec![of(device, devices, blocks / devices)]).collect())
+    let mut orders = vec![vec![]; devices];
+    for (place, device) in round.iter().enumerate() {
+        orders[*device] = vec![of(place, devices, levels)];
+    }
+    Some(orders)
 }
 
 /// One forward, one backward, of all levels. The first device begins backward when the first micro-batch is back from the

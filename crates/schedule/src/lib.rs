@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of models, plans or programs: blocks and devices are numbers, and times are as good as equal.
 
+mod figure;
 mod interleaved;
 mod named;
 mod shape;
@@ -13,6 +14,7 @@ mod simulate;
 mod task;
 mod turns;
 
+pub use figure::figure;
 pub use named::{Orders, Schedule};
 pub use shape::{Block, Loop, Pass, Shape, Task, not_in_turn};
 pub use simulate::{Lane, Stuck, Times, simulate};

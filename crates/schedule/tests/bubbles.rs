@@ -73,9 +73,12 @@ fn of_zb_h1_it_is_a_third_with_as_much_kept() {
 fn of_interleaved_it_is_less_by_the_number_of_blocks_of_a_device() {
     for (p, m) in sizes().filter(|(p, m)| m % p == 0) {
         for v in 2..=4 {
-            let shape = chain((0..v * p).map(|block| vec![(block % p) as usize]));
-            let (end, ..) = found(Schedule::Interleaved, &shape, m);
-            assert_eq!(end, 3 * (v * m + p - 1), "{p} {m} {v}");
+            // Numbers of devices are names.
+            for first in [0, p - 1] {
+                let shape = chain((0..v * p).map(|block| vec![((block + first) % p) as usize]));
+                let (end, ..) = found(Schedule::Interleaved, &shape, m);
+                assert_eq!(end, 3 * (v * m + p - 1), "{p} {m} {v}");
+            }
         }
     }
 }

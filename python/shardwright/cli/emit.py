@@ -9,6 +9,9 @@ from typing import Any
 
 from .parser import Commands
 
+# So many micro-batches of a step show its beginning, its middle and its end.
+DRAWN = 6
+
 
 def add(commands: Commands) -> None:
     from .model import add_arguments, add_memory
@@ -47,9 +50,17 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_numbers(compiled) | {"summary": summary}))
         return
     print(compiled.proof.rstrip())
+    _draw(compiled)
     print(f"\nThe program is in {arguments.to}.")
     sys.stdout.flush()
     progress.say(*lines_of(summary, seconds_of(phases.seconds, phases.total), f"in {arguments.to}"))
+
+
+def _draw(compiled: Any) -> None:
+    """What ranks do in a step, where that is a pipeline."""
+    figure = compiled.timetable(DRAWN)
+    if figure:
+        print(f"\nA step of {DRAWN} micro-batches, forward (F) and backward (B) of each:\n\n{figure.rstrip()}")
 
 
 def _numbers(compiled: Any) -> dict[str, Any]:

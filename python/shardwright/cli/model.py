@@ -40,6 +40,8 @@ PLANS = (
     "stages:2 x gpipe",
     "stages:2 x interlaced",
     "stages:2 x interleaved:2",
+    "stages:2 x bidirectional",
+    "stages:2 x zb-h1",
 )
 """What completion offers; `_core.plan_names` has the names."""
 

@@ -1,11 +1,12 @@
 //! Calls: what their operators make and keep, and how that goes again in their backward.
 
-use program::{Away, BufId, Call, Grad, LocalOp};
+use program::{Away, BufId, Call, CallId, Grad, LocalOp, Which};
 
 use crate::calls::needing;
 use crate::held::Part;
 use crate::purpose::Purpose;
 
+use super::halves::Waits;
 use super::ledger::Block;
 use super::lives;
 use super::walk::Walk;
@@ -78,19 +79,26 @@ impl<'a> Walk<'_, 'a> {
 
     pub(super) fn grad(&mut self, grad: &Grad) {
         let Some((index, call)) = self.code().call(grad.call) else { return };
+        if grad.which == Which::Weights {
+            return self.weights(grad.call);
+        }
         let first = self.code().first_op[index];
         self.arrive(&self.copies_of(call));
         let mut saved = self.saved.remove(&call.id.0).unwrap_or_default();
+        let first_half = (grad.which == Which::Inputs).then(|| (call.id, self.waits(index, call)));
+        if first_half.is_some() {
+            self.leave_again(grad);
+        }
         let results = needing(self.cx, self.rank, call.outputs.iter().copied()).unwrap_or_default();
         for (buf, from) in results.iter().zip(&grad.from) {
             if let Some(block) = from.and_then(|from| self.values[from.index()]) {
                 let block = self.ledger.hold(block);
-                self.arrives(*buf, block);
+                self.arrives(*buf, block, first_half.as_ref());
             }
         }
         for (offset, local) in call.ops.iter().enumerate().rev() {
             if let Some(part) = self.rank.parts[first + offset] {
-                self.back(local, &part, &mut saved[offset]);
+                self.back((offset, local, &part), &mut saved[offset], first_half.as_ref());
             }
         }
         saved.into_iter().flatten().for_each(|block| self.ledger.forget(block));
@@ -98,17 +106,24 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// One operator's backward; afterwards what was kept for it is free.
-    fn back(&mut self, local: &LocalOp, part: &Part, saved: &mut Vec<Block>) {
+    fn back(
+        &mut self,
+        (offset, local, part): (usize, &LocalOp, &Part),
+        saved: &mut Vec<Block>,
+        first_half: Option<&(CallId, Waits)>,
+    ) {
+        let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, local, part));
         let given: Vec<Option<Block>> =
             local.outputs.iter().map(|buf| buf.and_then(|buf| self.arriving[buf.index()].take())).collect();
-        if given.iter().all(Option::is_none) {
+        let arrives = given.iter().any(Option::is_some);
+        if !arrives && left.is_empty() {
             return;
         }
         self.ledger.at.op = Some(part.op);
         let (cost, binding) = (self.cost(part), self.cx.finder.bindings.get(part.binding).clone());
         let mut made = vec![];
         for (buf, position) in binding.iter() {
-            if self.cx.facts.op(part.op).uses[*position].is_none() {
+            if !arrives || self.cx.facts.op(part.op).uses[*position].is_none() || left.contains(buf) {
                 continue;
             }
             let passed = given[0].filter(|_| cost.passes[*position]);
@@ -118,18 +133,24 @@ impl<'a> Walk<'_, 'a> {
             };
             made.push((*buf, block));
         }
-        self.ledger.meanwhile(cost.meanwhile.backward, Purpose::Working);
-        saved.drain(..).for_each(|block| self.ledger.forget(block));
+        self.ledger.meanwhile(if arrives { cost.meanwhile.backward } else { 0 }, Purpose::Working);
+        match first_half.filter(|_| !left.is_empty()) {
+            Some((call, _)) => self.leave_op(*call, (offset, left), &given, std::mem::take(saved)),
+            None => saved.drain(..).for_each(|block| self.ledger.forget(block)),
+        }
         given.into_iter().flatten().for_each(|block| self.ledger.release(block));
         for (buf, block) in made {
-            self.arrives(buf, block);
+            self.arrives(buf, block, first_half);
         }
     }
 
     /// A gradient inside of a call. What nobody else holds is added to in place.
-    fn arrives(&mut self, buf: BufId, block: Block) {
+    fn arrives(&mut self, buf: BufId, block: Block, first_half: Option<&(CallId, Waits)>) {
         if let Some(leaf) = self.code().leaf_of.get(&buf).copied() {
-            return self.arrives_at_leaf(leaf, block);
+            return match first_half {
+                Some((call, _)) => self.leave_gradient(*call, leaf, block),
+                None => self.arrives_at_leaf(leaf, block),
+            };
         }
         let sum = match self.arriving[buf.index()].take() {
             None => block,
@@ -162,6 +183,10 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         unread.into_iter().for_each(|block| self.ledger.release(block));
+        self.release_arriving(call);
+    }
+
+    pub(super) fn release_arriving(&mut self, call: &Call) {
         for buf in call.ops.iter().flat_map(|op| op.outputs.iter().flatten()).chain(&call.inputs) {
             if let Some(block) = self.arriving[buf.index()].take() {
                 self.ledger.release(block);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, Away, Body, BufId, Does, Instr, Of, Pass, Program, Slice};
+use program::{Arg, Away, Body, BufId, Instr, Of, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
@@ -16,6 +16,7 @@ use crate::timetable::enough;
 
 use super::away::Sent;
 use super::divided::{Gathering, Scattering};
+use super::halves::Left;
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
 
@@ -42,6 +43,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) gradients: Vec<Option<Block>>,
     /// What autograd keeps of each operator of a call.
     pub(super) saved: Map<u32, Vec<Vec<Block>>>,
+    /// Of each call what is left for the second half of its backward.
+    pub(super) left: Map<u32, Left>,
     /// For each number the values that are kept as it.
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
@@ -76,6 +79,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             arrived: vec![None; rank.shards.len()],
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
+            left: Map::default(),
             kept: Map::default(),
             away: BTreeMap::new(),
             messages: Map::default(),
@@ -99,7 +103,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         for (task, batch) in body.timetable.tasks(batches) {
             let lane = lanes.remove(&batch).unwrap_or_else(|| self.lane(&leaves));
             self.enter(lane);
-            let settles = matches!(task.does, Does::Backward { settles, .. } if settles.is(batch, batches));
+            let settles = task.settles().is(batch, batches);
             if let Some(at) = once(task.block, task.pass()) {
                 self.run(at, settles);
             }
@@ -125,7 +129,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             self.drop_all(&self.lives.done[index]);
         }
-        if matches!(code.pass, Pass::Backward | Pass::End) {
+        if code.pass.is_backward() || code.pass == Pass::End {
             self.take_arrived(0);
         }
     }
@@ -143,13 +147,15 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn enter(&mut self, lane: Lane) {
-        (self.values, self.saved, self.kept, self.away) = (lane.values, lane.saved, lane.kept, lane.away);
+        (self.values, self.saved, self.left) = (lane.values, lane.saved, lane.left);
+        (self.kept, self.away) = (lane.kept, lane.away);
     }
 
     fn leave(&mut self) -> Lane {
         Lane {
             values: std::mem::take(&mut self.values),
             saved: std::mem::take(&mut self.saved),
+            left: std::mem::take(&mut self.left),
             kept: std::mem::take(&mut self.kept),
             away: std::mem::take(&mut self.away),
         }
@@ -368,6 +374,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 struct Lane {
     values: Vec<Option<Block>>,
     saved: Map<u32, Vec<Vec<Block>>>,
+    left: Map<u32, Left>,
     kept: Map<u32, Vec<Vec<Block>>>,
     away: BTreeMap<Away, Sent>,
 }

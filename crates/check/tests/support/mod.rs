@@ -446,7 +446,13 @@ impl<'a> Reader<'a> {
                 self.pass = Pass::Backward;
                 let call = CallId::new(at(&self.calls, &number));
                 let again = sections.first().map_or_else(Vec::new, |again| self.bufs(again));
-                Instr::Grad(Grad { call, from: self.optional(left), to: self.optional(right), again })
+                Instr::Grad(Grad {
+                    call,
+                    which: Which::Both,
+                    from: self.optional(left),
+                    to: self.optional(right),
+                    again,
+                })
             }
             "keep" | "keep_away" => Instr::Keep {
                 id: KeepId(number.parse().unwrap()),

@@ -61,7 +61,8 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         match pass {
             Pass::Begin | Pass::End => reader.once(function, &sizes)?,
             Pass::Forward => reader.forward(role, function, &sizes)?,
-            Pass::Backward => reader.backward(role, function, &sizes)?,
+            Pass::Backward | Pass::Inputs => reader.back(role, function, &sizes)?,
+            Pass::Weights => reader.weights(function, &sizes)?,
         }
     }
     reader.gives_all(role)?;
@@ -216,21 +217,22 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn backward(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
+    fn back(&mut self, role: &RoleTable, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
         let given = self.body.code(self.block, Pass::Forward).map_or(&[][..], |code| &code.gives);
         let leaving = role.outputs.iter().zip(given).filter(|(_, given)| given.is_some());
         let wanted: Vec<_> =
             leaving.filter_map(|(output, _)| output.as_ref()).filter(|output| output.1).collect();
-        let names = self.params(function, &PARAMS, Some(wanted.len()))?.to_vec();
+        let given = if self.pass == Pass::Inputs { &PARAMS[..3] } else { &PARAMS };
+        let names = self.params(function, given, Some(wanted.len()))?.to_vec();
         let mut scope = Scope::new();
         for (name, (tensor, _)) in names.iter().zip(wanted) {
             let seed = self.new_buf(name, *tensor, true);
-            self.body.code_mut(self.block, Pass::Backward).takes.push(seed);
+            self.body.code_mut(self.block, self.pass).takes.push(seed);
             self.define(&mut scope, name, seed, function.line)?;
         }
         let (values, line, stmts) = returned(function);
         let instrs = self.instrs(&mut scope, stmts, sizes)?;
-        self.body.code_mut(self.block, Pass::Backward).instrs = instrs;
+        self.body.code_mut(self.block, self.pass).instrs = instrs;
         let rest = &role.gradients[self.body.gradients.len().min(role.gradients.len())..];
         if values.len() > rest.len() {
             let (found, wanted) = (values.len(), rest.len());
@@ -241,8 +243,15 @@ impl<'a> Reader<'a> {
         for (value, tensor) in values.iter().zip(rest) {
             let buf = self.buf(&scope, value, line)?;
             self.body.gradients.push(*tensor);
-            self.body.code_mut(self.block, Pass::Backward).gives.push(Some(buf));
+            self.body.code_mut(self.block, self.pass).gives.push(Some(buf));
         }
+        Ok(())
+    }
+
+    fn weights(&mut self, function: &Function<'a>, sizes: &[usize]) -> Result<()> {
+        self.params(function, &PARAMS, Some(0))?;
+        let instrs = self.instrs(&mut Scope::new(), &function.body, sizes)?;
+        self.body.code_mut(self.block, Pass::Weights).instrs = instrs;
         Ok(())
     }
 
@@ -250,7 +259,7 @@ impl<'a> Reader<'a> {
         let mut found = Vec::with_capacity(stmts.len());
         for stmt in stmts {
             match &stmt.kind {
-                StmtKind::If(Expr::Name("last"), inner) if self.pass == Pass::Backward => {
+                StmtKind::If(Expr::Name("last"), inner) if self.pass.settles() => {
                     for stmt in inner {
                         found.push(self.instr(scope, stmt, sizes, true)?);
                     }

@@ -6,7 +6,7 @@ use diag::{Error, Result};
 use graph::TensorId;
 use program::{
     Arg, Away, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId,
-    LeafId, Of, Pass, Settle, Slice,
+    LeafId, Of, Settle, Slice, Which,
 };
 use rules::Reduction;
 
@@ -66,7 +66,7 @@ impl<'a> Methods<'a, '_> {
             "call" => &["recompute", "forget", "offload"],
             "keep" => &["offload"],
             "fetch" => &["call", "keep"],
-            "grad" => &["again"],
+            "grad" | "grad_inputs" => &["again"],
             "all_reduce" => &["op"],
             "all_gather" | "reduce_scatter" => &["sizes", "factors"],
             "all_to_all" => &["send_sizes", "receive_sizes", "send_factors", "receive_factors"],
@@ -78,7 +78,14 @@ impl<'a> Methods<'a, '_> {
         let mut args = Args { args: call.args.iter(), kwargs: &call.kwargs };
         match name {
             "call" => self.call(targets, unpack, &mut args),
-            "grad" => self.grad(targets, unpack, &mut args),
+            "grad" => self.grad(Which::Both, targets, unpack, &mut args),
+            "grad_inputs" => self.grad(Which::Inputs, targets, unpack, &mut args),
+            "grad_weights" => {
+                let call = CallId(self.id(args.args.next())?);
+                self.end(targets, 0, unpack, &args)?;
+                let (from, to, again) = Default::default();
+                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, again }))
+            }
             "exchange" => self.exchange(targets, unpack, &mut args),
             "send" => {
                 let exchange = ExchangeId(self.id(args.args.next())?);
@@ -259,7 +266,13 @@ impl<'a> Methods<'a, '_> {
     }
 
     /// The gradients of what a call returned and took.
-    fn grad(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+    fn grad(
+        &mut self,
+        which: Which,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
         let call = CallId(self.id(args.args.next())?);
         let mut from = vec![];
         for arg in args.args.by_ref() {
@@ -277,7 +290,7 @@ impl<'a> Methods<'a, '_> {
             None => vec![],
             some => self.list(some, |item| self.buf(item))?,
         };
-        Ok(Instr::Grad(Grad { call, from, to, again }))
+        Ok(Instr::Grad(Grad { call, which, from, to, again }))
     }
 
     fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
@@ -305,7 +318,7 @@ impl<'a> Methods<'a, '_> {
             return Err(self.misuse("the results are assigned in another number"));
         }
         let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(TensorId(u32::MAX));
-        let grad = self.reader.pass == Pass::Backward;
+        let grad = self.reader.pass.is_backward();
         targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect()
     }
 

@@ -84,6 +84,11 @@ fn read_task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
             }
             Some(task)
         }
+        (Pass::Inputs, [scale]) => {
+            let does = program::Does::Inputs { scaled: factors(scale)? };
+            Some(Task { does, ..Task::inputs(block).at(at) })
+        }
+        (Pass::Weights, [condition]) => Some(Task::weights(block, settles(condition)?).at(at)),
         _ => None,
     }
 }

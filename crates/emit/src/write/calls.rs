@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use program::{
-    Arg, Away, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table,
+    Arg, Away, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table, Which,
 };
 use rules::Reduction;
 
@@ -142,7 +142,12 @@ impl<'n> Words<'n> {
         let unpack = targets.len() > 1;
         let again = grad.again.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
         let again = (!again.is_empty()).then_some(("again", Expr::List(again)));
-        statement(targets, unpack, method("grad", args, again.into_iter().collect()))
+        let name = match grad.which {
+            Which::Both => "grad",
+            Which::Inputs => "grad_inputs",
+            Which::Weights => "grad_weights",
+        };
+        statement(targets, unpack, method(name, args, again.into_iter().collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {

@@ -25,7 +25,7 @@ impl Names {
     /// The second result knows all names of functions: no variable may hide one.
     pub(crate) fn new(functions: &[Outlined<'_>]) -> (Names, Scope) {
         let mut scope = Scope::new();
-        let names: Vec<String> = functions.iter().map(|f| scope.fresh(&f.name)).collect();
+        let names: Vec<String> = functions.iter().map(|f| scope.fresh_function(&f.name)).collect();
         let locals = functions.iter().map(|f| Locals::new(f, scope.clone())).collect();
         (Names { functions: names, locals }, scope)
     }

@@ -64,7 +64,8 @@ pub(crate) fn text(
         let text = written_code(&file, &named.name, code, &mut used);
         function(&mut out, text, &named.scope, &file.wanted(&wanted));
     }
-    let settles = body.codes_of(Pass::Backward).any(|code| code.instrs.iter().any(Instr::settles));
+    let settling = body.codes.iter().filter(|code| code.pass.settles());
+    let settles = { settling }.any(|code| code.instrs.iter().any(Instr::settles));
     if let Some(step) = timetable::step(&body.timetable, several, settles) {
         timetable::print(&mut out, &step);
     }
@@ -74,7 +75,8 @@ pub(crate) fn text(
 /// What the function of a code is called.
 pub(crate) fn code_name(several: bool, block: u32, pass: Pass) -> String {
     match pass {
-        Pass::Forward | Pass::Backward if several => format!("{}_{block}", pass.name()),
+        Pass::Begin | Pass::End => pass.name().into(),
+        _ if several => format!("{}_{block}", pass.name()),
         _ => pass.name().into(),
     }
 }
@@ -144,15 +146,15 @@ fn written_code<'n>(
 ) -> Function<'n> {
     let words = file.words;
     let mut params = vec!["run", "p", "rank"];
-    params.extend((code.pass == Pass::Backward).then_some("last"));
+    params.extend(code.pass.settles().then_some("last"));
     params.extend(code.takes.iter().map(|taken| words.name(*taken)));
     let doc = match code.pass {
         Pass::Begin => vec!["Once a step.".to_owned()],
         Pass::End => vec!["Once a step, after all else.".to_owned()],
-        Pass::Forward | Pass::Backward => vec![],
+        Pass::Forward | Pass::Backward | Pass::Inputs | Pass::Weights => vec![],
     };
     let mut body = match code.pass {
-        Pass::Backward => settling(file, code, used),
+        Pass::Backward | Pass::Weights => settling(file, code, used),
         _ => written(file, &code.instrs, used),
     };
     // With several blocks, what gives no output returns nothing.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role, Update};
+use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role, Update, Which};
 use rules::{Region, Rewriting};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
 fn seeded(body: &Body) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for code in body.codes_of(Pass::Forward) {
-        let seeds = body.code(code.block, Pass::Backward).map_or(&[][..], |code| &code.takes);
+        let seeds = body.back_of(code.block).map_or(&[][..], |code| &code.takes);
         let mut seeds = seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
         for (number, output) in code.gives.iter().enumerate() {
             let tensor = output.map(|output| body.buf(output).tensor);
@@ -205,6 +205,9 @@ impl<'a> Tables<'a> {
             |buf: &BufId| self.needs_grad.get(body.buf(*buf).tensor.index()).is_some_and(|needs| *needs);
         let entries = body.instrs().filter_map(|instr| {
             let Instr::Grad(grad) = instr else { return None };
+            if grad.which == Which::Weights {
+                return None;
+            }
             let call = calls.get(&grad.call)?;
             let tensors = call.inputs.iter().filter(|buf| !leaves.contains(buf));
             let (arguments, results) = (positions(tensors, needs), positions(call.outputs.iter(), needs));

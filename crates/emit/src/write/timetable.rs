@@ -85,6 +85,8 @@ pub(crate) fn words<'n>(task: &Task, name: &'n str) -> Vec<Expr<'n>> {
         Does::Backward { scaled, settles } => {
             code.into_iter().chain([scale(scaled), condition(settles, task.at)]).collect()
         }
+        Does::Inputs { scaled } => code.into_iter().chain([scale(scaled)]).collect(),
+        Does::Weights { settles } => code.into_iter().chain([condition(settles, task.at)]).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
     Arg, Body, Boundary, Buf, BufId, Call, CallId, Column, Grad, Inputs, Instr, Leaf, LocalOp, Of, Output,
-    Pass, Program, RankId, Role, Shard, Table, Timetable,
+    Pass, Program, RankId, Role, Shard, Table, Timetable, Which,
 };
 use rules::Region;
 
@@ -176,7 +176,13 @@ impl<'g> Builder<'g> {
 
     pub(crate) fn grad(&mut self, call: CallId, from: &[BufId], to: &[BufId]) {
         let some = |bufs: &[BufId]| bufs.iter().copied().map(Some).collect();
-        self.backward(Instr::Grad(Grad { call, from: some(from), to: some(to), again: vec![] }));
+        self.backward(Instr::Grad(Grad {
+            call,
+            which: Which::Both,
+            from: some(from),
+            to: some(to),
+            again: vec![],
+        }));
     }
 
     /// A role for these ranks, each of which holds everything whole.

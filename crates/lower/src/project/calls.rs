@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, CallId, Column, Grad, Instr, LocalOp};
+use program::{Arg, BufId, Call, CallId, Column, Grad, Instr, LocalOp, Which};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
@@ -350,7 +350,7 @@ impl Projector<'_> {
                 }
             }
             let again = if reads_again { self.read_again(made.first) } else { vec![] };
-            self.push(Instr::Grad(Grad { call: made.id, from, to, again }));
+            self.push(Instr::Grad(Grad { call: made.id, which: Which::Both, from, to, again }));
             self.again.forget_taken();
         }
         Ok(())

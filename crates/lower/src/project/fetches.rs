@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use program::{Away, Body, CallId, Code, Instr, Pass};
+use program::{Away, Body, CallId, Code, Instr, Pass, Which};
 
 pub(super) fn fetch(body: &mut Body) {
     keep_what_has_no_backward(body);
@@ -10,7 +10,7 @@ pub(super) fn fetch(body: &mut Body) {
     if sent.is_empty() {
         return;
     }
-    for code in body.codes.iter_mut().filter(|code| code.pass == Pass::Backward) {
+    for code in body.codes.iter_mut().filter(|code| code.pass.gives_back()) {
         fetched(code, &sent);
     }
 }
@@ -52,7 +52,7 @@ fn sent(instr: &Instr) -> Option<Away> {
 /// What must be back for it.
 fn needed(instr: &Instr) -> Option<Away> {
     match instr {
-        Instr::Grad(grad) => Some(Away::Call(grad.call)),
+        Instr::Grad(grad) if grad.which != Which::Weights => Some(Away::Call(grad.call)),
         Instr::Take { id, .. } => Some(Away::Kept(*id)),
         _ => None,
     }

@@ -6,11 +6,12 @@ mod alike;
 mod calls;
 mod columns;
 mod fetches;
+mod halves;
 mod leaves;
 mod sooner;
 mod transfers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
@@ -145,6 +146,9 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
+    if global.cx.plan.schedule.splits_backward() {
+        it.split();
+    }
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
     if global.cx.placements.iter().any(|placement| placement.in_turn) {
@@ -182,6 +186,13 @@ impl Projector<'_> {
             Event::Scatter { group, uses, when } => self.scatter(*group, uses, *when),
             Event::ReduceParts { group, tensors } => self.reduce_parts(*group, tensors),
         }
+    }
+
+    fn split(&mut self) {
+        let (leaf_of, needs_grad) = (&self.leaf_of, self.global.cx.needs_grad);
+        let learning = { leaf_of.keys() }.filter(|buf| needs_grad[self.body.buf(**buf).tensor.index()]);
+        let learning: HashSet<BufId> = learning.copied().collect();
+        halves::split(&mut self.body, |buf| learning.contains(buf));
     }
 
     fn push(&mut self, instr: Instr) {

@@ -5,6 +5,7 @@ use graph::{Graph, OpId};
 
 use super::name::{Axis, aside, rounds};
 use super::{Model, Rounds};
+use crate::Draft;
 
 /// None where no axis is one of stages.
 #[derive(Default)]
@@ -61,4 +62,38 @@ impl Blocks {
         let own = |block: u32| graph.op_ids().filter(|op| self.of[op.index()] == block).collect();
         (0..count).map(own).collect()
     }
+}
+
+/// The stages of a draft.
+pub(super) struct Stages {
+    /// Of each, in their order.
+    pub devices: Vec<Vec<u32>>,
+    /// The stage of each block: those on the same devices are on one.
+    pub of: Vec<usize>,
+    /// The block of each operator.
+    pub blocks: Vec<u32>,
+}
+
+/// Refuses a draft that has none.
+pub(super) fn stages(model: &Model<'_>, draft: &Draft<'_>, set: &str) -> Result<Stages> {
+    let blocks: Vec<u32> = draft.blocks().iter().flatten().copied().collect();
+    if blocks.len() < model.graph.ops.len() {
+        return Err(Error::new("SW0310", format!("`{set}` is for a pipeline"))
+            .why("it places what stages do, and there are none")
+            .fix(format!("write for example `stages:4 x {set}`")));
+    }
+    let mut all: Vec<Vec<u32>> = vec![];
+    for (op, block) in model.graph.op_ids().zip(&blocks) {
+        all.resize(all.len().max(*block as usize + 1), vec![]);
+        all[*block as usize].extend(draft.devices_of(op));
+    }
+    all.iter_mut().for_each(|own| {
+        own.sort_unstable();
+        own.dedup();
+    });
+    let mut devices = all.clone();
+    devices.sort();
+    devices.dedup();
+    let of = all.iter().map(|own| devices.binary_search(own).unwrap_or(0)).collect();
+    Ok(Stages { devices, of, blocks })
 }

@@ -8,6 +8,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId, Source};
 use rules::{Kind, families};
 
+use super::blocks::{Stages, stages};
 use super::{Model, Place, Set, megatron};
 use crate::{Draft, On, Split, legal};
 
@@ -21,13 +22,7 @@ pub(super) const SET: Set = Set {
 };
 
 fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    let before: Vec<u32> = draft.blocks().iter().flatten().copied().collect();
-    if before.len() < model.graph.ops.len() {
-        return Err(Error::new("SW0310", "`interlaced` is for a pipeline")
-            .why("what reads the vocabulary is put between stages, and there are none")
-            .fix("write for example `stages:4 x interlaced`"));
-    }
-    let (devices, stages) = devices(model, draft);
+    let Stages { devices, of, blocks: before } = stages(model, draft, "interlaced")?;
     let count = u32::try_from(devices.len()).unwrap_or(u32::MAX);
     let words = loops(model, count);
     if words.iter().all(Option::is_none) {
@@ -41,13 +36,7 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<
     let ids = ids(model, &words);
     for op in model.graph.op_ids().filter(|op| words[op.index()].is_some() || ids[op.index()]) {
         let on = words[op.index()].map_or(On::Copies, On::Loop);
-        spread(
-            model,
-            draft,
-            op,
-            Split { on, parts: count },
-            (&devices, stages[before[op.index()] as usize]),
-        )?;
+        spread(model, draft, op, Split { on, parts: count }, (&devices, of[before[op.index()] as usize]))?;
     }
     draft.cut(blocks(model.graph, &before, &words, &ids));
     Ok(())
@@ -106,24 +95,6 @@ fn ids(model: &Model<'_>, words: &[Option<usize>]) -> Vec<bool> {
         }
     }
     found
-}
-
-/// The devices of each stage, in their order, and the stage of each block: those on the same devices are on one.
-fn devices(model: &Model<'_>, draft: &Draft<'_>) -> (Vec<Vec<u32>>, Vec<usize>) {
-    let mut of: Vec<Vec<u32>> = vec![];
-    for (op, block) in model.graph.op_ids().zip(draft.blocks().iter().flatten()) {
-        of.resize(of.len().max(*block as usize + 1), vec![]);
-        of[*block as usize].extend(draft.devices_of(op));
-    }
-    of.iter_mut().for_each(|own| {
-        own.sort_unstable();
-        own.dedup();
-    });
-    let mut stages: Vec<Vec<u32>> = of.clone();
-    stages.sort();
-    stages.dedup();
-    let number = of.iter().map(|own| stages.binary_search(own).unwrap_or(0)).collect();
-    (stages, number)
 }
 
 /// Divides an operator once more, over all stages: each of its parts among the devices in the same place of each.

@@ -2,6 +2,7 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+mod bidirectional;
 mod blocks;
 mod coshard;
 mod data;
@@ -89,14 +90,14 @@ pub struct Place<'c> {
     pub choice: &'c [Option<On>],
 }
 
-/// As [`Cut`], with so many stages and blocks for each.
-pub type RoundsCut = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
+/// The block of each operator, but for those that are set aside, of so many stages and blocks for each.
+pub type Cut = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
 
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
     /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
-    pub cut: RoundsCut,
+    pub cut: Cut,
     /// The stage of a block, of so many.
     pub stage: fn(u32, u32) -> u32,
 }
@@ -140,9 +141,11 @@ pub const ALL: &[&Set] = &[
     &zero::THREE,
     &stages::SET,
     &interlaced::SET,
+    &bidirectional::SET,
     &schedules::ONE_F_ONE_B,
     &schedules::GPIPE,
     &schedules::INTERLEAVED,
+    &schedules::ZB_H1,
     &whole_updates::SET,
 ];
 
@@ -221,7 +224,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &turns, blocks.stage(op)));
+        let (splits, places) = nest(model, op, &axes, (&choices, &turns), blocks.stage(op));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
@@ -275,14 +278,12 @@ fn with_partial_sums(
     (0..axes.len()).map(along).collect()
 }
 
-/// What is chosen along each axis, how many parts run in turn, and the stage.
-type Decided<'c> = (&'c [Vec<Option<On>>], &'c [Vec<u32>], u32);
-
 fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, turns, stage): Decided<'_>,
+    (choices, turns): (&[Vec<Option<On>>], &[Vec<u32>]),
+    stage: u32,
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];

@@ -1,4 +1,4 @@
-//! `1f1b`, `gpipe`, `interleaved`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`: in which order the blocks of a pipeline run.
 
 use schedule::Schedule;
 
@@ -39,6 +39,18 @@ pub(super) const INTERLEAVED: Set = Set {
     }),
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::Interleaved);
+        Ok(())
+    })],
+};
+
+pub(super) const ZB_H1: Set = Set {
+    name: "zb-h1",
+    doc: "as `1f1b`, and gradients of parameters are computed later, where a stage would wait",
+    along: None,
+    rounds: None,
+    aside: None,
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::ZbH1);
         Ok(())
     })],
 };

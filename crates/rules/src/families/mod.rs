@@ -66,6 +66,18 @@ pub fn is_dear(target: &str) -> bool {
     family_of(target).is_none_or(|family| DEAR.contains(&family.name))
 }
 
+/// Whether an operator computes the gradients of its operands apart, so that those of parameters can wait without any
+/// work done twice.
+pub fn can_wait(target: &str) -> bool {
+    family_of(target).is_some_and(|family| ["contraction", "convolution"].contains(&family.name))
+}
+
+/// Whether the gradient of what an operator reads needs no values of it: views, casts, rows that are looked up.
+pub fn needs_no_values(target: &str) -> bool {
+    let family = |family: &&Family| ["views", "embedding"].contains(&family.name);
+    family_of(target).as_ref().is_some_and(family) || target.starts_with("aten.to.")
+}
+
 /// The rule of an operator as text; `None` where it has none.
 pub fn rule_text(view: View<'_>) -> Option<String> {
     (family_of(&view.op.target)?.rule)(view)

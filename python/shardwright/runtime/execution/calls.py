@@ -8,18 +8,20 @@ autograd itself needs them.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge, saved_tensors_hooks
 
 from ...errors import RuntimeFault
 from ..guards.part_gradients import writable
 from ..programs.program import Needs
 from .away import Away
 from .forgotten import Forgotten
+from .halves import Boxes
 
 
 class Slot:
@@ -43,10 +45,14 @@ class Saved:
     slots: list[Slot]
     # One for each result that needs a gradient; `None` where autograd has no use for it.
     edges: list[GradientEdge | None]
+    # Where the graph ends, one for each slot.
+    entries: list[Node]
     # What backward is given again.
     forgotten: Forgotten | None = None
     # What is on the host meanwhile.
     away: Away | None = None
+    # What is there between the halves of its backward, if it has two.
+    boxes: Boxes | None = None
 
 
 class _Enter(torch.autograd.Function):
@@ -78,13 +84,15 @@ def call_saving(
     """
     anchor = torch.zeros((), requires_grad=True)
     entered = list(args)
-    slots = []
+    slots: list[Slot] = []
+    entries: list[Node] = []
     for at in _cut_places(args, leaves, needs):
         slots.append(Slot(args[at]))
         entered[at] = _Enter.apply(anchor, [args[at]], slots[-1])
+        entries.append(entered[at].grad_fn)
     results = function(*entered)
     values = list(results) if isinstance(results, tuple) else [results]
-    saved = Saved(slots, [])
+    saved = Saved(slots, [], entries)
     marked = _marked_places(values, leaves, needs)
     for at in marked:
         saved.edges.append(get_gradient_edge(values[at]) if _leads_back(values[at], leaves) else None)
@@ -113,11 +121,12 @@ def call_giving(
     leaves: Container[int],
     needs: Needs | None,
     away: Away | None = None,
+    *,
+    halves: bool = False,
 ) -> tuple[Any, Saved]:
     """As `call_saving`, but nothing is kept of its arguments: backward is given them again."""
     forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves], away)
-    with forgotten.hooks():
-        results, saved = call_saving(function, args, leaves, needs)
+    results, saved = _call_packing(function, args, leaves, needs, forgotten, halves=halves)
     saved.forgotten = forgotten
     return results, saved
 
@@ -130,15 +139,42 @@ def call_sending(
     away: Away,
     *,
     forget: bool,
+    halves: bool = False,
 ) -> tuple[Any, Saved]:
     """As `call_saving` or `call_giving`, but what is kept goes `away`."""
     if forget:
-        results, saved = call_giving(function, args, leaves, needs, away)
+        results, saved = call_giving(function, args, leaves, needs, away, halves=halves)
     else:
-        with away.hooks():
-            results, saved = call_saving(function, args, leaves, needs)
+        results, saved = _call_packing(function, args, leaves, needs, away, halves=halves)
     away.send()
     saved.away = away
+    return results, saved
+
+
+def call_in_halves(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+) -> tuple[Any, Saved]:
+    """As `call_saving`, but its backward may have two halves."""
+    return _call_packing(function, args, leaves, needs, None, halves=True)
+
+
+def _call_packing(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+    packing: Forgotten | Away | None,
+    *,
+    halves: bool,
+) -> tuple[Any, Saved]:
+    boxes = Boxes(packing) if halves else None
+    hooks = boxes or packing
+    with hooks.hooks() if hooks else nullcontext():
+        results, saved = call_saving(function, args, leaves, needs)
+    saved.boxes = boxes
     return results, saved
 
 

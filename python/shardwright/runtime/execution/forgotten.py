@@ -34,25 +34,29 @@ class Forgotten:
         self._given: Sequence[Tensor] = ()
 
     def hooks(self) -> Any:
-        return saved_tensors_hooks(self._pack, self._unpack)
+        return saved_tensors_hooks(self.pack, self.unpack)
 
     @contextmanager
     def given(self, arguments: Sequence[Tensor]) -> Iterator[None]:
         """While backward runs: the same values, wherever they lie now."""
-        pairs = zip(arguments, self._strides, strict=True)
-        self._given = [_laid(x, stride) for x, stride in pairs]
+        self.give(arguments)
         try:
             yield
         finally:
             self._given = ()
 
-    def _pack(self, x: Tensor) -> Any:
+    def give(self, arguments: Sequence[Tensor]) -> None:
+        """From now on."""
+        pairs = zip(arguments, self._strides, strict=True)
+        self._given = [_laid(x, stride) for x, stride in pairs]
+
+    def pack(self, x: Tensor) -> Any:
         number = self._at.get(_place(x)) if _is_plain(x) else None
         if number is not None:
             return _Note(number, x.size(), x.stride())
         return self._away.pack(x) if self._away else x
 
-    def _unpack(self, kept: Any) -> Tensor:
+    def unpack(self, kept: Any) -> Tensor:
         if not isinstance(kept, _Note):
             return self._away.unpack(kept) if self._away else kept
         x = self._given[kept.argument]

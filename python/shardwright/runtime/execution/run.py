@@ -21,9 +21,10 @@ from ..shards.shards import Leaves
 from . import collectives
 from .away import Away, KeptAway
 from .buckets import Bucket, gradient_dtype, gradient_of
-from .calls import Saved, call_forgetting, call_giving, call_saving, call_sending, match
+from .calls import Saved, call_forgetting, call_giving, call_in_halves, call_saving, call_sending, match
 from .exchange import Part, exchange
 from .gathers import Gathering, Scattering
+from .halves import Left, first_half
 from .kinds import require_kind
 from .randomness import Masks
 from .worker import Worker
@@ -70,6 +71,8 @@ class Run:
         self._leaves: dict[int, Leaves] = {}
         self._saving = saving
         self._saved: dict[int, Saved] = {}
+        # Of calls whose gradients of leaves are yet to be computed.
+        self._left: dict[int, tuple[Saved, Left]] = {}
         self._kept: dict[int, tuple[Tensor, ...] | KeptAway] = {}
         # The memory of what it reads and has anyway, what is gathered apart.
         self._stays: frozenset[int] | None = None
@@ -83,6 +86,8 @@ class Run:
         # By block, the positions of the outputs that its forward gave.
         self._given: dict[int, list[int]] = {}
         self._versions: list[int] = []
+        # The blocks whose backward has run.
+        self._ended: set[int] = set()
         # What is gathered that each call reads.
         self._read: dict[int, frozenset[int]] = {}
 
@@ -122,22 +127,52 @@ class Run:
         shards, else they stay local.
         """
         [block] = self.worker.code.blocks
-        gradients = self.backward_of(block, seeds, last=last)
+        if block.backward_weights is None:
+            gradients = self.backward_of(block, seeds, last=last)
+        else:
+            gradients = self.inputs_of(block, seeds)
+            self.weights_of(block, last=last)
         if last:
             self.finish()
         return gradients
 
     def backward_of(self, block: Block, seeds: Sequence[Tensor], *, last: bool) -> dict[int, Tensor]:
+        found = self._back(block, block.backward, last, *self._scaled(seeds))
+        self._end_backward(block)
+        return self._of_inputs(found)
+
+    def inputs_of(self, block: Block, seeds: Sequence[Tensor]) -> dict[int, Tensor]:
+        """The first half of a block's backward."""
+        found = self._back(block, block.backward_inputs, *self._scaled(seeds))
+        self._state = "forwarded"
+        return self._of_inputs(found)
+
+    def weights_of(self, block: Block, *, last: bool) -> None:
+        """The second half: gradients of parameters."""
+        self._back(block, block.backward_weights, last)
+        self._end_backward(block)
+
+    def _scaled(self, seeds: Sequence[Tensor]) -> Sequence[Tensor]:
+        scaling = self.worker.scaling
+        return scaling.scaled(seeds) if scaling else seeds
+
+    def _back(self, block: Block, code: Callable[..., Any] | None, *given: Any) -> Any:
         self._begin_backward()
-        worker, self.leaves = self.worker, self._leaves.get(block.number, self.leaves)
-        if block.backward is None:
+        self.leaves = self._leaves.get(block.number, self.leaves)
+        if code is None:
             raise without_backward()
-        if worker.scaling:
-            seeds = worker.scaling.scaled(seeds)
         with torch.no_grad(), _no_autocast(self.comm.device):
-            found = block.backward(self, self.leaves.tree, worker.constants, last, *seeds)
+            found = code(self, self.leaves.tree, self.worker.constants, *given)
             self._settle()
-        self._state = "done" if block is worker.code.blocks[0] else "forwarded"
+        return found
+
+    def _end_backward(self, block: Block) -> None:
+        self._ended.add(block.number)
+        open_ = (one for one in self.worker.code.blocks if one.trains and one.number not in self._ended)
+        self._state = "forwarded" if any(open_) else "done"
+
+    def _of_inputs(self, found: Any) -> dict[int, Tensor]:
+        worker = self.worker
         positions = [worker.program.tensors[number].position for number in worker.role.gradients]
         return dict(zip(positions, _listed(found, len(positions)), strict=True))
 
@@ -184,12 +219,13 @@ class Run:
             needs = self.worker.role.grads.get(number)
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
+            given, halves = (function, args, self.leaves.index, needs), self.worker.code.halves
             if offload:
-                away = self._away(read)
-                results, saved = call_sending(function, args, self.leaves.index, needs, away, forget=forget)
+                results, saved = call_sending(*given, self._away(read), forget=forget, halves=halves)
+            elif forget:
+                results, saved = call_giving(*given, halves=halves)
             else:
-                saving = call_giving if forget else call_saving
-                results, saved = saving(function, args, self.leaves.index, needs)
+                results, saved = call_in_halves(*given) if halves else call_saving(*given)
             self._saved[number] = saved
             self._read[number] = read
             return self._own(results, read)
@@ -212,16 +248,31 @@ class Run:
         sent.away.fetch()
 
     def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
-        saved = self._saved.pop(number)
-        if saved.away:
-            saved.away.wait()
-        self._arrive(self._read.pop(number))
+        saved = self._returned(number)
         with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
             edges, given = match(saved, grads)
             if edges:
                 torch.autograd.backward(edges, given)
-        found = tuple(slot.take() for slot in saved.slots)
-        return found[0] if len(found) == 1 else found
+        return _taken(saved)
+
+    def grad_inputs(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
+        """The first half of a `grad`."""
+        saved = self._returned(number)
+        if saved.forgotten:
+            saved.forgotten.give(again)
+        assert saved.boxes is not None
+        with self._executing():
+            found, left = first_half(saved.entries, *match(saved, grads), saved.boxes)
+        for slot, grad in zip(saved.slots, found, strict=True):
+            slot.grad = grad
+        saved.edges, saved.entries = [], []
+        self._left[number] = saved, left
+        return _taken(saved)
+
+    def grad_weights(self, number: int) -> None:
+        _, left = self._left.pop(number)
+        with self._executing():
+            left.backward()
 
     def all_reduce(self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum") -> Any:
         """A tuple for a list of tensors."""
@@ -374,6 +425,14 @@ class Run:
         worker.shards.update(shard, x)
 
     # Inside.
+
+    def _returned(self, number: int) -> Saved:
+        """What a call has kept, once it is here with all that the call reads."""
+        saved = self._saved.pop(number)
+        if saved.away:
+            saved.away.wait()
+        self._arrive(self._read.pop(number))
+        return saved
 
     def _copies(self, places: Sequence[Any]) -> list[Copy]:
         """In their order at each place."""
@@ -560,6 +619,11 @@ def _no_autocast(device: torch.device) -> Any:
     """What autocast casts around a call is in the program."""
     on = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
+def _taken(saved: Saved) -> Any:
+    found = tuple(slot.take() for slot in saved.slots)
+    return found[0] if len(found) == 1 else found
 
 
 def _listed(outputs: Any, count: int) -> list[Any]:

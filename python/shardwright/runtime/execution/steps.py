@@ -14,7 +14,7 @@ from ..shards.shards import Shards
 from . import inputs as given_inputs
 from .outside import accumulate, loss_of, pass_on, require_one_loss, seeds_of
 from .run import Issued, Run, begin, no_numbers, without_backward
-from .timetable import Backward, Begin, Forward, tasks
+from .timetable import Backward, Begin, Forward, Inputs, Weights, tasks
 from .variants import Variant
 
 # A micro-batch under way, and its outputs so far.
@@ -63,8 +63,10 @@ class Step:
                 self._begin(variant)
             elif isinstance(task, Forward):
                 self._forward(task.batch, task.block)
-            elif isinstance(task, Backward):
+            elif isinstance(task, Backward | Inputs):
                 self._backward(task)
+            elif isinstance(task, Weights):
+                self._weights(task)
             else:
                 self._end(variant, hooked)
         return self._losses
@@ -89,13 +91,24 @@ class Step:
         run = Run(worker, masks, self._issued, saving=True, step=self._together, batch=batch)
         return run, [None] * len(worker.role.outputs)
 
-    def _backward(self, task: Backward) -> None:
+    def _backward(self, task: Backward | Inputs) -> None:
         run, outputs = self._under_way[task.batch]
         seeds = seeds_of(run.seeded(task.block), outputs, task.scale * self._shares[task.batch])
-        gradients = run.backward_of(task.block, seeds, last=task.last)
+        if isinstance(task, Inputs):
+            gradients = run.inputs_of(task.block, seeds)
+        else:
+            gradients = run.backward_of(task.block, seeds, last=task.last)
         pass_on(self._calls[task.batch].tensors, gradients)
+        self._leave(task.batch, run)
+
+    def _weights(self, task: Weights) -> None:
+        run, _ = self._under_way[task.batch]
+        run.weights_of(task.block, last=task.last)
+        self._leave(task.batch, run)
+
+    def _leave(self, batch: int, run: Run) -> None:
         if run.is_done:
-            del self._under_way[task.batch]
+            del self._under_way[batch]
 
     def _end(self, variant: Variant, hooked: bool) -> None:
         run = Run(variant.worker, no_numbers, self._issued, saving=True, step=self._together)

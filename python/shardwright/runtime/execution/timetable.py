@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..programs.program import Block, Code
 
@@ -32,12 +33,26 @@ class Backward:
 
 
 @dataclass(frozen=True)
+class Inputs:
+    batch: int
+    block: Block
+    scale: float
+
+
+@dataclass(frozen=True)
+class Weights:
+    batch: int
+    block: Block
+    last: bool
+
+
+@dataclass(frozen=True)
 class End:
     # The last micro-batch of the program that ends.
     batch: int
 
 
-Task = Begin | Forward | Backward | End
+Task = Begin | Forward | Backward | Inputs | Weights | End
 
 
 def tasks(codes: Sequence[Code], scale: float, *, alone: bool, in_turn: bool = False) -> Iterator[Task]:
@@ -74,8 +89,12 @@ def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
     """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's; a timetable also says
     what would run before the first and after the last. The last one ends the program's step, whether there is
     something to do or not."""
-    forwards = {block.forward: block for block in code.blocks}
-    backwards = {block.backward: block for block in code.blocks}
+    kinds: dict[Any, tuple[Any, Block]] = {}
+    for block in code.blocks:
+        kinds[block.forward] = Forward, block
+        kinds[block.backward] = Backward, block
+        kinds[block.backward_inputs] = Inputs, block
+        kinds[block.backward_weights] = Weights, block
     for task in code.step(len(batches), scale) if code.step else ():
         if task is code.begin:
             yield Begin(batches[0])
@@ -83,8 +102,6 @@ def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
             function, batch, *how = task
             if not 0 <= batch < len(batches):
                 continue
-            if function in forwards:
-                yield Forward(batches[batch], forwards[function])
-            else:
-                yield Backward(batches[batch], backwards[function], *how)
+            kind, block = kinds[function]
+            yield kind(batches[batch], block, *how)
     yield End(batches[-1])

@@ -211,6 +211,13 @@ class Block:
     forward: Callable[..., Any]
     backward: Callable[..., Any] | None
     inputs: slice
+    # The two halves of a backward, if it has them.
+    backward_inputs: Callable[..., Any] | None = None
+    backward_weights: Callable[..., Any] | None = None
+
+    @property
+    def trains(self) -> bool:
+        return self.backward is not None or self.backward_inputs is not None
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,12 @@ class Code:
 
     @property
     def trains(self) -> bool:
-        return any(block.backward for block in self.blocks)
+        return any(block.trains for block in self.blocks)
+
+    @functools.cached_property
+    def halves(self) -> bool:
+        """Whether the backward of some block has two."""
+        return any(block.backward_inputs for block in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -530,7 +542,9 @@ def _blocks(names: Mapping[str, Any]) -> list[Block]:
     for number in sorted(codes, key=lambda number: int(number or 0)):
         forward = names[codes[number]]
         count = forward.__code__.co_argcount - len(GIVEN)
-        backward = names.get(codes[number].replace("forward", "backward"))
-        found.append(Block(int(number or 0), forward, backward, slice(taken, taken + count)))
+        whole, first, second = (
+            names.get(codes[number].replace("forward", other)) for other in ("backward", "inputs", "weights")
+        )
+        found.append(Block(int(number or 0), forward, whole, slice(taken, taken + count), first, second))
         taken += count
     return found

@@ -1,0 +1,176 @@
+//! Backwards in two halves, and faults planted into them.
+
+mod support;
+
+use check::Fault;
+use program::*;
+use support::{graph, program};
+
+const MLP: &str = include_str!("programs/mlp.graph");
+const DATA: &str = include_str!("programs/data.txt");
+const MEGATRON: &str = include_str!("programs/megatron.txt");
+
+/// A program whose backward has two halves, that was one.
+fn in_halves(text: &str) -> Program {
+    let mut program = program(&graph(MLP), text);
+    for role in &mut program.roles {
+        let body = &mut role.body;
+        let backward = body.codes.pop().expect("the last code is backward");
+        let (mut first, mut second) = (vec![], vec![]);
+        for instr in backward.instrs {
+            match instr {
+                Instr::Grad(grad) => {
+                    second.push(weights(grad.call));
+                    first.push(Instr::Grad(Grad { which: Which::Inputs, ..grad }));
+                }
+                instr if instr.leaves().is_empty() => first.push(instr),
+                instr => second.push(instr),
+            }
+        }
+        let (pass, codes) = (Pass::Inputs, &mut body.codes);
+        codes.push(Code { pass, instrs: first, ..Code::new(0, pass) });
+        codes.push(Code { instrs: second, ..Code::new(0, Pass::Weights) });
+        (codes[1].takes, codes[1].gives) = (backward.takes, backward.gives);
+        body.timetable.loops =
+            vec![Loop::over_all(vec![Task::forward(0), Task::inputs(0), Task::weights(0, When::Last)])];
+    }
+    program
+}
+
+fn weights(call: CallId) -> Instr {
+    Instr::Grad(Grad { call, which: Which::Weights, from: vec![], to: vec![], again: vec![] })
+}
+
+fn faults_of(text: &str, plant: impl Fn(&mut Body)) -> Vec<Fault> {
+    let mut program = in_halves(text);
+    program.roles.iter_mut().for_each(|role| plant(&mut role.body));
+    check::check(&graph(MLP), &program).map_or_else(|faults| faults, |_| vec![])
+}
+
+fn refused(code: &str, plant: impl Fn(&mut Body)) {
+    [DATA, MEGATRON].iter().for_each(|text| refused_of(text, code, &plant));
+}
+
+fn refused_of(text: &str, code: &str, plant: impl Fn(&mut Body)) {
+    let found = faults_of(text, plant);
+    assert!(found.iter().any(|fault| fault.code == code), "expected {code}, found {found:?}");
+}
+
+fn second(body: &mut Body) -> &mut Vec<Instr> {
+    &mut body.code_mut(0, Pass::Weights).instrs
+}
+
+fn first(body: &mut Body) -> &mut Vec<Instr> {
+    &mut body.code_mut(0, Pass::Inputs).instrs
+}
+
+fn tasks(body: &mut Body) -> &mut Vec<Task> {
+    &mut body.timetable.loops[0].tasks
+}
+
+fn is_grad(instr: &Instr) -> bool {
+    matches!(instr, Instr::Grad(_))
+}
+
+fn grads(instrs: &mut [Instr]) -> impl Iterator<Item = &mut Grad> {
+    instrs.iter_mut().filter_map(|instr| if let Instr::Grad(grad) = instr { Some(grad) } else { None })
+}
+
+#[test]
+fn two_halves_are_a_whole() {
+    for text in [DATA, MEGATRON] {
+        assert!(faults_of(text, |_| ()).is_empty());
+        let (whole, halves) = (program(&graph(MLP), text), in_halves(text));
+        let proof = |program: &Program| check::check(&graph(MLP), program).unwrap();
+        assert_eq!(proof(&whole).computed, proof(&halves).computed);
+    }
+}
+
+#[test]
+fn a_second_half_that_is_missing_twice_or_another_is_found() {
+    refused("SW0509", |body| {
+        let at = second(body).iter().position(is_grad).unwrap();
+        second(body).remove(at);
+    });
+    refused("SW0509", |body| {
+        let at = second(body).iter().position(is_grad).unwrap();
+        let twice = second(body)[at].clone();
+        second(body).insert(at, twice);
+    });
+    refused("SW0509", |body| grads(second(body)).for_each(|grad| grad.call = CallId(7)));
+    refused("SW0509", |body| {
+        let others = body.calls().count();
+        let next = |call: CallId| CallId::new((call.index() + 1) % others.max(2));
+        let grad = grads(second(body)).next().unwrap();
+        grad.call = next(grad.call);
+    });
+}
+
+#[test]
+fn whole_backwards_in_both_halves_are_found() {
+    refused("SW0509", |body| {
+        let whole: Vec<Grad> = grads(first(body)).map(|grad| grad.clone()).collect();
+        grads(first(body)).for_each(|grad| grad.which = Which::Both);
+        for (grad, whole) in grads(second(body)).zip(whole.into_iter().rev()) {
+            *grad = Grad { which: Which::Both, ..whole };
+        }
+    });
+    refused("SW0509", |body| grads(first(body)).for_each(|grad| grad.which = Which::Both));
+}
+
+/// Gradients of leaves may arise with the others.
+#[test]
+fn a_whole_backward_in_the_first_half_is_one() {
+    for text in [DATA, MEGATRON] {
+        let found = faults_of(text, |body| {
+            grads(first(body)).for_each(|grad| grad.which = Which::Both);
+            second(body).retain(|instr| !is_grad(instr));
+        });
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn halves_in_the_wrong_place_are_found() {
+    refused("SW0509", |body| {
+        let moved = second(body).remove(0);
+        first(body).push(moved);
+    });
+    refused("SW0509", |body| {
+        let seed = body.back_of(0).unwrap().takes.clone();
+        grads(second(body)).next().unwrap().from = seed.into_iter().map(Some).collect();
+    });
+    refused("SW0502", |body| {
+        let whole = Code { pass: Pass::Backward, ..Code::new(0, Pass::Backward) };
+        body.codes.insert(1, whole);
+    });
+    refused("SW0502", |body| {
+        body.codes.pop();
+        tasks(body).pop();
+    });
+}
+
+#[test]
+fn gradients_are_not_communicated_before_they_have_arisen() {
+    refused_of(DATA, "SW0510", |body| {
+        let at = second(body).iter().position(|instr| !instr.leaves().is_empty()).unwrap();
+        let moved = second(body).remove(at);
+        second(body).insert(0, moved);
+    });
+    refused_of(DATA, "SW0519", |body| {
+        let at = second(body).iter().position(|instr| !instr.leaves().is_empty()).unwrap();
+        let moved = second(body).remove(at);
+        first(body).push(moved);
+    });
+    refused("SW0519", |body| tasks(body)[2] = Task::weights(0, When::First));
+    refused("SW0519", |body| tasks(body)[2] = Task::weights(0, When::Each));
+}
+
+#[test]
+fn halves_run_once_and_in_order() {
+    refused("SW0517", |body| tasks(body).swap(1, 2));
+    refused("SW0517", |body| tasks(body).swap(0, 1));
+    refused("SW0517", |body| tasks(body).truncate(2));
+    refused("SW0517", |body| tasks(body)[1] = Task::backward(0, When::Never));
+    refused("SW0518", |body| tasks(body)[1].does = Does::Inputs { scaled: 2 });
+}

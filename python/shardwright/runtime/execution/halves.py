@@ -1,0 +1,212 @@
+"""The backward of a call in two halves: the gradients of its arguments first, those of leaves later.
+
+The first half goes through the call's graph once, as a whole backward does, but for what computes the
+gradient of a leaf and can wait: there it stops, and keeps the gradient that has arrived. The second half
+goes on from these places, so that nothing is computed twice. Between the two, what only the first half
+needed is free.
+
+What can wait is where an operator computes its gradients apart (`_APART`), such as the two products of a
+linear. Others compute them together, or were compiled, or are Python's: of those, the first half has the
+gradient of a leaf as well, and the second hands it over. So it is where a call reads a leaf in several
+ways, each of which would lead through the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, saved_tensors_hooks
+
+Edge = tuple[Node, int]
+
+# Of these each gradient is computed by operators of its own.
+_APART = {
+    "AddmmBackward", "AddmvBackward", "BaddbmmBackward", "BmmBackward", "ConvolutionBackward", "DotBackward",
+    "LinearBackward", "MmBackward", "MvBackward", "VdotBackward",
+}  # fmt: skip
+# These lead on to one other node, and know nothing of the values.
+_WITHOUT_VALUES = {
+    "AliasBackward", "AsStridedBackward", "CloneBackward", "EmbeddingBackward", "ExpandBackward",
+    "PermuteBackward", "ReshapeAliasBackward", "SelectBackward", "SliceBackward", "SqueezeBackward",
+    "TBackward", "ToCopyBackward", "TransposeBackward", "UnsafeViewBackward", "UnsqueezeBackward",
+    "ViewBackward",
+}  # fmt: skip
+
+
+class Packing(Protocol):
+    """How tensors that autograd saves are kept."""
+
+    def pack(self, x: Any) -> Any: ...
+
+    def unpack(self, kept: Any) -> Tensor: ...
+
+
+@dataclass
+class _Box:
+    kept: Any
+
+
+class Boxes:
+    """What autograd saves of one call. A tensor is free once its operator has run, unless that runs again."""
+
+    def __init__(self, inner: Packing | None = None):
+        self._inner = inner
+        # How many operators run now that run again.
+        self._again = 0
+
+    def hooks(self) -> Any:
+        return saved_tensors_hooks(self._pack, self._unpack)
+
+    def run_again(self, nodes: Sequence[Node]) -> list[Any]:
+        """These do, from now on until the handles are removed."""
+        begun = [node.register_prehook(self._begin) for node in nodes]
+        return begun + [node.register_hook(self._end) for node in nodes]
+
+    def _begin(self, *_: Any) -> None:
+        self._again += 1
+
+    def _end(self, *_: Any) -> None:
+        self._again -= 1
+
+    def _pack(self, x: Tensor) -> _Box:
+        return _Box(self._inner.pack(x) if self._inner else x)
+
+    def _unpack(self, box: _Box) -> Tensor:
+        kept = box.kept
+        if not self._again:
+            box.kept = None
+        found: Tensor = self._inner.unpack(kept) if self._inner else kept
+        return found
+
+
+@dataclass
+class Left:
+    """What the second half of a backward starts from."""
+
+    # Operators that run again, for these leaves only.
+    nodes: list[tuple[Node, Tensor, list[Tensor]]] = field(default_factory=list)
+    # Ways to a leaf each, or the leaves themselves.
+    edges: list[tuple[Edge, Tensor]] = field(default_factory=list)
+
+    def backward(self) -> None:
+        while self.nodes:
+            node, grad, leaves = self.nodes.pop()
+            torch.autograd.backward([GradientEdge(node, 0)], [grad], inputs=leaves)
+        if self.edges:
+            edges, grads = zip(*self.edges, strict=True)
+            torch.autograd.backward([GradientEdge(*edge) for edge in edges], grads)
+        self.edges = []
+
+
+def first_half(
+    entries: Sequence[Node], edges: Sequence[GradientEdge], grads: Sequence[Tensor], boxes: Boxes
+) -> tuple[list[Tensor | None], Left]:
+    """The gradients at the entries of a graph, and what is left."""
+    graph = _Graph(edges, frozenset(entries))
+    left = Left()
+    roots = []
+    for edge, grad in zip(edges, grads, strict=True):
+        if graph.waits(edge.node):
+            left.edges.append(((edge.node, edge.output_nr), grad))
+        else:
+            roots.append((edge, grad))
+    apart, others = graph.stops()
+    wanted: list[Edge] = [(node, 0) for node in (*entries, *apart)] + others
+    again = boxes.run_again(list(apart))
+    found = _run([edge for edge, _ in roots], [grad for _, grad in roots], wanted)
+    for handle in again:
+        handle.remove()
+    arrived = iter(found[len(entries) :])
+    at_nodes = [(node, next(arrived), leaves) for node, leaves in apart.items()]
+    left.nodes = [(node, grad, leaves) for node, grad, leaves in at_nodes if grad is not None]
+    left.edges += [(edge, grad) for edge, grad in zip(others, arrived, strict=True) if grad is not None]
+    return found[: len(entries)], left
+
+
+def _run(
+    roots: Sequence[GradientEdge], grads: Sequence[Tensor], wanted: Sequence[Edge]
+) -> list[Tensor | None]:
+    if not roots or not wanted:
+        return [None] * len(wanted)
+    edges = [GradientEdge(*edge) for edge in wanted]
+    return list(torch.autograd.grad(roots, edges, grads, retain_graph=True, allow_unused=True))
+
+
+class _Graph:
+    """The graph of a call, from its results to its entries and leaves."""
+
+    def __init__(self, roots: Sequence[GradientEdge], entries: frozenset[Node]):
+        # Readers come after what they read.
+        self._nodes = list(_postorder([edge.node for edge in roots], entries))
+        # Of each node from which a way without values leads to a leaf: the leaf's.
+        self._leaf: dict[Node, Node] = {}
+        for node in self._nodes:
+            if node not in entries:
+                self._know(node)
+        self._ways = self._counted(roots)
+
+    def waits(self, node: Node) -> bool:
+        """Whether it leads to a leaf without values, and nothing else of the call does."""
+        leaf = self._leaf.get(node)
+        return leaf is not None and self._ways[leaf] == 1
+
+    def stops(self) -> tuple[dict[Node, list[Tensor]], list[Edge]]:
+        """Operators that run again, with the leaves for which they do, and where else the first half ends."""
+        apart: dict[Node, list[Tensor]] = {}
+        others: dict[Edge, None] = {}
+        for node in self._nodes:
+            if node in self._leaf:
+                continue
+            for following, number in node.next_functions:
+                if following is None or following not in self._leaf:
+                    continue
+                leaf: Any = self._leaf[following]
+                if self.waits(following) and _kind(node) in _APART:
+                    apart.setdefault(node, []).append(leaf.variable)
+                elif self.waits(following):
+                    others[following, number] = None
+        for node in self._nodes:
+            if self._leaf.get(node) is node and not self.waits(node):
+                others[node, 0] = None
+        return apart, list(others)
+
+    def _know(self, node: Node) -> None:
+        if _kind(node) == "AccumulateGrad":
+            self._leaf[node] = node
+        elif _kind(node) in _WITHOUT_VALUES:
+            following = [one for one, _ in node.next_functions if one is not None]
+            if len(following) == 1 and following[0] in self._leaf:
+                self._leaf[node] = self._leaf[following[0]]
+
+    def _counted(self, roots: Sequence[GradientEdge]) -> Counter[Node]:
+        """In how many ways the graph leads to each leaf, and to what leads to it without values."""
+        ways = Counter(edge.node for edge in roots if edge.node in self._leaf)
+        for node in reversed(self._nodes):
+            own = ways[node] if node in self._leaf else 1
+            for following, _ in node.next_functions:
+                if following is not None and following in self._leaf:
+                    ways[following] += own
+        return ways
+
+
+def _kind(node: Node) -> str:
+    return type(node).__name__.rstrip("0123456789")
+
+
+def _postorder(roots: Sequence[Node], entries: frozenset[Node]) -> Iterator[Node]:
+    seen: set[Node] = set()
+    open_: list[tuple[Node, bool]] = [(root, False) for root in roots]
+    while open_:
+        node, done = open_.pop()
+        if done:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            open_.append((node, True))
+            if node not in entries:
+                open_ += [(one, False) for one, _ in node.next_functions if one is not None]
