@@ -91,13 +91,13 @@ pub struct Place<'c> {
 }
 
 /// The block of each operator, but for those that are set aside, of so many stages and blocks for each.
-pub type Cut = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
+pub type CutInRounds = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
 
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
     /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
-    pub cut: Cut,
+    pub cut: CutInRounds,
     /// The stage of a block, of so many.
     pub stage: fn(u32, u32) -> u32,
 }
