@@ -244,6 +244,21 @@ def test_gpipe_runs_all_forwards_first() -> None:
     ]
 
 
+def test_a_timetable_is_drawn() -> None:
+    module, args = models.MODELS["gpt"]()
+    graph = Graph(capture(module, args).graph_text)
+    assert compile(Plan.named(graph, "stages:3", 3)).timetable(3) == (
+        "rank 0  F0 F1 F2 .  .  .  .  B0--- .  B1--- .  B2---\n"
+        "rank 1  .  F0 F1 .  .  B0--- F2 B1--- .  B2---\n"
+        "rank 2  .  .  F0 B0--- F1 B1--- F2 B2---\n"
+    )
+    assert compile(Plan.named(graph, "stages:2 x zb-h1", 2)).timetable(2) == (
+        "rank 0  F0 F1 .  I0 W0 I1 W1\nrank 1  .  F0 I0 F1 I1 W0 W1\n"
+    )
+    assert len(compile(Plan.named(graph, "stages:4 x interlaced", 4)).timetable(5).splitlines()) > 1
+    assert compile(Plan.named(graph, "data", 2)).timetable(3) == ""
+
+
 # ---- orders and timetables by hand -------------------------------------------------------------
 
 

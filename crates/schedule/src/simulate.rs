@@ -53,7 +53,13 @@ pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times)
         let mut moved = false;
         for device in 0..steps.len() {
             let Some((task, batch)) = heads[device] else { continue };
-            let together = &shape.blocks[task.block].devices;
+            // Not all devices of a block have something to do in each of its passes.
+            let runs = |device: &&usize| {
+                let mut own = orders[**device].iter().flat_map(|it| &it.tasks);
+                own.any(|own| (own.block, own.pass) == (task.block, task.pass))
+            };
+            let together: Vec<usize> =
+                shape.blocks[task.block].devices.iter().filter(runs).copied().collect();
             let same = |other: &usize| {
                 heads[*other]
                     .is_some_and(|(own, of)| (own.block, own.pass, of) == (task.block, task.pass, batch))
@@ -66,7 +72,7 @@ pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times)
                 continue;
             }
             let start = together.iter().map(|device| lanes[*device].end).max().unwrap_or(0).max(ready);
-            for lane in together {
+            for lane in &together {
                 let own = heads[*lane].map_or(task, |(own, _)| own);
                 lanes[*lane].tasks.push((own, batch, start));
                 lanes[*lane].busy += times.of(task.pass);

@@ -166,6 +166,14 @@ fn what_goes_round_in_a_circle_has_no_order() {
     }
 }
 
+#[test]
+fn a_device_may_have_nothing_to_do_in_a_pass_of_its_block() {
+    let shape = chain([vec![0, 1], vec![1]]);
+    let mut orders = Schedule::OneFOneB.order(&shape, &[]).expect("an order");
+    orders[0][0].tasks.retain(|task| task.pass == Pass::Forward);
+    assert!(simulate(&shape, &orders, 4, TIMES).is_ok());
+}
+
 /// As those are that only make positions.
 #[test]
 fn a_block_without_gradients_leaves_interleaved_as_it_is() {
