@@ -60,7 +60,9 @@ def _draw(compiled: Any) -> None:
     """What ranks do in a step, where that is a pipeline."""
     figure = compiled.timetable(DRAWN)
     if figure:
-        print(f"\nA step of {DRAWN} micro-batches, forward (F) and backward (B) of each:\n\n{figure.rstrip()}")
+        print(
+            f"\nA step of {DRAWN} micro-batches, forward (F) and backward (B) of each:\n\n{figure.rstrip()}"
+        )
 
 
 def _numbers(compiled: Any) -> dict[str, Any]:
