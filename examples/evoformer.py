@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node 4 examples/evoformer.py "data:2 x megatron:2"
 
-Blocks turn an alignment of sequences and a map of pairs of residues into better ones. The trunk is run three times, each
-time on what the time before gave; only the last one learns.
+Blocks turn an alignment of sequences and a map of pairs of residues into better ones. The trunk is run three
+times, each time on what the time before gave; only the last one learns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Over the dim before the last one, with gates, and a bias of scores if there are channels to make it of."""
+    """Over the dim before the last one, gated, with a bias of scores if there are channels to make it of."""
 
     def __init__(self, width: int, heads: int, bias: int | None = None) -> None:
         super().__init__()

@@ -98,10 +98,12 @@ class OnItsWay:
         self._message = None
 
 
-def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: Any) -> list[int]:
+def of_steps(
+    compiled: Compiled, module: nn.Module, captured: Captured, batch: Any, count: int = 1
+) -> list[int]:
     """Of each rank the most that lives at once in a step of training with AdamW that is not the first, all
     included: what is held between steps, and the most that a step makes besides. Inputs are left out, and
-    the host's memory."""
+    the host's memory, and messages between blocks."""
     world = len(compiled.held)
     program = load_program(dict(compiled.files), digest=compiled.digest, world=world)
     values = sources(module, captured)
@@ -110,8 +112,10 @@ def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: A
         model = ParallelModule(program, Quiet(comm), values, captured)
         host = model.variants.first.worker.host
         host.room = Quiet.uncounted(host.room)  # type: ignore[method-assign]
+        mail = model.variants.first.worker.mail
+        mail.send = Quiet.uncounted(mail.send)  # type: ignore[method-assign]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        model.train_step([batch])
+        model.train_step([batch] * count)
         optimizer.step()
         optimizer.zero_grad()
         there = {id(shard.data) for shard in model.shards.held if shard.tensor.on_host}
@@ -123,7 +127,7 @@ def of_steps(compiled: Compiled, module: nn.Module, captured: Captured, batch: A
         gathered = [leaf for copy in model.shards.copies for leaf in copy.leaves]
         live = Live(lambda: stored(gathered))
         with live:
-            model.train_step([batch])
+            model.train_step([batch] * count)
         # The step of the optimizer has all of its state.
         return held + max(live.peak, live.bytes + stored(gathered) + stored(states) - stored(here))
 

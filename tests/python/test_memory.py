@@ -99,6 +99,18 @@ def test_what_is_counted_is_what_lives(name: str, plan: str, devices: int) -> No
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
 
+@pytest.mark.parametrize("plan", ["stages:2 x zb-h1", "stages:2 x recompute x zb-h1"])
+@pytest.mark.parametrize("name", ["mlp", "gpt", "llama", "vit"])
+def test_what_waits_between_halves_is_counted(name: str, plan: str) -> None:
+    """Also what only the first half needs, which is free after it."""
+    module, batch, captured, _ = captured_model(name)
+    program = compiled(name, plan, 2)
+    found = live.of_steps(program, module, captured, batch, 6)
+    for rank, measured in zip(program.memory(), found, strict=True):
+        predicted = rank.total - rank.peak["inputs"]
+        assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
+
+
 @pytest.mark.parametrize(("name", "plan"), [("gpt", "data"), ("wide", "zero1"), ("wide", "zero3")])
 def test_half_precision_is_counted_as_it_lives(name: str, plan: str) -> None:
     module, batch, captured, graph = captured_model(name, "bf16")

@@ -11,9 +11,9 @@
 //! A loop says the same of every turn. So all of this is seen from its tasks, for steps of any number of
 //! micro-batches. That ranks come to their ends together, whatever the number, is for [`crate::net`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use program::{Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
+use program::{Body, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
 
@@ -85,7 +85,8 @@ fn turns(role: &Role) -> Option<Fault> {
     let codes = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
     let missing = codes.map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
     let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
-    missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)))
+    let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
+    missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)))
 }
 
 fn of_code(
@@ -112,6 +113,40 @@ fn of_code(
         before.map(|before| format!("it is run for a micro-batch whose {} has not run", before.name()));
     let early = early.map(|why| not_once(code, &why));
     early.or_else(|| run.scales()).or_else(|| run.settles().filter(|_| code.1.settles()))
+}
+
+/// Codes of which the first keeps something for the second: values, or a call for its backward.
+fn handed_on(body: &Body) -> BTreeSet<((u32, Pass), (u32, Pass))> {
+    let (mut kept, mut calls) = (BTreeMap::new(), BTreeMap::new());
+    let mut found = BTreeSet::new();
+    for code in &body.codes {
+        let own = (code.block, code.pass);
+        for instr in &code.instrs {
+            let before = match instr {
+                Instr::Keep { id, .. } => kept.insert(*id, own).and(None),
+                Instr::Call(call) => calls.insert(call.id, own).and(None),
+                Instr::Take { id, .. } => kept.get(id).copied(),
+                Instr::Grad(grad) => calls.insert(grad.call, own),
+                _ => None,
+            };
+            found.extend(before.filter(|before| *before != own).map(|before| (before, own)));
+        }
+    }
+    found
+}
+
+fn not_there(
+    (first, then): ((u32, Pass), (u32, Pass)),
+    runs: &BTreeMap<(u32, Pass), Runs<'_>>,
+) -> Option<Fault> {
+    let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
+    let why = || {
+        format!(
+            "it is run for a micro-batch whose {}, which keeps something for it, has not run",
+            named(first.0, first.1)
+        )
+    };
+    (!before.is_before(run)).then(|| not_once(then, &why()))
 }
 
 /// Which code of its block must have run before, for the same micro-batch.

@@ -232,3 +232,22 @@ fn a_forward_or_backward_that_is_left_out_is_found() {
         });
     }
 }
+
+/// They keep for each other what later ones read.
+#[test]
+fn blocks_of_a_rank_that_run_in_another_order_are_found() {
+    let graph = graph();
+    let right = made(&graph, "stages:1 x interleaved:2", 1);
+    assert_eq!(found(&graph, &right), [] as [&str; 0]);
+    for pass in [Pass::Forward, Pass::Backward] {
+        let mut wrong = right.clone();
+        for it in &mut wrong.roles[0].body.timetable.loops {
+            let own = |task: &&mut Task| task.pass() == pass;
+            let mut tasks: Vec<&mut Task> = it.tasks.iter_mut().filter(own).collect();
+            let last = tasks.len() - 1;
+            let blocks = (tasks[0].block, tasks[last].block);
+            (tasks[0].block, tasks[last].block) = (blocks.1, blocks.0);
+        }
+        assert_eq!(found(&graph, &wrong), ["SW0517"], "{}", pass.name());
+    }
+}

@@ -44,7 +44,7 @@ pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use schedule::{Schedule, Task};
 pub use transfer::{Side, Transferred, transfer};
-pub use turns::{Timetables, loops, task_or_refuse};
+pub use turns::{Timetables, loops, mixed_order, task_or_refuse};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.
 pub const MOST: u32 = 1 << 20;

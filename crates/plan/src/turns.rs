@@ -34,6 +34,11 @@ pub fn task_or_refuse(word: &str) -> Result<Task> {
     })
 }
 
+pub fn mixed_order() -> Error {
+    Error::new("SW0329", "an operator and a task of a pipeline have no order")
+        .fix("give two operators, or two tasks: `draft.order(\"B0\", \"F0+2\")`")
+}
+
 /// The loops that a line says: `F0+1 B0`, `by 2: ...`, `F0 | B0`.
 pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<Loop>> {
     let every = by.map_or(Some(1), |by| by.trim().parse().ok().filter(|every| (1..=MOST).contains(every)));

@@ -340,10 +340,7 @@ impl Draft {
                 d.order_tasks(plan::task_or_refuse(&before)?, plan::task_or_refuse(&after)?);
                 Ok(())
             }),
-            _ => Err(raise(
-                diag::Error::new("SW0329", "an operator and a task of a pipeline have no order")
-                    .fix("give two operators, or two tasks: `draft.order(\"B0\", \"F0+2\")`"),
-            )),
+            _ => Err(raise(plan::mixed_order())),
         }
     }
 

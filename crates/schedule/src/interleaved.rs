@@ -6,8 +6,7 @@ use crate::shape::{Block, Loop, Pass, Shape, Task};
 /// None where devices do not take turns, or not more than once.
 pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
     let (devices, blocks) = (shape.devices(), &shape.blocks);
-    let alone =
-        |block: &Block| block.devices.first().copied().filter(|_| block.trains && block.devices.len() == 1);
+    let alone = |block: &Block| block.devices.first().copied().filter(|_| block.devices.len() == 1);
     let all: Vec<usize> = blocks.iter().map(alone).collect::<Option<_>>()?;
     let (round, levels) = (all.get(..devices)?, all.len() / devices.max(1));
     let takes_turns = all.chunks(devices.max(1)).all(|turn| turn == round);
@@ -16,7 +15,9 @@ pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
     }
     let mut orders = vec![vec![]; devices];
     for (place, device) in round.iter().enumerate() {
-        orders[*device] = vec![of(place, devices, levels)];
+        let mut it = of(place, devices, levels);
+        it.tasks.retain(|task| task.pass == Pass::Forward || blocks[task.block].trains);
+        orders[*device] = vec![it];
     }
     Some(orders)
 }

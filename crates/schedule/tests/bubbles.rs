@@ -166,6 +166,17 @@ fn what_goes_round_in_a_circle_has_no_order() {
     }
 }
 
+/// As those are that only make positions.
+#[test]
+fn a_block_without_gradients_leaves_interleaved_as_it_is() {
+    let mut shape = chain((0..8).map(|block| vec![block % 4]));
+    let orders = Schedule::Interleaved.order(&shape, &[]).expect("an order");
+    shape.blocks[0].trains = false;
+    let mut less = orders.clone();
+    less[0][0].tasks.retain(|task| task.to_string()[..2] != *"B0");
+    assert_eq!(Schedule::Interleaved.order(&shape, &[]), Some(less));
+}
+
 #[test]
 fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
     let wrong = |every: u32, words: &str| {
