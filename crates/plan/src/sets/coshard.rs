@@ -10,7 +10,7 @@ use diag::Result;
 use graph::{OpId, TensorId};
 use rules::families::{self, View};
 
-use super::{Along, Model, Place, Set, megatron};
+use super::{Along, Model, Place, Set, megatron, recompute};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -25,7 +25,7 @@ pub(super) const SET: Set = Set {
     }),
     aside: None,
     rounds: None,
-    besides: &[("", recompute)],
+    besides: &[("", again)],
 };
 
 /// The most parts where the name says none: each is called by itself, and small calls are slow ones.
@@ -78,12 +78,17 @@ fn bytes(model: &Model<'_>, tensor: TensorId) -> u64 {
 }
 
 /// What is recomputed together: operators whose parts run one after another, as far as one reads what
-/// another makes.
-fn recompute(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+/// another makes, and no farther than a layer goes.
+fn again(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
     let in_turn: Vec<bool> = model.graph.op_ids().map(|op| repeats(draft.devices_of(op))).collect();
+    let mut layer = vec![None; in_turn.len()];
+    for (number, ops) in recompute::layers(model).iter().enumerate() {
+        ops.iter().for_each(|op| layer[op.index()] = Some(number));
+    }
     let mut span: Vec<usize> = (0..in_turn.len()).collect();
     for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
-        for reader in model.readers[op.index()].iter().filter(|reader| in_turn[reader.index()]) {
+        let together = |reader: &&OpId| in_turn[reader.index()] && layer[reader.index()] == layer[op.index()];
+        for reader in model.readers[op.index()].iter().filter(together) {
             let (a, b) = (span[op.index()], span[reader.index()]);
             span.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
         }

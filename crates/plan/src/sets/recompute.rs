@@ -66,7 +66,7 @@ struct Numbered {
 
 /// The operators of each module that repeats; where such a module is almost all made of others that all repeat, these
 /// are the layers.
-fn layers(model: &Model<'_>) -> Vec<Vec<OpId>> {
+pub(super) fn layers(model: &Model<'_>) -> Vec<Vec<OpId>> {
     let mut layers: Vec<Vec<OpId>> = vec![];
     let mut open = numbered(model, model.graph.op_ids(), 0);
     while let Some(module) = open.pop() {

@@ -70,6 +70,18 @@ class _Enter(torch.autograd.Function):
         return None, None, None
 
 
+class _Marked(torch.autograd.Function):
+    """A tensor that needs a gradient and is no leaf. Nothing goes back from it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, box: list[Tensor]) -> Tensor:
+        return box[0].detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None
+
+
 @torch.enable_grad()
 def call_saving(
     function: Callable[..., Any],
@@ -112,7 +124,18 @@ def call_forgetting(
 ) -> Any:
     """The same results, of which backward needs nothing: it calls the function again."""
     with saved_tensors_hooks(lambda _: None, _never):
-        return call_saving(function, args, leaves, needs)[0]
+        results = call_saving(function, args, leaves, needs)[0]
+    if isinstance(results, tuple):
+        return tuple(_not_held(x) for x in results)
+    return _not_held(results)
+
+
+@torch.enable_grad()
+def _not_held(x: Any) -> Any:
+    """A result that needs a gradient as before, and that a sum does not hold, as it would a leaf."""
+    if not isinstance(x, Tensor) or not x.requires_grad:
+        return x
+    return _Marked.apply(torch.zeros((), requires_grad=True), [x])
 
 
 def call_giving(
