@@ -26,7 +26,7 @@ ALLOWED = {
     "lower": "diag graph rules schedule plan layout program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
-    "compiler": "diag graph rules plan layout program lower check emit",
+    "compiler": "diag graph rules schedule plan layout program lower check emit",
     "py": "diag graph rules plan layout program lower check emit compiler",
 }
 PYTHON = "pyo3"

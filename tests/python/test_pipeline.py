@@ -15,10 +15,10 @@ import models
 import shardwright as sw
 import zoo
 from shardwright import Bundle, Graph, Plan
-from shardwright._core import compile
+from shardwright._core import compile, verify
 from shardwright.capture import Captured, capture
 from shardwright.compiling import sources
-from shardwright.errors import PlanError, RuntimeFault, ShardwrightError
+from shardwright.errors import CheckError, PlanError, RuntimeFault, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local
 
 torch.set_num_threads(1)
@@ -166,6 +166,60 @@ def test_skips_buffers_and_modules_that_are_called_twice_cross_blocks() -> None:
     assert_equal(plan, captured, (module, args), 4)
     text = plan.text
     assert Plan.parse(Graph(captured.graph_text), text).text == text
+
+
+class Twice(nn.Module):
+    """The first block and the last update the same buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.b(self.norm(self.a(x)).tanh()).tanh()
+        return (self.norm(self.c(h)) - y).square().mean()
+
+
+TWICE = """
+op "b": single on 1
+op "c": single on 2
+op "norm@1": single on 3
+block "a" "norm"
+block "b"
+block "c"
+block "norm@1"
+"""
+
+
+def twice(*lines: str) -> tuple[models.Model, Captured, Plan]:
+    torch.manual_seed(4)
+    model = Twice().double(), (torch.randn(6, 8).double(), torch.randn(6, 8).double())
+    return model, *made(*model, TWICE + "\n".join(lines), 4)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1"])
+def test_a_buffer_that_two_blocks_update_goes_through_both_for_each_micro_batch(schedule: str) -> None:
+    model, captured, plan = twice(f"schedule {schedule}")
+    assert_equal(plan, captured, model, 4)
+
+
+def test_a_timetable_that_reads_a_buffer_before_its_update_is_refused() -> None:
+    _, captured, plan = twice()
+    made = compile(plan)
+    files = dict(made.files)
+    assert "yield forward_0, b + 1\n" in files["rank_0.py"]
+    files["rank_0.py"] = (
+        files["rank_0.py"]
+        .replace("for b in range(-1, batches):", "for b in range(-2, batches):")
+        .replace("yield forward_0, b + 1\n", "yield forward_0, b + 2\n")
+    )
+    with pytest.raises(CheckError, match="SW0517") as refused:
+        verify(captured.graph_text, files)
+    assert "a buffer has not the value" in str(refused.value)
+    with pytest.raises(ShardwrightError, match="SW0422") as refused:
+        compile(twice("timetable 0: F0+2 F1+1 F3+1 B3+1 B0 B1+1")[2])
+    assert "of device 0 runs `F0+1` before `F3`" in str(refused.value)
 
 
 def test_each_rank_holds_only_what_its_blocks_read() -> None:

@@ -13,7 +13,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use program::{Body, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
+use graph::TensorId;
+use program::{Body, BufId, Code, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
 
@@ -86,7 +87,8 @@ fn turns(role: &Role) -> Option<Fault> {
     let missing = codes.map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
     let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
     let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
-    missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)))
+    let missing = missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)));
+    missing.or_else(|| written_by_others(role).into_iter().find_map(|pair| stale(pair, &runs)))
 }
 
 fn of_code(
@@ -133,6 +135,39 @@ fn handed_on(body: &Body) -> BTreeSet<((u32, Pass), (u32, Pass))> {
         }
     }
     found
+}
+
+/// Codes of which one updates a buffer that the other one reads or updates, in the order of a micro-batch.
+fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
+    let leaf_of: BTreeMap<BufId, TensorId> = role.body.leaves.iter().map(|it| (it.buf, it.tensor)).collect();
+    let tensor = |shard: usize| role.table.shards.get(shard).map(|shard| shard.tensor);
+    let updates = |code: &Code| -> BTreeSet<TensorId> {
+        let updated = code.instrs.iter().filter(|instr| matches!(instr, Instr::Update { .. }));
+        updated.flat_map(|instr| instr.shards()).filter_map(|shard| tensor(*shard)).collect()
+    };
+    let touches = |code: &Code, tensors: &BTreeSet<TensorId>| {
+        let reads = code.instrs.iter().flat_map(Instr::reads);
+        let mut all = reads.filter_map(|buf| leaf_of.get(&buf).copied()).chain(updates(code));
+        all.any(|tensor| tensors.contains(&tensor))
+    };
+    let mut found = BTreeSet::new();
+    for code in &role.body.codes {
+        let updated = updates(code);
+        for other in role.body.codes.iter().filter(|other| other.place() != code.place()) {
+            if !updated.is_empty() && touches(other, &updated) {
+                let (first, then) = if code.place() < other.place() { (code, other) } else { (other, code) };
+                found.insert(((first.block, first.pass), (then.block, then.pass)));
+            }
+        }
+    }
+    found
+}
+
+fn stale((first, then): ((u32, Pass), (u32, Pass)), runs: &BTreeMap<(u32, Pass), Runs<'_>>) -> Option<Fault> {
+    let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
+    let fits = before.is_before(run) && run.is_before_next(before, 1);
+    let why = || format!("a buffer has not the value that {} gives it or reads", named(first.0, first.1));
+    (!fits).then(|| not_once(then, &why()))
 }
 
 fn not_there(
@@ -184,10 +219,15 @@ impl Runs<'_> {
 
     /// Whether it runs before another code does, for each micro-batch.
     fn is_before(&self, other: &Runs<'_>) -> bool {
+        self.is_before_next(other, 0)
+    }
+
+    /// Whether it runs before another code does for the micro-batch that is so many later, for each.
+    fn is_before_next(&self, other: &Runs<'_>, later: i64) -> bool {
         let every = i64::from(self.it.every);
         let before = |a: usize, b: usize| {
             let at = |it: &Runs<'_>, task: usize| i64::from(it.it.tasks[task].at);
-            let (first, then) = (at(self, a), at(other, b));
+            let (first, then) = (at(self, a), at(other, b) - later);
             // The turn of a micro-batch is an earlier one, or the same and the task stands before.
             (first - then).rem_euclid(every) != 0 || first > then || first == then && a < b
         };

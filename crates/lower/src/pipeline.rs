@@ -1,9 +1,10 @@
 //! Blocks on their devices: who runs which, and in which order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use diag::{Error, Result};
-use program::{Body, Loop, Pass, RankId, Task, Timetable, When};
+use graph::TensorId;
+use program::{Body, BufId, Instr, Loop, Pass, RankId, Task, Timetable, When};
 use schedule::{Block, Orders, Shape, Stuck, Times, simulate};
 
 use crate::project::Projected;
@@ -32,7 +33,8 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
         of.push(known.unwrap_or(alike.len()));
         alike.extend(known.is_none().then_some(own));
     }
-    let orders = ordered(cx, &alike)?;
+    let buffers: BTreeSet<(usize, usize)> = projected.iter().flat_map(blocks_with_buffers).collect();
+    let orders = ordered(cx, &alike, &buffers)?;
     for (it, device) in projected.iter_mut().zip(of) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
@@ -45,6 +47,27 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
 fn codes(body: &Body) -> Vec<(u32, Pass)> {
     let run = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
     run.map(|code| (code.block, code.pass)).collect()
+}
+
+/// Blocks of which one updates a buffer that the other one reads or updates: no two micro-batches are between them.
+fn blocks_with_buffers(it: &Projected) -> Vec<(usize, usize)> {
+    let leaf_of: HashMap<BufId, TensorId> = it.body.leaves.iter().map(|it| (it.buf, it.tensor)).collect();
+    let (mut updated, mut touched) = (BTreeSet::new(), BTreeSet::new());
+    for code in it.body.codes_of(Pass::Forward) {
+        for instr in &code.instrs {
+            let read = instr.reads().into_iter().filter_map(|buf| leaf_of.get(&buf).copied());
+            touched.extend(read.map(|tensor| (tensor, code.block)));
+            if let Instr::Update { shard, .. } = instr {
+                updated.insert((it.table.shards[*shard].tensor, code.block));
+            }
+        }
+    }
+    touched.extend(updated.iter().copied());
+    let pairs = updated.iter().flat_map(|(tensor, block)| {
+        let others = touched.iter().filter(move |other| other.0 == *tensor && other.1 != *block);
+        others.map(|other| (block.min(&other.1), block.max(&other.1)))
+    });
+    pairs.map(|(first, then)| (*first as usize, *then as usize)).collect()
 }
 
 /// The timetable that the plan has for ranks that are one in the program.
@@ -64,9 +87,15 @@ fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop
 }
 
 /// The loops of all, with nothing that they have no code for.
-fn ordered(cx: &Context<'_>, alike: &[Alike]) -> Result<Orders> {
+fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>) -> Result<Orders> {
     let shape = shape(cx, alike);
-    let mut orders = cx.plan.schedule.order(&shape, &cx.plan.before).ok_or_else(|| circle(cx))?;
+    let forward = |block: usize, at: i32| schedule::Task { block, pass: schedule::Pass::Forward, at };
+    let of_buffers = buffers.iter().flat_map(|(first, then)| {
+        [(forward(*first, 0), forward(*then, 0)), (forward(*then, 0), forward(*first, 1))]
+    });
+    let before: Vec<(schedule::Task, schedule::Task)> =
+        cx.plan.before.iter().copied().chain(of_buffers).collect();
+    let mut orders = cx.plan.schedule.order(&shape, &before).ok_or_else(|| circle(cx))?;
     for (own, order) in alike.iter().zip(&mut orders) {
         for it in &mut *order {
             it.tasks.retain(|task| own.codes.contains(&code_of(task)));
@@ -79,6 +108,7 @@ fn ordered(cx: &Context<'_>, alike: &[Alike]) -> Result<Orders> {
     for (own, order) in alike.iter().zip(&mut orders) {
         let Some(written) = &own.written else { continue };
         missing_or_strange(cx, own, written)?;
+        keeps_all(cx, written, &before)?;
         order.clone_from(written);
     }
     let longest =
@@ -174,6 +204,23 @@ fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop])
                 .fix(format!("write `timetable {device} by 2: ... {name} {name}+1` for two at a time")))
         }
     }
+}
+
+/// Orders of tasks hold in a timetable that is written out, too.
+fn keeps_all(
+    cx: &Context<'_>,
+    written: &[schedule::Loop],
+    before: &[(schedule::Task, schedule::Task)],
+) -> Result<()> {
+    let Some((first, then)) = before.iter().find(|pair| !schedule::comes_before(written, pair.0, pair.1))
+    else {
+        return Ok(());
+    };
+    let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
+    let what = format!("the timetable of device {device} runs `{then}` before `{first}`");
+    Err(Error::new("SW0422", what)
+        .why("the plan orders them, or a buffer that one of them updates goes from one to the other")
+        .fix(format!("write `{first}` before `{then}`, for every micro-batch")))
 }
 
 fn wait_for_ever(batches: u32, stuck: &Stuck) -> Error {

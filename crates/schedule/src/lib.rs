@@ -16,5 +16,5 @@ mod turns;
 
 pub use figure::figure;
 pub use named::{Orders, Schedule};
-pub use shape::{Block, Loop, Pass, Shape, Task, not_in_turn};
+pub use shape::{Block, Loop, Pass, Shape, Task, comes_before, not_in_turn};
 pub use simulate::{Lane, Stuck, Times, simulate};

@@ -1,7 +1,7 @@
 //! Schedules by name.
 
 use crate::interleaved::interleaved;
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::shape::{Loop, Pass, Shape, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::turns::{Turns, backwards, forwards};
 
@@ -52,13 +52,20 @@ impl Schedule {
     pub fn order(self, shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
         let backward = || backwards(shape, Pass::Backward);
         match self {
-            _ if !shape.trains() => phases(shape, &[forwards(shape)], &[]),
-            Schedule::Interleaved => interleaved(shape).or_else(|| Schedule::OneFOneB.order(shape, before)),
+            _ if !shape.trains() => phases(shape, &[forwards(shape)], before),
+            Schedule::Interleaved => {
+                let found = interleaved(shape).filter(|orders| keep(orders, before));
+                found.or_else(|| Schedule::OneFOneB.order(shape, before))
+            }
             Schedule::OneFOneB => phases(shape, &[[forwards(shape), backward()].concat()], before),
-            Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], &[]),
+            Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], before),
             Schedule::ZbH1 => zero_bubble(shape, before),
         }
     }
+}
+
+fn keep(orders: &Orders, before: &[(Task, Task)]) -> bool {
+    before.iter().all(|(first, then)| orders.iter().all(|loops| comes_before(loops, *first, *then)))
 }
 
 /// Each is for all micro-batches before the next one is for any. Whether it is better to think of backwards as

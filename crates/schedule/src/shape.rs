@@ -56,6 +56,27 @@ impl Shape {
     }
 }
 
+/// Whether the first task comes before the second one for every micro-batch, if both are there.
+pub fn comes_before(loops: &[Loop], first: Task, then: Task) -> bool {
+    let places = |wanted: Task| {
+        let all = loops.iter().enumerate().flat_map(|(number, it)| {
+            it.tasks.iter().enumerate().map(move |(place, task)| (number, i64::from(it.every), place, *task))
+        });
+        all.filter(move |row| (row.3.block, row.3.pass) == (wanted.block, wanted.pass)).collect::<Vec<_>>()
+    };
+    // Of the micro-batch that `first` is about, the turns of both.
+    let fits = |a: &(usize, i64, usize, Task), b: &(usize, i64, usize, Task)| {
+        let late = i64::from(a.3.at) - i64::from(first.at);
+        let early = i64::from(b.3.at) - i64::from(then.at);
+        match a.0 == b.0 {
+            true => (late - early).rem_euclid(a.1) != 0 || (-late, a.2) < (-early, b.2),
+            false => a.0 < b.0,
+        }
+    };
+    let (firsts, thens) = (places(first), places(then));
+    firsts.iter().all(|a| thens.iter().all(|b| fits(a, b)))
+}
+
 /// A task that is not for each micro-batch once, or not in their order.
 pub fn not_in_turn(loops: &[Loop]) -> Option<Task> {
     let all =

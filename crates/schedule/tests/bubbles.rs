@@ -198,3 +198,17 @@ fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
     assert_eq!(wrong(2, "F0+1 F0 B0 B0+1"), Some("F0+1".into()));
     assert_eq!(wrong(2, "F0 B0"), Some("F0".into()));
 }
+
+#[test]
+fn which_of_two_tasks_comes_first_is_seen_from_loops() {
+    let is = |every: u32, words: &str, first: &str, then: &str| {
+        let one = |words: &str| Loop { every, tasks: words.split(' ').map(task).collect() };
+        let loops: Vec<Loop> = words.split(" | ").map(one).collect();
+        schedule::comes_before(&loops, task(first), task(then))
+    };
+    assert!(is(1, "F0+1 B0", "F0", "B0") && is(1, "F0 | B0", "F0", "B0"));
+    assert!(is(1, "F0+1 B0", "B0", "F0+2") && !is(1, "F0+1 B0", "B0", "F0+1"));
+    assert!(is(1, "B0 F0+1", "B0", "F0+1") && !is(1, "B0 F0", "F0", "B0"));
+    assert!(is(2, "F0 F0+1 B0 B0+1", "F0", "B0") && !is(2, "F0 F0+1 B0 B0+1", "B0", "F0+1"));
+    assert!(!is(1, "F0 | B0", "B0", "F0+1") && is(1, "F0 B0", "F1", "B0"));
+}
