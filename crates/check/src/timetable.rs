@@ -143,7 +143,7 @@ fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
     let tensor = |shard: usize| role.table.shards.get(shard).map(|shard| shard.tensor);
     let updates = |code: &Code| -> BTreeSet<TensorId> {
         let updated = code.instrs.iter().filter(|instr| matches!(instr, Instr::Update { .. }));
-        updated.flat_map(|instr| instr.shards()).filter_map(|shard| tensor(*shard)).collect()
+        updated.flat_map(Instr::shards).filter_map(|shard| tensor(*shard)).collect()
     };
     let touches = |code: &Code, tensors: &BTreeSet<TensorId>| {
         let reads = code.instrs.iter().flat_map(Instr::reads);
