@@ -83,6 +83,17 @@ fn of_interleaved_it_is_less_by_the_number_of_blocks_of_a_device() {
     }
 }
 
+/// Half a micro-batch in each direction: the halves of a device take as long as a stage's.
+#[test]
+fn of_both_directions_it_is_about_half() {
+    for (p, m) in sizes().filter(|(p, _)| p % 2 == 0) {
+        let shape = chain((0..p).map(|block| vec![block.min(p - 1 - block) as usize]));
+        let (end, ..) = found(Schedule::OneFOneB, &shape, m);
+        let bubble = end - 6 * m;
+        assert!(bubble <= 6 * (p / 2 - 1) + 2, "{p} {m}: {bubble}");
+    }
+}
+
 /// The shapes of Tessel's paper: the time that each further micro-batch takes, and the time of that in which the
 /// busiest device works. Some wait a little: the best order is for a search to find.
 #[test]
