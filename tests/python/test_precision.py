@@ -130,8 +130,8 @@ def test_as_exact_as_the_same_by_hand(name: str, plan: str, devices: int, dtype:
         for kind in ("gradients", "parameters"):
             found, wanted, exact = (getattr(x, kind) for x in (ours, hand, truth))
             if devices == 1:
-                assert error({n: found[n] for n in wanted}, wanted) < 1e-3
-            limit = 1.5 * error(wanted, exact) + (2e-3 if dtype == BF16 else 3e-4)
+                assert error({n: found[n] for n in wanted}, wanted) < 2e-3
+            limit = 1.5 * error(wanted, exact) + (2e-3 if dtype == BF16 else 1e-3)
             assert error(found, exact) < limit
             assert error(wanted, exact) > 1e-5, "the reference was not computed in half precision"
         for a, b in zip(ours.losses, truth.losses, strict=True):
