@@ -359,7 +359,7 @@ impl Roles<'_> {
             return Err("a block and pass have two codes, or they are out of order".into());
         }
         halves(body)?;
-        let whole = |code: &Code| matches!(code.pass, Pass::Begin | Pass::End);
+        let whole = |code: &Code| code.pass.is_once();
         if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
             return Err("what is run once a step belongs to a block, or takes or gives something".into());
         }

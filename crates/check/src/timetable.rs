@@ -83,8 +83,8 @@ fn turns(role: &Role) -> Option<Fault> {
             run.tasks.push(at);
         }
     }
-    let codes = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
-    let missing = codes.map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
+    let missing =
+        body.codes_of_batches().map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
     let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
     let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
     let missing = missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)));

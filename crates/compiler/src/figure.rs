@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::{Body, Code, Does, ExchangeId, Instr, Pass, Program, RankId, Timetable};
+use program::{Body, Does, ExchangeId, Instr, Pass, Program, RankId, Timetable};
 use schedule::{Block, Loop, Shape, Task, figure};
 
 /// Ranks that run the same codes by the same timetable are a row. None where there is one block, or nothing runs.
@@ -26,20 +26,18 @@ pub fn drawn(program: &Program, batches: u32) -> Option<String> {
     (shape.blocks.len() > 1).then_some(text)
 }
 
-/// The codes that are run for each micro-batch.
-fn codes(body: &Body) -> impl Iterator<Item = &Code> {
-    body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End))
-}
-
 fn run(body: &Body) -> impl Iterator<Item = (u32, Pass)> + '_ {
-    codes(body).map(|code| (code.block, code.pass))
+    body.codes_of_batches().map(|code| (code.block, code.pass))
 }
 
 fn shape(rows: &[(&Body, Vec<RankId>)]) -> Shape {
     let mut blocks: Vec<Block> = vec![];
     let mut senders: BTreeMap<ExchangeId, usize> = BTreeMap::new();
-    let all =
-        || rows.iter().enumerate().flat_map(|(row, (body, _))| codes(body).map(move |code| (row, code)));
+    let all = || {
+        rows.iter()
+            .enumerate()
+            .flat_map(|(row, (body, _))| body.codes_of_batches().map(move |code| (row, code)))
+    };
     for (row, code) in all() {
         let at = code.block as usize;
         blocks.resize_with(blocks.len().max(at + 1), Block::default);

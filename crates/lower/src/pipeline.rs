@@ -45,8 +45,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
 }
 
 fn codes(body: &Body) -> Vec<(u32, Pass)> {
-    let run = body.codes.iter().filter(|code| !matches!(code.pass, Pass::Begin | Pass::End));
-    run.map(|code| (code.block, code.pass)).collect()
+    body.codes_of_batches().map(|code| (code.block, code.pass)).collect()
 }
 
 /// Blocks of which one updates a buffer that the other one reads or updates: no two micro-batches are between them.
@@ -115,8 +114,7 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
         orders.iter().flatten().flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every));
     let most = 2 * longest.max().unwrap_or(0) + 2;
     for batches in 1..=most {
-        let times = Times { forward: 1, inputs: 1, weights: 1 };
-        simulate(&shape, &orders, batches, times).map_err(|stuck| wait_for_ever(batches, &stuck))?;
+        simulate(&shape, &orders, batches, Times::EQUAL).map_err(|stuck| wait_for_ever(batches, &stuck))?;
     }
     Ok(orders)
 }

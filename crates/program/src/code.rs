@@ -130,6 +130,11 @@ impl Pass {
         matches!(self, Pass::Backward | Pass::Inputs | Pass::Weights)
     }
 
+    /// Whether it runs once a step, and not for each micro-batch.
+    pub fn is_once(self) -> bool {
+        matches!(self, Pass::Begin | Pass::End)
+    }
+
     /// Whether gradients of values arise in it: it starts from those that the caller gives.
     pub fn gives_back(self) -> bool {
         matches!(self, Pass::Backward | Pass::Inputs)

@@ -335,6 +335,11 @@ impl Body {
         self.codes.iter().filter(move |code| code.pass == pass)
     }
 
+    /// The codes that run for each micro-batch.
+    pub fn codes_of_batches(&self) -> impl Iterator<Item = &Code> {
+        self.codes.iter().filter(|code| !code.pass.is_once())
+    }
+
     /// The code of a block and pass, empty if there was none.
     pub fn code_mut(&mut self, block: u32, pass: Pass) -> &mut Code {
         let wanted = code::turn(block, pass);

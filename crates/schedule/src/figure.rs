@@ -6,7 +6,7 @@ use crate::shape::{Loop, Shape, Task};
 use crate::simulate::{Lane, Stuck, Times, simulate};
 
 /// A forward is one column, a whole backward two.
-const TIMES: Times = Times { forward: 1, inputs: 1, weights: 1 };
+const TIMES: Times = Times::EQUAL;
 /// The longest row.
 const WIDE: usize = 150;
 

@@ -84,7 +84,7 @@ fn phases(shape: &Shape, phases: &[Vec<(usize, Pass)>], before: &[(Task, Task)])
 fn quickest(shape: &Shape, [first, second]: [Orders; 2]) -> Orders {
     let batches = 4 * u32::try_from(shape.blocks.len()).unwrap_or(1);
     let end = |order: &[Vec<Loop>]| {
-        let lanes = simulate(shape, order, batches, Times { forward: 1, inputs: 1, weights: 1 }).ok();
+        let lanes = simulate(shape, order, batches, Times::EQUAL).ok();
         lanes.map_or(u64::MAX, |lanes| lanes.iter().map(|lane| lane.end).max().unwrap_or(0))
     };
     if first != second && end(&second) < end(&first) { second } else { first }

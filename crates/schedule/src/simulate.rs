@@ -21,6 +21,9 @@ pub struct Lane {
 }
 
 impl Times {
+    /// A whole backward takes as long as two forwards.
+    pub const EQUAL: Times = Times { forward: 1, inputs: 1, weights: 1 };
+
     pub fn of(&self, pass: Pass) -> u64 {
         match pass {
             Pass::Forward => self.forward,

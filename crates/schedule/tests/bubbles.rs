@@ -2,7 +2,7 @@
 
 use schedule::{Block, Lane, Loop, Pass, Schedule, Shape, Task, Times, simulate};
 
-const TIMES: Times = Times { forward: 1, inputs: 1, weights: 1 };
+const TIMES: Times = Times::EQUAL;
 
 /// Blocks one after the other, on these devices.
 fn chain(devices: impl IntoIterator<Item = Vec<usize>>) -> Shape {
