@@ -205,3 +205,41 @@ def test_the_thread_that_watches_ends_before_the_interpreter() -> None:
     env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run([sys.executable, "-c", ENDER], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "MainThread\n"), done.stderr
+
+
+LEAVER = """
+import atexit, sys
+from pathlib import Path
+
+def threads():
+    return sum("gloo" in task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+# Called last: whoever is registered later is called before.
+atexit.register(lambda: sys.stdout.write(f"{held} then {threads()}\\n"))
+import torch, torch.distributed as dist
+import torch._dynamo  # once imported it holds the group that it finds
+import shardwright as sw
+
+own = sys.argv[1] == "own"
+if own:
+    dist.init_process_group("gloo")
+mlp = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+model = sw.parallelize(mlp, torch.ones(4, 4), plan="data:2 x megatron:2", progress=False)
+model(torch.ones(4, 4)).sum().backward()
+held = threads() > 0
+if own:
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are read where Linux shows them")
+@pytest.mark.parametrize("group", ["own", "ours"])
+def test_the_threads_of_groups_end_before_the_interpreter(group: str, tmp_path: Path) -> None:
+    """One that lets go of a tensor after that aborts the process; the model here still lives."""
+    script = tmp_path / "train.py"
+    script.write_text(LEAVER)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script), group]
+    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True then 0\n" * 4), done.stderr

@@ -7,6 +7,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
@@ -110,6 +111,7 @@ class TorchComm:
         self._channels: dict[int, Any] = {}
         self._tags = 1
         self._watch = watch and self.world > 1
+        _comms.add(self)
         explain_once(self.rank)
 
     def prepare(
@@ -224,10 +226,25 @@ class TorchComm:
     def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1, device=self.device))
 
+    def let_go(self) -> None:
+        """Its groups end as soon as nobody else holds them."""
+        self._groups.clear()
+        self._channels.clear()
+
     def _group(self, ranks: Ranks) -> Any:
         watch.count_message()
         return self._groups[frozenset(ranks)]
 
+
+def let_go() -> None:
+    """For the end of the process: a group that is still held keeps its threads."""
+    global _host
+    _host = (None, None)
+    for comm in list(_comms):
+        comm.let_go()
+
+
+_comms: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
 _messages = 0
 _models = count()
