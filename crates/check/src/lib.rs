@@ -75,6 +75,7 @@ mod periodic;
 mod proof;
 mod purpose;
 mod region;
+mod runs;
 mod share;
 mod solve;
 mod state;

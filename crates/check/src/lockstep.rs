@@ -59,8 +59,55 @@ impl<'c> Lockstep<'c> {
         Some(Self { classes })
     }
 
-    /// Whether no task of any step waits for itself, as far as that is seen from their turns.
+    /// Whether no task of any step waits for itself, as far as that is seen from their turns: if what runs early
+    /// comes to its end by itself, the others are left, in their order.
     pub(crate) fn comes_to_its_end(&self) -> bool {
+        self.begins_alone() && self.goes_on()
+    }
+
+    /// Whether loops for the first micro-batches come to their ends and wait for nothing that runs after them.
+    fn begins_alone(&self) -> bool {
+        let tasks = |class: &Class<'c>| {
+            let all = class.timetable.early_tasks();
+            all.map(|(task, batch)| ((task.block, task.pass()), batch)).collect::<Vec<_>>()
+        };
+        let steps: Vec<Vec<((u32, Pass), u32)>> = self.classes.iter().map(tasks).collect();
+        let mut next = vec![0; steps.len()];
+        let mut sent: HashSet<(usize, ExchangeId, (u32, Pass), u32)> = HashSet::new();
+        loop {
+            let before = next.clone();
+            for (own, step) in steps.iter().enumerate() {
+                let there = |(code, batch): &&((u32, Pass), u32)| {
+                    let is_sent =
+                        |&(class, exchange, sender)| sent.contains(&(class, exchange, sender, *batch));
+                    self.awaited(own, *code).iter().all(is_sent)
+                };
+                if let Some((code, batch)) = step.get(next[own]).filter(there) {
+                    let sends = self.classes[own].codes.get(code).into_iter().flat_map(|code| &code.sends);
+                    sent.extend(sends.map(|exchange| (own, *exchange, *code, *batch)));
+                    next[own] += 1;
+                }
+            }
+            if next == before {
+                return next.iter().zip(&steps).all(|(next, step)| *next == step.len());
+            }
+        }
+    }
+
+    /// What has to be sent for a code: by which class, and in which of its codes.
+    fn awaited(&self, class: usize, code: (u32, Pass)) -> Vec<(usize, ExchangeId, (u32, Pass))> {
+        let receives = self.classes[class].codes.get(&code).into_iter().flat_map(|code| &code.receives);
+        let mut found = vec![];
+        for exchange in receives {
+            for (class, own) in self.classes.iter().enumerate() {
+                let sends = own.codes.iter().filter(|(_, code)| code.sends.contains(exchange));
+                found.extend(sends.map(|(sender, _)| (class, *exchange, *sender)));
+            }
+        }
+        found
+    }
+
+    fn goes_on(&self) -> bool {
         let mut waits = Periodic::default();
         let (mut sends, mut receives) = (Ends::new(), Ends::new());
         for class in &self.classes {

@@ -50,8 +50,8 @@ impl Periodic {
         self.edges.push((from, to, None));
     }
 
-    /// Nodes for the tasks of a timetable, so many for each, one after the other. For each task: every how many
-    /// micro-batches it is run, and its nodes.
+    /// Nodes for the tasks of a timetable's loops for all micro-batches, so many for each, one after the other. For each
+    /// task: every how many micro-batches it is run, and its nodes.
     pub(crate) fn timetable<'t>(
         &mut self,
         timetable: &'t Timetable,
@@ -59,7 +59,7 @@ impl Periodic {
     ) -> Vec<(&'t Task, u32, Vec<usize>)> {
         let mut found = vec![];
         let mut before: Option<usize> = None;
-        for it in &timetable.loops {
+        for it in timetable.loops.iter().filter(|it| it.turns.is_none()) {
             let first = found.len();
             for task in &it.tasks {
                 let nodes: Vec<usize> = (0..count(task)).map(|_| self.node()).collect();

@@ -9,7 +9,10 @@
 //!   one for which their block runs backward.
 //!
 //! A loop says the same of every turn. So all of this is seen from its tasks, for steps of any number of
-//! micro-batches. That ranks come to their ends together, whatever the number, is for [`crate::net`].
+//! micro-batches. Loops that have only so many turns stand before the others and take something out of them: each code
+//! has its task for each micro-batch in the others, and of those that may have run before, each is looked at. What
+//! runs when does not depend on how many micro-batches follow. That ranks come to their ends together, whatever the
+//! number, is for [`crate::net`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +20,14 @@ use graph::TensorId;
 use program::{Body, BufId, Code, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
+use crate::runs::{Early, Runs};
 
 /// Tasks further than that from the micro-batch that a turn is about are a mistake.
 const MOST: u32 = 1 << 10;
 
 /// What is wrong with the timetable of a role, if anything.
 pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
-    let found = once(role).or_else(|| too_long(&role.body.timetable)).or_else(|| turns(role));
+    let found = once(role).or_else(|| strange(&role.body.timetable)).or_else(|| turns(role));
     let mut found: Vec<Fault> = found.into_iter().map(|fault| fault.at(role.ranks[0], None)).collect();
     found.extend(early(index, role));
     found
@@ -33,17 +37,20 @@ pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
 pub(crate) fn enough(timetable: &Timetable) -> Option<u32> {
     let longest = |it: &Loop| {
         let at = it.tasks.iter().map(|task| task.at.unsigned_abs()).max();
-        at.unwrap_or(0).max(it.every.saturating_sub(1))
+        let end = it.every.saturating_mul(it.turns.unwrap_or(0));
+        at.unwrap_or(0).saturating_add(end).max(it.every.saturating_sub(1))
     };
     let longest = timetable.loops.iter().map(longest).max().unwrap_or(0);
     (longest <= MOST).then_some(2 * longest + 2)
 }
 
-fn too_long(timetable: &Timetable) -> Option<Fault> {
+fn strange(timetable: &Timetable) -> Option<Fault> {
     let what = if timetable.loops.iter().any(|it| it.every == 0) {
         "a loop of the timetable goes on by no micro-batches".into()
     } else if enough(timetable).is_none() {
         format!("the timetable has more than {MOST} micro-batches under way")
+    } else if !timetable.loops.is_sorted_by_key(|it| it.turns.is_none()) {
+        "a loop for the first micro-batches comes after one for all".into()
     } else {
         return None;
     };
@@ -58,30 +65,29 @@ fn once(role: &Role) -> Option<Fault> {
     (!fits).then(|| Fault::new("SW0517", what))
 }
 
-/// Where a code is run.
-struct Runs<'r> {
-    number: usize,
-    it: &'r Loop,
-    /// The places of its tasks.
-    tasks: Vec<usize>,
-}
-
 /// Each code once for each micro-batch, forward before backward.
 fn turns(role: &Role) -> Option<Fault> {
-    let (body, mut runs) = (&role.body, BTreeMap::new());
+    let (body, mut runs, mut before) = (&role.body, BTreeMap::new(), BTreeMap::new());
     for (number, it) in body.timetable.loops.iter().enumerate() {
         for (at, task) in it.tasks.iter().enumerate() {
             let code = (task.block, task.pass());
             if body.code(code.0, code.1).is_none() {
                 return Some(not_once(code, "it is not there"));
             }
-            let new = Runs { number, it, tasks: vec![] };
-            let run = runs.entry(code).or_insert(new);
+            if it.turns.is_some() {
+                before.entry(code).or_insert_with(Vec::new).push(Early { number, it, place: at });
+                continue;
+            }
+            let mut early = || before.remove(&code).unwrap_or_default();
+            let run = runs.entry(code).or_insert_with(|| Runs { number, it, tasks: vec![], early: early() });
             if run.number != number {
                 return Some(not_once(code, "it is run in several loops"));
             }
             run.tasks.push(at);
         }
+    }
+    if let Some(code) = before.keys().next() {
+        return Some(not_once(*code, "no later loop runs it for all micro-batches"));
     }
     let missing =
         body.codes_of_batches().map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
@@ -114,7 +120,7 @@ fn of_code(
     let early =
         before.map(|before| format!("it is run for a micro-batch whose {} has not run", before.name()));
     let early = early.map(|why| not_once(code, &why));
-    early.or_else(|| run.scales()).or_else(|| run.settles().filter(|_| code.1.settles()))
+    early.or_else(|| scales(run)).or_else(|| settles(run).filter(|_| code.1.settles()))
 }
 
 /// Codes of which the first keeps something for the second: values, or a call for its backward.
@@ -193,69 +199,24 @@ fn needs(pass: Pass) -> Option<Pass> {
     }
 }
 
-impl Runs<'_> {
-    fn tasks(&self) -> impl Iterator<Item = &program::Task> {
-        self.tasks.iter().map(|at| &self.it.tasks[*at])
-    }
+fn scales(run: &Runs<'_>) -> Option<Fault> {
+    let scaled = |task: &program::Task| match task.does {
+        Does::Backward { scaled, .. } | Does::Inputs { scaled } => Some(scaled),
+        Does::Forward | Does::Weights { .. } => None,
+    };
+    run.all_tasks().filter_map(scaled).find(|scaled| *scaled != 1).map(scale)
+}
 
-    /// Why there is not one task for each micro-batch.
-    fn covers(&self) -> Option<&'static str> {
-        let every = i64::from(self.it.every);
-        let mut seen = vec![false; self.it.every as usize];
-        for task in self.tasks() {
-            let turn = &mut seen[i64::from(task.at).rem_euclid(every) as usize];
-            if std::mem::replace(turn, true) {
-                return Some("it is run twice for the same micro-batch");
-            }
-        }
-        (!seen.iter().all(|seen| *seen)).then_some("some micro-batches are left out")
-    }
-
-    fn in_order(&self) -> bool {
-        let at: Vec<i64> = self.tasks().map(|task| task.at.into()).collect();
-        let next = at.first().map(|first| first + i64::from(self.it.every));
-        at.into_iter().chain(next).is_sorted()
-    }
-
-    /// Whether it runs before another code does, for each micro-batch.
-    fn is_before(&self, other: &Runs<'_>) -> bool {
-        self.is_before_next(other, 0)
-    }
-
-    /// Whether it runs before another code does for the micro-batch that is so many later, for each.
-    fn is_before_next(&self, other: &Runs<'_>, later: i64) -> bool {
-        let every = i64::from(self.it.every);
-        let before = |a: usize, b: usize| {
-            let at = |it: &Runs<'_>, task: usize| i64::from(it.it.tasks[task].at);
-            let (first, then) = (at(self, a), at(other, b) - later);
-            // The turn of a micro-batch is an earlier one, or the same and the task stands before.
-            (first - then).rem_euclid(every) != 0 || first > then || first == then && a < b
-        };
-        match self.number == other.number {
-            true => self.tasks.iter().all(|a| other.tasks.iter().all(|b| before(*a, *b))),
-            false => self.number < other.number,
-        }
-    }
-
-    fn scales(&self) -> Option<Fault> {
-        let scaled = |task: &program::Task| match task.does {
-            Does::Backward { scaled, .. } | Does::Inputs { scaled } => Some(scaled),
-            Does::Forward | Does::Weights { .. } => None,
-        };
-        self.tasks().filter_map(scaled).find(|scaled| *scaled != 1).map(scale)
-    }
-
-    fn settles(&self) -> Option<Fault> {
-        let wrong = self.tasks().map(program::Task::settles).find(|when| *when != When::Last);
-        let found = match wrong {
-            None if self.in_order() => return None,
-            Some(When::Never) => "in none",
-            Some(When::Each) => "in several, so that what earlier ones left counts again",
-            _ => "before those of the others have arrived",
-        };
-        let what = "gradients are not communicated in the last micro-batch of a step";
-        Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
-    }
+fn settles(run: &Runs<'_>) -> Option<Fault> {
+    let wrong = run.all_tasks().map(program::Task::settles).find(|when| *when != When::Last);
+    let found = match wrong {
+        None if run.in_order() => return None,
+        Some(When::Never) => "in none",
+        Some(When::Each) => "in several, so that what earlier ones left counts again",
+        _ => "before those of the others have arrived",
+    };
+    let what = "gradients are not communicated in the last micro-batch of a step";
+    Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
 }
 
 fn named(block: u32, pass: Pass) -> String {

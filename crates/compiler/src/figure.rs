@@ -73,7 +73,10 @@ fn orders(timetable: &Timetable) -> Vec<Loop> {
         },
         at: task.at,
     };
-    let one = |it: &program::Loop| Loop { every: it.every, tasks: it.tasks.iter().map(task).collect() };
+    let one = |it: &program::Loop| {
+        let tasks = it.tasks.iter().map(task).collect();
+        Loop { every: it.every, turns: it.turns, tasks }
+    };
     timetable.loops.iter().map(one).collect()
 }
 

@@ -49,7 +49,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
             let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
             for (at, every) in [(0, 1), (3, 1), (-2, 1), (9, 4), (-9, 4)] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
-                let loops = vec![Loop { every, tasks }];
+                let loops = vec![Loop { every, turns: None, tasks }];
                 program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
                 stable(&graph, &program);
             }
@@ -58,7 +58,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
     for (every, at) in [(1, 5), (3, 5), (3, -5), (4, -8)] {
         let mut program = megatron(&graph);
         let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
-        let loops = parts.map(|tasks| Loop { every, tasks }).to_vec();
+        let loops = parts.map(|tasks| Loop { every, turns: None, tasks }).to_vec();
         program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
         stable(&graph, &program);
     }

@@ -110,8 +110,10 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
         keeps_all(cx, written, &before)?;
         order.clone_from(written);
     }
-    let longest =
-        orders.iter().flatten().flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every));
+    let longest = orders
+        .iter()
+        .flatten()
+        .flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every + it.turns.unwrap_or(0)));
     let most = 2 * longest.max().unwrap_or(0) + 2;
     for batches in 1..=most {
         simulate(&shape, &orders, batches, Times::EQUAL).map_err(|stuck| wait_for_ever(batches, &stuck))?;
@@ -145,7 +147,8 @@ fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
 }
 
 fn looped(order: &schedule::Loop) -> Loop {
-    Loop { every: order.every, tasks: order.tasks.iter().map(|task| made(task).at(task.at)).collect() }
+    let tasks = order.tasks.iter().map(|task| made(task).at(task.at)).collect();
+    Loop { every: order.every, turns: order.turns, tasks }
 }
 
 fn made(task: &schedule::Task) -> Task {

@@ -1,5 +1,7 @@
 //! Codes, and the timetable that says in which order they run in a step.
 
+use std::collections::HashSet;
+
 use crate::{BufId, Instr};
 
 /// Straight-line code of a role.
@@ -48,10 +50,13 @@ pub struct Timetable {
 
 /// Tasks that are run for `b` = ..., -every, 0, every, ...: as many turns as there is something to do in. Tasks for
 /// what is no micro-batch of the step are left out, which makes the first turns the warm-up of a pipeline, and the
-/// last ones its cool-down.
+/// last ones its cool-down. A loop may have only the turns of `b` = 0, every, ..., which come before: what runs in it
+/// has run, and is left out where a later loop names it for the same micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
     pub every: u32,
+    /// So many turns; without that, all that there are.
+    pub turns: Option<u32>,
     pub tasks: Vec<Task>,
 }
 
@@ -207,17 +212,30 @@ impl Timetable {
 
     /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each.
     pub fn tasks(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
-        self.loops.iter().flat_map(move |it| it.tasks_of(batches))
+        let mut run = HashSet::new();
+        let all = self.loops.iter().flat_map(move |it| it.tasks_of(batches));
+        all.filter(move |(task, batch)| run.insert((task.block, task.pass(), *batch)))
+    }
+
+    /// What is run in loops that have only so many turns, of a step that is as long as they are.
+    pub fn early_tasks(&self) -> impl Iterator<Item = (&Task, u32)> {
+        let mut run = HashSet::new();
+        let early = self.loops.iter().filter(|it| it.turns.is_some());
+        let all = early.flat_map(|it| it.tasks_of(u32::MAX));
+        all.filter(move |(task, batch)| run.insert((task.block, task.pass(), *batch)))
     }
 }
 
 impl Loop {
     pub fn over_all(tasks: Vec<Task>) -> Self {
-        Self { every: 1, tasks }
+        Self { every: 1, turns: None, tasks }
     }
 
     /// The `b` of the first turn.
     pub fn first(&self) -> i64 {
+        if self.turns.is_some() {
+            return 0;
+        }
         let most = self.tasks.iter().map(|task| i64::from(task.at)).max().unwrap_or(0);
         let every = i64::from(self.every.max(1));
         -(most.div_euclid(every) * every)
@@ -228,8 +246,13 @@ impl Loop {
         -self.tasks.iter().map(|task| i64::from(task.at)).min().unwrap_or(0)
     }
 
+    /// Where a loop with so many turns ends: `b` is less than that.
+    pub fn end(&self) -> Option<i64> {
+        self.turns.map(|turns| i64::from(turns) * i64::from(self.every))
+    }
+
     fn tasks_of(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
-        let (first, end) = (self.first(), i64::from(batches) + self.beyond());
+        let (first, end) = (self.first(), self.end().unwrap_or(i64::from(batches) + self.beyond()));
         (first..end).step_by(self.every.max(1) as usize).flat_map(move |b| {
             let batch =
                 move |task: &Task| u32::try_from(b + i64::from(task.at)).ok().filter(|it| *it < batches);

@@ -1,13 +1,12 @@
 //! Several blocks on each device, in turns round all of them, as many micro-batches together as there are devices.
 
 use crate::named::Orders;
-use crate::shape::{Block, Loop, Pass, Shape, Task};
+use crate::shape::{Loop, Pass, Shape, Task};
 
 /// None where devices do not take turns, or not more than once.
 pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
     let (devices, blocks) = (shape.devices(), &shape.blocks);
-    let alone = |block: &Block| block.devices.first().copied().filter(|_| block.devices.len() == 1);
-    let all: Vec<usize> = blocks.iter().map(alone).collect::<Option<_>>()?;
+    let all = shape.one_device_each()?;
     let (round, levels) = (all.get(..devices)?, all.len() / devices.max(1));
     let takes_turns = all.chunks(devices.max(1)).all(|turn| turn == round);
     if levels < 2 || !takes_turns || (0..devices).any(|device| !round.contains(&device)) {
@@ -35,7 +34,7 @@ fn of(device: usize, devices: usize, levels: usize) -> Loop {
         Task { block: (levels - 1 - level) * devices + device, pass: Pass::Backward, at: batch }
     };
     let tasks = (0..devices * levels).flat_map(|number| [forward(number), backward(number)]);
-    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), tasks: tasks.collect() }
+    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), turns: None, tasks: tasks.collect() }
 }
 
 /// The level and micro-batch of the task with a number.

@@ -4,6 +4,7 @@ use crate::interleaved::interleaved;
 use crate::shape::{Loop, Pass, Shape, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::turns::{Turns, backwards, forwards};
+use crate::zb_v::zb_v;
 
 /// In which order blocks run the micro-batches of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,17 +18,20 @@ pub enum Schedule {
     Interleaved,
     /// Gradients of parameters where there is nothing else to do, with as many micro-batches kept as in `1f1b`.
     ZbH1,
+    /// Two blocks on each device, which a micro-batch goes through down and up again.
+    ZbV,
 }
 
 /// The loops of each device, one after the other.
 pub type Orders = Vec<Vec<Loop>>;
 
 impl Schedule {
-    pub const NAMES: [(Schedule, &'static str); 4] = [
+    pub const NAMES: [(Schedule, &'static str); 5] = [
         (Schedule::OneFOneB, "1f1b"),
         (Schedule::Gpipe, "gpipe"),
         (Schedule::Interleaved, "interleaved"),
         (Schedule::ZbH1, "zb-h1"),
+        (Schedule::ZbV, "zb-v"),
     ];
 
     pub fn name(self) -> &'static str {
@@ -40,7 +44,7 @@ impl Schedule {
 
     /// Whether backward runs in two passes, gradients of parameters in the second.
     pub fn splits_backward(self) -> bool {
-        self == Schedule::ZbH1
+        matches!(self, Schedule::ZbH1 | Schedule::ZbV)
     }
 
     /// Whether there may be tasks that must come before others. Where not, the schedule leaves nothing open.
@@ -60,6 +64,10 @@ impl Schedule {
             Schedule::OneFOneB => phases(shape, &[[forwards(shape), backward()].concat()], before),
             Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], before),
             Schedule::ZbH1 => zero_bubble(shape, before),
+            Schedule::ZbV => {
+                let found = zb_v(shape).filter(|orders| keep(orders, before));
+                found.or_else(|| Schedule::ZbH1.order(shape, before))
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is to be ordered, and orders.
 
+use std::collections::HashSet;
+
 /// The blocks of a model, each of which reads what earlier ones make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
@@ -26,10 +28,13 @@ pub enum Pass {
     Weights,
 }
 
-/// Tasks for `b` = ..., -every, 0, every, ...: those for what is no micro-batch are left out.
+/// Tasks for `b` = ..., -every, 0, every, ...: those for what is no micro-batch are left out, and those that have run
+/// in an earlier loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
     pub every: u32,
+    /// So many turns, from `b` = 0 on; without that, all that there are.
+    pub turns: Option<u32>,
     pub tasks: Vec<Task>,
 }
 
@@ -48,6 +53,12 @@ impl Shape {
 
     pub fn trains(&self) -> bool {
         self.blocks.iter().any(|block| block.trains)
+    }
+
+    /// The device of each block, if each has one.
+    pub(crate) fn one_device_each(&self) -> Option<Vec<usize>> {
+        let alone = |block: &Block| block.devices.first().copied().filter(|_| block.devices.len() == 1);
+        self.blocks.iter().map(alone).collect()
     }
 
     /// The blocks of a device.
@@ -96,12 +107,21 @@ pub fn not_in_turn(loops: &[Loop]) -> Option<Task> {
     all().find(wrong).map(|(_, _, task)| *task)
 }
 
+/// What loops run of a step of so many micro-batches: tasks, and the micro-batch of each.
+pub(crate) fn tasks(loops: &[Loop], batches: u32) -> Vec<(Task, u32)> {
+    let mut run = HashSet::new();
+    let all = loops.iter().flat_map(|it| it.tasks(batches));
+    all.filter(|(task, batch)| run.insert((task.block, task.pass, *batch))).collect()
+}
+
 impl Loop {
-    /// What it runs of a step of so many micro-batches: tasks, and the micro-batch of each.
-    pub fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {
+    fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {
         let (every, batches) = (i64::from(self.every), i64::from(batches));
         let far = self.tasks.iter().map(|task| i64::from(task.at).abs()).max().unwrap_or(0) / every + 1;
-        let turns = -far..far + batches / every + 1;
+        let turns = match self.turns {
+            Some(turns) => 0..i64::from(turns),
+            None => -far..far + batches / every + 1,
+        };
         let all = turns
             .flat_map(|turn| self.tasks.iter().map(move |task| (*task, turn * every + i64::from(task.at))));
         let there = all.filter(|(_, batch)| (0..batches).contains(batch));

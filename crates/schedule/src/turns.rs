@@ -121,7 +121,7 @@ impl<'s> Turns<'s> {
         found.sort_by_key(|(place, _)| *place);
         let least = found.iter().map(|(_, task)| task.at).min()?;
         let tasks = found.into_iter().map(|(_, task)| Task { at: task.at - least, ..task }).collect();
-        Some(Loop { every: 1, tasks })
+        Some(Loop { every: 1, turns: None, tasks })
     }
 }
 

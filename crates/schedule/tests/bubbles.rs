@@ -69,6 +69,44 @@ fn of_zb_h1_it_is_a_third_with_as_much_kept() {
     }
 }
 
+/// Down through the first blocks of all devices, and up through the second ones.
+fn in_a_v(p: u64) -> Shape {
+    chain((0..2 * p).map(|block| vec![block.min(2 * p - 1 - block) as usize]))
+}
+
+/// The tasks of blocks of which a device has two are half as long as those of stages.
+#[test]
+fn of_zb_v_it_is_about_three_quarters_of_that_with_as_much_kept() {
+    for (p, m) in sizes() {
+        let (end, waited, kept) = found(Schedule::ZbV, &in_a_v(p), m);
+        // That of the last device to begin, and half of that again; as long as a step is hardly longer than its
+        // beginning, more.
+        let bubble = if p < m && 2 * m < 3 * p { 2 * (p - 1) } else { p - 1 + p / 2 };
+        assert!(end <= 6 * m + bubble && waited <= bubble, "{p} {m}: {end} {waited}");
+        assert!(kept <= 2 * p as i64, "{p} {m}: {kept}");
+        let (without, ..) = found(Schedule::ZbH1, &stages(p), m);
+        assert!(end <= 2 * without, "{p} {m}");
+    }
+}
+
+/// As under `zb-h1`.
+#[test]
+fn what_is_no_v_or_must_keep_an_order_has_another_schedule() {
+    let round = chain((0..6).map(|block| vec![block % 3]));
+    let before = [(task("I0"), task("F0+1"))];
+    for (shape, before) in [(stages(4), &[][..]), (round, &[][..]), (in_a_v(2), &before)] {
+        assert_eq!(Schedule::ZbV.order(&shape, before), Schedule::ZbH1.order(&shape, before));
+    }
+}
+
+#[test]
+fn a_device_that_begins_earlier_runs_more_of_the_beginning_in_loops_of_its_own() {
+    let turns = |loops: &Vec<Loop>| loops.iter().map(|it| it.turns).collect::<Vec<_>>();
+    let orders = Schedule::ZbV.order(&in_a_v(3), &[]).expect("an order");
+    let found: Vec<_> = orders.iter().map(turns).collect();
+    assert_eq!(found, [vec![Some(5), Some(2), None], vec![Some(4), Some(1), None], vec![Some(3), None]]);
+}
+
 #[test]
 fn of_interleaved_it_is_less_by_the_number_of_blocks_of_a_device() {
     for (p, m) in sizes().filter(|(p, m)| m % p == 0) {
@@ -127,7 +165,7 @@ fn every_schedule_comes_to_its_end_on_any_blocks() {
     let all = vec![0, 1, 2, 3];
     let odd = chain([vec![0], vec![1, 2], vec![0, 3], all, vec![2], vec![2], vec![0, 1]]);
     for (schedule, name) in Schedule::NAMES {
-        for shape in [&odd, &stages(1), &stages(5)] {
+        for shape in [&odd, &stages(1), &stages(5), &in_a_v(1), &in_a_v(3)] {
             for batches in 1..12 {
                 let lanes = lanes(schedule, shape, batches);
                 for (device, lane) in lanes.iter().enumerate() {
@@ -200,7 +238,7 @@ fn a_block_without_gradients_leaves_interleaved_as_it_is() {
 fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
     let wrong = |every: u32, words: &str| {
         let tasks = words.split(' ').map(task).collect();
-        schedule::not_in_turn(&[Loop { every, tasks }]).map(|task| task.to_string())
+        schedule::not_in_turn(&[Loop { every, turns: None, tasks }]).map(|task| task.to_string())
     };
     assert_eq!(wrong(1, "F0+3 B0"), None);
     assert_eq!(wrong(2, "F0+3 F0+4 B0 B0+1"), None);
@@ -213,7 +251,7 @@ fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
 #[test]
 fn which_of_two_tasks_comes_first_is_seen_from_loops() {
     let is = |every: u32, words: &str, first: &str, then: &str| {
-        let one = |words: &str| Loop { every, tasks: words.split(' ').map(task).collect() };
+        let one = |words: &str| Loop { every, turns: None, tasks: words.split(' ').map(task).collect() };
         let loops: Vec<Loop> = words.split(" | ").map(one).collect();
         schedule::comes_before(&loops, task(first), task(then))
     };

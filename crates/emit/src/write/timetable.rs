@@ -12,6 +12,10 @@ const EACH: &str = "For each micro-batch: its loss counts `scale`, and the last 
 const AHEAD: &str =
     "What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out.";
 
+/// Of loops that run the beginning of others.
+const EARLY: &str =
+    "What runs one after the other; what is for no micro-batch of 0 .. batches - 1, or has run, is left out.";
+
 /// The function, and the names of codes in it.
 pub(super) struct Step<'t> {
     timetable: &'t Timetable,
@@ -29,8 +33,9 @@ pub(super) fn step(timetable: &Timetable, several: bool, settles: bool) -> Optio
 pub(super) fn print(out: &mut String, step: &Step<'_>) {
     let Step { timetable, several, settles } = *step;
     let usual = *timetable == Timetable::in_turn(timetable.begins, true);
-    let ahead = timetable.loops.iter().any(|it| it.tasks.iter().any(|task| task.at != 0));
-    let doc = [(usual && settles, DOC), (usual && !settles, EACH), (ahead, AHEAD)];
+    let early = timetable.loops.iter().any(|it| it.turns.is_some());
+    let ahead = !early && timetable.loops.iter().any(|it| it.tasks.iter().any(|task| task.at != 0));
+    let doc = [(usual && settles, DOC), (usual && !settles, EACH), (ahead, AHEAD), (early, EARLY)];
     let doc = doc.into_iter().filter(|(fits, _)| *fits).map(|(_, doc)| doc.to_owned()).collect();
     let names = names(timetable, several);
     let loops = timetable.loops.iter().map(|it| looped(it, &names));
@@ -58,9 +63,10 @@ fn looped<'n>(it: &Loop, names: &'n [(Task, String)]) -> Stmt<'n> {
     Stmt::new(StmtKind::For { target: "b", values: range(it), body: body.collect() })
 }
 
-/// `range(batches)`, `range(-3, batches + 2)`, `range(-8, batches, 4)`.
+/// `range(batches)`, `range(-3, batches + 2)`, `range(-8, batches, 4)`, `range(7)`.
 pub(crate) fn range(it: &Loop) -> Expr<'static> {
-    let (first, end) = (it.first(), more(Expr::Name("batches"), it.beyond()));
+    let all = || more(Expr::Name("batches"), it.beyond());
+    let (first, end) = (it.first(), it.end().map_or_else(all, Expr::Int));
     let args = match (first, it.every) {
         (0, 1) => vec![end],
         (_, 1) => vec![Expr::Int(first), end],

@@ -87,21 +87,23 @@ def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
 
 def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
     """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's; a timetable also says
-    what would run before the first and after the last. The last one ends the program's step, whether there is
-    something to do or not."""
+    what would run before the first and after the last, and again what has run. The last one ends the program's
+    step, whether there is something to do or not."""
     kinds: dict[Any, tuple[Any, Block]] = {}
     for block in code.blocks:
         kinds[block.forward] = Forward, block
         kinds[block.backward] = Backward, block
         kinds[block.backward_inputs] = Inputs, block
         kinds[block.backward_weights] = Weights, block
+    run = set()
     for task in code.step(len(batches), scale) if code.step else ():
         if task is code.begin:
             yield Begin(batches[0])
         elif task is not code.end:
             function, batch, *how = task
-            if not 0 <= batch < len(batches):
+            if not 0 <= batch < len(batches) or (function, batch) in run:
                 continue
+            run.add((function, batch))
             kind, block = kinds[function]
             yield kind(batches[batch], block, *how)
     yield End(batches[-1])

@@ -1,0 +1,56 @@
+//! Two blocks on each device, in a V: micro-batches go down through the first blocks of all devices and come up through
+//! the second ones, so that the device that begins is the one that ends. Gradients of parameters fill what is left.
+//!
+//! Until its first micro-batch is back a device runs forwards of its first block, as many as are kept under
+//! `1f1b`, and no device waits. In the steady state fewer are under way, as a micro-batch is sooner back, and in their
+//! place gradients of parameters are kept for the end: the last device in the V, whose gradients all others wait for, keeps the most.
+
+use crate::named::Orders;
+use crate::shape::{Loop, Pass, Shape, Task};
+
+/// None where blocks do not lie in a V.
+pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
+    let devices = shape.devices();
+    let all = shape.one_device_each()?;
+    let (down, up) = (all.get(..devices)?, all.get(devices..)?);
+    if !up.iter().eq(down.iter().rev()) || (0..devices).any(|device| !down.contains(&device)) {
+        return None;
+    }
+    let mut orders = vec![vec![]; devices];
+    for (stage, device) in down.iter().enumerate() {
+        let mut loops = of(i32::try_from(stage).ok()?, i32::try_from(devices).ok()?);
+        for it in &mut loops {
+            it.tasks.retain(|task| task.pass == Pass::Forward || shape.blocks[task.block].trains);
+        }
+        loops.retain(|it| it.turns != Some(0));
+        orders[*device] = loops;
+    }
+    Some(orders)
+}
+
+/// The loops of a stage: what it runs until its first gradients are there, until those of its first block are there, and
+/// from then on. Each of the first two runs what those of other stages need for theirs.
+fn of(stage: i32, stages: i32) -> Vec<Loop> {
+    use Pass::{Forward, Inputs, Weights};
+    // Times in the second loop are three tasks apart, later six: so what is on its way behind a stage takes fewer turns.
+    let (behind, half) = (stages - 1 - stage, (stage + 1) / 2);
+    let first = |pass: Pass, at: i32| Task { block: stage as usize, pass, at };
+    let second = |pass: Pass, at: i32| Task { block: (2 * stages - 1 - stage) as usize, pass, at };
+    let forwards = vec![first(Forward, 0), second(Forward, -2 * behind)];
+    let gradients = vec![second(Inputs, 0), second(Weights, 0), second(Forward, stage + 1)];
+    let (down, up) = (first(Forward, stages - half), second(Forward, half));
+    let back = [second(Inputs, 0), first(Inputs, -behind)];
+    let (late, own) = (second(Weights, -stage), first(Weights, -behind));
+    // What comes from a neighbour takes half a turn more than one task, from a stage to the next: every other one has
+    // its forwards in the places of the other's.
+    let all = match stage % 2 {
+        0 => vec![up, back[0], back[1], late, own, down],
+        _ => vec![down, late, back[0], back[1], up, own],
+    };
+    let turns = |count: i32, tasks: Vec<Task>| Loop { every: 1, turns: u32::try_from(count).ok(), tasks };
+    vec![
+        turns(stages + behind, forwards),
+        turns(behind, gradients),
+        Loop { every: 1, turns: None, tasks: all },
+    ]
+}
