@@ -52,18 +52,6 @@ class Comm(Protocol):
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         """`out` becomes the sum of all ranks' row for this rank."""
 
-    def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
-        """Takes a third of the time of Gloo's own, which goes round in a ring."""
-        group, sent = self._group(ranks), _wire(x)
-        works: list[Any] = []
-        for row, peer in zip(_wire(rows), ranks, strict=True):
-            if peer == self.rank:
-                row.copy_(sent)
-            else:
-                works.append(dist.irecv(row, peer, group, GATHERED))
-                works.append(dist.isend(sent, peer, group, GATHERED))
-        return All(works, sent)
-
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         """`out[i]` becomes the piece that `ranks[i]` has for this rank."""
 
@@ -196,6 +184,18 @@ class TorchComm:
         return (
             dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
         )
+
+    def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
+        """Takes a third of the time of Gloo's own, which goes round in a ring."""
+        group, sent = self._group(ranks), _wire(x)
+        works: list[Any] = []
+        for row, peer in zip(_wire(rows), ranks, strict=True):
+            if peer == self.rank:
+                row.copy_(sent)
+            else:
+                works.append(dist.irecv(row, peer, group, GATHERED))
+                works.append(dist.isend(sent, peer, group, GATHERED))
+        return All(works, sent)
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)
