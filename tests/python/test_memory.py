@@ -99,7 +99,7 @@ def test_what_is_counted_is_what_lives(name: str, plan: str, devices: int) -> No
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
 
-@pytest.mark.parametrize("plan", ["stages:2 x zb-h1", "stages:2 x recompute x zb-h1"])
+@pytest.mark.parametrize("plan", ["stages:2 x zb-h1", "stages:2 x recompute x zb-h1", "stages:2 x zb-v"])
 @pytest.mark.parametrize("name", ["mlp", "gpt", "llama", "vit"])
 def test_what_waits_between_halves_is_counted(name: str, plan: str) -> None:
     """Also what only the first half needs, which is free after it."""

@@ -39,6 +39,11 @@ NAMED = [
     ("stages:2 x recompute x zb-h1", 2),
     ("stages:2 x recompute:selective x offload x zb-h1", 2),
     ("stages:2 x megatron:2 x zb-h1", 4),
+    ("stages:2 x zb-v", 2),
+    ("stages:4 x zb-v", 4),
+    ("stages:2 x data:2 x zb-v", 4),
+    ("stages:2 x megatron:2 x zb-v", 4),
+    ("stages:2 x zero3:2 x recompute x zb-v", 4),
     ("stages:2 x data:2", 4),
     ("data:2 x stages:2", 4),
     ("stages:2 x megatron:2 x gpipe", 4),
@@ -67,7 +72,7 @@ def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
     ends = zip([0, *cuts], [*cuts, len(ops)], strict=True)
     blocks = "".join(f"block {ops[first]}..{ops[end - 1]}\n" for first, end in ends)
     return Plan.parse(
-        graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'interleaved', 'zb-h1'])}\n"
+        graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe', 'interleaved', 'zb-h1', 'zb-v'])}\n"
     )
 
 
@@ -86,7 +91,8 @@ def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int)
         pytest.skip("it has no layers that repeat")
     captured = capture(module, args)
     graph = Graph(captured.graph_text)
-    for count in (1, 2, 5):
+    # Under `zb-v` the first ones run in loops of their own.
+    for count in (1, 2, 5, 8) if "zb-v" in plan else (1, 2, 5):
         assert_equal(Plan.named(graph, plan, devices), captured, model, count)
 
 
@@ -198,7 +204,7 @@ def twice(*lines: str) -> tuple[models.Model, Captured, Plan]:
     return model, *made(*model, TWICE + "\n".join(lines), 4)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"])
 def test_a_buffer_that_two_blocks_update_goes_through_both_for_each_micro_batch(schedule: str) -> None:
     model, captured, plan = twice(f"schedule {schedule}")
     assert_equal(plan, captured, model, 4)
@@ -252,6 +258,8 @@ def files(plan: str, devices: int) -> dict[str, str]:
 
 AHEAD = '"""What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out."""'
 
+EARLY = AHEAD.replace("is left out", "or has run, is left out").replace("- 1 or", "- 1, or")
+
 
 def step_of(text: str) -> list[str]:
     return [line.strip() for line in text[text.index("def step") :].splitlines()[1:] if line]
@@ -288,6 +296,55 @@ def test_interleaved_stages_run_several_micro_batches_of_a_block_together() -> N
     ]
 
 
+def test_the_first_micro_batches_of_a_v_run_in_loops_of_their_own() -> None:
+    found = files("stages:3 x zb-v", 3)
+    assert step_of(found["rank_1.py"]) == [
+        EARLY,
+        "for b in range(4):",
+        "yield forward_1, b",
+        "yield forward_4, b - 2",
+        "for b in range(1):",
+        "yield inputs_4, b, scale",
+        "yield weights_4, b, b == batches - 1",
+        "yield forward_4, b + 2",
+        "for b in range(-2, batches + 1):",
+        "yield forward_1, b + 2",
+        "yield weights_4, b - 1, b - 1 == batches - 1",
+        "yield inputs_4, b, scale",
+        "yield inputs_1, b - 1, scale",
+        "yield forward_4, b + 1",
+        "yield weights_1, b - 1, b - 1 == batches - 1",
+        "yield end",
+    ]
+
+
+def beginning(text: str, loops: str) -> str:
+    """The same program, whose step begins with more loops."""
+    at = text.index("    for b in", text.index("def step"))
+    return text[:at] + loops + text[at:]
+
+
+TWO = """
+op "c": single on 1
+op "a@1": single on 1
+block "a" "b" "norm"
+block "c" "a@1"
+"""
+
+
+def test_a_beginning_that_updates_buffers_in_another_order_is_refused() -> None:
+    module, args = net()
+    captured, plan = made(module, args, TWO, 2)
+    text = dict(compile(plan).files)
+    two = "    for b in range(2):\n        yield forward_0, b\n"
+    one = "    for b in range(1):\n        yield forward_0, b{}\n"
+    verify(captured.graph_text, {**text, "rank_0.py": beginning(text["rank_0.py"], two)})
+    swapped = beginning(text["rank_0.py"], one.format(" + 1") + one.format(""))
+    with pytest.raises(CheckError, match="SW0517") as refused:
+        verify(captured.graph_text, {**text, "rank_0.py": swapped})
+    assert "another order than that of the buffers' values" in str(refused.value)
+
+
 def test_gpipe_runs_all_forwards_first() -> None:
     found = files("stages:2 x gpipe", 2)
     assert step_of(found["rank_0.py"])[:4] == [
@@ -308,6 +365,10 @@ def test_a_timetable_is_drawn() -> None:
     )
     assert compile(Plan.named(graph, "stages:2 x zb-h1", 2)).timetable(2) == (
         "rank 0  F0 F1 .  I0 W0 I1 W1\nrank 1  .  F0 I0 F1 I1 W0 W1\n"
+    )
+    assert compile(Plan.named(graph, "stages:2 x zb-v", 2)).timetable(3) == (
+        "rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 0I0 3W1 0W0 .   .   3F2 3I2 0I1 3W2 0W1 0I2 0W2\n"
+        "rank 1  .   1F0 2F0 1F1 2F1 2I0 1I0 1W0 1F2 2W0 2I1 1I1 2F2 1W1 2W1 2I2 1I2 1W2 2W2\n"
     )
     assert len(compile(Plan.named(graph, "stages:4 x interlaced", 4)).timetable(5).splitlines()) > 1
     assert compile(Plan.named(graph, "data", 2)).timetable(3) == ""

@@ -30,6 +30,8 @@ PLANS = (
     "stages:2 x zero3:2 x recompute",
     "stages:4 x zb-h1",
     "stages:2 x zero3:2 x zb-h1",
+    "stages:4 x zb-v",
+    "stages:2 x data:2 x zb-v",
 )
 BATCHES = 5
 # A rank that dies ends the others within so many seconds.

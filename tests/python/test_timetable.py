@@ -32,7 +32,12 @@ def code(steps: str) -> Code:
         for b in range(batches):
             yield backward, b, scale, b == batches - 1
 
-    step = {"in turn": in_turn, "ahead": ahead}[steps]
+    def beginning(batches: int, scale: float) -> Iterator[tuple[Any, ...]]:
+        for b in range(3):
+            yield forward, b
+        yield from in_turn(batches, scale)
+
+    step = {"in turn": in_turn, "ahead": ahead, "beginning": beginning}[steps]
     return Code(None, None, [Block(0, forward, backward, slice(0, 0))], step, False)
 
 
@@ -55,6 +60,12 @@ def test_one_program_follows_its_timetable() -> None:
     assert words([code("ahead")] * 0) == ""
     one = code("ahead")
     assert words([one] * 3) == "F0 F1 F2 B0 B1 B2!"
+
+
+def test_what_has_run_is_left_out() -> None:
+    one = code("beginning")
+    assert words([one] * 2) == "F0 F1 B0 B1!"
+    assert words([one] * 5) == "F0 F1 F2 B0 B1 B2 F3 B3 F4 B4!"
 
 
 def test_programs_of_several_shapes_take_turns_in_the_order_of_the_batches() -> None:

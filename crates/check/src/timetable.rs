@@ -41,7 +41,7 @@ pub(crate) fn enough(timetable: &Timetable) -> Option<u32> {
         at.unwrap_or(0).saturating_add(end).max(it.every.saturating_sub(1))
     };
     let longest = timetable.loops.iter().map(longest).max().unwrap_or(0);
-    (longest <= MOST).then_some(2 * longest + 2)
+    (longest <= MOST).then(|| 2 * longest + 2)
 }
 
 fn strange(timetable: &Timetable) -> Option<Fault> {

@@ -47,9 +47,17 @@ fn every_timetable_that_can_be_written_is_read_back() {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
             let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
-            for (at, every) in [(0, 1), (3, 1), (-2, 1), (9, 4), (-9, 4)] {
+            for (at, every, turns) in [
+                (0, 1, None),
+                (3, 1, None),
+                (-2, 1, None),
+                (9, 4, None),
+                (-9, 4, None),
+                (-2, 1, Some(7)),
+                (1, 3, Some(2)),
+            ] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
-                let loops = vec![Loop { every, turns: None, tasks }];
+                let loops = vec![Loop { every, turns, tasks }];
                 program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
                 stable(&graph, &program);
             }

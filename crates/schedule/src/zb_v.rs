@@ -28,11 +28,10 @@ pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
     Some(orders)
 }
 
-/// The loops of a stage: what it runs until its first gradients are there, until those of its first block are there, and
-/// from then on. Each of the first two runs what those of other stages need for theirs.
+/// The loops of a stage: until its first gradients are there, until those of its first block are there, and from then on.
+/// What the first two need of other stages runs in the first two of these.
 fn of(stage: i32, stages: i32) -> Vec<Loop> {
     use Pass::{Forward, Inputs, Weights};
-    // Times in the second loop are three tasks apart, later six: so what is on its way behind a stage takes fewer turns.
     let (behind, half) = (stages - 1 - stage, (stage + 1) / 2);
     let first = |pass: Pass, at: i32| Task { block: stage as usize, pass, at };
     let second = |pass: Pass, at: i32| Task { block: (2 * stages - 1 - stage) as usize, pass, at };
@@ -41,8 +40,8 @@ fn of(stage: i32, stages: i32) -> Vec<Loop> {
     let (down, up) = (first(Forward, stages - half), second(Forward, half));
     let back = [second(Inputs, 0), first(Inputs, -behind)];
     let (late, own) = (second(Weights, -stage), first(Weights, -behind));
-    // What comes from a neighbour takes half a turn more than one task, from a stage to the next: every other one has
-    // its forwards in the places of the other's.
+    // Against the gradients, forwards of the next stage are half a turn of six later or earlier: those of both blocks
+    // change their places from one stage to the next.
     let all = match stage % 2 {
         0 => vec![up, back[0], back[1], late, own, down],
         _ => vec![down, late, back[0], back[1], up, own],

@@ -77,10 +77,11 @@ fn in_a_v(p: u64) -> Shape {
 /// The tasks of blocks of which a device has two are half as long as those of stages.
 #[test]
 fn of_zb_v_it_is_about_three_quarters_of_that_with_as_much_kept() {
-    for (p, m) in sizes() {
+    let small = (2..=8).flat_map(|p| (p..4 * p).map(move |m| (p, m)));
+    for (p, m) in sizes().chain(small) {
         let (end, waited, kept) = found(Schedule::ZbV, &in_a_v(p), m);
-        // That of the last device to begin, and half of that again; as long as a step is hardly longer than its
-        // beginning, more.
+        // That of the last device to begin, which none can avoid, and half of that again; in a step that is a little
+        // longer than its beginning up to twice that.
         let bubble = if p < m && 2 * m < 3 * p { 2 * (p - 1) } else { p - 1 + p / 2 };
         assert!(end <= 6 * m + bubble && waited <= bubble, "{p} {m}: {end} {waited}");
         assert!(kept <= 2 * p as i64, "{p} {m}: {kept}");

@@ -42,6 +42,7 @@ PLANS = (
     "stages:2 x interleaved:2",
     "stages:2 x bidirectional",
     "stages:2 x zb-h1",
+    "stages:2 x zb-v",
 )
 """What completion offers; `_core.plan_names` has the names."""
 

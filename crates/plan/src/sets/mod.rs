@@ -149,6 +149,7 @@ pub const ALL: &[&Set] = &[
     &schedules::GPIPE,
     &schedules::INTERLEAVED,
     &schedules::ZB_H1,
+    &schedules::ZB_V,
     &kf1b::SET,
     &whole_updates::SET,
 ];

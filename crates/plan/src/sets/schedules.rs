@@ -1,5 +1,6 @@
-//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`: in which order the blocks of a pipeline run.
 
+use diag::{Error, Result};
 use schedule::Schedule;
 
 use super::{Rounds, Set, stages};
@@ -55,3 +56,28 @@ pub(super) const ZB_H1: Set = Set {
         Ok(())
     })],
 };
+
+pub(super) const ZB_V: Set = Set {
+    name: "zb-v",
+    doc: "each stage has two blocks: micro-batches go down through the first ones and up again through the second ones",
+    along: None,
+    aside: None,
+    rounds: Some(Rounds {
+        count: |_, said| two(said),
+        cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
+        stage: |block, stages| block.min(2 * stages - 1 - block),
+    }),
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::ZbV);
+        Ok(())
+    })],
+};
+
+fn two(said: Option<u32>) -> Result<u32> {
+    match said.unwrap_or(2) {
+        2 => Ok(2),
+        other => Err(Error::new("SW0310", format!("`zb-v` has two blocks on each stage, and not {other}"))
+            .why("micro-batches go down through one and come up again through another")
+            .fix("write `zb-v`, or for more blocks `interleaved:4`")),
+    }
+}

@@ -87,8 +87,8 @@ def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
 
 def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
     """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's; a timetable also says
-    what would run before the first and after the last, and again what has run. The last one ends the program's
-    step, whether there is something to do or not."""
+    what would run before the first and after the last, and names again what has run. The last one ends the
+    program's step, whether there is something to do or not."""
     kinds: dict[Any, tuple[Any, Block]] = {}
     for block in code.blocks:
         kinds[block.forward] = Forward, block
