@@ -122,7 +122,7 @@ def test_each_call_goes_through_all_stages_and_only_the_last_one_comes_back() ->
     blocks = {
         kind: set(map(int, re.findall(rf"def {kind}_(\d+)\(", text))) for kind in ("forward", "backward")
     }
-    # The first one looks letters up, which are learned; norms of what is recycled go with what the last pass reads.
+    # The first one looks letters up, which are learned, too.
     assert blocks == {"forward": set(range(12)), "backward": {0, 8, 9, 10, 11}}
     # What a stage holds it holds once, and no other stage does, but for what the heads of calls read.
     held = sum(rank.most["parameters"] for rank in made.memory())
