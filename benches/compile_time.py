@@ -40,9 +40,9 @@ def measured(table: Table, shape: tuple[str, int], plans: dict[str, int], repeat
     """A shape of `shapes` with its batch, captured so many times, and its plans by numbers of devices."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "graph.txt"
-        captures = [_child("capture", str(text), shape[0], str(shape[1])) for _ in range(times)]
+        captures = [child("capture", str(text), shape[0], str(shape[1])) for _ in range(times)]
         found = {
-            name: [_child("compile", str(text), name, str(devices)) for _ in range(repeats)]
+            name: [child("compile", str(text), name, str(devices)) for _ in range(repeats)]
             for name, devices in plans.items()
         }
     capture = {key: statistics.median(one[key] for one in captures) for key in captures[0]}
@@ -68,7 +68,7 @@ def measured(table: Table, shape: tuple[str, int], plans: dict[str, int], repeat
     return table
 
 
-def _child(*args: str) -> dict[str, float]:
+def child(*args: str) -> dict[str, float]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__, *args], env=env, capture_output=True, text=True, check=False, timeout=600

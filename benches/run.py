@@ -16,7 +16,8 @@ from tables import Table
 BENCHES = {
     "compile": "compile_time",
     "fleet": "fleet",
-    "models": "models",
+    "proved": "proved",
+    "models": "many_models",
     "one-device": "one_device",
     "compiled": "compiled",
     "two-ranks": "two_ranks",

@@ -66,6 +66,14 @@ def llama_3_8b(batch: int = 64, length: int = 8192) -> tuple[nn.Module, tuple[Te
         return model, (words, words.clone())
 
 
+def llama_3_70b(batch: int = 512, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Llama-3-70B's shape on `meta`: 80 layers."""
+    with torch.device("meta"):
+        model = Gpt(80, 8192, 64, 8, 28672, 128256, length).to(torch.bfloat16)
+        words = torch.zeros(batch, length, dtype=torch.long)
+        return model, (words, words.clone())
+
+
 def llama_3_405b(batch: int = 8192, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """Llama-3-405B's shape on `meta`: 126 layers."""
     with torch.device("meta"):
@@ -80,3 +88,48 @@ def gpt_100m(batch: int = 4, length: int = 256) -> tuple[nn.Module, tuple[Tensor
     model = Gpt(12, 768, 12, 12, 2048, 16384, length)
     words = torch.randint(0, 16384, (batch, length + 1))
     return model, (words[:, :-1].contiguous(), words[:, 1:].contiguous())
+
+
+class Loss(nn.Module):
+    """A language model of Transformers, as a function of words that gives its loss."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        return self.model(input_ids=idx, labels=targets).loss
+
+
+def _deepseek(batch: int, length: int, **sizes: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    with torch.device("meta"):
+        model = DeepseekV3ForCausalLM(DeepseekV3Config(use_cache=False, **sizes)).to(torch.bfloat16)
+        words = torch.zeros(batch, length, dtype=torch.long)
+        return Loss(model.train()), (words, words.clone())
+
+
+def deepseek_16b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """DeepSeek-V3's architecture with 16B parameters on `meta`: 27 layers, 64 experts."""
+    return _deepseek(
+        batch, length, hidden_size=2048, intermediate_size=11264, moe_intermediate_size=1408,
+        num_hidden_layers=27, num_attention_heads=16, num_key_value_heads=16, n_routed_experts=64,
+        n_shared_experts=2, num_experts_per_tok=6, n_group=1, topk_group=1, first_k_dense_replace=1,
+        vocab_size=102400,
+    )  # fmt: skip
+
+
+def deepseek_236b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """With 236B parameters: 60 layers, 160 experts."""
+    return _deepseek(
+        batch, length, hidden_size=5120, intermediate_size=12288, moe_intermediate_size=1536,
+        num_hidden_layers=60, num_attention_heads=128, num_key_value_heads=128, n_routed_experts=160,
+        n_shared_experts=2, num_experts_per_tok=6, n_group=8, topk_group=3, first_k_dense_replace=1,
+        vocab_size=102400,
+    )  # fmt: skip
+
+
+def deepseek_671b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """DeepSeek-V3 itself: 61 layers, 256 experts."""
+    return _deepseek(batch, length)

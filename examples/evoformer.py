@@ -1,6 +1,6 @@
 """The trunk of AlphaFold 2 on random sequences, written for one device. Run it on four processes:
 
-torchrun --nproc-per-node 4 examples/evoformer.py "data:2 x megatron:2"
+torchrun --nproc-per-node 4 examples/evoformer.py "stages:4 x kf1b"
 
 Blocks turn an alignment of sequences and a map of pairs of residues into better ones. The trunk is run three
 times, each time on what the time before gave; only the last one learns.
@@ -194,8 +194,8 @@ def batch(config: Config, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def main(plan: str) -> None:
     torch.manual_seed(0)
     config = Config()
-    model, example = Evoformer(config), batch(config, 8)
-    model = sw.parallelize(model, example, plan=plan)
+    model, example = Evoformer(config), batch(config, 16)
+    model = sw.parallelize(model, example, plan=plan, micro_batches=4)
     optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-3)
     for step in range(10):
         loss = model.train_step(example)

@@ -206,9 +206,15 @@ def batch() -> dict[str, Tensor]:
 
 
 @with_transformers
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("size", ["5GB", "20KB"])
-def test_transformers_load_what_was_trained(tied: bool, size: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tied", "size", "plan"),
+    [
+        (False, "5GB", "data:2 x megatron:2"),
+        (True, "20KB", "data:2 x megatron:2"),
+        (True, "5GB", "zero3:2 x megatron:2 x offload"),
+    ],
+)
+def test_transformers_load_what_was_trained(tied: bool, size: str, plan: str, tmp_path: Path) -> None:
     """From a recorded initialisation, through a step, to the plain model."""
     torch.manual_seed(3)
     plain = llama(tie_word_embeddings=tied)
@@ -223,7 +229,7 @@ def test_transformers_load_what_was_trained(tied: bool, size: str, tmp_path: Pat
         model.save_pretrained(tmp_path, size)
 
     module = sw.deferred(lambda: llama(tie_word_embeddings=tied), seed=3)
-    parallel(module, (), body, kwargs=batch())
+    parallel(module, (), body, plan, kwargs=batch())
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).train()
     assert type(loaded) is type(plain)
     assert loaded.config.architectures == ["LlamaForCausalLM"]

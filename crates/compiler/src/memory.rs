@@ -8,6 +8,7 @@ use graph::Graph;
 use plan::{Plan, sets};
 use program::Boundary;
 use rules::Analysis;
+use schedule::Schedule;
 
 use crate::{Compiled, compile_watched};
 
@@ -114,7 +115,7 @@ fn savings(
 }
 
 /// `data:2 x megatron` with recomputation, with what is kept, the optimizer's state or the parameters on the host, and with `zero1` and `zero3` in the place of
-/// `data`. In a step of one micro-batch `zero2` saves what `zero1` does.
+/// `data`; with `1f1b` in the place of a schedule that keeps more. In a step of one micro-batch `zero2` saves what `zero1` does.
 fn saving_names(name: &str) -> Vec<String> {
     let axes: Vec<&str> = name.split(" x ").collect();
     let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
@@ -131,13 +132,18 @@ fn saving_names(name: &str) -> Vec<String> {
     let without = without.map(|(_, says)| format!("{name} x {says}"));
     let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
     let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
+    let instead = |at: usize, axis: String| {
+        let mut axes: Vec<String> = axes.iter().map(ToString::to_string).collect();
+        axes[at] = axis;
+        axes.join(" x ")
+    };
     let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
         let (_, at) = most.filter(|(own, _)| Some(*own) < rank(saving))?;
-        let mut axes: Vec<String> = axes.iter().map(ToString::to_string).collect();
-        axes[at] = axes[at].replacen(&set(&axes[at]), saving, 1);
-        Some(axes.join(" x "))
+        Some(instead(at, axes[at].replacen(&set(axes[at]), saving, 1)))
     });
-    without.chain(divided).collect()
+    let keeps_more = axes.iter().position(|axis| ["gpipe", "interleaved"].contains(&&set(axis)[..]));
+    let sooner = keeps_more.map(|at| instead(at, Schedule::OneFOneB.name().into()));
+    without.chain(divided).chain(sooner).collect()
 }
 
 /// Bytes as people say them, which Python's summary does alike.

@@ -113,13 +113,20 @@ fn devices_that_are_in_several_blocks_hardly_wait_in_the_steady_state() {
     }
 }
 
-/// Three forwards of which only the last one is trained: recycling.
+/// Several forwards of which only the last one is trained: recycling. A device does so many forwards and a backward for
+/// each micro-batch, and waits as under 1F1B, but for the beginning, where micro-batches come to their second forward later
+/// than they could.
 #[test]
 fn forwards_without_gradients_find_their_place() {
-    let mut shape = chain((0..3).flat_map(|_| (0..4).map(|device| vec![device])));
-    shape.blocks[..8].iter_mut().for_each(|block| block.trains = false);
-    let end = |batches: u64| found(Schedule::OneFOneB, &shape, batches).0;
-    assert_eq!(end(40) - end(30), 10 * 5);
+    for (p, m) in sizes() {
+        for k in 2..=4 {
+            let mut shape = chain((0..k * p).map(|block| vec![(block % p) as usize]));
+            shape.blocks[..((k - 1) * p) as usize].iter_mut().for_each(|block| block.trains = false);
+            let (end, ..) = found(Schedule::OneFOneB, &shape, m);
+            let least = (k + 2) * m + 3 * (p - 1);
+            assert!(least <= end && end <= least + 3 * (k - 1) * p / 4, "{p} {m} {k}: {end}, {least}");
+        }
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
             .why("stages are not divided into stages")
             .fix("write the product as the number of stages"));
     }
+    let count = |(rounds, said): (Rounds, Option<u32>)| Ok((rounds, (rounds.count)(model, said)?));
+    let rounds = rounds.map(count).transpose()?;
     let all = stages.saturating_mul(rounds.map_or(1, |(_, count)| count));
     let count = model.graph.ops.len();
     if all as usize > count {
@@ -40,6 +42,11 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
         Some((rounds, count)) => (rounds.cut)(model, &aside, (stages, count)),
         None => cut(model, &aside, stages),
     };
+    if let Some(block) = (0..all).find(|block| rounds.is_some() && !of.contains(block)) {
+        return Err(Error::new("SW0324", format!("block {block} of `{name}` would have no operators"))
+            .why(format!("{stages} stages of {} are to have {} blocks each", model.graph.model, all / stages))
+            .fix("use fewer stages"));
+    }
     Ok(Blocks { of, stages, rounds })
 }
 

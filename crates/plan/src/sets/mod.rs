@@ -7,6 +7,7 @@ mod blocks;
 mod coshard;
 mod data;
 mod interlaced;
+mod kf1b;
 mod megatron;
 mod name;
 mod offload;
@@ -74,7 +75,7 @@ pub struct Set {
     pub along: Option<Along>,
     /// The operators that are no part of any stage, if it takes some out of a pipeline.
     pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
-    /// If it puts several blocks on each stage of `stages`: a number stands behind its name, or 2 is meant.
+    /// If it puts several blocks on each stage of `stages`: a number may stand behind its name.
     pub rounds: Option<Rounds>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
     pub besides: &'static [(&'static str, Besides)],
@@ -96,6 +97,8 @@ pub type CutInRounds = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]
 pub struct Rounds {
+    /// How many blocks, of the number behind the name.
+    pub count: fn(&Model<'_>, Option<u32>) -> Result<u32>,
     /// The block of each operator, of so many stages and blocks for each; some operators are no part of any.
     pub cut: CutInRounds,
     /// The stage of a block, of so many.
@@ -146,6 +149,7 @@ pub const ALL: &[&Set] = &[
     &schedules::GPIPE,
     &schedules::INTERLEAVED,
     &schedules::ZB_H1,
+    &kf1b::SET,
     &whole_updates::SET,
 ];
 

@@ -70,10 +70,10 @@ pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<
     Ok(found)
 }
 
-/// How many blocks each stage has, if the name says it.
-pub(super) fn rounds(name: &str) -> Result<Option<(Rounds, u32)>> {
+/// The set that puts several blocks on each stage, if there is one, and how many the name says.
+pub(super) fn rounds(name: &str) -> Result<Option<(Rounds, Option<u32>)>> {
     let said = read(name)?.into_iter();
-    let mut said = said.filter_map(|Named { set, size, .. }| Some((set.rounds?, size.unwrap_or(2))));
+    let mut said = said.filter_map(|Named { set, size, .. }| Some((set.rounds?, size)));
     let first = said.next();
     match said.next() {
         None => Ok(first),

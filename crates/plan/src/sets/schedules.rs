@@ -34,6 +34,7 @@ pub(super) const INTERLEAVED: Set = Set {
     along: None,
     aside: None,
     rounds: Some(Rounds {
+        count: |_, said| Ok(said.unwrap_or(2)),
         cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
         stage: |block, stages| block % stages,
     }),

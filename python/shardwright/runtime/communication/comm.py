@@ -25,6 +25,8 @@ Ranks = tuple[int, ...]
 Line = tuple[int, bool]
 
 KEY = "shardwright/message"
+# The tag of what is gathered.
+GATHERED = 1
 # How long the other ranks wait for rank 0's program.
 PATIENCE = timedelta(hours=6)
 
@@ -97,6 +99,28 @@ class Done:
         return True
 
 
+class All:
+    """Several messages, with what they are sent of."""
+
+    def __init__(self, works: Sequence[Work], sent: Tensor):
+        self._works, self._sent = works, sent
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+class Summed:
+    """Rows that arrive to be summed."""
+
+    def __init__(self, work: Work, arrived: Tensor, out: Tensor):
+        self._work, self._arrived, self._out = work, arrived, out
+
+    def wait(self) -> None:
+        self._work.wait()
+        torch.sum(self._arrived, 0, out=self._out)
+
+
 class Sorted:
     """Rows that arrive in the order of a sorted group."""
 
@@ -164,6 +188,8 @@ class TorchComm:
         return work if work is not None else Done()
 
     def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
+        if self.device.type == "cpu":
+            return self._sent_to_all(rows, x, ranks)
         order = _order(ranks)
         into = rows if order is None else torch.empty_like(rows)
         group = self._group(ranks)
@@ -175,9 +201,26 @@ class TorchComm:
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         order = _order(ranks)
         given = rows if order is None else rows[order]
+        if self.device.type == "cpu":
+            # Gloo's own takes three times as long, and copies what it is given, too.
+            arrived, group = torch.empty_like(given), self._group(ranks)
+            work = dist.all_to_all_single(arrived.view(-1), given.view(-1), group=group, async_op=True)
+            return Summed(work or Done(), arrived, out)
         return (
             dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
         )
+
+    def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
+        """Takes a third of the time of Gloo's own, which goes round in a ring."""
+        group, sent = self._group(ranks), _wire(x)
+        works: list[Any] = []
+        for row, peer in zip(_wire(rows), ranks, strict=True):
+            if peer == self.rank:
+                row.copy_(sent)
+            else:
+                works.append(dist.irecv(row, peer, group, GATHERED))
+                works.append(dist.isend(sent, peer, group, GATHERED))
+        return All(works, sent)
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)
@@ -218,8 +261,8 @@ class TorchComm:
         return self._lines.get(line(sender, receiver, channel), (None, None))[1]
 
     def _tag(self, channel: int, number: int) -> int:
-        """Not that of other messages, which is 0."""
-        return 0 if self._lines else 1 + channel + number * self._tags
+        """Not that of other messages, which is 0, nor of those of gathers."""
+        return 0 if self._lines else GATHERED + 1 + channel + number * self._tags
 
     def broadcast(self, x: Tensor, source: int) -> None:
         watch.count_message()

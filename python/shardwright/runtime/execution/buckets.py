@@ -10,7 +10,8 @@ from torch import Tensor
 from ..communication.comm import Comm, Ranks
 from ..guards.part_gradients import writable
 
-Kept = dict[tuple[int, torch.dtype], Tensor]
+# By the number of the message in its code, its type and its size: several codes may send messages.
+Kept = dict[tuple[int, torch.dtype, int], Tensor]
 
 
 class Bucket:
@@ -64,11 +65,12 @@ def _flattened(leaves: Sequence[Tensor], key: tuple[int, torch.dtype], kept: Kep
     if len(grads) == 1 and grads[0].is_contiguous():
         return grads[0].detach().view(-1)
     parts = [grad.reshape(-1) for grad in grads]
-    known = kept.get(key)
+    place = (*key, sum(part.numel() for part in parts))
+    known = kept.get(place)
     if known is not None and _is_free(known):
         return torch.cat(parts, out=known)
-    kept[key] = torch.cat(parts)
-    return kept[key]
+    kept[place] = torch.cat(parts)
+    return kept[place]
 
 
 def _is_free(buffer: Tensor) -> bool:
