@@ -9,7 +9,7 @@ from pathlib import Path
 from compile_time import child
 from tables import Table, size_of, time_of
 
-# A shape, a plan and its devices, the micro-batches and the seconds of TrainVerify (SOSP'25), 32 cores and more.
+# A shape, a plan and its devices, micro-batches, and the seconds of TrainVerify on 32 cores and more.
 PLANS = [
     ("Llama-3-8B", "llama_3_8b", "data:512", 512, 1, 685),
     ("Llama-3-70B", "llama_3_70b", "stages:4 x data:16 x megatron:8", 512, 32, 8_532),
@@ -27,9 +27,9 @@ def bench(quick: bool) -> Table:
         "proved",
         "Proving plans of others",
         "The plans of TrainVerify's table (SOSP'25; 32 cores and more, up to 1 TB of memory), on one thread:"
-        " reading the graph, planning, lowering, the proof and writing the program, of the model in full size on"
-        f" `meta`, batch {BATCH}. Medians of {repeats} fresh processes. The proof is of steps of any number of"
-        " micro-batches.",
+        " reading the graph, planning, lowering, the proof and writing the program, of the model in full size"
+        f" on `meta`, batch {BATCH}. Medians of {repeats} fresh processes. The proof is of any number"
+        " of micro-batches.",
         ["model", "plan", "devices", "seconds of TrainVerify", "in all", "of that the proof", "memory"],
     )
     for model, shape, plan, devices, batches, theirs in PLANS:

@@ -194,11 +194,11 @@ def batch(config: Config, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def main(plan: str) -> None:
     torch.manual_seed(0)
     config = Config()
-    model, example = Evoformer(config), batch(config, 16)
-    model = sw.parallelize(model, example, plan=plan, micro_batches=4)
+    model, batches = Evoformer(config), [batch(config, 4) for _ in range(4)]
+    model = sw.parallelize(model, batches[0], plan=plan)
     optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-3)
     for step in range(10):
-        loss = model.train_step(example)
+        loss = model.train_step(batches)
         sw.clip_grad_norm_(model, 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -87,6 +87,17 @@ def test_the_result_is_the_same(name: str, plan: str) -> None:
     check(name, plan, "aot_eager")
 
 
+@pytest.mark.parametrize("plan", ["stages:2", "stages:2 x recompute x zb-h1"])
+def test_in_a_pipeline_too(plan: str) -> None:
+    """Of a backward in two halves, too, of which the first one does what is compiled."""
+    module, args = models.gpt()
+    batches, made = equality.micro_batches(args, 3), bundle_of("gpt", plan)
+    found = equality.run_steps(
+        made, module, batches, options=lambda: {"local": LocalCode(Progress(False), "aot_eager")}
+    )
+    equality.assert_equal(found, equality.steps_reference(module, batches), plan)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan"), EARNEST)
 def test_the_result_is_the_same_in_earnest(name: str, plan: str) -> None:

@@ -119,8 +119,10 @@ def test_each_call_goes_through_all_stages_and_only_the_last_one_comes_back() ->
     plan = Plan.named(known()[3], "stages:4 x kf1b", 4)
     made = compile(plan)
     text = "".join(text for name, text in dict(made.files).items() if name.endswith(".py"))
-    blocks = {kind: set(map(int, re.findall(rf"def {kind}_(\d+)\(", text))) for kind in ("forward", "backward")}
-    # The first one looks letters up, which are learned; norms of what is recycled go with what the last pass reads.
+    blocks = {
+        kind: set(map(int, re.findall(rf"def {kind}_(\d+)\(", text))) for kind in ("forward", "backward")
+    }
+    # The first one looks letters up, which are learned, too.
     assert blocks == {"forward": set(range(12)), "backward": {0, 8, 9, 10, 11}}
     # What a stage holds it holds once, and no other stage does, but for what the heads of calls read.
     held = sum(rank.most["parameters"] for rank in made.memory())

@@ -231,9 +231,12 @@ def test_each_rank_holds_only_what_its_blocks_read() -> None:
     assert held[0] and held[1] and not held[0] & held[1]
 
 
-def test_masks_are_those_of_the_single_device() -> None:
+@pytest.mark.parametrize(
+    "more", ["", "schedule zb-h1\n", 'schedule zb-h1\nrecompute "b"\nrecompute "drop"\n']
+)
+def test_masks_are_those_of_the_single_device(more: str) -> None:
     module, args = net(dropout=0.3)
-    captured, plan = made(module, args, THREE)
+    captured, plan = made(module, args, THREE + more)
     batches = equality.micro_batches(args, 3)
     torch.manual_seed(7)
     expected = equality.steps_reference(module, batches, 1)

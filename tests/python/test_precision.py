@@ -33,6 +33,7 @@ PLANS = [
     ("data:2 x megatron:2", 4),
     ("zero3", 4),
     ("data:2 x zero1:2", 4),
+    ("stages:2 x zb-h1", 2),
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ class LocalCode:
 
     def __init__(self, progress: Progress, backend: str = "inductor"):
         self._progress, self._backend = progress, backend
+        # Whether backwards have two halves: what is saved is not for the first of them to write to.
+        self.halves = False
         self._made: dict[Function, Function] = {}
         self._begun: set[tuple[Function, bool]] = set()
         # Why, by the function's name.
@@ -68,11 +71,16 @@ class LocalCode:
         with self._progress.phases("torch.compile") as phases:
             phases.begin(function.__name__)
             # Else what cannot be compiled of the backward is known only there, where it is too late.
-            with config.patch(force_non_lazy_backward_lowering=True):
+            with config.patch(force_non_lazy_backward_lowering=True, donated_buffer=not self.halves):
                 results = compiled(*args)
         name = f"`{function.__name__}`{'' if kind[1] else ' without gradients'}"
         self._progress.say(f"shardwright: {name} compiled by torch.compile in {phases.total:.1f} s")
         return results
+
+    def first_half(self) -> AbstractContextManager[Any]:
+        """Around one, which may be told from a whole backward only so."""
+        patched: AbstractContextManager[Any] = config.patch(donated_buffer=False)
+        return patched
 
     def _give_up(self, function: Function, why: str) -> None:
         self.as_emitted[function.__name__] = why

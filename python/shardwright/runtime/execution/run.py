@@ -267,7 +267,8 @@ class Run:
         if saved.forgotten:
             saved.forgotten.give(again)
         assert saved.boxes is not None
-        with self._executing():
+        local = self.worker.local
+        with self._executing(), local.first_half() if local else nullcontext():
             found, left = first_half(saved.entries, *match(saved, grads), saved.boxes)
         for slot, grad in zip(saved.slots, found, strict=True):
             slot.grad = grad

@@ -77,6 +77,8 @@ class Worker:
         self.generator = generator or torch.default_generator
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
+        if local:
+            local.halves = self.code.halves
         self.constants = program.constants(comm.rank)
         # Buffers of gradients, kept from step to step.
         self.kept: Kept = {}
