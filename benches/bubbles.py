@@ -35,15 +35,15 @@ MANY = 64
 @dataclass(frozen=True)
 class Kind:
     plan: str
-    # How many stages wait for nothing but the pipeline, of so many micro-batches' times.
+    # A rank waits so many times, and works so many for each micro-batch: those of a stage, a block, a third.
     waits: float
-    of: float
+    works: float
     # PyTorch's own, and how many stages it has on each rank.
     own: str = ""
     stages: int = 1
 
     def bubble(self, batches: int) -> float:
-        return self.waits / (self.of * batches + self.waits)
+        return self.waits / (self.works * batches + self.waits)
 
 
 P = STAGES - 1
