@@ -25,6 +25,7 @@ BENCHES = {
     "memory-told": "memory_told",
     "coshard": "coshard",
     "interlaced": "interlaced",
+    "bubbles": "bubbles",
     "largest": "largest",
     "start": "start",
 }

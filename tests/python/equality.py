@@ -198,6 +198,7 @@ def run_steps(
     batches: Sequence[Batch],
     steps: int = STEPS,
     options: Callable[[], dict[str, Any]] = dict,
+    local: Callable[..., list[Any]] = run_local,
 ) -> Result:
     """Runs all ranks of a program in this process, several micro-batches a step."""
     program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
@@ -207,7 +208,7 @@ def run_steps(
         model = ParallelModule(program, comm, values, bundle.captured, **options())
         return train_steps(model, batches, steps)
 
-    found = run_local(bundle.devices, rank)
+    found = local(bundle.devices, rank)
     result = assemble([([], held) for _, held in found])
     for losses, _ in found:
         for name, loss in losses.items():

@@ -97,6 +97,9 @@ class OnItsWay:
         self._work.wait()
         self._message = None
 
+    def is_completed(self) -> bool:
+        return self._message is None
+
 
 def of_steps(
     compiled: Compiled, module: nn.Module, captured: Captured, batch: Any, count: int = 1

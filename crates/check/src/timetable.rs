@@ -106,12 +106,18 @@ fn of_code(
     if let Some(why) = run.covers() {
         return Some(not_once(code, why));
     }
-    let updates = || {
+    let has = |is: fn(&Instr) -> bool| {
         let code = role.body.code(code.0, code.1);
-        code.is_some_and(|code| code.instrs.iter().any(|instr| matches!(instr, Instr::Update { .. })))
+        code.is_some_and(|code| code.instrs.iter().any(is))
     };
+    let updates = || has(|instr| matches!(instr, Instr::Update { .. }));
+    let talks = || has(|instr| matches!(instr, Instr::Send { .. } | Instr::Receive { .. }));
     if code.1 == Pass::Forward && updates() && !run.in_order() {
         return Some(not_once(code, "it is run in another order than that of the buffers' values"));
+    }
+    // Messages of one table come to their receiver as they were sent: NCCL knows them by nothing else.
+    if talks() && !run.in_order() {
+        return Some(not_once(code, "it is run in another order than that of the messages of its block"));
     }
     let before = needs(code.1).filter(|before| {
         let before = runs.get(&(code.0, *before));

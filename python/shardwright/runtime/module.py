@@ -44,7 +44,7 @@ from .programs.parts import OutputPart, output_parts
 from .programs.program import Program, TensorInfo, kept_in
 from .shards import state
 from .shards.held import in_parts
-from .shards.hooks import refuse_hooks_on_parts
+from .shards.hooks import has_hooks, refuse_hooks_on_parts
 from .shards.own_state import refusal, require_whole
 from .shards.shards import AnySource, Shards, without_value
 
@@ -270,7 +270,7 @@ class ParallelModule(nn.Module):
                 found = given_inputs.batches_of(batches, self._tensors)
                 return found if micro is None else micro.cut(found)
 
-            calls = self._agreed("train_step", given, scale)
+            calls = self._agreed("train_step", given, scale, says=has_hooks(self._parameters_here()))
             number = len(calls) if micro is None else len(micro.numbers)
             shares = [1.0] * number if micro is None else micro.shares(calls)
             # What counts nothing may have a loss that is no number.
@@ -285,8 +285,9 @@ class ParallelModule(nn.Module):
                 inputs=self.inputs,
                 number=self.step,
                 issued=self.issued,
+                hooked=self._agreement.said,
             )
-            losses = step.run(1 / number if scale is None else scale, self.comm)
+            losses = step.run(1 / number if scale is None else scale)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])
@@ -456,7 +457,11 @@ class ParallelModule(nn.Module):
             yield
 
     def _agreed(
-        self, kind: str, given: Callable[[], Sequence[given_inputs.Arguments]], scale: float | None = None
+        self,
+        kind: str,
+        given: Callable[[], Sequence[given_inputs.Arguments]],
+        scale: float | None = None,
+        says: bool = False,
     ) -> list[given_inputs.Call]:
         captured = self.variants.first.captured
 
@@ -471,6 +476,7 @@ class ParallelModule(nn.Module):
             training=self.training,
             settings=(*self.variants.settings(), *self._other_modes),
             scale=scale,
+            says=says,
         )
 
     def _through(

@@ -61,6 +61,8 @@ class Agreement:
     def __init__(self, comm: Comm, model: str, pieces: Pieces | None):
         self.comm, self.model, self.pieces = comm, model, pieces
         self.steps = 0
+        # Whether any rank said something with the last call.
+        self.said = False
         self._seen: Counter[int] = Counter()
 
     def count_step(self) -> None:
@@ -76,13 +78,16 @@ class Agreement:
         training: bool,
         settings: tuple[str, ...] = (),
         scale: float | None = None,
+        says: bool = False,
     ) -> list[Call]:
-        """The calls that all ranks make now. An error of any rank is raised on all."""
+        """The calls that all ranks make now. An error of any rank is raised on all, and what one
+        `says` all know."""
         calls: list[Call] = []
         splits: list[list[Split]] = []
         sizes: list[list[int]] = []
         problem: Exception | None = None
         new = False
+        self.said = says
         try:
             calls = make()
             if self.pieces:
@@ -131,7 +136,8 @@ class Agreement:
         self._seen[fingerprint] += 1
         new = self._seen[fingerprint] <= FIRST and not problem
         content = digest(_given(calls)) if new and not self.pieces else 0
-        sums = self.comm.tally([fingerprint, content])
+        *sums, saying = self.comm.tally([fingerprint, content, self.said])
+        self.said = saying > 0
         if sums != [self.comm.world * fingerprint, self.comm.world * content]:
             found = self.comm.all_gather_objects((record, content))
             if problem is not None:

@@ -21,6 +21,8 @@ from . import messages, watch
 from .watch import explain_once, wait_for
 
 Ranks = tuple[int, ...]
+# A channel, and whether upwards from a smaller rank to a larger one.
+Line = tuple[int, bool]
 
 KEY = "shardwright/message"
 # The tag of what is gathered.
@@ -33,15 +35,20 @@ class Work(Protocol):
     def wait(self) -> Any: ...
 
 
+class Sent(Work, Protocol):
+    def is_completed(self) -> bool:
+        """Whether its receiver has all of it; some cannot tell before they are waited for."""
+
+
 class Comm(Protocol):
     rank: int
     world: int
     device: torch.device
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
     ) -> None:
-        """Makes all groups, and channels for messages. Every rank calls this once, before the first step."""
+        """Makes all groups, and lines for messages. Every rank calls this for each program, between steps."""
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         """In place, and asynchronous. `op` is sum, max or min."""
@@ -58,7 +65,7 @@ class Comm(Protocol):
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
         """One message for each pair of ranks."""
 
-    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Sent:
         """A message that is known by its channel and number; asynchronous."""
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work: ...
@@ -87,6 +94,9 @@ class Comm(Protocol):
 class Done:
     def wait(self) -> None:
         return None
+
+    def is_completed(self) -> bool:
+        return True
 
 
 class All:
@@ -122,6 +132,12 @@ class Sorted:
         self._rows[self._order] = self._arrived
 
 
+def line(sender: int, receiver: int, channel: int) -> Line:
+    """Messages of a line come one behind the other. What two ranks send each other is on two: neither could
+    receive before the other one has."""
+    return channel, sender < receiver
+
+
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -132,24 +148,25 @@ class TorchComm:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = torch.device(device) if device else _default_device()
         self._groups: dict[frozenset[int], Any] = {}
-        self._channels: dict[int, Any] = {}
+        self._lines: dict[Line, tuple[frozenset[int], Any]] = {}
         self._tags = 1
         self._watch = watch and self.world > 1
         _comms.add(self)
         explain_once(self.rank)
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
     ) -> None:
         everyone = frozenset(range(self.world))
         self._groups[everyone] = None
         for group in (frozenset(group) for grouping in groups for group in grouping):
             if len(group) > 1 and group not in self._groups:
                 self._groups[group] = dist.new_group(sorted(group))
-        self._tags = max(channels or [0]) + 1
-        # NCCL has no tags: what it is given first arrives first, so each channel is a group of its own.
-        for channel, ranks in sorted((channels or {}).items() if self.device.type == "cuda" else ()):
-            self._channels[channel] = dist.new_group(list(ranks))
+        lines = lines or {}
+        # Programs of one model take turns, and the first one goes on with what it has.
+        self._tags = max([self._tags, *(channel + 1 for channel, _ in lines)])
+        if self.device.type == "cuda":
+            self._make_lines(lines)
         if self.world > 1:
             _host_group()
             # NCCL wants one collective of all ranks before it sends between two of them.
@@ -157,6 +174,14 @@ class TorchComm:
         if self._watch:
             watch.watch(self.rank, self.world)
             self._watch = False
+
+    def _make_lines(self, lines: Mapping[Line, Sequence[int]]) -> None:
+        """NCCL has no tags: what it is given first arrives first, so each line is a group of its own."""
+        for at, ranks in sorted(lines.items()):
+            known, _ = self._lines.get(at, (frozenset(), None))
+            if not known.issuperset(ranks):
+                both = known.union(ranks)
+                self._lines[at] = both, dist.new_group(sorted(both))
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         work = dist.all_reduce(x, OPS[op], group=self._group(ranks), async_op=True)
@@ -222,17 +247,22 @@ class TorchComm:
         for work in dist.batch_isend_irecv(ops) if ops else []:
             work.wait()
 
-    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Sent:
         watch.count_message()
-        return dist.isend(x, peer, self._channels.get(channel), self._tag(channel, number)) or Done()
+        group = self._line(self.rank, peer, channel)
+        return dist.isend(x, peer, group, self._tag(channel, number)) or Done()
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
         watch.count_message()
-        return dist.irecv(x, peer, self._channels.get(channel), self._tag(channel, number)) or Done()
+        group = self._line(peer, self.rank, channel)
+        return dist.irecv(x, peer, group, self._tag(channel, number)) or Done()
+
+    def _line(self, sender: int, receiver: int, channel: int) -> Any:
+        return self._lines.get(line(sender, receiver, channel), (None, None))[1]
 
     def _tag(self, channel: int, number: int) -> int:
         """Not that of other messages, which is 0, nor of those of gathers."""
-        return 0 if self._channels else GATHERED + 1 + channel + number * self._tags
+        return 0 if self._lines else GATHERED + 1 + channel + number * self._tags
 
     def broadcast(self, x: Tensor, source: int) -> None:
         watch.count_message()
@@ -272,7 +302,7 @@ class TorchComm:
     def let_go(self) -> None:
         """Its groups end as soon as nobody else holds them."""
         self._groups.clear()
-        self._channels.clear()
+        self._lines.clear()
 
     def _group(self, ranks: Ranks) -> Any:
         watch.count_message()

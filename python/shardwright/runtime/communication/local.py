@@ -1,9 +1,9 @@
 """All ranks of a program as threads of one process: for tests, and for looking at a program.
 
 Every operation is one meeting of its group: each rank leaves a copy of what it gives, waits for the
-others, and computes its own result in the order of the group; messages of an exchange are left for the
-rank that they are for. So results do not depend on timing.
-A rank that fails stops the others at once; ranks that wait for each other in vain are found.
+others, and computes its own result in the order of the group; messages are left for the rank that they are
+for, or, with links that buffer nothing (`links`), moved when both are there. So results do not depend on
+timing. A rank that fails stops the others at once; ranks that wait for each other in vain are found.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from .comm import Done, Ranks, Work
+from .comm import Done, Line, Ranks, Sent, Work, line
+from .links import End, Links, Way
 
 Result = TypeVar("Result")
 Key = tuple[str, Ranks, int]
 # From the first of two ranks to the second.
 MESSAGE = "message"
+# The channel of exchanges.
+APART = -1
 
 COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -31,9 +34,14 @@ COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def run_local(world: int, fn: Callable[[int, LocalComm], Result]) -> list[Result]:
-    """Runs `fn(rank, comm)` for all ranks; their results, or the first error of any of them."""
-    meeting = LocalWorld(world)
+def run_local(
+    world: int, fn: Callable[[int, LocalComm], Result], *, rendezvous: bool = False
+) -> list[Result]:
+    """Runs `fn(rank, comm)` for all ranks; their results, or the first error of any of them.
+
+    With `rendezvous` messages are never on their way: they move when their receiver has come for them.
+    """
+    meeting = LocalWorld(world, rendezvous=rendezvous)
     results: list[Any] = [None] * world
     threads_before = torch.get_num_threads()
 
@@ -64,13 +72,14 @@ class Stopped(Exception):
 class LocalWorld:
     """Where the ranks of one process meet."""
 
-    def __init__(self, world: int):
-        self.world = world
+    def __init__(self, world: int, *, rendezvous: bool = False):
+        self.world, self.rendezvous = world, rendezvous
         self.error: BaseException | None = None
         self._changed = threading.Condition()
         self._given: dict[Key, dict[int, Any]] = {}
         self._taken: dict[Key, int] = {}
-        self._waiting: dict[int, Key] = {}
+        self._links = Links()
+        self._waiting: dict[int, tuple[Key, Callable[[], bool]]] = {}
         self._left: set[int] = set()
 
     def meet(self, key: Key, rank: int, value: Any) -> list[Any]:
@@ -80,7 +89,7 @@ class LocalWorld:
             given = self._given.setdefault(key, {})
             given[rank] = value
             self._changed.notify_all()
-            self._wait(key, rank)
+            self._wait(key, rank, lambda: self._is_complete(key))
             self._taken[key] = self._taken.get(key, 0) + 1
             if self._taken[key] == len(ranks):
                 del self._given[key], self._taken[key]
@@ -94,15 +103,25 @@ class LocalWorld:
 
     def receive(self, key: Key, rank: int) -> Any:
         with self._changed:
-            self._wait(key, rank)
+            self._wait(key, rank, lambda: self._is_complete(key))
             [value] = self._given.pop(key).values()
             return value
 
-    def _wait(self, key: Key, rank: int) -> None:
-        if not self._is_complete(key):
-            self._waiting[rank] = key
+    def begin(self, way: Way, end: End) -> None:
+        """Its rank gives or takes a message, and goes on."""
+        with self._changed:
+            self._links.begin(way, end)
+            self._changed.notify_all()
+
+    def end(self, key: Key, end: End) -> None:
+        with self._changed:
+            self._wait(key, end.rank, lambda: end.is_done)
+
+    def _wait(self, key: Key, rank: int, is_there: Callable[[], bool]) -> None:
+        if not is_there():
+            self._waiting[rank] = key, is_there
             self._find_deadlock()
-            self._changed.wait_for(lambda: self.error or self._is_complete(key))
+            self._changed.wait_for(lambda: self.error or is_there())
             del self._waiting[rank]
         if self.error:
             raise Stopped
@@ -126,11 +145,11 @@ class LocalWorld:
         """Nobody runs any more, and nobody's group is complete."""
         if self.error or not self._waiting or len(self._waiting) + len(self._left) < self.world:
             return
-        if any(self._is_complete(key) for key in self._waiting.values()):
+        if any(is_there() for _, is_there in self._waiting.values()):
             return
         waits = [
             f"rank {rank} waits in {kind} {number} of ranks {list(ranks)}"
-            for rank, (kind, ranks, number) in sorted(self._waiting.items())
+            for rank, ((kind, ranks, number), _) in sorted(self._waiting.items())
         ]
         waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
         self.error = RuntimeFault("SW0717", "the ranks wait for each other for ever", why="; ".join(waits))
@@ -140,6 +159,29 @@ class LocalWorld:
 def _message(ranks: Ranks, channel: int, number: int) -> Key:
     """Apart from those of exchanges, which are numbered from 0."""
     return f"{MESSAGE} of table {channel}", ranks, number
+
+
+class Moving:
+    """A message at one of its ranks, over a link that buffers nothing."""
+
+    def __init__(self, meeting: LocalWorld, key: Key, end: End):
+        self._meeting, self._key, self._end = meeting, key, end
+
+    def wait(self) -> None:
+        self._meeting.end(self._key, self._end)
+
+    def is_completed(self) -> bool:
+        return self._end.is_done
+
+
+class Awaited:
+    """A message that is left for this rank, or will be."""
+
+    def __init__(self, comm: LocalComm, x: Tensor, key: Key):
+        self._comm, self._x, self._key = comm, x, key
+
+    def wait(self) -> None:
+        self._comm.take(self._x, self._key)
 
 
 class LocalComm:
@@ -153,7 +195,7 @@ class LocalComm:
         self._models = count()
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], channels: Mapping[int, Sequence[int]] | None = None
+        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
     ) -> None:
         self.barrier()
 
@@ -190,22 +232,41 @@ class LocalComm:
             target.copy_(part)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        for peer, message in sends.items():
-            self._meeting.post(self._next(MESSAGE, (self.rank, peer)), self.rank, message.clone())
-        for peer, message in receives.items():
-            theirs = self._meeting.receive(self._next(MESSAGE, (peer, self.rank)), self.rank)
-            self._same_shape("exchange", (peer, self.rank), [message, theirs])
-            message.copy_(theirs)
+        keys = {peer: self._next(MESSAGE, (self.rank, peer)) for peer in sends}
+        works: list[Work] = [self._sent(x, keys[peer], APART) for peer, x in sends.items()]
+        keys = {peer: self._next(MESSAGE, (peer, self.rank)) for peer in receives}
+        works += [self._received(x, keys[peer], APART) for peer, x in receives.items()]
+        for work in works:
+            work.wait()
 
-    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
-        self._meeting.post(_message((self.rank, peer), channel, number), self.rank, x.clone())
-        return Done()
+    def send(self, x: Tensor, peer: int, channel: int, number: int) -> Sent:
+        return self._sent(x, _message((self.rank, peer), channel, number), channel)
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
-        theirs = self._meeting.receive(_message((peer, self.rank), channel, number), self.rank)
-        self._same_shape("send", (peer, self.rank), [x, theirs])
-        x.copy_(theirs)
+        return self._received(x, _message((peer, self.rank), channel, number), channel)
+
+    def _sent(self, x: Tensor, key: Key, channel: int) -> Sent:
+        if self._meeting.rendezvous:
+            return self._begun(x, key, channel)
+        self._meeting.post(key, self.rank, x.clone())
         return Done()
+
+    def _received(self, x: Tensor, key: Key, channel: int) -> Work:
+        if self._meeting.rendezvous:
+            return self._begun(x, key, channel)
+        return Awaited(self, x, key)
+
+    def take(self, x: Tensor, key: Key) -> None:
+        theirs = self._meeting.receive(key, self.rank)
+        self._same_shape(MESSAGE, key[1], [x, theirs])
+        x.copy_(theirs)
+
+    def _begun(self, x: Tensor, key: Key, channel: int) -> Moving:
+        _, (sender, receiver), number = key
+        end = End(self.rank, sender == self.rank, number, x)
+        low, high = sorted((sender, receiver))
+        self._meeting.begin((low, high, line(sender, receiver, channel)), end)
+        return Moving(self._meeting, key, end)
 
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])

@@ -70,6 +70,8 @@ class Run:
         # By block: between the forwards of two, those of other micro-batches may write into buffers.
         self._leaves: dict[int, Leaves] = {}
         self._saving = saving
+        # The tables that the code which is running has received.
+        self._received: list[int] = []
         self._saved: dict[int, Saved] = {}
         # Of calls whose gradients of leaves are yet to be computed.
         self._left: dict[int, tuple[Saved, Left]] = {}
@@ -112,8 +114,10 @@ class Run:
             self.leaves = worker.shards.leaves(self._step)
         self._leaves[block.number] = self.leaves
         self._versions = worker.shards.versions()
+        self._received = []
         with torch.enable_grad() if self._saving else torch.no_grad(), _no_autocast(self.comm.device):
             given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
+        worker.received.setdefault(block.forward, tuple(self._received))
         self._state = "forwarded"
         found = [(at, value) for at, value in enumerate(_listed(given, len(outputs))) if value is not None]
         self._given[block.number] = [at for at, _ in found]
@@ -161,9 +165,11 @@ class Run:
         self.leaves = self._leaves.get(block.number, self.leaves)
         if code is None:
             raise without_backward()
+        self._received = []
         with torch.no_grad(), _no_autocast(self.comm.device):
             found = code(self, self.leaves.tree, self.worker.constants, *given)
             self._settle()
+        self.worker.received.setdefault(code, tuple(self._received))
         return found
 
     def _end_backward(self, block: Block) -> None:
@@ -344,6 +350,7 @@ class Run:
 
     def receive(self, number: int) -> Any:
         worker = self.worker
+        self._received.append(number)
         dtype = worker.exchange_dtype(number)
         with torch.no_grad():
             targets = worker.mail.receive(worker.part(number), number, self.batch, dtype)

@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..communication.comm import Comm
 from ..programs.program import Block
 from ..shards.hooks import has_hooks
 from ..shards.shards import Shards
 from . import inputs as given_inputs
 from .outside import accumulate, loss_of, pass_on, require_one_loss, seeds_of
 from .run import Issued, Run, begin, no_numbers, without_backward
-from .timetable import Backward, Begin, Forward, Inputs, Weights, tasks
+from .timetable import Backward, Begin, Forward, Inputs, Task, Weights, code_of, tasks
 from .variants import Variant
 
 # A micro-batch under way, and its outputs so far.
@@ -34,17 +33,20 @@ class Step:
         inputs: str,
         number: int,
         issued: list[Issued],
+        hooked: bool,
     ):
-        """`number` is that of the step, a part of the key of all random numbers."""
+        """`number` is that of the step, a part of the key of all random numbers; `hooked` says whether any
+        rank's parameters have hooks."""
         self._chosen, self._calls, self._shares = chosen, calls, shares
         self._shards, self._inputs, self._number, self._issued = shards, inputs, number, issued
         # What runs of one step have in common.
         self._together = object()
         self._parameters: list[Tensor] = [s.data for s in shards.held if s.tensor.kind == "param"]
+        self._hooked_anywhere = hooked
         self._under_way: dict[int, Started] = {}
         self._losses: list[Tensor | None] = [None] * len(calls)
 
-    def run(self, scale: float, comm: Comm) -> list[Tensor | None]:
+    def run(self, scale: float) -> list[Tensor | None]:
         """The losses of the calls; those of other ranks are `None`."""
         codes = [variant.worker.code for variant in self._chosen]
         if any(code.step is None and code.blocks for code in codes):
@@ -52,13 +54,15 @@ class Step:
         for variant in self._chosen:
             require_one_loss(variant.worker.program)
         pipelined = any(variant.worker.program.blocks > 1 for variant in self._chosen)
-        # A hook of a parameter sees the gradient of each batch, as it does without `train_step`.
-        hooked = has_hooks(self._parameters)
-        if pipelined:
-            # Of another block's parameters this rank knows nothing.
-            hooked = comm.tally([hooked]) != [0]
-        for task in tasks(codes, scale, alone=hooked, in_turn=pipelined):
+        # A hook of a parameter sees the gradient of each batch, as it does without `train_step`. Of another
+        # block's parameters this rank knows nothing.
+        hooked = self._hooked_anywhere if pipelined else has_hooks(self._parameters)
+        order = list(tasks(codes, scale, alone=hooked, in_turn=pipelined))
+        for task, following in zip(order, [*order[1:], order[-1]], strict=True):
             variant = self._chosen[task.batch]
+            # What the next one receives may come while this one runs.
+            if self._expect(task):
+                self._expect(following)
             if isinstance(task, Begin):
                 self._begin(variant)
             elif isinstance(task, Forward):
@@ -70,6 +74,9 @@ class Step:
             else:
                 self._end(variant, hooked)
         return self._losses
+
+    def _expect(self, task: Task) -> bool:
+        return self._chosen[task.batch].worker.expect(code_of(task), task.batch)
 
     def _begin(self, variant: Variant) -> None:
         if variant.worker.code.begin is not None:

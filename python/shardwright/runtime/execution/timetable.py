@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,20 @@ class End:
 
 
 Task = Begin | Forward | Backward | Inputs | Weights | End
+
+
+def code_of(task: Task) -> Callable[..., Any] | None:
+    """The emitted code of a block that it runs."""
+    match task:
+        case Forward():
+            return task.block.forward
+        case Backward():
+            return task.block.backward
+        case Inputs():
+            return task.block.backward_inputs
+        case Weights():
+            return task.block.backward_weights
+    return None
 
 
 def tasks(codes: Sequence[Code], scale: float, *, alone: bool, in_turn: bool = False) -> Iterator[Task]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ...errors import RuntimeFault
-from ..communication.comm import Comm
+from ..communication.comm import Comm, Line, line
 from ..programs.program import Program
 from ..shards.shards import Shards
 from .away import Host
@@ -31,12 +33,15 @@ def refuse_another_world(program: Program, comm: Comm) -> None:
         )
 
 
-def channels(program: Program) -> dict[int, list[int]]:
-    """The tables by which blocks send to each other, and the ranks that take part in each."""
-    if program.blocks == 1:
-        return {}
-    ends = ((number, [*table.sources, *table.targets]) for number, table in enumerate(program.exchanges))
-    return {number: sorted({rank for rank, _ in all_}) for number, all_ in ends}
+def lines(program: Program) -> dict[Line, tuple[int, ...]]:
+    """The ways by which blocks send to each other, and the ranks at their ends."""
+    found: dict[Line, set[int]] = {}
+    for number, table in enumerate(program.exchanges if program.blocks > 1 else ()):
+        for source, target, _ in table.pieces:
+            ends = table.sources[source][0], table.targets[target][0]
+            if ends[0] != ends[1]:
+                found.setdefault(line(*ends, number), set()).update(ends)
+    return {at: tuple(sorted(ranks)) for at, ranks in found.items()}
 
 
 class Worker:
@@ -83,8 +88,10 @@ class Worker:
         # What is being gathered.
         self.coming: list[Gathering] = []
         self._parts: dict[int, Part] = {}
+        # Which tables each code receives, in its order; known when it has run.
+        self.received: dict[Callable[..., Any], tuple[int, ...]] = {}
         self.mail = Mail(comm)
-        comm.prepare(program.groups, channels(program))
+        comm.prepare(program.groups, lines(program))
 
     def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
         """A worker for the same program over other shards; without a word to other ranks."""
@@ -120,6 +127,14 @@ class Worker:
             table = self.program.exchanges[number]
             self._parts[number] = part_of(table, self.program.tensors[table.tensor], self.comm.rank)
         return self._parts[number]
+
+    def expect(self, code: Callable[..., Any] | None, batch: int) -> bool:
+        """Asks for what a code will receive, if that is known."""
+        numbers = self.received.get(code) if code else ()
+        with torch.no_grad():
+            for number in numbers or ():
+                self.mail.expect(self.part(number), number, batch, self.exchange_dtype(number))
+        return numbers is not None
 
     def exchange_dtype(self, number: int) -> torch.dtype:
         """Of the values that a rank without any receives."""
