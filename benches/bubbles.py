@@ -52,6 +52,7 @@ KINDS = [
     Kind("stages:4 x gpipe", P, 1, "ScheduleGPipe"),
     Kind("stages:4 x interleaved:2", P, 2, "ScheduleInterleaved1F1B", 2),
     Kind("stages:4 x zb-h1", P, 3, "ScheduleInterleavedZeroBubble"),
+    Kind("stages:4 x zb-v", P + STAGES / 2, 6, "ScheduleZBVZeroBubble", 2),
     Kind("stages:4 x bidirectional", STAGES / 2 - 1, 1),
 ]
 
@@ -286,7 +287,13 @@ def emitted(made: sw.ParallelModule, count: int) -> Side:
 def pytorchs(kind: Kind, model: Chain, rank: int, count: int) -> Side:
     """The same layers in each stage, as its documentation has it."""
     whole, number = copy.deepcopy(model), dist.get_world_size() * kind.stages
-    own = [rank + at * dist.get_world_size() for at in range(kind.stages)]
+    # Under a zero-bubble V the last stage is on the rank of the first.
+    in_v = "ZBV" in kind.own
+    own = (
+        [rank, number - 1 - rank]
+        if in_v
+        else [rank + at * dist.get_world_size() for at in range(kind.stages)]
+    )
     each = len(whole.layers) // number
     cut = [Slice(whole, slice(at * each, (at + 1) * each)) for at in own]
     stages = [PipelineStage(it, at, number, torch.device("cpu")) for it, at in zip(cut, own, strict=True)]
