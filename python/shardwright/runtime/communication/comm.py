@@ -8,6 +8,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
@@ -27,6 +28,8 @@ Line = tuple[int, bool]
 KEY = "shardwright/message"
 # The tag of what is gathered.
 GATHERED = 1
+# Of so many messages rows may be arriving that are to be summed.
+AT_ONCE = 2
 # How long the other ranks wait for rank 0's program.
 PATIENCE = timedelta(hours=6)
 
@@ -111,14 +114,18 @@ class All:
 
 
 class Summed:
-    """Rows that arrive to be summed."""
+    """Rows that arrive to be summed, and are not kept for longer."""
 
     def __init__(self, work: Work, arrived: Tensor, out: Tensor):
-        self._work, self._arrived, self._out = work, arrived, out
+        self._coming: tuple[Work, Tensor] | None = (work, arrived)
+        self._out = out
 
     def wait(self) -> None:
-        self._work.wait()
-        torch.sum(self._arrived, 0, out=self._out)
+        if self._coming is not None:
+            work, arrived = self._coming
+            work.wait()
+            torch.sum(arrived, 0, out=self._out)
+            self._coming = None
 
 
 class Sorted:
@@ -149,6 +156,7 @@ class TorchComm:
         self.device = torch.device(device) if device else _default_device()
         self._groups: dict[frozenset[int], Any] = {}
         self._lines: dict[Line, tuple[frozenset[int], Any]] = {}
+        self._summing: deque[Summed] = deque()
         self._tags = 1
         self._watch = watch and self.world > 1
         _comms.add(self)
@@ -203,9 +211,12 @@ class TorchComm:
         given = rows if order is None else rows[order]
         if self.device.type == "cpu":
             # Gloo's own takes three times as long, and copies what it is given, too.
+            while len(self._summing) >= AT_ONCE:
+                self._summing.popleft().wait()
             arrived, group = torch.empty_like(given), self._group(ranks)
             work = dist.all_to_all_single(arrived.view(-1), given.view(-1), group=group, async_op=True)
-            return Summed(work or Done(), arrived, out)
+            self._summing.append(Summed(work or Done(), arrived, out))
+            return self._summing[-1]
         return (
             dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
         )
