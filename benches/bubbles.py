@@ -288,12 +288,8 @@ def pytorchs(kind: Kind, model: Chain, rank: int, count: int) -> Side:
     """The same layers in each stage, as its documentation has it."""
     whole, number = copy.deepcopy(model), dist.get_world_size() * kind.stages
     # Under a zero-bubble V the last stage is on the rank of the first.
-    in_v = "ZBV" in kind.own
-    own = (
-        [rank, number - 1 - rank]
-        if in_v
-        else [rank + at * dist.get_world_size() for at in range(kind.stages)]
-    )
+    in_turns = list(range(rank, number, dist.get_world_size()))
+    own = [rank, number - 1 - rank] if "ZBV" in kind.own else in_turns
     each = len(whole.layers) // number
     cut = [Slice(whole, slice(at * each, (at + 1) * each)) for at in own]
     stages = [PipelineStage(it, at, number, torch.device("cpu")) for it, at in zip(cut, own, strict=True)]

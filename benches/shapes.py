@@ -58,31 +58,36 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
-def llama_3_8b(batch: int = 64, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+Example = tuple[nn.Module, tuple[Tensor, Tensor]]
+
+
+def llama_3_8b(batch: int = 64, length: int = 8192) -> Example:
     """Llama-3-8B's shape on `meta`: 32 layers, full size, no memory."""
-    with torch.device("meta"):
-        model = Gpt(32, 4096, 32, 8, 14336, 128256, length).to(torch.bfloat16)
-        words = torch.zeros(batch, length, dtype=torch.long)
-        return model, (words, words.clone())
+    return _llama(batch, length, 32, 4096, 32, 14336)
 
 
-def llama_3_70b(batch: int = 512, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def llama_3_70b(batch: int = 512, length: int = 8192) -> Example:
     """Llama-3-70B's shape on `meta`: 80 layers."""
-    with torch.device("meta"):
-        model = Gpt(80, 8192, 64, 8, 28672, 128256, length).to(torch.bfloat16)
-        words = torch.zeros(batch, length, dtype=torch.long)
-        return model, (words, words.clone())
+    return _llama(batch, length, 80, 8192, 64, 28672)
 
 
-def llama_3_405b(batch: int = 8192, length: int = 8192) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def llama_3_405b(batch: int = 8192, length: int = 8192) -> Example:
     """Llama-3-405B's shape on `meta`: 126 layers."""
+    return _llama(batch, length, 126, 16384, 128, 53248)
+
+
+def _llama(batch: int, length: int, layers: int, width: int, heads: int, inner: int) -> Example:
     with torch.device("meta"):
-        model = Gpt(126, 16384, 128, 8, 53248, 128256, length).to(torch.bfloat16)
-        words = torch.zeros(batch, length, dtype=torch.long)
-        return model, (words, words.clone())
+        model = Gpt(layers, width, heads, 8, inner, 128256, length).to(torch.bfloat16)
+        return model, _words(batch, length)
 
 
-def gpt_100m(batch: int = 4, length: int = 256) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def _words(batch: int, length: int) -> tuple[Tensor, Tensor]:
+    words = torch.zeros(batch, length, dtype=torch.long)
+    return words, words.clone()
+
+
+def gpt_100m(batch: int = 4, length: int = 256) -> Example:
     """A GPT of about 100M parameters, with values."""
     torch.manual_seed(0)
     model = Gpt(12, 768, 12, 12, 2048, 16384, length)
@@ -101,35 +106,35 @@ class Loss(nn.Module):
         return self.model(input_ids=idx, labels=targets).loss
 
 
-def _deepseek(batch: int, length: int, **sizes: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def deepseek_16b(batch: int = 512, length: int = 4096) -> Example:
+    """DeepSeek-V3's architecture with 16B parameters on `meta`: 27 layers, 64 experts."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 11264, "moe_intermediate_size": 1408}
+    return _deepseek(batch, length, **_smaller(27, 16, 64), **sizes, n_group=1, topk_group=1)
+
+
+def deepseek_236b(batch: int = 512, length: int = 4096) -> Example:
+    """With 236B parameters: 60 layers, 160 experts."""
+    sizes = {"hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536}
+    return _deepseek(batch, length, **_smaller(60, 128, 160), **sizes, n_group=8, topk_group=3)
+
+
+def deepseek_671b(batch: int = 512, length: int = 4096) -> Example:
+    """DeepSeek-V3 itself: 61 layers, 256 experts."""
+    return _deepseek(batch, length)
+
+
+def _smaller(layers: int, heads: int, experts: int) -> dict[str, int]:
+    """What both smaller ones have alike, too."""
+    return {
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "n_routed_experts": experts, "n_shared_experts": 2, "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1, "vocab_size": 102400,
+    }  # fmt: skip
+
+
+def _deepseek(batch: int, length: int, **sizes: int) -> Example:
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
     with torch.device("meta"):
         model = DeepseekV3ForCausalLM(DeepseekV3Config(use_cache=False, **sizes)).to(torch.bfloat16)
-        words = torch.zeros(batch, length, dtype=torch.long)
-        return Loss(model.train()), (words, words.clone())
-
-
-def deepseek_16b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """DeepSeek-V3's architecture with 16B parameters on `meta`: 27 layers, 64 experts."""
-    return _deepseek(
-        batch, length, hidden_size=2048, intermediate_size=11264, moe_intermediate_size=1408,
-        num_hidden_layers=27, num_attention_heads=16, num_key_value_heads=16, n_routed_experts=64,
-        n_shared_experts=2, num_experts_per_tok=6, n_group=1, topk_group=1, first_k_dense_replace=1,
-        vocab_size=102400,
-    )  # fmt: skip
-
-
-def deepseek_236b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """With 236B parameters: 60 layers, 160 experts."""
-    return _deepseek(
-        batch, length, hidden_size=5120, intermediate_size=12288, moe_intermediate_size=1536,
-        num_hidden_layers=60, num_attention_heads=128, num_key_value_heads=128, n_routed_experts=160,
-        n_shared_experts=2, num_experts_per_tok=6, n_group=8, topk_group=3, first_k_dense_replace=1,
-        vocab_size=102400,
-    )  # fmt: skip
-
-
-def deepseek_671b(batch: int = 512, length: int = 4096) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """DeepSeek-V3 itself: 61 layers, 256 experts."""
-    return _deepseek(batch, length)
+        return Loss(model.train()), _words(batch, length)

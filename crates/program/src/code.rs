@@ -212,18 +212,20 @@ impl Timetable {
 
     /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each.
     pub fn tasks(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
-        let mut run = HashSet::new();
-        let all = self.loops.iter().flat_map(move |it| it.tasks_of(batches));
-        all.filter(move |(task, batch)| run.insert((task.block, task.pass(), *batch)))
+        each_once(self.loops.iter().flat_map(move |it| it.tasks_of(batches)))
     }
 
     /// What is run in loops that have only so many turns, of a step that is as long as they are.
     pub fn early_tasks(&self) -> impl Iterator<Item = (&Task, u32)> {
-        let mut run = HashSet::new();
         let early = self.loops.iter().filter(|it| it.turns.is_some());
-        let all = early.flat_map(|it| it.tasks_of(u32::MAX));
-        all.filter(move |(task, batch)| run.insert((task.block, task.pass(), *batch)))
+        each_once(early.flat_map(|it| it.tasks_of(u32::MAX)))
     }
+}
+
+/// Without what has run before.
+fn each_once<'t>(tasks: impl Iterator<Item = (&'t Task, u32)>) -> impl Iterator<Item = (&'t Task, u32)> {
+    let mut run = HashSet::new();
+    tasks.filter(move |(task, batch)| run.insert((task.block, task.pass(), *batch)))
 }
 
 impl Loop {

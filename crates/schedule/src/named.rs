@@ -55,19 +55,17 @@ impl Schedule {
     /// None if the first task of some pairs cannot always come before the second.
     pub fn order(self, shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
         let backward = || backwards(shape, Pass::Backward);
+        // Of an order that leaves nothing open: where it is none, or not one that is asked for, another one is.
+        let or_open = |found: Option<Orders>, other: Schedule| {
+            found.filter(|orders| keep(orders, before)).or_else(|| other.order(shape, before))
+        };
         match self {
             _ if !shape.trains() => phases(shape, &[forwards(shape)], before),
-            Schedule::Interleaved => {
-                let found = interleaved(shape).filter(|orders| keep(orders, before));
-                found.or_else(|| Schedule::OneFOneB.order(shape, before))
-            }
+            Schedule::Interleaved => or_open(interleaved(shape), Schedule::OneFOneB),
             Schedule::OneFOneB => phases(shape, &[[forwards(shape), backward()].concat()], before),
             Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], before),
             Schedule::ZbH1 => zero_bubble(shape, before),
-            Schedule::ZbV => {
-                let found = zb_v(shape).filter(|orders| keep(orders, before));
-                found.or_else(|| Schedule::ZbH1.order(shape, before))
-            }
+            Schedule::ZbV => or_open(zb_v(shape), Schedule::ZbH1),
         }
     }
 }

@@ -3,7 +3,7 @@
 use diag::{Error, Result};
 use schedule::Schedule;
 
-use super::{Rounds, Set, stages};
+use super::{Model, Rounds, Set, stages};
 
 pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
@@ -36,7 +36,7 @@ pub(super) const INTERLEAVED: Set = Set {
     aside: None,
     rounds: Some(Rounds {
         count: |_, said| Ok(said.unwrap_or(2)),
-        cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
+        cut: evenly,
         stage: |block, stages| block % stages,
     }),
     besides: &[("", |_, draft, _| {
@@ -64,7 +64,7 @@ pub(super) const ZB_V: Set = Set {
     aside: None,
     rounds: Some(Rounds {
         count: |_, said| two(said),
-        cut: |model, aside, (stages, rounds)| stages::cut(model, aside, stages * rounds),
+        cut: evenly,
         stage: |block, stages| block.min(2 * stages - 1 - block),
     }),
     besides: &[("", |_, draft, _| {
@@ -72,6 +72,10 @@ pub(super) const ZB_V: Set = Set {
         Ok(())
     })],
 };
+
+fn evenly(model: &Model<'_>, aside: &[bool], (stages, rounds): (u32, u32)) -> Vec<u32> {
+    stages::cut(model, aside, stages * rounds)
+}
 
 fn two(said: Option<u32>) -> Result<u32> {
     match said.unwrap_or(2) {
