@@ -111,7 +111,7 @@ fn what_does_not_fit_is_divided_or_computed_again() {
     assert!(limited.rows[0].fits() && limited.rows[0].memory.1 < free.rows[0].memory.1.max(most));
     assert!(limited.rows[0].seconds() >= free.rows[0].seconds());
     let none = Question { memory: Some(1000), ..model.question(&cluster, 4, 1) };
-    let error = best(&none, None, &mut |_| ()).err().expect("a refusal");
+    let error = best(&none, None, &mut |_| ()).expect_err("a refusal");
     assert_eq!(error.code, "SW0920");
     assert!(error.what.contains("1000 B") && error.why.unwrap_or_default().contains("parameters"));
 }

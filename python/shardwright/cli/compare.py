@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _found(
     arguments: argparse.Namespace, start: float, uncut: list[str]
 ) -> Iterator[tuple[int, Graph, Found]]:
-    """For each number of micro-batches, while there is time and the batch can be cut; `uncut` says why not."""
+    """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not."""
     from .cluster import choice_of
     from .model import graph_of
 
