@@ -257,10 +257,7 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn work(&self, part: &Part, operations: u64, bytes: u64) -> Option<Work> {
-        let (op, graph) = (self.cx.facts.graph.op(part.op), self.cx.facts.graph);
-        let floats = |tensor: &TensorId| graph.tensor(*tensor).dtype.is_float();
-        let tensors = || op.inputs().into_iter().chain(op.outputs.iter().flatten().copied());
-        let dtype = tensors().find(floats).or_else(|| tensors().next()).map(|it| graph.tensor(it).dtype)?;
+        let dtype = self.cx.facts.graph.computes_in(part.op)?;
         (operations + bytes > 0).then_some(Work { op: Some(part.op), operations, bytes, dtype })
     }
 

@@ -309,6 +309,14 @@ impl Graph {
         format!("{} %{name} in \"{}\" at {}", op.target, op.module, op.line)
     }
 
+    /// The type in which an operator computes: that of its first float, or of its first tensor.
+    pub fn computes_in(&self, id: OpId) -> Option<Dtype> {
+        let op = self.op(id);
+        let tensors = || op.inputs().into_iter().chain(op.outputs.iter().flatten().copied());
+        let dtypes = || tensors().map(|tensor| self.tensor(tensor).dtype);
+        dtypes().find(|dtype| dtype.is_float()).or_else(|| dtypes().next())
+    }
+
     /// For each tensor, whether a gradient flows through it: it depends on a parameter, or on an
     /// input whose gradient is wanted, by differentiable operators, and some output depends on it.
     pub fn needs_grad(&self) -> Vec<bool> {

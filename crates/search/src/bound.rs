@@ -10,7 +10,7 @@ use check::Masters;
 use cluster::{Device, Effort};
 use compiler::{Costs, updated};
 use diag::Result;
-use graph::{Dtype, Graph, OpId, Source, TensorId};
+use graph::{Dtype, Graph, Source, TensorId};
 
 use crate::Question;
 
@@ -63,7 +63,7 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
     for op in graph.op_ids() {
         let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
         let cost = &costs.whole().cost;
-        let dtype = dtype_of(graph, op);
+        let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = (bytes.read + bytes.written) as f64;
             let effort = Effort { operations: operations as f64, bytes };
@@ -86,11 +86,4 @@ fn trained(graph: &Graph, masters: &Masters) -> u64 {
         tensor.shape.iter().map(|size| size.unsigned_abs()).product::<u64>() * dtype.bytes() as u64
     };
     graph.tensor_ids().map(bytes).sum()
-}
-
-fn dtype_of(graph: &Graph, op: OpId) -> Dtype {
-    let op = graph.op(op);
-    let tensors = || op.inputs().into_iter().chain(op.outputs.iter().flatten().copied());
-    let floats = |tensor: &TensorId| graph.tensor(*tensor).dtype.is_float();
-    tensors().find(floats).or_else(|| tensors().next()).map_or(Dtype::F32, |it| graph.tensor(it).dtype)
 }
