@@ -1,0 +1,191 @@
+//! The steady state: the times of one micro-batch's blocks, when the next ones follow as soon as they can.
+//!
+//! If micro-batches can follow each other every `p`, they can every `p + 1`: a pause for all devices between two periods breaks
+//! nothing. So each answer is one for all shorter periods, or for all longer ones.
+
+use std::time::Instant;
+
+use diag::Error;
+
+use crate::net::FAR;
+use crate::problem::Problem;
+use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
+
+/// How much may be searched.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// So many nodes, of which the same are visited each time.
+    pub nodes: u64,
+    /// Until then; what is found depends on the machine.
+    pub until: Option<Instant>,
+    /// The most micro-batches that are under way at a time; else twice as many as there are blocks.
+    pub in_flight: Option<i64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { nodes: 20_000, until: None, in_flight: None }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repetend {
+    /// A micro-batch follows the one before it by so much.
+    pub period: i64,
+    /// No shorter period is possible.
+    pub bound: i64,
+    /// When each block begins, for the first micro-batch.
+    pub times: Vec<i64>,
+    /// What was looked at to find it.
+    pub nodes: u64,
+}
+
+impl Repetend {
+    /// How long the busiest device waits in a period.
+    pub fn bubbles(&self, problem: &Problem) -> i64 {
+        self.period - problem.most_work()
+    }
+
+    /// Whether it is proved that there is no shorter one.
+    pub fn is_shortest(&self) -> bool {
+        self.period == self.bound
+    }
+
+    /// From the first beginning to the last end, for one micro-batch.
+    pub fn span(&self, problem: &Problem) -> i64 {
+        span(problem, &self.times)
+    }
+
+    /// How many micro-batches are under way at the same time.
+    pub fn in_flight(&self, problem: &Problem) -> i64 {
+        (self.span(problem) + self.period - 1) / self.period
+    }
+}
+
+fn span(problem: &Problem, times: &[i64]) -> i64 {
+    let ends = times.iter().zip(&problem.blocks).map(|(time, block)| time + block.time);
+    ends.max().unwrap_or(0) - times.iter().min().unwrap_or(&0)
+}
+
+/// The shortest period that is found, and of the times that have it some with a short span. None if there are none at all, or none
+/// is found.
+pub fn repetend(problem: &Problem, limits: &Limits) -> Option<Repetend> {
+    let longest: i64 = problem.blocks.iter().map(|block| block.time).sum();
+    let most = (FAR / 2 / longest.max(1)).max(1);
+    let in_flight = limits.in_flight.unwrap_or(2 * problem.blocks.len() as i64).clamp(1, most);
+    let mut search = Periods {
+        problem,
+        in_flight,
+        budget: Budget { nodes: 0, most: limits.nodes, until: limits.until },
+        bound: 0,
+        best: None,
+    };
+    search.bound = search.plain_bound();
+    search.shorten();
+    search.straighten();
+    let (bound, nodes) = (search.bound, search.budget.nodes);
+    search.best.map(|(period, times)| Repetend { period, bound, times, nodes })
+}
+
+/// Why there is no repetend.
+pub(crate) fn none_found(problem: &Problem, limits: &Limits) -> Error {
+    let alone: i64 = problem.blocks.iter().map(|block| block.time).sum();
+    let in_flight = limits.in_flight.unwrap_or(2 * problem.blocks.len() as i64).max(1);
+    Error::new("SW0373", "no order of the blocks was found that goes on for ever")
+        .why(format!(
+            "with {in_flight} micro-batches under way at most, and one following each {alone} units of time or sooner, devices \
+             keep more than they have room for, or the search ended first"
+        ))
+        .fix("give devices more room (`--memory`), or the search more time (`--deadline`)")
+}
+
+struct Periods<'p> {
+    problem: &'p Problem,
+    in_flight: i64,
+    budget: Budget,
+    /// No shorter period is possible.
+    bound: i64,
+    best: Option<(i64, Vec<i64>)>,
+}
+
+impl<'p> Periods<'p> {
+    fn ask(&self, period: i64) -> Ask<'p> {
+        Ask { problem: self.problem, period, span: self.in_flight * period }
+    }
+
+    /// One block after the other.
+    fn longest(&self) -> i64 {
+        self.problem.blocks.iter().map(|block| block.time).sum()
+    }
+
+    /// The shortest period that is not refuted before anything is tried.
+    fn plain_bound(&self) -> i64 {
+        let (mut low, mut high) = (self.problem.most_work(), self.longest());
+        while low < high {
+            let middle = (low + high).div_euclid(2);
+            match is_refuted(self.ask(middle)) {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
+    /// Tries a period, with some of the nodes that are left.
+    fn is_found(&mut self, period: i64, share: u64) -> bool {
+        let left = self.budget.most.saturating_sub(self.budget.nodes);
+        let mut own = Budget { nodes: 0, most: left / share, ..self.budget };
+        let answer = solve(self.ask(period), &mut own);
+        self.budget.nodes += own.nodes;
+        match answer {
+            Answer::Times(times) => self.best = Some((period, times)),
+            Answer::No => self.bound = self.bound.max(period + 1),
+            Answer::Unknown => {}
+        }
+        self.best.as_ref().is_some_and(|best| best.0 == period)
+    }
+
+    /// From the bound on in longer and longer steps until there is an answer, and then between the last two.
+    fn shorten(&mut self) {
+        let (mut low, mut step) = (self.bound, 1);
+        let mut period = low;
+        while !self.is_found(period, 2) {
+            if period >= self.longest() {
+                return;
+            }
+            low = period + 1;
+            period = (period + step).min(self.longest());
+            step *= 2;
+        }
+        let mut high = period;
+        while low.max(self.bound) < high {
+            low = low.max(self.bound);
+            let middle = (low + high).div_euclid(2);
+            match self.is_found(middle, 4) {
+                true => high = middle,
+                false => low = middle + 1,
+            }
+        }
+    }
+
+    /// A shorter way from the first block to the last one: then the beginning and the end of a step take less.
+    fn straighten(&mut self) {
+        let Some((period, mut times)) = self.best.take() else { return };
+        let mut low =
+            self.problem.heads().into_iter().zip(&self.problem.blocks).map(|(at, it)| at + it.time).max();
+        while let Some(least) = low.filter(|low| *low < span(self.problem, &times)) {
+            let middle = (least + span(self.problem, &times)) / 2;
+            let ask = Ask { span: middle, ..self.ask(period) };
+            let mut own = Budget { nodes: 0, most: STRAIGHTEN, ..self.budget };
+            match if is_refuted(ask) { Answer::No } else { solve(ask, &mut own) } {
+                Answer::Times(found) => times = found,
+                Answer::No | Answer::Unknown => low = Some(middle + 1),
+            }
+            self.budget.nodes += own.nodes;
+        }
+        self.best = Some((period, times));
+    }
+}
+
+/// The nodes for each try at a shorter span.
+const STRAIGHTEN: u64 = 600;
