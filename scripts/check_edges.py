@@ -20,7 +20,7 @@ ALLOWED = {
     "graph": "diag",
     "rules": "diag graph",
     "schedule": "",
-    "order-search": "diag schedule",
+    "orders": "diag schedule",
     "plan": "diag graph rules schedule",
     "layout": "diag graph rules plan",
     "program": "diag graph rules",
@@ -28,7 +28,7 @@ ALLOWED = {
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
     "compiler": "diag graph rules schedule plan layout program lower check emit",
-    "py": "diag graph rules order-search plan layout program lower check emit compiler",
+    "py": "diag graph rules orders plan layout program lower check emit compiler",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

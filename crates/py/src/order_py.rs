@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use order_search::{Limits, Problem, Repetend, SHAPES, Whole};
+use orders::{Limits, Problem, Repetend, SHAPES, Whole};
 use pyo3::prelude::*;
 
 use crate::guard::{Evidence, guarded};
@@ -62,13 +62,13 @@ impl FoundOrder {
     /// The whole step, drawn: a row for each device.
     #[getter]
     fn figure(&self) -> String {
-        order_search::figure(&self.problem, &self.whole.starts)
+        orders::figure(&self.problem, &self.whole.starts)
     }
 
     /// The lines of a plan that run the step so, if blocks have the names of tasks.
     #[getter]
     fn timetable(&self) -> Option<String> {
-        order_search::timetable(&self.problem, &self.repetend, &self.whole)
+        orders::timetable(&self.problem, &self.repetend, &self.whole)
     }
 
     /// Whether the step goes on in the order of the steady state from its beginning to its end.
@@ -107,9 +107,7 @@ pub(crate) fn shape_names() -> Vec<(&'static str, &'static str)> {
 #[pyfunction]
 #[pyo3(signature = (name, devices, memory=None))]
 pub(crate) fn blocks_of_shape(name: &str, devices: usize, memory: Option<i64>) -> PyResult<String> {
-    guarded(Evidence::none(), || {
-        order_search::named(name, devices, memory).map(|it| order_search::print(&it))
-    })
+    guarded(Evidence::none(), || orders::named(name, devices, memory).map(|it| orders::print(&it)))
 }
 
 /// The order with the fewest bubbles for blocks that are given as text, and a step of so many micro-batches.
@@ -128,12 +126,12 @@ pub(crate) fn search_order(
     let limits = Limits { nodes, until, in_flight };
     guarded(Evidence::none(), || {
         py.detach(|| {
-            let mut problem = order_search::parse(blocks)?;
+            let mut problem = orders::parse(blocks)?;
             if let Some(memory) = memory {
                 problem.room.fill(Some(memory));
                 problem = problem.checked()?;
             }
-            let (repetend, whole) = order_search::found(&problem, batches, &limits)?;
+            let (repetend, whole) = orders::found(&problem, batches, &limits)?;
             Ok(FoundOrder { problem, repetend, whole })
         })
     })

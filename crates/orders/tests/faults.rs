@@ -1,6 +1,6 @@
 //! What is planted into a step is found.
 
-use order_search::{Fault, Limits, Problem, fault, named, repetend, whole};
+use orders::{Fault, Limits, Problem, fault, named, repetend, whole};
 
 fn step(name: &str) -> (Problem, Vec<Vec<i64>>) {
     let problem = named(name, 4, None).unwrap();

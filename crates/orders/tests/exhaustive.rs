@@ -1,6 +1,6 @@
 //! Of small problems everything is tried: no period is shorter than the found one, and no step.
 
-use order_search::{Block, Limits, Problem, fault, repetend, whole};
+use orders::{Block, Limits, Problem, fault, repetend, whole};
 use proptest::prelude::*;
 
 /// A few blocks on two or three devices, some of them on several. What one keeps a later one frees.

@@ -10,8 +10,8 @@
 
 mod bounds;
 mod figure;
+mod loops;
 mod net;
-mod orders;
 mod pack;
 mod pairs;
 mod pipeline;
@@ -26,7 +26,7 @@ mod whole;
 
 pub use bounds::makespan_bound;
 pub use figure::figure;
-pub use orders::{orders, orders_of_step, timetable, timetables};
+pub use loops::{loops, loops_of_step, timetable, timetables};
 pub use pipeline::{Costs, of_pipeline};
 pub use problem::{Block, Problem};
 pub use repetend::{Limits, Repetend, repetend};

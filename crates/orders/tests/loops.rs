@@ -1,7 +1,7 @@
 //! What is found goes to devices as loops, and devices that run these loops take as long as it says.
 
-use order_search::{
-    Costs, Limits, SHAPES, figure, named, of_pipeline, orders, orders_of_step, repetend, timetables, whole,
+use orders::{
+    Costs, Limits, SHAPES, figure, loops, loops_of_step, named, of_pipeline, repetend, timetables, whole,
 };
 use schedule::{Block, Pass, Shape, Times, not_in_turn, simulate};
 
@@ -28,12 +28,12 @@ fn devices_take_as_long_as_was_found() {
         let problem = of_pipeline(&shape, &costs, vec![Some(8); count]);
         let repetend = repetend(&problem, &Limits::default()).unwrap();
         assert!(repetend.is_shortest());
-        let steady = orders(&problem, &repetend).unwrap();
+        let steady = loops(&problem, &repetend).unwrap();
         assert!(steady.iter().all(|loops| not_in_turn(loops).is_none()));
         for batches in [1, 2, 5, 12] {
             let step = whole(&problem, &repetend, batches, &Limits::default()).unwrap();
             let number = u32::try_from(batches).unwrap();
-            let of_step = orders_of_step(&problem, &step.starts).unwrap();
+            let of_step = loops_of_step(&problem, &step.starts).unwrap();
             let own = if step.in_turn { &steady } else { &of_step };
             let lanes = simulate(&shape, own, number, Times::EQUAL).expect("it comes to its end");
             let end = lanes.iter().map(|lane| lane.end).max().unwrap();
@@ -48,7 +48,7 @@ fn devices_take_as_long_as_was_found() {
 fn one_f_one_b_is_found() {
     let problem = named("v", 4, None).unwrap();
     let found = repetend(&problem, &Limits::default()).unwrap();
-    let text = timetables(&orders(&problem, &found).unwrap());
+    let text = timetables(&loops(&problem, &found).unwrap());
     assert_eq!(
         text,
         "timetable 0: F0+3 B0\ntimetable 1: F1+2 B1\ntimetable 2: F2+1 B2\ntimetable 3: F3 B3\n"
@@ -72,7 +72,7 @@ fn all_shapes_have_names_that_plans_know() {
         let found = repetend(&problem, &Limits::default()).unwrap();
         let forwards =
             problem.blocks.iter().filter(|block| block.name.starts_with(Pass::Forward.letter())).count();
-        let steady = orders(&problem, &found).unwrap();
+        let steady = loops(&problem, &found).unwrap();
         let all = steady.iter().flatten().flat_map(|it| &it.tasks);
         assert_eq!(all.map(|task| task.block).max(), Some(forwards - 1));
     }

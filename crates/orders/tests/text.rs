@@ -1,6 +1,6 @@
 //! Blocks as text: what prints parses, and what is wrong is said with its place.
 
-use order_search::{SHAPES, named, parse, print};
+use orders::{SHAPES, named, parse, print};
 
 #[test]
 fn what_prints_parses() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use order_search::{Limits, Problem, Repetend, SHAPES, Whole, fault, makespan_bound, named, repetend, whole};
+use orders::{Limits, Problem, Repetend, SHAPES, Whole, fault, makespan_bound, named, repetend, whole};
 
 fn found(name: &str, devices: usize, limits: &Limits) -> (Problem, Repetend) {
     let problem = named(name, devices, None).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::orders::tasks;
+use crate::loops::tasks;
 use crate::problem::Problem;
 
 /// The longest row.

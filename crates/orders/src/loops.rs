@@ -15,7 +15,7 @@ pub(crate) fn tasks(problem: &Problem) -> Option<Vec<Task>> {
 }
 
 /// The steady state, for any number of micro-batches. None if blocks are not named as tasks.
-pub fn orders(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
+pub fn loops(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
     let tasks = tasks(problem)?;
     let of = |device: usize| {
         let first = problem.of(device).map(|at| repetend.times[at]).min()?;
@@ -35,7 +35,7 @@ pub fn orders(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
 }
 
 /// A whole step, micro-batch by micro-batch: steps of other numbers go on after it as it began.
-pub fn orders_of_step(problem: &Problem, starts: &[Vec<i64>]) -> Option<Orders> {
+pub fn loops_of_step(problem: &Problem, starts: &[Vec<i64>]) -> Option<Orders> {
     let tasks = tasks(problem)?;
     let every = u32::try_from(starts.len()).ok()?;
     let of = |device: usize| {
@@ -59,7 +59,7 @@ const MOST: usize = 256;
 /// written out. None if blocks are not named as tasks.
 pub fn timetable(problem: &Problem, repetend: &Repetend, step: &Whole) -> Option<String> {
     let is_steady = step.in_turn || step.batches() > MOST;
-    let all = if is_steady { orders(problem, repetend) } else { orders_of_step(problem, &step.starts) };
+    let all = if is_steady { loops(problem, repetend) } else { loops_of_step(problem, &step.starts) };
     all.as_ref().map(timetables)
 }
 
