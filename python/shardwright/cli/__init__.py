@@ -10,11 +10,39 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ShardwrightError
-from . import cache, check, ckpt, completion, demo, doctor, emit, explain, ops, plan, schedule
+from . import (
+    cache,
+    check,
+    ckpt,
+    completion,
+    demo,
+    doctor,
+    emit,
+    explain,
+    manifest,
+    ops,
+    plan,
+    schedule,
+    simulate,
+)
 from .parser import Parser
 from .style import error_text
 
-COMMANDS = (demo, plan, emit, check, schedule, ops, ckpt, cache, doctor, explain, completion)
+COMMANDS = (
+    demo,
+    plan,
+    emit,
+    check,
+    simulate,
+    manifest,
+    schedule,
+    ops,
+    ckpt,
+    cache,
+    doctor,
+    explain,
+    completion,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
