@@ -51,7 +51,7 @@ def test_a_step_is_drawn_and_its_bounds_are_said(capsys: pytest.CaptureFixture[s
         "device 0   F0 F1 .  .  .  B0------ F2 B1------ .  B2------\n"
         "device 1   .  F0 B0------ F1 B1------ F2 B2------\n\n"
         "steady state: a micro-batch every 4, 2 under way\n"
-        "  bubbles 0, proved the fewest (no period is shorter than 4)\n"
+        "  bubbles 0, proved the fewest (no period of a micro-batch is shorter than 4)\n"
         "step: 3 micro-batches, in that order, take 16\n"
         "  proved the shortest (none takes less than 16)\n"
     )
@@ -133,10 +133,12 @@ def test_a_plan_runs_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_order_of_a_step_is_one_for_any_number_of_micro_batches() -> None:
-    """With room for three the steady state has bubbles, and a step an order of its own."""
+    """With room for three it takes three micro-batches at a time, and a step may have an order of its own."""
     graph = Graph(capture(demo.build(), demo.batches()[0]).graph_text)
     found = search_order(blocks_of_shape("v", 4, 3), 6)
     assert found.timetable is not None
+    assert (found.group, found.period) == (3, 16)
+    assert "by 3:" in found.timetable or "by 6:" in found.timetable
     for batches in (1, 6, 8):
         assert drawn(graph, found.timetable, batches).count("B") == 4 * batches
 

@@ -17,19 +17,31 @@ pub(crate) fn tasks(problem: &Problem) -> Option<Vec<Task>> {
 /// The steady state, for any number of micro-batches. None if blocks are not named as tasks.
 pub fn loops(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
     let tasks = tasks(problem)?;
+    let group = repetend.group as i64;
     let of = |device: usize| {
-        let first = problem.of(device).map(|at| repetend.times[at]).min()?;
-        let place = |at: usize| {
-            let since = repetend.times[at] - first;
-            (since.rem_euclid(repetend.period), -since.div_euclid(repetend.period), tasks[at])
+        let all = || {
+            repetend
+                .times
+                .iter()
+                .enumerate()
+                .flat_map(|(copy, row)| problem.of(device).map(move |at| (copy, at, row[at])))
         };
-        let mut found: Vec<(i64, i64, Task)> = problem.of(device).map(place).collect();
+        let first = all().map(|it| it.2).min()?;
+        let place = |(copy, at, time): (usize, usize, i64)| {
+            let since = time - first;
+            (
+                since.rem_euclid(repetend.period),
+                copy as i64 - group * since.div_euclid(repetend.period),
+                tasks[at],
+            )
+        };
+        let mut found: Vec<(i64, i64, Task)> = all().map(place).collect();
         found.sort_by_key(|row| row.0);
-        let least = found.iter().map(|row| row.1).min()?;
+        let least = found.iter().map(|row| row.1).min()?.div_euclid(group) * group;
         let further =
             |(_, at, task): (i64, i64, Task)| Some(Task { at: i32::try_from(at - least).ok()?, ..task });
         let tasks = found.into_iter().map(further).collect::<Option<_>>()?;
-        Some(vec![Loop { every: 1, turns: None, tasks }])
+        Some(vec![Loop { every: u32::try_from(group).ok()?, turns: None, tasks }])
     };
     Some((0..problem.devices()).map(|device| of(device).unwrap_or_default()).collect())
 }

@@ -138,4 +138,17 @@ impl Problem {
         }
         tails
     }
+
+    /// So many micro-batches as one. They are alike, so each block runs for them in their order.
+    pub(crate) fn copies(&self, batches: usize) -> Self {
+        let count = self.blocks.len();
+        let copy = |batch: usize| {
+            self.blocks.iter().enumerate().map(move |(at, block)| {
+                let last = batch.checked_sub(1).map(|last| last * count + at);
+                let after = block.after.iter().map(|it| batch * count + it).chain(last).collect();
+                Block { after, ..block.clone() }
+            })
+        };
+        Self { blocks: (0..batches).flat_map(copy).collect(), room: self.room.clone() }
+    }
 }

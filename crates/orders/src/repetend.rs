@@ -18,7 +18,7 @@ pub struct Limits {
     pub nodes: u64,
     /// Until then; what is found depends on the machine.
     pub until: Option<Instant>,
-    /// The most micro-batches that are under way at a time; else twice as many as there are blocks.
+    /// The most micro-batches that are under way at a time; else twice as many as there are blocks. One of them follows the other.
     pub in_flight: Option<i64>,
 }
 
@@ -30,12 +30,13 @@ impl Default for Limits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repetend {
-    /// A micro-batch follows the one before it by so much.
+    /// So many micro-batches begin in a period, after which all begins again for the next ones.
+    pub group: usize,
     pub period: i64,
-    /// No shorter period is possible.
+    /// No shorter period of so many micro-batches is possible.
     pub bound: i64,
-    /// When each block begins, for the first micro-batch.
-    pub times: Vec<i64>,
+    /// When each block begins, for each of them.
+    pub times: Vec<Vec<i64>>,
     /// What was looked at to find it.
     pub nodes: u64,
 }
@@ -43,7 +44,7 @@ pub struct Repetend {
 impl Repetend {
     /// How long the busiest device waits in a period.
     pub fn bubbles(&self, problem: &Problem) -> i64 {
-        self.period - problem.most_work()
+        self.period - self.group as i64 * problem.most_work()
     }
 
     /// Whether it is proved that there is no shorter one.
@@ -51,31 +52,60 @@ impl Repetend {
         self.period == self.bound
     }
 
-    /// From the first beginning to the last end, for one micro-batch.
-    pub fn span(&self, problem: &Problem) -> i64 {
-        span(problem, &self.times)
-    }
-
     /// How many micro-batches are under way at the same time.
     pub fn in_flight(&self, problem: &Problem) -> i64 {
-        (self.span(problem) + self.period - 1) / self.period
+        let ends =
+            |row: &[i64]| row.iter().zip(&problem.blocks).map(|(at, it)| at + it.time).max().unwrap_or(0);
+        let first = |row: &[i64]| row.iter().copied().min().unwrap_or(0);
+        let begun = |now: i64, time: i64| (now - time).div_euclid(self.period);
+        let at = |now: i64| self.times.iter().map(|row| begun(now, first(row)) - begun(now, ends(row))).sum();
+        self.times.iter().map(|row| at(first(row))).max().unwrap_or(0)
+    }
+
+    /// When a block begins for a micro-batch.
+    pub(crate) fn time(&self, batch: usize, block: usize) -> i64 {
+        self.times[batch % self.group][block] + (batch / self.group) as i64 * self.period
     }
 }
 
-fn span(problem: &Problem, times: &[i64]) -> i64 {
-    let ends = times.iter().zip(&problem.blocks).map(|(time, block)| time + block.time);
-    ends.max().unwrap_or(0) - times.iter().min().unwrap_or(&0)
+/// The most micro-batches of a period, and the most blocks of them all.
+const MOST_GROUP: usize = 4;
+const MOST_BLOCKS: usize = 128;
+
+/// The shortest period that is found, and of the times that have it some with a short span. Where it has bubbles, several micro-batches
+/// may have fewer together. None if there are none at all, or none is found.
+pub fn repetend(problem: &Problem, limits: &Limits) -> Option<Repetend> {
+    let mut best = pattern(problem, 1, limits)?;
+    for group in 2..=MOST_GROUP {
+        if best.bubbles(problem) == 0
+            || limits.in_flight.is_some()
+            || group * problem.blocks.len() > MOST_BLOCKS
+        {
+            break;
+        }
+        let Some(found) = pattern(problem, group, &Limits { nodes: limits.nodes / 4, ..*limits }) else {
+            continue;
+        };
+        let nodes = best.nodes + found.nodes;
+        if found.period * (best.group as i64) < best.period * group as i64 {
+            best = found;
+        }
+        best.nodes = nodes;
+    }
+    Some(best)
 }
 
-/// The shortest period that is found, and of the times that have it some with a short span. None if there are none at all, or none
-/// is found.
-pub fn repetend(problem: &Problem, limits: &Limits) -> Option<Repetend> {
-    let longest: i64 = problem.blocks.iter().map(|block| block.time).sum();
+/// Of so many micro-batches in a period.
+fn pattern(problem: &Problem, group: usize, limits: &Limits) -> Option<Repetend> {
+    let (all, count) = (problem.copies(group), problem.blocks.len());
+    let longest: i64 = all.blocks.iter().map(|block| block.time).sum();
     let most = (FAR / 2 / longest.max(1)).max(1);
-    let in_flight = limits.in_flight.unwrap_or(2 * problem.blocks.len() as i64).clamp(1, most);
+    let turns: Vec<(usize, usize)> = (0..count).map(|it| (it, (group - 1) * count + it)).collect();
     let mut search = Periods {
-        problem,
-        in_flight,
+        problem: &all,
+        turns: if group == 1 { &[] } else { &turns },
+        in_flight: limits.in_flight.unwrap_or(2 * all.blocks.len() as i64).clamp(1, most),
+        least: group as i64 * problem.most_work(),
         budget: Budget { nodes: 0, most: limits.nodes, until: limits.until },
         bound: 0,
         best: None,
@@ -84,7 +114,13 @@ pub fn repetend(problem: &Problem, limits: &Limits) -> Option<Repetend> {
     search.shorten();
     search.straighten();
     let (bound, nodes) = (search.bound, search.budget.nodes);
-    search.best.map(|(period, times)| Repetend { period, bound, times, nodes })
+    let rows = |times: Vec<i64>| times.chunks(count).map(<[i64]>::to_vec).collect();
+    search.best.map(|(period, times)| Repetend { group, period, bound, times: rows(times), nodes })
+}
+
+fn span(problem: &Problem, times: &[i64]) -> i64 {
+    let ends = times.iter().zip(&problem.blocks).map(|(time, block)| time + block.time);
+    ends.max().unwrap_or(0) - times.iter().min().unwrap_or(&0)
 }
 
 /// Why there is no repetend.
@@ -101,6 +137,9 @@ pub(crate) fn none_found(problem: &Problem, limits: &Limits) -> Error {
 
 struct Periods<'p> {
     problem: &'p Problem,
+    turns: &'p [(usize, usize)],
+    /// How long the busiest device works.
+    least: i64,
     in_flight: i64,
     budget: Budget,
     /// No shorter period is possible.
@@ -110,7 +149,7 @@ struct Periods<'p> {
 
 impl<'p> Periods<'p> {
     fn ask(&self, period: i64) -> Ask<'p> {
-        Ask { problem: self.problem, period, span: self.in_flight * period }
+        Ask { problem: self.problem, turns: self.turns, period, span: self.in_flight * period }
     }
 
     /// One block after the other.
@@ -120,7 +159,7 @@ impl<'p> Periods<'p> {
 
     /// The shortest period that is not refuted before anything is tried.
     fn plain_bound(&self) -> i64 {
-        let (mut low, mut high) = (self.problem.most_work(), self.longest());
+        let (mut low, mut high) = (self.least, self.longest());
         while low < high {
             let middle = (low + high).div_euclid(2);
             match is_refuted(self.ask(middle)) {

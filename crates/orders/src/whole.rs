@@ -7,7 +7,7 @@ use diag::{Error, Result};
 
 use crate::bounds::makespan_bound;
 use crate::pack::{Starts, end_of, packed};
-use crate::problem::{Block, Problem};
+use crate::problem::Problem;
 use crate::repetend::{Limits, Repetend, none_found, repetend};
 use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
 use crate::valid::fault;
@@ -68,6 +68,10 @@ pub fn whole(problem: &Problem, repetend: &Repetend, batches: usize, limits: &Li
         fault(problem, &starts).is_none().then(|| Whole { in_turn, ..Whole::of(problem, starts, bound) })
     };
     let mut best = right(in_turn(problem, &by_time(problem, repetend, batches, EVEN)), true);
+    if let Some(most) = limits.in_flight {
+        let plain = || right(unmoved(repetend, batches), true);
+        return best.filter(|it| under_way(problem, &it.starts) <= most).or_else(plain);
+    }
     for by in STRETCHES.iter().filter(|_| count <= LARGE) {
         if best.as_ref().is_some_and(|best| best.end == bound) {
             break;
@@ -89,9 +93,8 @@ const STRETCHES: [i64; 8] = [EVEN, 3, 5, 2, 6, 8, 16, 1];
 
 /// The blocks of all micro-batches, by the times that they would have.
 fn by_time(problem: &Problem, repetend: &Repetend, batches: usize, quarters: i64) -> Vec<(usize, usize)> {
-    let time = |&(batch, block): &(usize, usize)| {
-        4 * repetend.times[block] + batch as i64 * repetend.period * quarters
-    };
+    let later = |batch: usize| (batch / repetend.group) as i64 * repetend.period * (quarters - EVEN);
+    let time = |&(batch, block): &(usize, usize)| EVEN * repetend.time(batch, block) + later(batch);
     let mut order: Vec<(usize, usize)> =
         (0..batches).flat_map(|batch| (0..problem.blocks.len()).map(move |block| (batch, block))).collect();
     order.sort_by_key(|it| (time(it), *it));
@@ -113,9 +116,26 @@ fn in_turn(problem: &Problem, order: &[(usize, usize)]) -> Starts {
     starts
 }
 
+/// As in the steady state, from its first block on.
+fn unmoved(repetend: &Repetend, batches: usize) -> Starts {
+    let first = repetend.times.iter().flatten().min().copied().unwrap_or(0);
+    let row =
+        |batch: usize| (0..repetend.times[0].len()).map(|at| repetend.time(batch, at) - first).collect();
+    (0..batches).map(row).collect()
+}
+
+/// The most micro-batches between their first beginning and their last end.
+fn under_way(problem: &Problem, starts: &[Vec<i64>]) -> i64 {
+    let end = |row: &Vec<i64>| row.iter().zip(&problem.blocks).map(|(at, it)| at + it.time).max();
+    let spans: Vec<(i64, i64)> =
+        starts.iter().filter_map(|row| Some((*row.iter().min()?, end(row)?))).collect();
+    let at = |now: i64| spans.iter().filter(|span| span.0 <= now && now < span.1).count() as i64;
+    spans.iter().map(|span| at(span.0)).max().unwrap_or(0)
+}
+
 /// All orders: the same search as for the steady state, of all micro-batches as if they were one, which nothing follows.
 fn search(problem: &Problem, batches: usize, limits: &Limits, bound: i64, best: &mut Option<Whole>) {
-    let all = copies(problem, batches);
+    let all = problem.copies(batches);
     let longest: i64 = all.blocks.iter().map(|block| block.time).sum();
     let mut budget = Budget { nodes: 0, most: limits.nodes / 4, until: limits.until };
     let (mut low, mut proved) = (bound, bound);
@@ -125,7 +145,7 @@ fn search(problem: &Problem, batches: usize, limits: &Limits, bound: i64, best: 
             break;
         }
         let span = if best.is_some() { (low + high - 1) / 2 } else { longest };
-        let ask = Ask { problem: &all, period: 4 * longest, span };
+        let ask = Ask { problem: &all, turns: &[], period: 4 * longest, span };
         let mut own = Budget { nodes: 0, most: (budget.most.saturating_sub(budget.nodes)) / 2, ..budget };
         let answer = if is_refuted(ask) { Answer::No } else { solve(ask, &mut own) };
         budget.nodes += own.nodes;
@@ -141,17 +161,4 @@ fn search(problem: &Problem, batches: usize, limits: &Limits, bound: i64, best: 
     if let Some(best) = best {
         (best.bound, best.nodes) = (proved.min(best.end), budget.nodes);
     }
-}
-
-/// Micro-batches as one. They are alike, so each block runs for them in their order.
-fn copies(problem: &Problem, batches: usize) -> Problem {
-    let count = problem.blocks.len();
-    let copy = |batch: usize| {
-        problem.blocks.iter().enumerate().map(move |(at, block)| {
-            let last = batch.checked_sub(1).map(|last| last * count + at);
-            let after = block.after.iter().map(|it| batch * count + it).chain(last).collect();
-            Block { after, ..block.clone() }
-        })
-    };
-    Problem { blocks: (0..batches).flat_map(copy).collect(), room: problem.room.clone() }
 }

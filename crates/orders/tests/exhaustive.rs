@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(found.as_ref().map(|it| it.period), first);
         if let Some(found) = found {
             prop_assert!(found.is_shortest());
-            let copy = |batch: i64| found.times.iter().map(|time| time + batch * found.period).collect();
+            let copy = |batch: i64| found.times[0].iter().map(|time| time + batch * found.period).collect();
             let starts: Vec<Vec<i64>> = (0..8).map(copy).collect();
             prop_assert_eq!(fault(&problem, &starts), None);
         }
@@ -131,5 +131,12 @@ proptest! {
         let Some(found) = whole(&problem, &repetend, batches, &limits) else { return Ok(()) };
         prop_assert_eq!(fault(&problem, &found.starts), None);
         prop_assert!(found.bound <= found.end);
+        // The steady state holds, however many micro-batches it has in a period.
+        let row = |at: usize| {
+            let later = (at / repetend.group) as i64 * repetend.period;
+            repetend.times[at % repetend.group].iter().map(|time| time + later).collect()
+        };
+        let starts: Vec<Vec<i64>> = (0..9).map(row).collect();
+        prop_assert_eq!(fault(&problem, &starts), None);
     }
 }

@@ -19,18 +19,22 @@ fn devices_take_as_long_as_was_found() {
     let four: Vec<Vec<usize>> = (0..4).map(|device| vec![device]).collect();
     let down_and_up = [0, 1, 2, 2, 1, 0].map(|device| vec![device]).to_vec();
     let shared = vec![vec![0, 1, 2], vec![0], vec![1], vec![2], vec![0, 1, 2]];
-    for (devices, halves) in
-        [(four, false), (down_and_up.clone(), false), (down_and_up, true), (shared, false)]
-    {
+    for (devices, halves, room) in [
+        (four.clone(), false, 8),
+        (four, false, 3),
+        (down_and_up.clone(), false, 8),
+        (down_and_up, true, 8),
+        (shared, false, 8),
+    ] {
         let (shape, count) = (pipeline(&devices), devices.iter().flatten().max().unwrap() + 1);
         let time = |_, pass| i64::try_from(Times::EQUAL.of(pass)).unwrap();
         let costs = Costs { time: &time, kept: &|_| 1, halves };
-        let problem = of_pipeline(&shape, &costs, vec![Some(8); count]);
+        let problem = of_pipeline(&shape, &costs, vec![Some(room); count]);
         let repetend = repetend(&problem, &Limits::default()).unwrap();
         assert!(repetend.is_shortest());
         let steady = loops(&problem, &repetend).unwrap();
         assert!(steady.iter().all(|loops| not_in_turn(loops).is_none()));
-        for batches in [1, 2, 5, 12] {
+        for batches in [1, 5, 12] {
             let step = whole(&problem, &repetend, batches, &Limits::default()).unwrap();
             let number = u32::try_from(batches).unwrap();
             let of_step = loops_of_step(&problem, &step.starts).unwrap();

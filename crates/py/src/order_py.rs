@@ -17,13 +17,19 @@ pub(crate) struct FoundOrder {
 
 #[pymethods]
 impl FoundOrder {
-    /// In the steady state a micro-batch follows the one before it by so much.
+    /// So many micro-batches begin in a period.
+    #[getter]
+    fn group(&self) -> usize {
+        self.repetend.group
+    }
+
+    /// After so much all begins again for the next micro-batches.
     #[getter]
     fn period(&self) -> i64 {
         self.repetend.period
     }
 
-    /// No period is shorter.
+    /// No period of so many micro-batches is shorter.
     #[getter]
     fn period_bound(&self) -> i64 {
         self.repetend.bound
@@ -84,9 +90,9 @@ impl FoundOrder {
         blocks.map(|it| (it.name.clone(), it.devices.clone(), it.time, it.memory)).collect()
     }
 
-    /// When each block begins in the steady state, for one micro-batch.
+    /// When each block begins in the steady state, for each micro-batch of a period.
     #[getter]
-    fn steady(&self) -> Vec<i64> {
+    fn steady(&self) -> Vec<Vec<i64>> {
         self.repetend.times.clone()
     }
 

@@ -124,9 +124,10 @@ def _lines(found: FoundOrder, seconds: float) -> list[str]:
         "proved the shortest" if found.makespan == found.makespan_bound else f"at most {_gap(found):.1%} over"
     )
     order = "in that order" if found.in_turn else "in an order of its own"
+    count = "a micro-batch" if found.group == 1 else f"{found.group} micro-batches"
     return [
-        f"steady state: a micro-batch every {found.period}, {found.in_flight} under way",
-        f"  bubbles {found.bubbles}, {period} (no period is shorter than {found.period_bound})",
+        f"steady state: {count} every {found.period}, {found.in_flight} under way",
+        f"  bubbles {found.bubbles}, {period} (no period of {count} is shorter than {found.period_bound})",
         f"step: {len(found.starts)} micro-batches, {order}, take {found.makespan}",
         f"  {step} (none takes less than {found.makespan_bound})",
         paint(f"searched {found.nodes:,} nodes in {seconds:.3f} s", "dim", sys.stdout),
@@ -143,6 +144,7 @@ def _gap(found: FoundOrder) -> float:
 
 def _numbers(found: FoundOrder, seconds: float) -> dict[str, Any]:
     return {
+        "group": found.group,
         "period": found.period,
         "period_bound": found.period_bound,
         "bubbles": found.bubbles,
@@ -162,11 +164,9 @@ def _numbers(found: FoundOrder, seconds: float) -> dict[str, Any]:
                 "devices": devices,
                 "time": length,
                 "memory": memory,
-                "steady": steady,
+                "steady": [row[at] for row in found.steady],
                 "starts": [row[at] for row in found.starts],
             }
-            for at, ((name, devices, length, memory), steady) in enumerate(
-                zip(found.blocks, found.steady, strict=True)
-            )
+            for at, (name, devices, length, memory) in enumerate(found.blocks)
         ],
     }
