@@ -84,13 +84,13 @@ def test_what_is_searched_until_a_deadline_has_its_bound(capsys: pytest.CaptureF
     [
         (["w"], "error[SW0372]: there is no shape named `w`"),
         (["v", "--devices", "1"], "error[SW0372]: there is no shape on 1 devices"),
-        (["v", "--devices", "-1"], "error[SW0372]: `--devices -1` is no number of anything"),
+        (["v", "--devices", "-1"], "error[SW0374]: `--devices -1` is no number of anything"),
         (["v", "--micro-batches", "0"], "error[SW0372]: no step of 0 micro-batches"),
         (["v", "--micro-batches", "5000"], "error[SW0372]: no step of 5000 micro-batches"),
         (["v", "--memory", "0"], "error[SW0373]: no order of the blocks was found"),
-        (["k", "--in-flight", "0"], "error[SW0372]: `--in-flight 0`"),
-        (["v", "--deadline", "-1"], "error[SW0372]: `--deadline -1.0`"),
-        (["v", "--deadline", "nan"], "error[SW0372]: `--deadline nan`"),
+        (["k", "--in-flight", "0"], "error[SW0374]: `--in-flight 0`"),
+        (["v", "--deadline", "-1"], "error[SW0374]: `--deadline -1.0`"),
+        (["v", "--deadline", "nan"], "error[SW0374]: `--deadline nan`"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,12 +109,12 @@ def test_a_bad_file_is_refused_with_line_and_column(
     path.write_text(MINE.replace("memory -1", "memory 1"))
     assert "error[SW0371]: device 0 keeps 2 more after each micro-batch" in refused([str(path)], capsys)
     path.write_text(MINE)
-    assert "error[SW0370]: the blocks have no names that a plan knows" in refused(
+    assert "error[SW0374]: the blocks have no names that a plan knows" in refused(
         [str(path), "--timetable"], capsys
     )
     path.write_bytes(b"\xff\xfe")
-    assert "error[SW0370]" in refused([str(path)], capsys)
-    assert "error[SW0370]" in refused([str(tmp_path)], capsys)
+    assert "error[SW0374]" in refused([str(path)], capsys)
+    assert "error[SW0374]" in refused([str(tmp_path)], capsys)
 
 
 def drawn(graph: Graph, lines: str, batches: int) -> str:

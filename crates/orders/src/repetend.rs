@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use diag::Error;
 
+use crate::bounds::period_bound;
 use crate::net::FAR;
 use crate::problem::Problem;
 use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
@@ -70,7 +71,7 @@ impl Repetend {
 
 /// The most micro-batches of a period, and the most blocks of them all.
 const MOST_GROUP: usize = 4;
-const MOST_BLOCKS: usize = 128;
+const MOST_BLOCKS: usize = 64;
 
 /// The shortest period that is found, and of the times that have it some with a short span. Where it has bubbles, several micro-batches
 /// may have fewer together. None if there are none at all, or none is found.
@@ -105,7 +106,7 @@ fn pattern(problem: &Problem, group: usize, limits: &Limits) -> Option<Repetend>
         problem: &all,
         turns: if group == 1 { &[] } else { &turns },
         in_flight: limits.in_flight.unwrap_or(2 * all.blocks.len() as i64).clamp(1, most),
-        least: group as i64 * problem.most_work(),
+        least: period_bound(problem, group),
         budget: Budget { nodes: 0, most: limits.nodes, until: limits.until },
         bound: 0,
         best: None,
@@ -138,7 +139,7 @@ pub(crate) fn none_found(problem: &Problem, limits: &Limits) -> Error {
 struct Periods<'p> {
     problem: &'p Problem,
     turns: &'p [(usize, usize)],
-    /// How long the busiest device works.
+    /// No period is shorter, whatever is tried.
     least: i64,
     in_flight: i64,
     budget: Budget,

@@ -87,6 +87,12 @@ fn less_room_takes_longer_and_none_is_refused() {
     let periods: Vec<(usize, i64, bool)> = found.map(|it| (it.group, it.period, it.is_shortest())).collect();
     // One micro-batch goes through in 16. Three at a time fill what one leaves open.
     assert_eq!(periods, [(1, 16, true), (1, 8, true), (3, 16, true), (1, 4, true)]);
+    for (room, end) in [(1, 256), (2, 132), (3, 96), (4, 76)] {
+        let problem = named("v", 4, Some(room)).unwrap();
+        let step = step(&problem, &repetend(&problem, &Limits::default()).unwrap(), 16);
+        assert_eq!(step.end, end);
+        assert!(step.gap() < 0.04, "{} against {}", step.end, step.bound);
+    }
     assert_eq!(repetend(&named("v", 4, Some(0)).unwrap(), &Limits::default()), None);
 }
 

@@ -70,7 +70,7 @@ def _possible(arguments: argparse.Namespace) -> None:
         given = getattr(arguments, name)
         if given is not None and not at_least <= given < 2**31:
             flag = f"--{name.replace('_', '-')}"
-            raise PlanError("SW0372", f"`{flag} {given}` is no number of anything", fix="give another number")
+            raise PlanError("SW0374", f"`{flag} {given}` is no number of anything", fix="give another number")
 
 
 def _in_file(error: PlanError, file: str) -> PlanError:
@@ -88,7 +88,7 @@ def blocks_of(arguments: argparse.Namespace) -> str:
         return blocks_of_shape(arguments.shape, devices, arguments.memory)
     if arguments.devices is not None:
         raise PlanError(
-            "SW0370",
+            "SW0374",
             f"`{path}` says itself how many devices there are",
             why="`--devices` is for a shape that has a name",
             fix="leave `--devices` out",
@@ -97,7 +97,7 @@ def blocks_of(arguments: argparse.Namespace) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
-            "SW0370", f"`{path}` cannot be read", why=str(error), fix="name a file of blocks"
+            "SW0374", f"`{path}` cannot be read", why=str(error), fix="name a file of blocks"
         ) from None
 
 
@@ -110,7 +110,7 @@ def _devices(text: str) -> int:
 def _timetable(found: FoundOrder) -> str:
     if found.timetable is None:
         raise PlanError(
-            "SW0370",
+            "SW0374",
             "the blocks have no names that a plan knows",
             why="a timetable speaks of tasks: `F0` is the forward of block 0, `B0` its backward",
             fix="name the blocks F0, F1, ..., B1, B0",
