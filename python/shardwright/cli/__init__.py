@@ -14,6 +14,7 @@ from . import (
     cache,
     check,
     ckpt,
+    compare,
     completion,
     demo,
     doctor,
@@ -31,6 +32,7 @@ from .style import error_text
 COMMANDS = (
     demo,
     plan,
+    compare,
     emit,
     check,
     simulate,
