@@ -7,6 +7,7 @@ __all__ = [
     "Compiled",
     "Cost",
     "Draft",
+    "Found",
     "FoundOrder",
     "Graph",
     "Memory",
@@ -16,12 +17,14 @@ __all__ = [
     "Simulated",
     "_fail",
     "blocks_of_shape",
+    "cluster_devices",
     "compile",
     "micro_batch_weight",
     "operators_table",
     "plan_devices",
     "plan_names",
     "search_order",
+    "search_plan",
     "shape_names",
     "simulate_step",
     "verify",
@@ -161,6 +164,8 @@ class Draft:
 
 @final
 class FoundOrder:
+    """The order that was found for blocks, and a step in it."""
+
     @property
     def group(self) -> int: ...
     @property
