@@ -77,6 +77,7 @@ def test_a_file_of_blocks_is_searched(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_what_is_searched_until_a_deadline_has_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = json.loads(said(["v", "--deadline", "5", "--json"], capsys))
     assert (numbers["bubbles"], numbers["proved"]) == (0, True) and numbers["seconds"] < 5
+    assert "bubbles 12, at least 0" in said(["v", "--deadline", "0"], capsys)
 
 
 @pytest.mark.parametrize(

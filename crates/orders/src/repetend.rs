@@ -11,6 +11,7 @@ use crate::bounds::period_bound;
 use crate::net::FAR;
 use crate::problem::Problem;
 use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
+use crate::valid::fault;
 
 /// How much may be searched.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +114,7 @@ fn pattern(problem: &Problem, group: usize, limits: &Limits) -> Option<Repetend>
     };
     search.bound = search.plain_bound();
     search.shorten();
+    search.best = search.best.take().or_else(|| search.one_by_one());
     search.straighten();
     let (bound, nodes) = (search.bound, search.budget.nodes);
     let rows = |times: Vec<i64>| times.chunks(count).map(<[i64]>::to_vec).collect();
@@ -156,6 +158,17 @@ impl<'p> Periods<'p> {
     /// One block after the other.
     fn longest(&self) -> i64 {
         self.problem.blocks.iter().map(|block| block.time).sum()
+    }
+
+    /// What there is if the search ends before it finds anything.
+    fn one_by_one(&self) -> Option<(i64, Vec<i64>)> {
+        let mut times = vec![0; self.problem.blocks.len()];
+        let mut now = 0;
+        for block in self.problem.in_order()? {
+            times[block] = now;
+            now += self.problem.blocks[block].time;
+        }
+        fault(self.problem, std::slice::from_ref(&times)).is_none().then_some((now, times))
     }
 
     /// The shortest period that is not refuted before anything is tried.
