@@ -23,6 +23,7 @@ from . import (
     manifest,
     ops,
     plan,
+    profile,
     schedule,
     simulate,
 )
@@ -37,6 +38,7 @@ COMMANDS = (
     check,
     simulate,
     manifest,
+    profile,
     schedule,
     ops,
     ckpt,
