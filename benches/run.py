@@ -26,6 +26,7 @@ BENCHES = {
     "coshard": "coshard",
     "interlaced": "interlaced",
     "bubbles": "bubbles",
+    "schedules": "schedules",
     "largest": "largest",
     "predicted": "predicted",
     "start": "start",

@@ -21,6 +21,7 @@ ALLOWED = {
     "rules": "diag graph",
     "cluster": "diag graph",
     "schedule": "",
+    "orders": "diag schedule",
     "plan": "diag graph rules schedule",
     "layout": "diag graph rules plan",
     "program": "diag graph rules",
@@ -30,7 +31,7 @@ ALLOWED = {
     "simulate": "diag graph program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
     "search": "diag graph rules plan program check cluster compiler",
-    "py": "diag graph rules plan layout program lower check emit cluster simulate compiler search",
+    "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

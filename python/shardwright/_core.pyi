@@ -7,17 +7,26 @@ __all__ = [
     "Compiled",
     "Cost",
     "Draft",
+    "Found",
+    "FoundOrder",
     "Graph",
     "Memory",
     "Operator",
     "Part",
     "Plan",
+    "Simulated",
     "_fail",
+    "blocks_of_shape",
+    "cluster_devices",
     "compile",
     "micro_batch_weight",
     "operators_table",
     "plan_devices",
     "plan_names",
+    "search_order",
+    "search_plan",
+    "shape_names",
+    "simulate_step",
     "verify",
 ]
 
@@ -154,6 +163,39 @@ class Draft:
     def finish(self) -> Plan: ...
 
 @final
+class FoundOrder:
+    """The order that was found for blocks, and a step in it."""
+
+    @property
+    def group(self) -> int: ...
+    @property
+    def period(self) -> int: ...
+    @property
+    def period_bound(self) -> int: ...
+    @property
+    def bubbles(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def makespan(self) -> int: ...
+    @property
+    def makespan_bound(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def figure(self) -> str: ...
+    @property
+    def timetable(self) -> str | None: ...
+    @property
+    def in_turn(self) -> bool: ...
+    @property
+    def blocks(self) -> list[tuple[str, list[int], int, int]]: ...
+    @property
+    def steady(self) -> list[list[int]]: ...
+    @property
+    def starts(self) -> list[list[int]]: ...
+
+@final
 class Memory:
     """Bytes that a rank has in a step."""
 
@@ -242,6 +284,16 @@ def compile(
 ) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
 def operators_table() -> str: ...
+def shape_names() -> list[tuple[str, str]]: ...
+def blocks_of_shape(name: str, devices: int, memory: int | None = None) -> str: ...
+def search_order(
+    blocks: str,
+    batches: int,
+    *,
+    memory: int | None = None,
+    in_flight: int | None = None,
+    seconds: float | None = None,
+) -> FoundOrder: ...
 def plan_names() -> list[str]: ...
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...

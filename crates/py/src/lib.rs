@@ -5,6 +5,7 @@ mod errors;
 mod graph_py;
 mod guard;
 mod memory_py;
+mod order_py;
 mod plan_py;
 mod program_py;
 mod search_py;
@@ -20,6 +21,8 @@ mod _core {
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]
     use super::memory_py::Memory;
+    #[pymodule_export]
+    use super::order_py::{FoundOrder, blocks_of_shape, search_order, shape_names};
     #[pymodule_export]
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]

@@ -24,6 +24,7 @@ from . import (
     ops,
     plan,
     profile,
+    schedule,
     simulate,
 )
 from .parser import Parser
@@ -38,6 +39,7 @@ COMMANDS = (
     simulate,
     manifest,
     profile,
+    schedule,
     ops,
     ckpt,
     cache,

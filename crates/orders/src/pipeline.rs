@@ -1,0 +1,59 @@
+//! The blocks of a pipeline as a problem.
+
+use schedule::{Pass, Shape};
+
+use crate::problem::{Block, Problem};
+
+/// What blocks cost.
+pub struct Costs<'c> {
+    /// How long a pass of a block takes.
+    pub time: &'c dyn Fn(usize, Pass) -> i64,
+    /// What a block keeps from its forward on, until nothing of its backward is left.
+    pub kept: &'c dyn Fn(usize) -> i64,
+    /// Backward runs in two passes.
+    pub halves: bool,
+}
+
+/// Each pass of a block is a block. Where one is not trained, nothing is kept.
+pub fn of_pipeline(shape: &Shape, costs: &Costs<'_>, room: Vec<Option<i64>>) -> Problem {
+    let passes = |block: usize| match (shape.blocks[block].trains, costs.halves) {
+        (false, _) => vec![Pass::Forward],
+        (true, false) => vec![Pass::Forward, Pass::Backward],
+        (true, true) => vec![Pass::Forward, Pass::Inputs, Pass::Weights],
+    };
+    let all: Vec<(usize, Pass)> = (0..shape.blocks.len())
+        .flat_map(|block| passes(block).into_iter().map(move |pass| (block, pass)))
+        .collect();
+    let made = |&(block, pass): &(usize, Pass)| {
+        let is_before = |other: &&(usize, Pass)| waits(shape, (block, pass), **other);
+        let memory = match pass {
+            Pass::Forward if shape.blocks[block].trains => (costs.kept)(block),
+            Pass::Backward | Pass::Weights => -(costs.kept)(block),
+            Pass::Forward | Pass::Inputs => 0,
+        };
+        Block {
+            name: format!("{}{block}", pass.letter()),
+            devices: shape.blocks[block].devices.clone(),
+            time: (costs.time)(block, pass).max(1),
+            memory,
+            after: all
+                .iter()
+                .filter(is_before)
+                .filter_map(|it| all.iter().position(|other| other == it))
+                .collect(),
+        }
+    };
+    Problem { blocks: all.iter().map(made).collect(), room }
+}
+
+/// Whether the first begins after the other one, of the same micro-batch.
+fn waits(shape: &Shape, (block, pass): (usize, Pass), (other, done): (usize, Pass)) -> bool {
+    let reads = |reader: usize, of: usize| shape.blocks[reader].reads.contains(&of);
+    match (pass, done) {
+        (Pass::Forward, Pass::Forward) => reads(block, other),
+        (Pass::Backward | Pass::Inputs, Pass::Forward) => block == other,
+        (Pass::Backward | Pass::Inputs, Pass::Backward | Pass::Inputs) => reads(other, block),
+        (Pass::Weights, Pass::Inputs) => block == other,
+        _ => false,
+    }
+}
