@@ -57,7 +57,18 @@ impl Periodic {
         timetable: &'t Timetable,
         count: impl Fn(&Task) -> usize,
     ) -> Vec<(&'t Task, u32, Vec<usize>)> {
+        self.with_ends(timetable, count, 0).0
+    }
+
+    /// The same, and so many nodes for the end of each turn: of steps that go on one may end there.
+    pub(crate) fn with_ends<'t>(
+        &mut self,
+        timetable: &'t Timetable,
+        count: impl Fn(&Task) -> usize,
+        ends: usize,
+    ) -> (Vec<(&'t Task, u32, Vec<usize>)>, Vec<usize>) {
         let mut found = vec![];
+        let ends: Vec<usize> = (0..ends).map(|_| self.node()).collect();
         let mut before: Option<usize> = None;
         for it in timetable.loops.iter().filter(|it| it.turns.is_none()) {
             let first = found.len();
@@ -69,7 +80,8 @@ impl Periodic {
                 let at = i64::from(task.at);
                 nodes.iter().map(|node| (*node, at)).collect::<Vec<_>>()
             };
-            let turn: Vec<(usize, i64)> = found[first..].iter().flat_map(places).collect();
+            let last = ends.iter().map(|node| (*node, 0));
+            let turn: Vec<(usize, i64)> = found[first..].iter().flat_map(places).chain(last).collect();
             let (Some(begin), Some(end)) = (turn.first(), turn.last()) else { continue };
             turn.windows(2).for_each(|two| self.before(two[0].0, two[1].0, two[1].1 - two[0].1));
             self.before(end.0, begin.0, begin.1 + i64::from(it.every) - end.1);
@@ -77,7 +89,7 @@ impl Periodic {
                 self.all_before(before, begin.0);
             }
         }
-        found
+        (found, ends)
     }
 
     /// Whether nothing waits for itself: no circle is without length, by Bellman and Ford. An edge is a little shorter than

@@ -58,7 +58,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
             ] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
                 let loops = vec![Loop { every, turns, tasks }];
-                program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+                program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
                 stable(&graph, &program);
             }
         }
@@ -67,7 +67,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
         let mut program = megatron(&graph);
         let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
         let loops = parts.map(|tasks| Loop { every, turns: None, tasks }).to_vec();
-        program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+        program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
         stable(&graph, &program);
     }
 }

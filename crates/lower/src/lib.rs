@@ -18,6 +18,7 @@ mod event;
 mod exchange;
 mod gathers;
 mod gradients;
+mod going_on;
 mod homes;
 mod layout;
 mod legs;

@@ -29,7 +29,7 @@ mod instr;
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
-pub use code::{Code, Does, Loop, Pass, Task, Timetable, Turn, When};
+pub use code::{Code, Does, Loop, Pass, Run, Steps, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
 pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
 
