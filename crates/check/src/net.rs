@@ -164,7 +164,8 @@ impl<'n> Net<'n> {
     }
 
     fn follow_on(&self, batches: u32) -> Result<(), Fault> {
-        let steps: Vec<Vec<At>> = (0..self.ranks.len()).map(|member| self.steps_on(member, batches)).collect();
+        let steps: Vec<Vec<At>> =
+            (0..self.ranks.len()).map(|member| self.steps_on(member, batches)).collect();
         self.run(STEPS * batches, &steps)
     }
 
@@ -191,8 +192,7 @@ impl<'n> Net<'n> {
         for (member, body) in self.bodies.iter().enumerate() {
             let events = |task: &Task| self.of_code(member, task.block, task.pass());
             let last = if body.timetable.goes_on() { self.of_code(member, 0, Pass::End) } else { &[] };
-            let (tasks, nodes) =
-                waits.with_ends(&body.timetable, |task| events(task).len(), last.len());
+            let (tasks, nodes) = waits.with_ends(&body.timetable, |task| events(task).len(), last.len());
             for (event, node) in last.iter().zip(nodes) {
                 ends.add(event, (member, 0, node));
             }

@@ -28,7 +28,9 @@ pub(crate) fn versions(program: &Program) -> Option<Fault> {
     }
     let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
     let busy = program.roles.iter().filter(|role| !role.body.codes.is_empty());
-    { busy }.find_map(|role| of_role(program, role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None)))
+    { busy }.find_map(|role| {
+        of_role(program, role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
+    })
 }
 
 fn of_role(program: &Program, role: &Role, blocks: u32) -> Option<Fault> {
@@ -105,7 +107,9 @@ impl<'r> Followed<'r> {
                 let what = "the gradients of a step are not whole at the end of the next one, when optimizers get them";
                 let (count, batches) = (found.map_or(0, |found| found.0), self.batches);
                 let pass = code.pass.name();
-                return Err(wrong(what).why(format!("of {batches} micro-batches {count} have run {pass} by then")));
+                return Err(
+                    wrong(what).why(format!("of {batches} micro-batches {count} have run {pass} by then"))
+                );
             }
         }
         Ok(())

@@ -31,5 +31,8 @@ pub fn several(cx: &Context<'_>) -> Error {
 }
 
 fn refused(cx: &Context<'_>, what: &str) -> Error {
-    Error::new("SW0423", format!("{what}, and `{}` lets steps follow each other without a pause", cx.plan.schedule.name()))
+    Error::new(
+        "SW0423",
+        format!("{what}, and `{}` lets steps follow each other without a pause", cx.plan.schedule.name()),
+    )
 }

@@ -102,7 +102,11 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
     });
     let before: Vec<(schedule::Task, schedule::Task)> =
         cx.plan.before.iter().copied().chain(of_buffers).collect();
-    let mut orders = cx.plan.schedule.order(&shape, &before).ok_or_else(|| if cx.plan.schedule.goes_on() { going_on::several(cx) } else { circle(cx) })?;
+    let mut orders = cx
+        .plan
+        .schedule
+        .order(&shape, &before)
+        .ok_or_else(|| if cx.plan.schedule.goes_on() { going_on::several(cx) } else { circle(cx) })?;
     for (own, order) in alike.iter().zip(&mut orders) {
         for it in &mut *order {
             it.tasks.retain(|task| own.codes.contains(&code_of(task)));

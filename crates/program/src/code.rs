@@ -253,12 +253,14 @@ impl Timetable {
     /// Of steps that go on: what the one of this number runs, of so many micro-batches each. After the last one `ends` the
     /// rest is run.
     pub fn going_on(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
-        let turn = |b: i64| self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
-            let at = b + i64::from(task.at);
-            let of = if at < 0 { step.checked_sub(1)? } else { step };
-            let batch = u32::try_from(if at < 0 { at + i64::from(batches) } else { at }).ok()?;
-            (batch < batches && (of < step || !ends)).then_some(Run { task, of, batch })
-        });
+        let turn = |b: i64| {
+            self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
+                let at = b + i64::from(task.at);
+                let of = if at < 0 { step.checked_sub(1)? } else { step };
+                let batch = u32::try_from(if at < 0 { at + i64::from(batches) } else { at }).ok()?;
+                (batch < batches && (of < step || !ends)).then_some(Run { task, of, batch })
+            })
+        };
         (0..i64::from(batches)).flat_map(turn).collect()
     }
 

@@ -24,10 +24,8 @@ impl Walk<'_, '_> {
         let (body, leaves) = (self.rank.body, self.values.clone());
         let batches = batches(self.cx.program, body);
         let mut lanes: BTreeMap<(u32, u32), Lane> = BTreeMap::new();
-        let mut others = AddUp {
-            gradients: vec![None; self.gradients.len()],
-            arrived: vec![None; self.arrived.len()],
-        };
+        let mut others =
+            AddUp { gradients: vec![None; self.gradients.len()], arrived: vec![None; self.arrived.len()] };
         for step in 0..2 {
             for run in body.timetable.going_on(step, batches, false) {
                 let lane = lanes.remove(&(run.of, run.batch)).unwrap_or_else(|| self.lane(&leaves));
@@ -66,7 +64,8 @@ impl Walk<'_, '_> {
             let (Of::Shard(shard), region) = self.rank.own.leaf(number) else { continue };
             if !self.is_part_of_shard(leaf.tensor, shard, region) {
                 self.ledger.make(self.bytes_of(leaf.tensor, &region.0), Purpose::Parameters);
-            } else if self.rank.body.timetable.stashes() && self.is_trained(leaf.tensor) && seen.insert(shard) {
+            } else if self.rank.body.timetable.stashes() && self.is_trained(leaf.tensor) && seen.insert(shard)
+            {
                 self.ledger.make(self.bytes_of_shard(shard), Purpose::Parameters);
             }
         }

@@ -17,7 +17,8 @@ const EARLY: &str =
     "What runs one after the other; what is for no micro-batch of 0 .. batches - 1, or has run, is left out.";
 
 /// Of steps that follow each other without a pause.
-const ON: &str = "In each step; a micro-batch before 0 is one of the last of the step before, of which `end` is.";
+const ON: &str =
+    "In each step; a micro-batch before 0 is one of the last of the step before, of which `end` is.";
 const ON_ALONE: &str = "In each step; a micro-batch before 0 is one of the last of the step before.";
 /// What keeps the parameters of a step for the next one.
 const STASH: &str = "stash";
