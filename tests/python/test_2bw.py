@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import equality
+import live
 import models
 import shardwright as sw
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
 from shardwright.compiling import sources
-from shardwright.errors import PlanError, RuntimeFault
+from shardwright.errors import RuntimeFault, ShardwrightError
 from shardwright.precision import precision_of
-from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.runtime import ParallelModule, TorchComm, load_program, run_local
 from shardwright.runtime.shards.versions import Versions
 
 torch.set_num_threads(1)
@@ -66,9 +68,9 @@ def simulated(
     pauses: Sequence[int] = (),
     run: Callable[[Any, Sequence[Any]], Any] = by_hand,
 ) -> tuple[list[Tensor], list[State], State]:
-    """The definition, on one device: with v(-1) = v(0), batch t is computed forward and backward with v(t - 1),
-    and the update with its gradients makes v(t + 1) of v(t). Losses, gradients of each batch, and the last
-    version. After `pauses` it begins anew with what there is."""
+    """The definition, on one device: with v(-1) = v(0), batch t is computed forward and backward with
+    v(t - 1), and the update with its gradients makes v(t + 1) of v(t). Losses, gradients of each batch, and
+    the last version. After `pauses` it begins anew with what there is."""
     newest, computed = copy.deepcopy(module), copy.deepcopy(module)
     optimizer = made[0](newest.parameters(), **made[1])
     losses, gradients = [], []
@@ -297,3 +299,138 @@ def test_the_definition_is_another_one_than_that_of_steps_with_a_pause() -> None
         by_hand(plain, step)
         optimizer.step()
     assert any(not torch.allclose(value, last[name]) for name, value in plain.named_parameters())
+
+
+def refused(code: str, plan: str, name: str, act: Callable[[ParallelModule, Any], Any]) -> str:
+    module, args = models.MODELS[name]()
+    program = bundle(name, plan, 2)
+    with pytest.raises(RuntimeFault) as found:
+        run_local(2, lambda rank, comm: act(parallel(program, module, comm), given(args, (8,))[0]))
+    assert found.value.code == code
+    return str(found.value)
+
+
+UNDER_WAY: dict[str, Callable[[ParallelModule], Any]] = {
+    "state_dict": lambda model: model.state_dict(),
+    "full_state_dict": lambda model: model.full_state_dict(),
+    "load_state_dict": lambda model: model.load_state_dict({}),
+    "load_full_state_dict": lambda model: model.load_full_state_dict({}),
+    "deepcopy": copy.deepcopy,
+    "to": lambda model: model.to("cpu"),
+    "save": lambda model: sw.save(model, None, "never"),
+    "load": lambda model: sw.load(model, None, "never"),
+}
+
+
+@pytest.mark.parametrize("what", UNDER_WAY)
+def test_what_would_leave_out_a_batch_under_way_is_refused(what: str) -> None:
+    def act(model: ParallelModule, batches: Any) -> None:
+        model.train_step(batches[:4])
+        UNDER_WAY[what](model)
+
+    assert "`model.finish()`" in refused("SW0813", "stages:2 x 2bw", "mlp", act)
+
+
+def test_steps_with_too_few_micro_batches_are_refused() -> None:
+    told = refused("SW0814", "stages:2 x 2bw", "mlp", lambda model, batches: model.train_step(batches[:1]))
+    assert "a step of 1 micro-batches, on 2 stages" in told
+
+
+def test_hooks_and_a_scaled_loss_are_refused() -> None:
+    def hooked(model: ParallelModule, batches: Any) -> None:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: None)
+        model.train_step(batches)
+
+    assert "a parameter has a hook" in refused("SW0814", "stages:2 x 2bw", "mlp", hooked)
+    module, args = models.mlp()
+    captured = capture(module.float(), [x.float() for x in args], precision=precision_of("fp16"))
+    program = bundle_of(captured, "stages:2 x 2bw", 2)
+    batches = given([x.float() for x in args], (4,))[0]
+    with pytest.raises(RuntimeFault, match="float16 scales the loss"):
+        run_local(2, lambda rank, comm: parallel(program, module, comm).train_step(batches))
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ("stages:2 x zero3:2 x 2bw", "is divided between steps, or lives on the host"),
+        ("stages:2 x zero1:2 x 2bw", "is divided between steps, or lives on the host"),
+        ("stages:4 x offload:parameters x 2bw", "is divided between steps, or lives on the host"),
+        ("stages:4 x interleaved x 2bw", "a device has several blocks"),
+        ("stages:4 x bidirectional x 2bw", "a device has several blocks"),
+        ("stages:4 x interlaced x 2bw", "a device has several blocks"),
+    ],
+)
+def test_plans_that_steps_without_a_pause_cannot_have_are_refused(plan: str, told: str) -> None:
+    graph = Graph(capture(*models.gpt(depth=8)).graph_text)
+    with pytest.raises(ShardwrightError, match=told) as found:
+        compile(Plan.named(graph, plan, 4))
+    assert found.value.code == "SW0423"
+
+
+def test_orders_by_hand_are_refused() -> None:
+    graph = Graph(capture(*models.mlp()).graph_text)
+    text = Plan.named(graph, "stages:2 x 2bw", 2).text
+    for line, code in (("timetable 0: F0+1 B0\n", "SW0423"), ("order B0 < F0+2\n", "SW0329")):
+        with pytest.raises(ShardwrightError) as found:
+            compile(Plan.parse(graph, text + line))
+        assert found.value.code == code
+
+
+def test_other_shapes_need_an_end_before_them() -> None:
+    module, args = models.mlp()
+    small = [x[:4] for x in args]
+    made = OPTIMIZERS["momentum"]
+    steps = [given(args, (3,))[0], given(small, (3,))[0], given(args, (2,))[0]]
+
+    def rank(_: int, comm: Any) -> Any:
+        model = sw.parallelize(module, args, plan="stages:2 x 2bw", devices=2, comm=comm)
+        with pytest.raises(RuntimeFault, match="different shapes are under way together"):
+            model.train_step([steps[0][0], *steps[1]])
+        return trained(model, steps, made, pauses=(0, 1))
+
+    assert_equal(run_local(2, rank), simulated(module, steps, made, pauses=(0, 1)))
+
+
+MEMORY = [("gpt", "stages:2 x 2bw", 2), ("gpt", "stages:2 x data:2 x 2bw", 4), ("mlp", "stages:2 x 2bw", 2)]
+
+
+@pytest.mark.parametrize(("name", "plan", "devices"), MEMORY)
+def test_what_is_told_of_memory_is_what_lives(name: str, plan: str, devices: int) -> None:
+    made: dict[str, Callable[[], models.Model]] = {
+        "gpt": lambda: models.gpt(batch=8, time=32, vocabulary=200, depth=4),
+        "mlp": lambda: models.mlp(batch=64, width=64, hidden=256, depth=4),
+    }
+    module, args = made[name]()
+    captured = capture(module, args)
+    program = compile(Plan.named(Graph(captured.graph_text), plan, devices))
+    found = live.of_steps_without_a_pause(program, module, captured, args)
+    for rank, measured in zip(program.memory(), found, strict=True):
+        told = rank.total - rank.peak["inputs"]
+        assert abs(told - measured) <= 0.03 * measured, (rank.peak, rank.at, measured)
+
+
+def test_the_second_version_is_told() -> None:
+    graph = Graph(capture(*models.mlp(depth=4)).graph_text)
+    plain, twice = (compile(Plan.named(graph, plan, 2)).memory() for plan in ("stages:2", "stages:2 x 2bw"))
+    # The last stage has no micro-batch under way between steps.
+    assert [b.peak["parameters"] / a.peak["parameters"] for a, b in zip(plain, twice, strict=True)] == [2, 1]
+    for a, b in zip(plain, twice, strict=True):
+        assert b.peak["gradients"] > a.peak["gradients"]
+
+
+def _train(rank: int, made: Bundle, folder: str) -> None:
+    module, args = models.MODELS["gpt"]()
+    model = parallel(made, module, TorchComm(watch=False))
+    found = trained(model, given(args), OPTIMIZERS["adamw"], pauses=(2,))
+    torch.save(found, Path(folder, f"{rank}.pt"))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("plan", ["stages:4 x 2bw", "stages:2 x data:2 x 2bw"])
+def test_equal_to_the_definition_on_real_processes(plan: str, tmp_path: Path) -> None:
+    sw.launch(_train, 4, (bundle("gpt", plan, 4), str(tmp_path)), timeout=300)
+    module, args = models.MODELS["gpt"]()
+    expected = simulated(module, given(args), OPTIMIZERS["adamw"], pauses=(2,))
+    assert_equal([torch.load(tmp_path / f"{rank}.pt") for rank in range(4)], expected)

@@ -2,7 +2,7 @@
 
 mod planted;
 
-use planted::{found, graph, made, refused_of};
+use planted::{apart, found, graph, made, refused_of};
 use program::{Does, Pass, Program, Steps, Task, Timetable, When};
 
 const PLANS: &[(&str, u32)] = &[("stages:2 x 2bw", 2), ("stages:4 x 2bw", 4), ("stages:2 x data:2 x 2bw", 4)];
@@ -105,6 +105,20 @@ fn a_stage_that_is_one_micro_batch_nearer_is_right_or_refused() {
         let expected: &[&str] = if behind > 0 { &["SW0517"] } else { &[] };
         assert_eq!(found(&graph, &program), expected, "{behind}");
     }
+}
+
+/// Who is alone with its timetable is followed one by one.
+#[test]
+fn ranks_of_a_stage_may_be_behind_by_other_numbers_if_they_keep_their_versions() {
+    let graph = graph();
+    let mut program = made(&graph, "stages:2 x data:2 x 2bw", 4);
+    let last = apart(&mut program, 1);
+    assert_eq!(found(&graph, &program), [] as [&str; 0]);
+    later(&mut program, last, 1);
+    assert!(!timetable(&mut program, last).stashes());
+    assert_eq!(found(&graph, &program), ["SW0531"]);
+    timetable(&mut program, last).steps = Steps::On { stashes: true };
+    assert_eq!(found(&graph, &program), [] as [&str; 0]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 """Two versions of what a rank trains, where steps follow each other without a pause.
 
-Leaves share the memory of their shards. What is under way at the end of a step goes on with the leaves that it
-began with, so these keep that memory, and the parameters get other memory, where optimizers write. There are two of
-each, which change their places with each step.
+Leaves share the memory of their shards. What is under way at the end of a step goes on with the leaves that
+it began with, so these keep that memory, and the parameters get other memory, where optimizers write. There
+are two of each, which change their places with each step.
 """
 
 from __future__ import annotations
