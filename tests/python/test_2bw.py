@@ -434,3 +434,29 @@ def test_equal_to_the_definition_on_real_processes(plan: str, tmp_path: Path) ->
     module, args = models.MODELS["gpt"]()
     expected = simulated(module, given(args), OPTIMIZERS["adamw"], pauses=(2,))
     assert_equal([torch.load(tmp_path / f"{rank}.pt") for rank in range(4)], expected)
+
+
+def test_a_batch_may_be_cut_into_its_micro_batches() -> None:
+    module, args = models.mlp(batch=8)
+    made = OPTIMIZERS["momentum"]
+    steps = given(args, (1,) * 4)
+
+    def rank(_: int, comm: Any) -> Any:
+        model = sw.parallelize(module, args, plan="stages:2 x 2bw", micro_batches=4, comm=comm)
+        return trained(model, [batch for [batch] in steps], made)
+
+    assert_equal(run_local(2, rank), simulated(module, steps, made))
+
+
+def test_masks_are_those_of_the_batch() -> None:
+    module, args = models.gpt(dropout=0.2)
+    batches, made = given(args), OPTIMIZERS["momentum"]
+    program = bundle_of(capture(module, args), "stages:4 x 2bw", 4)
+    torch.manual_seed(5)
+    expected = simulated(module, batches, made)
+    drawn = equality.single_device(5)
+
+    def rank(_: int, comm: Any) -> Any:
+        return trained(parallel(program, module, comm, **drawn()), batches, made)
+
+    assert_equal(run_local(4, rank), expected)

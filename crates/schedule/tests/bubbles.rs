@@ -69,6 +69,16 @@ fn of_zb_h1_it_is_a_third_with_as_much_kept() {
     }
 }
 
+/// Steps that follow each other are one long one: stages wait at its beginning and its end.
+#[test]
+fn of_2bw_it_is_that_of_one_step_for_all_of_them() {
+    for (p, m) in sizes() {
+        let (end, waited, kept) = found(Schedule::TwoBw, &stages(p), 5 * m);
+        assert_eq!((end, waited, kept), (3 * (5 * m + p - 1), 3 * (p - 1), p as i64), "{p} {m}");
+    }
+    assert_eq!(Schedule::TwoBw.order(&in_a_v(2), &[]), None);
+}
+
 /// Down through the first blocks of all devices, and up through the second ones.
 fn in_a_v(p: u64) -> Shape {
     chain((0..2 * p).map(|block| vec![block.min(2 * p - 1 - block) as usize]))

@@ -166,7 +166,7 @@ class ParallelModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
         """Another model with the same values, under the same programs; each rank copies for itself."""
-        self.require_finished("a copy of the model")
+        self._require_finished("a copy of the model")
         made = ParallelModule.__new__(ParallelModule)
         nn.Module.__init__(made)
         made.shards = self.shards.copied()
@@ -323,7 +323,7 @@ class ParallelModule(nn.Module):
             guard(self._in_parts)
             return loss
 
-    def require_finished(self, what: str) -> None:
+    def _require_finished(self, what: str) -> None:
         """Refuses what would leave out the batch that is under way."""
         if self._steady.under_way:
             raise RuntimeFault(
@@ -365,7 +365,7 @@ class ParallelModule(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """That of the single-device model, if the plan divides nothing; else it takes `full_state_dict`."""
-        self.require_finished("a state dict")
+        self._require_finished("a state dict")
         is_whole = require_whole(self.program)
         found = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
@@ -378,7 +378,7 @@ class ParallelModule(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Takes this rank's parts out of the single-device model's state dict."""
-        self.require_finished("values are loaded")
+        self._require_finished("values are loaded")
         missing, unknown = state.load_full_state_dict(self.shards, state_dict, self.names_of, strict=strict)
         return _IncompatibleKeys(missing, unknown)
 
@@ -387,7 +387,7 @@ class ParallelModule(nn.Module):
 
         All ranks must call this.
         """
-        self.require_finished("a state dict")
+        self._require_finished("a state dict")
         with self._together("full_state_dict"):
             return state.full_state_dict(
                 self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu
@@ -400,12 +400,12 @@ class ParallelModule(nn.Module):
         """
         if self._save_pretrained is None:
             raise TypeError("this model was made without `save_pretrained`")
-        self.require_finished("the model is saved")
+        self._require_finished("the model is saved")
         return self._save_pretrained(self, folder, max_shard_size)
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
-        self.require_finished("values are loaded")
+        self._require_finished("values are loaded")
         state.load_full_state_dict(self.shards, full, self.names_of)
 
     def names_of(self, tensor: TensorInfo) -> list[str]:
@@ -445,7 +445,7 @@ class ParallelModule(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""
         _refuse_other_dtypes(self.shards, fn)
-        self.require_finished("the model is moved")
+        self._require_finished("the model is moved")
         super()._apply(_but(self.shards.on_host(), fn), recurse)  # type: ignore[no-untyped-call]
         self.variants.forget()
         for shard, buffers, name in self._places:
