@@ -77,6 +77,16 @@ pub fn compare(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
+    search(question, deadline, false, watch)
+}
+
+/// With `prune` nothing is looked at that cannot be the quickest: who computes more again is no quicker.
+fn search(
+    question: &Question<'_>,
+    deadline: Option<Duration>,
+    prune: bool,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Found> {
     let there = question.cluster.devices();
     if question.devices == 0 || question.devices > there {
         let cluster = &question.cluster.name;
@@ -96,7 +106,7 @@ pub fn compare(
             break;
         }
         found.tried.0 += 1;
-        look(question, shape, &mut found, watch)?;
+        look(question, shape, prune, &mut found, watch)?;
     }
     found.rows.sort_by(|a, b| {
         (!a.fits(), a.seconds()).partial_cmp(&(!b.fits(), b.seconds())).expect("seconds are numbers")
@@ -110,7 +120,7 @@ pub fn best(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
-    let found = compare(question, deadline, watch)?;
+    let found = search(question, deadline, true, watch)?;
     let Some(first) = found.rows.first() else {
         let why =
             found.passed_over.first().map_or_else(String::new, |(name, why)| format!("`{name}`: {why}"));
@@ -150,6 +160,7 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
 fn look(
     question: &Question<'_>,
     shape: &Shape,
+    prune: bool,
     found: &mut Found,
     watch: &mut dyn FnMut(&str),
 ) -> Result<()> {
@@ -164,9 +175,10 @@ fn look(
                 }
             };
             let row = row(question, plan)?;
-            let fits = row.fits();
+            let known = found.rows.iter().any(|other| other.fits() && other.seconds() <= row.seconds());
+            let over = row.fits() || prune && known;
             found.rows.push(row);
-            if fits {
+            if over {
                 break;
             }
         }

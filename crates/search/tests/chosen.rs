@@ -73,6 +73,20 @@ fn nothing_is_quicker_than_what_is_chosen_nor_than_the_bound() {
 }
 
 #[test]
+fn what_is_left_out_is_not_quicker() {
+    let model = Model::gpt();
+    let cluster = devices(4, "1 GFLOP/s", "100 MB/s");
+    let all = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
+    let memory = all.rows.iter().map(|row| row.memory.1).collect::<std::collections::BTreeSet<u64>>();
+    for limit in memory {
+        let question = Question { memory: Some(limit), ..model.question(&cluster, 4, 4) };
+        let (all, first) = (compare(&question, None, &mut |_| ()).expect("plans"), found(&question));
+        assert!(all.rows[0].fits() && first.rows.len() <= all.rows.len());
+        assert_eq!(all.rows[0].plan.name, first.rows[0].plan.name, "{limit}");
+    }
+}
+
+#[test]
 fn slow_links_are_used_less() {
     let model = Model::gpt();
     let (slow, quick) = (devices(4, "10 GFLOP/s", "1 MB/s"), devices(4, "10 GFLOP/s", "100 GB/s"));

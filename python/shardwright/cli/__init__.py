@@ -23,6 +23,7 @@ from . import (
     manifest,
     ops,
     plan,
+    profile,
     simulate,
 )
 from .parser import Parser
@@ -36,6 +37,7 @@ COMMANDS = (
     check,
     simulate,
     manifest,
+    profile,
     ops,
     ckpt,
     cache,
