@@ -53,6 +53,8 @@ KINDS = [
     Kind("stages:4 x interleaved:2", P, 2, "ScheduleInterleaved1F1B", 2),
     Kind("stages:4 x zb-h1", P, 3, "ScheduleInterleavedZeroBubble"),
     Kind("stages:4 x zb-v", P + STAGES / 2, 6, "ScheduleZBVZeroBubble", 2),
+    # A third of a turn is a forward; backwards go on over the ends of steps.
+    Kind("stages:4 x 2bw", P, 3),
     Kind("stages:4 x bidirectional", STAGES / 2 - 1, 1),
 ]
 

@@ -36,6 +36,7 @@
 //! | `SW0523` | what is gathered is gathered before it is read and released after it, in each micro-batch or once for the step |
 //! | `SW0526` | what forward sends to the host is brought back in backward, once, and before it is read |
 //! | `SW0519` | gradients are communicated in the last micro-batch of a step, when all contributions have arrived |
+//! | `SW0531` | where steps follow each other without a pause, each micro-batch is computed with the parameters of its step, and its gradients are there when its step's update takes them |
 //!
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
@@ -46,7 +47,7 @@
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
 //! at once, by [`purpose`]; [`course`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
-//! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches. Modules import only what comes before them here.
+//! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches; [`versions`] steps that go on. Modules import only what comes before them here.
 
 mod args;
 mod away;
@@ -85,6 +86,7 @@ mod sum;
 mod sweep;
 mod timetable;
 mod uniform;
+mod versions;
 
 pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};

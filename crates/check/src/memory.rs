@@ -19,6 +19,8 @@
 //!   step to step. A message is there until a call reads what it brings, one of gradients until the next but
 //!   one is sent.
 //!
+//! Where steps follow each other without a pause ([`going_on`]), parameters and their gradients are there of two.
+//!
 //! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
 //! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
 //! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
@@ -28,6 +30,7 @@ mod away;
 mod calls;
 mod communication;
 mod divided;
+mod going_on;
 mod gradients;
 mod halves;
 mod ledger;

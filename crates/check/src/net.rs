@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use program::{Body, ExchangeId, Instr, Pass, RankId, Task};
+use program::{Body, ExchangeId, Instr, Pass, Program, RankId, Task};
 
 use crate::fault::Fault;
 use crate::lockstep::Lockstep;
@@ -49,6 +49,13 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     let meetings = Meetings::of(cx, ranks);
     let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
     let follow = |net: &Net<'_>| (1..=most).find_map(|batches| net.follow(batches).err());
+    if roles().any(|role| role.body.timetable.goes_on()) {
+        let apart = roles().all(|role| !role.body.timetable.ends);
+        let lockstep = Lockstep::of(ranks, &meetings).filter(|_| apart);
+        let found = going_on(&Net::of(cx, ranks, &meetings), lockstep.as_ref(), cx.program);
+        found.into_iter().for_each(|fault| cx.faults.push(fault));
+        return;
+    }
     if Lockstep::of(ranks, &meetings).is_some_and(|it| it.comes_to_its_end()) {
         debug_assert!(ranks.len() > 8 || follow(&Net::of(cx, ranks, &meetings)).is_none());
         return;
@@ -64,6 +71,28 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.turns.is_some()));
     let found = follow(&net).or_else(|| early.map(|role| unproved().at(role.ranks[0], None)));
     found.into_iter().for_each(|fault| cx.faults.push(fault));
+}
+
+/// Steps that follow each other are one in which gradients are communicated now and then, and steps end: nothing waits
+/// for itself if each turn does so. A few steps are followed besides.
+fn going_on(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -> Option<Fault> {
+    let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
+    let batches = blocks.unwrap_or(1);
+    let few = net.ranks.len() <= FEW;
+    let followed = || (batches..batches + 2).find_map(|batches| net.follow_on(batches).err());
+    let found = few.then(followed).flatten();
+    let goes_on = || lockstep.is_some_and(Lockstep::comes_to_its_end) || net.goes_on();
+    found.or_else(|| (!goes_on()).then(|| unproved_on().at(net.ranks[0], None)))
+}
+
+/// So many ranks are followed through some steps.
+const FEW: usize = 64;
+/// How many.
+const STEPS: u32 = 3;
+
+fn unproved_on() -> Fault {
+    Fault::new("SW0506", "it is not seen that ranks do not wait for each other for ever, if steps go on")
+        .why("a task waits for one that comes after it, perhaps in the next step")
 }
 
 fn unproved() -> Fault {
@@ -117,6 +146,29 @@ impl<'n> Net<'n> {
         found
     }
 
+    /// All that a rank communicates in a few steps that go on, and in the end after them. Micro-batches are counted through, and
+    /// so are ends.
+    fn steps_on(&self, member: usize, batches: u32) -> Vec<At> {
+        let mut found: Vec<At> = vec![];
+        for step in 0..=STEPS {
+            for run in self.bodies[member].timetable.going_on(step, batches, step == STEPS) {
+                let settles = run.task.settles().is(run.batch, batches);
+                let own = self.of_code(member, run.task.block, run.task.pass());
+                let own = own.iter().filter(|event| settles || !event.settles);
+                found.extend(own.map(|event| (*event, Some(run.of * batches + run.batch))));
+            }
+            let last = if step > 0 { self.of_code(member, 0, Pass::End) } else { &[] };
+            found.extend(last.iter().map(|event| (*event, Some(step))));
+        }
+        found
+    }
+
+    fn follow_on(&self, batches: u32) -> Result<(), Fault> {
+        let steps: Vec<Vec<At>> =
+            (0..self.ranks.len()).map(|member| self.steps_on(member, batches)).collect();
+        self.run(STEPS * batches, &steps)
+    }
+
     /// Whether nothing waits for itself in any step, as far as that is seen from the turns of ranks: if gradients
     /// were communicated in all micro-batches. What runs early comes to its end by itself, and the others are left, in
     /// their order.
@@ -139,7 +191,12 @@ impl<'n> Net<'n> {
         let mut ends: Ends = Ends::default();
         for (member, body) in self.bodies.iter().enumerate() {
             let events = |task: &Task| self.of_code(member, task.block, task.pass());
-            for (task, every, nodes) in waits.timetable(&body.timetable, |task| events(task).len()) {
+            let last = if body.timetable.goes_on() { self.of_code(member, 0, Pass::End) } else { &[] };
+            let (tasks, nodes) = waits.with_ends(&body.timetable, |task| events(task).len(), last.len());
+            for (event, node) in last.iter().zip(nodes) {
+                ends.add(event, (member, 0, node));
+            }
+            for (task, every, nodes) in tasks {
                 if ends.every.is_some_and(|known| known != every) {
                     return false;
                 }

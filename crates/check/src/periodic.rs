@@ -11,6 +11,9 @@ use program::{Task, Timetable};
 /// No circle is so long.
 const LONG: i64 = 1 << 40;
 
+/// A task, every how many micro-batches it is run, and its nodes.
+pub(crate) type Placed<'t> = (&'t Task, u32, Vec<usize>);
+
 #[derive(Default)]
 pub(crate) struct Periodic {
     /// For each node an earlier one that happens together with it, or itself.
@@ -56,8 +59,19 @@ impl Periodic {
         &mut self,
         timetable: &'t Timetable,
         count: impl Fn(&Task) -> usize,
-    ) -> Vec<(&'t Task, u32, Vec<usize>)> {
+    ) -> Vec<Placed<'t>> {
+        self.with_ends(timetable, count, 0).0
+    }
+
+    /// The same, and so many nodes for the end of each turn: of steps that go on one may end there.
+    pub(crate) fn with_ends<'t>(
+        &mut self,
+        timetable: &'t Timetable,
+        count: impl Fn(&Task) -> usize,
+        ends: usize,
+    ) -> (Vec<Placed<'t>>, Vec<usize>) {
         let mut found = vec![];
+        let ends: Vec<usize> = (0..ends).map(|_| self.node()).collect();
         let mut before: Option<usize> = None;
         for it in timetable.loops.iter().filter(|it| it.turns.is_none()) {
             let first = found.len();
@@ -65,11 +79,12 @@ impl Periodic {
                 let nodes: Vec<usize> = (0..count(task)).map(|_| self.node()).collect();
                 found.push((task, it.every, nodes));
             }
-            let places = |(task, _, nodes): &(&Task, u32, Vec<usize>)| {
+            let places = |(task, _, nodes): &Placed<'t>| {
                 let at = i64::from(task.at);
                 nodes.iter().map(|node| (*node, at)).collect::<Vec<_>>()
             };
-            let turn: Vec<(usize, i64)> = found[first..].iter().flat_map(places).collect();
+            let last = ends.iter().map(|node| (*node, 0));
+            let turn: Vec<(usize, i64)> = found[first..].iter().flat_map(places).chain(last).collect();
             let (Some(begin), Some(end)) = (turn.first(), turn.last()) else { continue };
             turn.windows(2).for_each(|two| self.before(two[0].0, two[1].0, two[1].1 - two[0].1));
             self.before(end.0, begin.0, begin.1 + i64::from(it.every) - end.1);
@@ -77,7 +92,7 @@ impl Periodic {
                 self.all_before(before, begin.0);
             }
         }
-        found
+        (found, ends)
     }
 
     /// Whether nothing waits for itself: no circle is without length, by Bellman and Ford. An edge is a little shorter than

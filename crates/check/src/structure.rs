@@ -14,6 +14,7 @@ use crate::fault::{Fault, Faults, Place};
 use crate::region::fits;
 use crate::state::located;
 use crate::timetable::timetable;
+use crate::versions::versions;
 use crate::{away, copies};
 
 /// Whether the program is of this model at all.
@@ -43,6 +44,9 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     boundary(graph, program, &mut faults);
     updates(graph, program, &mut faults);
     on_host(graph, program, &mut faults);
+    if let Some(fault) = faults.is_empty().then(|| versions(program)).flatten() {
+        faults.push(fault);
+    }
     faults
 }
 

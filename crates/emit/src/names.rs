@@ -10,7 +10,7 @@ use crate::python::{KEYWORDS, is_identifier};
 const RESERVED: [&str; 13] =
     ["p", "rank", "run", "last", "torch", "F", "ops", "float", "range", "reversed", "min", "max", "_"];
 /// The functions that the runtime calls.
-const CALLED: [&str; 5] = ["begin", "forward", "backward", "end", "step"];
+const CALLED: [&str; 6] = ["begin", "forward", "backward", "end", "step", "steady"];
 
 /// For what has no name of its own.
 pub(crate) const UNNAMED: [&str; 6] = ["x", "y", "z", "u", "v", "w"];

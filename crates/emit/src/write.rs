@@ -24,7 +24,7 @@ use crate::python::Expr;
 use modules::Modules;
 
 pub(crate) use calls::{Gathered, even_sizes, gathered, is_below};
-pub(crate) use timetable::{range, words as task_words};
+pub(crate) use timetable::{called as step_called, range, stash, words as task_words};
 
 pub(crate) fn files(model: &Graph, rewritten: &Rewritten<'_>, program: &Program) -> Vec<File> {
     let graph = &rewritten.graph;

@@ -7,7 +7,7 @@ use emit::{File, emit, read};
 use graph::Graph;
 use program::{
     Arg, Away, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId,
-    Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Task, Timetable, Update, When,
+    Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -58,16 +58,26 @@ fn every_timetable_that_can_be_written_is_read_back() {
             ] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
                 let loops = vec![Loop { every, turns, tasks }];
-                program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+                program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
                 stable(&graph, &program);
             }
+        }
+    }
+    for (at, stashes) in [(0, false), (-1, true), (-7, true), (2, false)] {
+        for settles in [When::Never, When::Each, When::First, When::Last] {
+            let mut program = megatron(&graph);
+            let tasks = vec![Task::forward(0), Task::backward(0, settles).at(at)];
+            let loops = vec![Loop::over_all(tasks)];
+            let steps = Steps::On { stashes };
+            program.roles[0].body.timetable = Timetable { loops, steps, ..Timetable::default() };
+            stable(&graph, &program);
         }
     }
     for (every, at) in [(1, 5), (3, 5), (3, -5), (4, -8)] {
         let mut program = megatron(&graph);
         let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
         let loops = parts.map(|tasks| Loop { every, turns: None, tasks }).to_vec();
-        program.roles[0].body.timetable = Timetable { begins: false, loops, ends: false };
+        program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
         stable(&graph, &program);
     }
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Body, BufId, Instr, Loop, Pass, RankId, Task, Timetable, When};
+use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
 use schedule::{Block, Orders, Shape, Stuck, Times, simulate};
 
+use crate::going_on;
 use crate::project::Projected;
 use crate::uses::Context;
 
@@ -34,12 +35,19 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
         alike.extend(known.is_none().then_some(own));
     }
     let buffers: BTreeSet<(usize, usize)> = projected.iter().flat_map(blocks_with_buffers).collect();
+    let goes_on = cx.plan.schedule.goes_on() && projected.iter().any(|it| it.body.trains());
+    if goes_on {
+        going_on::validate(cx, projected)?;
+    }
     let orders = ordered(cx, &alike, &buffers)?;
     for (it, device) in projected.iter_mut().zip(of) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
-        let loops = orders.get(device).into_iter().flatten().map(looped).collect();
-        it.body.timetable = Timetable { begins, loops, ends };
+        let loops: Vec<Loop> = orders.get(device).into_iter().flatten().map(looped).collect();
+        let apart = Timetable { begins, loops, ends, steps: Steps::Apart };
+        let stashes = apart.behind() > 0;
+        let steps = if goes_on && !apart.loops.is_empty() { Steps::On { stashes } } else { Steps::Apart };
+        it.body.timetable = Timetable { steps, ..apart };
     }
     Ok(())
 }
@@ -94,7 +102,11 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
     });
     let before: Vec<(schedule::Task, schedule::Task)> =
         cx.plan.before.iter().copied().chain(of_buffers).collect();
-    let mut orders = cx.plan.schedule.order(&shape, &before).ok_or_else(|| circle(cx))?;
+    let mut orders = cx
+        .plan
+        .schedule
+        .order(&shape, &before)
+        .ok_or_else(|| if cx.plan.schedule.goes_on() { going_on::several(cx) } else { circle(cx) })?;
     for (own, order) in alike.iter().zip(&mut orders) {
         for it in &mut *order {
             it.tasks.retain(|task| own.codes.contains(&code_of(task)));

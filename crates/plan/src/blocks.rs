@@ -6,7 +6,7 @@
 //! ```text
 //! block "wte" "h.0.*" "h.1.*"          # the first block; operators that no line names go with what they read
 //! block %linear_8..%add_12             # the next: all operators from one to another, in the graph's order
-//! schedule 1f1b                        # or gpipe, interleaved
+//! schedule 1f1b                        # or gpipe, interleaved, zb-h1, zb-v, 2bw
 //! ```
 
 use diag::{Error, Result};

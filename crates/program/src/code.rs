@@ -46,6 +46,32 @@ pub struct Timetable {
     pub loops: Vec<Loop>,
     /// Whether the step ends with a code of its own.
     pub ends: bool,
+    pub steps: Steps,
+}
+
+/// How steps follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// At the end of a step all of its micro-batches have run backward.
+    #[default]
+    Apart,
+    /// Without a pause. A step has as many turns as micro-batches, all from `b` = 0 on: what is for a micro-batch before 0 is for
+    /// one of the last of the step before, and what is left is run by the next step, or by an end after the last one.
+    /// The gradients of a step are whole at the end of the next one, and go to the shards then.
+    On {
+        /// Whether the rank keeps, at the end of a step, the parameters that it was computed with: what is under way goes on with
+        /// these, and optimizers write elsewhere. They are there until the end of the next step.
+        stashes: bool,
+    },
+}
+
+/// What one of several steps runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<'t> {
+    pub task: &'t Task,
+    /// The step and the micro-batch of it that it is for.
+    pub of: u32,
+    pub batch: u32,
 }
 
 /// Tasks that are run for `b` = ..., -every, 0, every, ...: as many turns as there is something to do in. Tasks for
@@ -207,10 +233,39 @@ impl Timetable {
     pub fn in_turn(begins: bool, trains: bool) -> Self {
         let backward = Task::backward(0, When::Last);
         let tasks = std::iter::once(Task::forward(0)).chain(trains.then_some(backward)).collect();
-        Self { begins, loops: vec![Loop::over_all(tasks)], ends: false }
+        Self { begins, loops: vec![Loop::over_all(tasks)], ..Self::default() }
     }
 
-    /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each.
+    pub fn goes_on(&self) -> bool {
+        self.steps != Steps::Apart
+    }
+
+    pub fn stashes(&self) -> bool {
+        self.steps == Steps::On { stashes: true }
+    }
+
+    /// By how many micro-batches tasks are behind.
+    pub fn behind(&self) -> u32 {
+        let all = self.loops.iter().flat_map(|it| &it.tasks);
+        all.map(|task| task.at.min(0).unsigned_abs()).max().unwrap_or(0)
+    }
+
+    /// Of steps that go on: what the one of this number runs, of so many micro-batches each. After the last one `ends` the
+    /// rest is run.
+    pub fn going_on(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
+        let turn = |b: i64| {
+            self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
+                let at = b + i64::from(task.at);
+                let of = if at < 0 { step.checked_sub(1)? } else { step };
+                let batch = u32::try_from(if at < 0 { at + i64::from(batches) } else { at }).ok()?;
+                (batch < batches && (of < step || !ends)).then_some(Run { task, of, batch })
+            })
+        };
+        (0..i64::from(batches)).flat_map(turn).collect()
+    }
+
+    /// What is run in a step of so many micro-batches: tasks, and the micro-batch of each. Where steps go on, with what is left
+    /// of it at its end.
     pub fn tasks(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {
         each_once(self.loops.iter().flat_map(move |it| it.tasks_of(batches)))
     }

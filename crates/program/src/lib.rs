@@ -20,7 +20,9 @@
 //! - what forward sends to the host backward brings back, once, before it is read;
 //! - what lives on the host is read through copies only, which are brought from there;
 //! - in a step every micro-batch runs every code once, and gradients are communicated once all have arisen;
-//! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever.
+//! - what a code sends another one receives, of the same micro-batch, and nobody waits for ever;
+//! - where steps follow each other without a pause, a micro-batch reads the parameters of its step, forward and backward, and
+//!   updates get gradients when all of their step have arisen.
 
 mod code;
 mod column;
@@ -29,7 +31,7 @@ mod instr;
 use graph::{OpId, TensorId};
 use rules::{Reduction, Region, Rewriting};
 
-pub use code::{Code, Does, Loop, Pass, Task, Timetable, Turn, When};
+pub use code::{Code, Does, Loop, Pass, Run, Steps, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
 pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
 

@@ -383,7 +383,7 @@ impl Draft {
         })
     }
 
-    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`.
+    /// In which order blocks run: `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`.
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
             d.schedule(plan::schedule_named(name)?);

@@ -4,6 +4,7 @@ use crate::interleaved::interleaved;
 use crate::shape::{Loop, Pass, Shape, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::turns::{Turns, backwards, forwards};
+use crate::two_bw::two_bw;
 use crate::zb_v::zb_v;
 
 /// In which order blocks run the micro-batches of a step.
@@ -20,18 +21,21 @@ pub enum Schedule {
     ZbH1,
     /// Two blocks on each device, which a micro-batch goes through down and up again.
     ZbV,
+    /// As `1f1b`, and steps follow each other without a pause: what is under way at the end of one is of older parameters.
+    TwoBw,
 }
 
 /// The loops of each device, one after the other.
 pub type Orders = Vec<Vec<Loop>>;
 
 impl Schedule {
-    pub const NAMES: [(Schedule, &'static str); 5] = [
+    pub const NAMES: [(Schedule, &'static str); 6] = [
         (Schedule::OneFOneB, "1f1b"),
         (Schedule::Gpipe, "gpipe"),
         (Schedule::Interleaved, "interleaved"),
         (Schedule::ZbH1, "zb-h1"),
         (Schedule::ZbV, "zb-v"),
+        (Schedule::TwoBw, "2bw"),
     ];
 
     pub fn name(self) -> &'static str {
@@ -47,12 +51,17 @@ impl Schedule {
         matches!(self, Schedule::ZbH1 | Schedule::ZbV)
     }
 
+    /// Whether a step begins before the one before it has ended.
+    pub fn goes_on(self) -> bool {
+        self == Schedule::TwoBw
+    }
+
     /// Whether there may be tasks that must come before others. Where not, the schedule leaves nothing open.
     pub fn is_open(self) -> bool {
         matches!(self, Schedule::OneFOneB | Schedule::ZbH1)
     }
 
-    /// None if the first task of some pairs cannot always come before the second.
+    /// None if the first task of some pairs cannot always come before the second, or the schedule is not for such blocks.
     pub fn order(self, shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
         let backward = || backwards(shape, Pass::Backward);
         // Of an order that leaves nothing open: where it is none, or not one that is asked for, another one is.
@@ -66,6 +75,7 @@ impl Schedule {
             Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], before),
             Schedule::ZbH1 => zero_bubble(shape, before),
             Schedule::ZbV => or_open(zb_v(shape), Schedule::ZbH1),
+            Schedule::TwoBw => two_bw(shape).filter(|orders| keep(orders, before)),
         }
     }
 }

@@ -69,6 +69,16 @@ fn of_zb_h1_it_is_a_third_with_as_much_kept() {
     }
 }
 
+/// Steps that follow each other are one long one: stages wait at its beginning and its end.
+#[test]
+fn of_2bw_it_is_that_of_one_step_for_all_of_them() {
+    for (p, m) in sizes() {
+        let (end, waited, kept) = found(Schedule::TwoBw, &stages(p), 5 * m);
+        assert_eq!((end, waited, kept), (3 * (5 * m + p - 1), 3 * (p - 1), p as i64), "{p} {m}");
+    }
+    assert_eq!(Schedule::TwoBw.order(&in_a_v(2), &[]), None);
+}
+
 /// Down through the first blocks of all devices, and up through the second ones.
 fn in_a_v(p: u64) -> Shape {
     chain((0..2 * p).map(|block| vec![block.min(2 * p - 1 - block) as usize]))
@@ -174,6 +184,10 @@ fn every_schedule_comes_to_its_end_on_any_blocks() {
     let odd = chain([vec![0], vec![1, 2], vec![0, 3], all, vec![2], vec![2], vec![0, 1]]);
     for (schedule, name) in Schedule::NAMES {
         for shape in [&odd, &stages(1), &stages(5), &in_a_v(1), &in_a_v(3)] {
+            if schedule.goes_on() && (0..shape.devices()).any(|device| shape.of(device).count() > 1) {
+                assert_eq!(schedule.order(shape, &[]), None);
+                continue;
+            }
             for batches in 1..12 {
                 let lanes = lanes(schedule, shape, batches);
                 for (device, lane) in lanes.iter().enumerate() {

@@ -104,6 +104,7 @@ def _comm(parallel: dict[str, ParallelModule]) -> Comm:
 
 
 def _add_shards(parts: Parts, prefix: str, model: ParallelModule) -> None:
+    model._require_finished("a checkpoint is saved or loaded")
     numbers = {}
     for tensor in model.program.saved_tensors():
         numbers[tensor.id] = len(parts.wholes)

@@ -30,6 +30,7 @@ from .execution.pieces import Pieces
 from .execution.run import Issued, Run, begin
 from .execution.scaling import LossScaling
 from .execution.shared import handed_round, in_steps_only, known_to_all
+from .execution.steady import Steady
 from .execution.steps import Step
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
@@ -147,6 +148,8 @@ class ParallelModule(nn.Module):
         self.step = 0
         # What the latest step communicated.
         self.issued: list[Issued] = []
+        # Where steps follow each other without a pause, what is under way between two of them.
+        self._steady = Steady()
         self._copies = 0
         self._likeness = variants.likeness
         build(self, self._likeness, self._set_mode)
@@ -163,6 +166,7 @@ class ParallelModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
         """Another model with the same values, under the same programs; each rank copies for itself."""
+        self._require_finished("a copy of the model")
         made = ParallelModule.__new__(ParallelModule)
         nn.Module.__init__(made)
         made.shards = self.shards.copied()
@@ -259,7 +263,8 @@ class ParallelModule(nn.Module):
         The same as `for b in batches: (model(b) * scale).backward()`, `scale` being one over their
         number unless given. `batches` is one batch (a tensor, a tuple of arguments, or a mapping of
         them) or a list of them; a list of tensors is one batch where the model takes several. Returns
-        the mean loss, or `None` on a rank that has no loss.
+        the mean loss, or `None` on a rank that has no loss. Under `2bw` gradients and loss are those of the
+        batches of the call before, and of the first call there are none; `finish` has those of the last.
         """
         self.issued = []
         self._refuse_hooks_of_calls()
@@ -286,15 +291,53 @@ class ParallelModule(nn.Module):
                 number=self.step,
                 issued=self.issued,
                 hooked=self._agreement.said,
+                first=self._steady.first,
             )
-            losses = step.run(1 / number if scale is None else scale)
+            goes_on = chosen[-1].worker.program.goes_on
+            # The losses are those of the step before: whoever waits for them waits for nothing of this one.
+            before = self._loss_before() if goes_on else None
+            if goes_on:
+                self._steady.run(step, 1 / number if scale is None else scale, number)
+            else:
+                step.run(1 / number if scale is None else scale)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])
             self._agreement.count_step()
-            found = [x.detach() * share for x, share in zip(losses, shares, strict=True) if x is not None]
-            mean = torch.stack(found).sum(0) / number if found else None
-            return known_to_all(chosen[-1].worker.program, self.comm, mean)
+            if goes_on:
+                return before
+            return known_to_all(chosen[-1].worker.program, self.comm, step.mean(number))
+
+    def finish(self) -> Tensor | None:
+        """The rest of the last `train_step`, where steps follow each other without a pause (`2bw`).
+
+        Gradients of its batches are in `.grad` then. Returns their mean loss, or `None` if nothing is left.
+        All ranks must call this.
+        """
+        if not self._steady.under_way:
+            return None
+        self.issued = []
+        with self._together("finish"), program_runs():
+            loss = self._loss_before()
+            self._steady.finish(self.issued)
+            guard(self._in_parts)
+            return loss
+
+    def _require_finished(self, what: str) -> None:
+        """Refuses what would leave out the batch that is under way."""
+        if self._steady.under_way:
+            raise RuntimeFault(
+                "SW0813",
+                f"{what}, while a batch is under way",
+                why="under the plan steps follow each other without a pause: its gradients are yet to come",
+                fix="`model.finish()` on all ranks, and `optimizer.step()`, which that batch is yet to have",
+            )
+
+    def _loss_before(self) -> Tensor | None:
+        """That of the step under way."""
+        if not self._steady.under_way:
+            return None
+        return known_to_all(self._steady.program, self.comm, self._steady.loss())
 
     def output_regions(self, *args: Any, **kwargs: Any) -> dict[str, OutputPart | None]:
         """By name, which part of each output that leaves this rank gets: `part.of(whole)` takes it out.
@@ -322,6 +365,7 @@ class ParallelModule(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """That of the single-device model, if the plan divides nothing; else it takes `full_state_dict`."""
+        self._require_finished("a state dict")
         is_whole = require_whole(self.program)
         found = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
@@ -334,6 +378,7 @@ class ParallelModule(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Takes this rank's parts out of the single-device model's state dict."""
+        self._require_finished("values are loaded")
         missing, unknown = state.load_full_state_dict(self.shards, state_dict, self.names_of, strict=strict)
         return _IncompatibleKeys(missing, unknown)
 
@@ -342,6 +387,7 @@ class ParallelModule(nn.Module):
 
         All ranks must call this.
         """
+        self._require_finished("a state dict")
         with self._together("full_state_dict"):
             return state.full_state_dict(
                 self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu
@@ -354,10 +400,12 @@ class ParallelModule(nn.Module):
         """
         if self._save_pretrained is None:
             raise TypeError("this model was made without `save_pretrained`")
+        self._require_finished("the model is saved")
         return self._save_pretrained(self, folder, max_shard_size)
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
+        self._require_finished("values are loaded")
         state.load_full_state_dict(self.shards, full, self.names_of)
 
     def names_of(self, tensor: TensorInfo) -> list[str]:
@@ -397,6 +445,7 @@ class ParallelModule(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`to`, `cuda` and the like give the module new buffers: the shards follow."""
         _refuse_other_dtypes(self.shards, fn)
+        self._require_finished("the model is moved")
         super()._apply(_but(self.shards.on_host(), fn), recurse)  # type: ignore[no-untyped-call]
         self.variants.forget()
         for shard, buffers, name in self._places:

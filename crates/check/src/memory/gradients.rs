@@ -43,18 +43,30 @@ impl Walk<'_, '_> {
             if self.is_alone_in(*group) {
                 continue;
             }
-            let mut messages = vec![];
-            for own in self.by_dtype(leaves).iter().filter(|own| own.len() > 1) {
-                let bytes = own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum();
-                messages.push(self.ledger.make(bytes, Purpose::Communication));
-            }
-            self.messages.insert(index, messages);
+            let messages = self.new_messages(leaves);
+            self.messages.insert(index, Some(messages));
         }
+    }
+
+    /// Those of an earlier step may still be there.
+    fn messages_of(&mut self, index: usize, leaves: &[LeafId]) -> Vec<Block> {
+        match self.messages.get_mut(&index).map(Option::take) {
+            None => vec![],
+            Some(Some(known)) => known,
+            Some(None) => self.new_messages(leaves),
+        }
+    }
+
+    fn new_messages(&mut self, leaves: &[LeafId]) -> Vec<Block> {
+        let several = self.by_dtype(leaves).into_iter().filter(|own| own.len() > 1);
+        let bytes = several.map(|own| own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum());
+        let bytes: Vec<u64> = bytes.collect();
+        bytes.into_iter().map(|bytes| self.ledger.make(bytes, Purpose::Communication)).collect()
     }
 
     /// Several gradients of one dtype are copied into a message, and become views of it.
     pub(super) fn reduce_gradients(&mut self, index: usize, leaves: &[LeafId]) {
-        let mut messages = self.messages.remove(&index).unwrap_or_default().into_iter();
+        let mut messages = self.messages_of(index, leaves).into_iter();
         for own in self.by_dtype(leaves) {
             own.iter().for_each(|leaf| self.fill_in(*leaf));
             let Some(message) = (own.len() > 1).then(|| messages.next()).flatten() else { continue };

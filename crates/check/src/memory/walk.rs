@@ -50,8 +50,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
     pub(super) away: BTreeMap<Away, Sent>,
-    /// For each reduction of gradients, by its instruction, the messages that are kept from step to step.
-    pub(super) messages: Map<usize, Vec<Block>>,
+    /// For each reduction of gradients, by its instruction, the messages that are kept from step to step, until they are used.
+    pub(super) messages: Map<usize, Option<Vec<Block>>>,
     /// The gradients inside of a call, while its backward runs.
     pub(super) arriving: Vec<Option<Block>>,
     /// Room for [`super::lives::inside`].
@@ -90,6 +90,9 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     pub(super) fn step(mut self) -> Memory {
+        if self.rank.body.timetable.goes_on() {
+            return self.steps();
+        }
         self.begin();
         let body = self.rank.body;
         let leaves = self.values.clone();
@@ -119,7 +122,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Goes through a code, with what communicates sums of gradients or without.
-    fn run(&mut self, at: usize, settles: bool) {
+    pub(super) fn run(&mut self, at: usize, settles: bool) {
         let body = self.rank.body;
         let first: usize = body.codes[..at].iter().map(|code| code.instrs.len()).sum();
         let code = &body.codes[at];
@@ -136,7 +139,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// A micro-batch before its first code: what its codes are given.
-    fn lane(&mut self, leaves: &[Option<Block>]) -> Lane {
+    pub(super) fn lane(&mut self, leaves: &[Option<Block>]) -> Lane {
         let mut values = leaves.to_vec();
         for code in &self.rank.body.codes {
             for buf in &code.takes {
@@ -147,12 +150,12 @@ impl<'w, 'a> Walk<'w, 'a> {
         Lane { values, ..Lane::default() }
     }
 
-    fn enter(&mut self, lane: Lane) {
+    pub(super) fn enter(&mut self, lane: Lane) {
         (self.values, self.saved, self.left) = (lane.values, lane.saved, lane.left);
         (self.kept, self.away) = (lane.kept, lane.away);
     }
 
-    fn leave(&mut self) -> Lane {
+    pub(super) fn leave(&mut self) -> Lane {
         Lane {
             values: std::mem::take(&mut self.values),
             saved: std::mem::take(&mut self.saved),
@@ -163,7 +166,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What is there before the first instruction.
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         for (number, shard) in self.rank.own.table.shards.iter().enumerate() {
             let purpose = match self.cx.facts.graph.tensor(shard.tensor).source {
                 Source::Param { .. } => Purpose::Parameters,
@@ -187,12 +190,17 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// What a leaf is: a view of its shard, or a copy or cast of a part of it.
     fn part_of_shard(&mut self, tensor: TensorId, shard: usize, region: &Region) -> Block {
-        let whole = self.lengths(tensor, &self.rank.own.shard(shard).0);
-        let part = self.lengths(tensor, &region.0);
-        if !self.is_cast(tensor) && is_view(&whole, &part) {
+        if self.is_part_of_shard(tensor, shard, region) {
             return self.ledger.hold(self.shards[shard]);
         }
         self.ledger.make(self.bytes_of(tensor, &region.0), Purpose::Parameters)
+    }
+
+    /// Whether a leaf is a view of its shard.
+    pub(super) fn is_part_of_shard(&self, tensor: TensorId, shard: usize, region: &Region) -> bool {
+        let whole = self.lengths(tensor, &self.rank.own.shard(shard).0);
+        let part = self.lengths(tensor, &region.0);
+        !self.is_cast(tensor) && is_view(&whole, &part)
     }
 
     fn instruction(&mut self, index: usize, instr: &'a Instr) {
@@ -332,7 +340,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What was found.
-    fn told(self) -> Memory {
+    pub(super) fn told(self) -> Memory {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
         let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
@@ -359,20 +367,21 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
+    pub(super) fn is_trained(&self, tensor: TensorId) -> bool {
+        matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
+    }
+
     /// Of some parameters those that an optimizer steps.
     fn trained(&self, counts: impl Fn(TensorId) -> bool) -> (u64, u64) {
-        let is_trained = |tensor: TensorId| {
-            matches!(self.cx.facts.graph.tensor(tensor).source, Source::Param { frozen: false, .. })
-        };
         let shards = self.rank.own.table.shards.iter().enumerate();
-        let trained = shards.filter(|(_, shard)| is_trained(shard.tensor) && counts(shard.tensor));
+        let trained = shards.filter(|(_, shard)| self.is_trained(shard.tensor) && counts(shard.tensor));
         trained.fold((0, 0), |(count, bytes), (at, _)| (count + 1, bytes + self.bytes_of_shard(at)))
     }
 }
 
 /// What one micro-batch has while others run: values, what autograd keeps, and what codes keep for each other.
 #[derive(Default)]
-struct Lane {
+pub(super) struct Lane {
     values: Vec<Option<Block>>,
     saved: Map<u32, Vec<Vec<Block>>>,
     left: Map<u32, Left>,
@@ -382,7 +391,7 @@ struct Lane {
 
 /// So many micro-batches have all at once that a step ever has: with one block the first is as any other. Where what
 /// a step has grows with them, as many as there are blocks.
-fn batches(program: &Program, body: &Body) -> u32 {
+pub(super) fn batches(program: &Program, body: &Body) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
     match last.unwrap_or(0) {
         0 => 1,

@@ -15,6 +15,7 @@ use crate::hints::Hints;
 use crate::leaves::{names_of, written};
 use crate::names::{code_of, is_reserved};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
+use crate::write::step_called;
 
 /// What `backward` takes before tensors; `forward` takes the first three.
 const PARAMS: [&str; 4] = ["run", "p", "rank", "last"];
@@ -52,7 +53,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         }
     }
     let codes = codes(&mut reader)?;
-    let step = reader.functions.remove("step").map(|(_, function)| function);
+    let step = step(&mut reader)?;
     reader.make_inputs(role, &codes)?;
     reader.make_leaves(graph, role)?;
     let sizes = group_sizes(program, role);
@@ -72,6 +73,15 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         None => Timetable::in_turn(reader.body.code(0, Pass::Begin).is_some(), false),
     };
     Ok(reader.body)
+}
+
+/// The function of the timetable.
+fn step<'a>(reader: &mut Reader<'a>) -> Result<Option<Function<'a>>> {
+    let mut of = |goes_on| reader.functions.remove(step_called(goes_on)).map(|(_, function)| function);
+    match (of(false), of(true)) {
+        (Some(_), Some(on)) => Err(reader.misuse(on.line, "a file has two timetables")),
+        (step, on) => Ok(step.or(on)),
+    }
 }
 
 /// A code's function.

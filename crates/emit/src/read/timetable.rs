@@ -1,11 +1,11 @@
-//! The function `step`, back to a timetable.
+//! The function `step` or `steady`, back to a timetable.
 
 use diag::Result;
-use program::{Loop, Pass, Task, Timetable, When};
+use program::{Loop, Pass, Steps, Task, Timetable, When};
 
 use super::reader::Reader;
 use crate::python::{Expr, Function, Stmt, StmtKind};
-use crate::write::{range as words_of_range, task_words};
+use crate::write::{range as words_of_range, stash, step_called, task_words};
 
 /// Factors of a scale beyond this are not read: there is one in all that is right.
 const MOST_FACTORS: u32 = 4;
@@ -22,6 +22,10 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
             (found.begins, stmts) = (true, rest);
         }
     }
+    if step.name == step_called(true) {
+        let stashes = stmts.last().is_some_and(|last| last.kind == stash().kind);
+        (found.steps, stmts) = (Steps::On { stashes }, &stmts[..stmts.len() - usize::from(stashes)]);
+    }
     if let [rest @ .., last] = stmts {
         if is_once(last, Pass::End) {
             (found.ends, stmts) = (true, rest);
@@ -32,14 +36,14 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
         let mut tasks = vec![];
         for stmt in body {
             let task = match &stmt.kind {
-                StmtKind::Yield(words) => task(reader, words),
+                StmtKind::Yield(words) => task(reader, words, found.steps),
                 _ => None,
             };
             tasks.push(task.ok_or_else(|| reader.misuse(stmt.line, "this is no task of a timetable"))?);
         }
         let every = every(values).unwrap_or(1);
         let it = Loop { every, turns: turns(values, every), tasks };
-        if words_of_range(&it) != *values {
+        if words_of_range(&it, found.steps) != *values {
             return Err(reader.misuse(stmt.line, "this range is another one than that of the tasks in it"));
         }
         found.loops.push(it);
@@ -69,9 +73,9 @@ fn number(expr: &Expr<'_>) -> Option<i32> {
     if let Expr::Int(value) = expr { i32::try_from(*value).ok() } else { None }
 }
 
-fn task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {
+fn task(reader: &Reader<'_>, words: &[Expr<'_>], steps: Steps) -> Option<Task> {
     let [Expr::Name(name), ..] = words else { return None };
-    read_task(reader, words).filter(|task| task_words(task, name) == *words)
+    read_task(reader, words).filter(|task| task_words(task, name, steps) == *words)
 }
 
 fn read_task(reader: &Reader<'_>, words: &[Expr<'_>]) -> Option<Task> {

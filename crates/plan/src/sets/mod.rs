@@ -150,6 +150,7 @@ pub const ALL: &[&Set] = &[
     &schedules::INTERLEAVED,
     &schedules::ZB_H1,
     &schedules::ZB_V,
+    &schedules::TWO_BW,
     &kf1b::SET,
     &whole_updates::SET,
 ];

@@ -1,4 +1,4 @@
-//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`: in which order the blocks of a pipeline run.
+//! `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`: in which order the blocks of a pipeline run.
 
 use diag::{Error, Result};
 use schedule::Schedule;
@@ -69,6 +69,18 @@ pub(super) const ZB_V: Set = Set {
     }),
     besides: &[("", |_, draft, _| {
         draft.schedule(Schedule::ZbV);
+        Ok(())
+    })],
+};
+
+pub(super) const TWO_BW: Set = Set {
+    name: "2bw",
+    doc: "as `1f1b`, and steps follow each other without a pause, each with gradients of parameters one update older",
+    along: None,
+    aside: None,
+    rounds: None,
+    besides: &[("", |_, draft, _| {
+        draft.schedule(Schedule::TwoBw);
         Ok(())
     })],
 };

@@ -32,6 +32,8 @@ class Mail:
         self._coming: dict[Message, Coming] = {}
         # What is on its way from here: it must stay as it is. Gloo knows of nothing that it has arrived.
         self._leaving: list[tuple[Sent, Tensor]] = []
+        # The same, of steps that go on: who gets it may come for it in the next one.
+        self._later: list[tuple[Sent, Tensor]] = []
         # What this rank sent to itself, by table and micro-batch.
         self._own: dict[Message, list[Tensor]] = {}
 
@@ -58,6 +60,16 @@ class Mail:
         messages = room_for(self._comm, part, dtype)
         awaited = nonempty(messages).items()
         return Coming(messages, [self._comm.receive(x, peer, number, batch) for peer, x in awaited])
+
+    def leave_open(self) -> None:
+        """At the end of a step that goes on."""
+        self._later = [one for one in (*self._later, *self._leaving) if not one[0].is_completed()]
+        self._leaving = []
+
+    def close(self) -> None:
+        """At the end of the last of such steps."""
+        self._leaving, self._later = [*self._later, *self._leaving], []
+        self.clear()
 
     def clear(self) -> None:
         """At the end of a step all has arrived."""

@@ -57,8 +57,10 @@ class Run:
         saving: bool,
         step: object = None,
         batch: int = 0,
+        leaves: Leaves | None = None,
     ):
-        """Runs of one `step` follow each other without a change of parameters."""
+        """Runs of one `step` follow each other without a change of parameters. `leaves` are given of a step
+        that is not the latest."""
         self.worker, self.comm = worker, worker.comm
         # The micro-batch, by which messages to other blocks are told apart.
         self.batch = batch
@@ -66,7 +68,7 @@ class Run:
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
         self._step = object() if step is None else step
-        self.leaves = worker.shards.leaves(self._step)
+        self.leaves = worker.shards.leaves(self._step) if leaves is None else leaves
         # By block: between the forwards of two, those of other micro-batches may write into buffers.
         self._leaves: dict[int, Leaves] = {}
         self._saving = saving
@@ -182,14 +184,16 @@ class Run:
         positions = [worker.program.tensors[number].position for number in worker.role.gradients]
         return dict(zip(positions, _listed(found, len(positions)), strict=True))
 
-    def finish(self) -> None:
-        """The end of a step: gradients are there, and move to the shards."""
+    def finish(self, *, goes_on: bool = False) -> None:
+        """The end of a step: gradients are there, and move to the shards. While another one `goes_on` its
+        messages are on their way."""
         worker = self.worker
         with torch.no_grad(), _no_autocast(self.comm.device):
             if worker.code.end is not None:
                 worker.code.end(self, self.leaves.tree, worker.constants)
                 self._settle()
-            worker.mail.clear()
+            if not goes_on:
+                worker.mail.clear()
             if worker.scaling:
                 self._unscale(worker.scaling.scale)
             worker.shards.take_gradients(self.leaves)

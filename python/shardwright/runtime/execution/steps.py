@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..programs.program import Block
@@ -13,7 +14,7 @@ from ..shards.shards import Shards
 from . import inputs as given_inputs
 from .outside import accumulate, loss_of, pass_on, require_one_loss, seeds_of
 from .run import Issued, Run, begin, no_numbers, without_backward
-from .timetable import Backward, Begin, Forward, Inputs, Task, Weights, code_of, tasks
+from .timetable import Backward, Begin, End, Forward, Inputs, Task, Weights, code_of, tasks
 from .variants import Variant
 
 # A micro-batch under way, and its outputs so far.
@@ -34,20 +35,21 @@ class Step:
         number: int,
         issued: list[Issued],
         hooked: bool,
+        first: int = 0,
     ):
         """`number` is that of the step, a part of the key of all random numbers; `hooked` says whether any
-        rank's parameters have hooks."""
+        rank's parameters have hooks. Messages know micro-batches by numbers from `first` on."""
         self._chosen, self._calls, self._shares = chosen, calls, shares
-        self._shards, self._inputs, self._number, self._issued = shards, inputs, number, issued
+        self._shards, self._inputs, self._number, self.issued = shards, inputs, number, issued
         # What runs of one step have in common.
-        self._together = object()
+        self.together = object()
         self._parameters: list[Tensor] = [s.data for s in shards.held if s.tensor.kind == "param"]
-        self._hooked_anywhere = hooked
+        self.hooked_anywhere = hooked
+        self._first = first
         self._under_way: dict[int, Started] = {}
         self._losses: list[Tensor | None] = [None] * len(calls)
 
-    def run(self, scale: float) -> list[Tensor | None]:
-        """The losses of the calls; those of other ranks are `None`."""
+    def run(self, scale: float) -> None:
         codes = [variant.worker.code for variant in self._chosen]
         if any(code.step is None and code.blocks for code in codes):
             raise without_backward()
@@ -56,32 +58,58 @@ class Step:
         pipelined = any(variant.worker.program.blocks > 1 for variant in self._chosen)
         # A hook of a parameter sees the gradient of each batch, as it does without `train_step`. Of another
         # block's parameters this rank knows nothing.
-        hooked = self._hooked_anywhere if pipelined else has_hooks(self._parameters)
+        hooked = self.hooked_anywhere if pipelined else has_hooks(self._parameters)
         order = list(tasks(codes, scale, alone=hooked, in_turn=pipelined))
         for task, following in zip(order, [*order[1:], order[-1]], strict=True):
-            variant = self._chosen[task.batch]
             # What the next one receives may come while this one runs.
-            if self._expect(task):
-                self._expect(following)
-            if isinstance(task, Begin):
-                self._begin(variant)
-            elif isinstance(task, Forward):
-                self._forward(task.batch, task.block)
-            elif isinstance(task, Backward | Inputs):
-                self._backward(task)
-            elif isinstance(task, Weights):
-                self._weights(task)
+            if self.expect(task):
+                self.expect(following)
+            if isinstance(task, End):
+                self._end(self._chosen[task.batch], hooked)
             else:
-                self._end(variant, hooked)
-        return self._losses
+                self.do(task)
 
-    def _expect(self, task: Task) -> bool:
-        return self._chosen[task.batch].worker.expect(code_of(task), task.batch)
+    def do(self, task: Task) -> None:
+        if isinstance(task, Begin):
+            self._begin(self._chosen[task.batch])
+        elif isinstance(task, Forward):
+            self._forward(task.batch, task.block)
+        elif isinstance(task, Backward | Inputs):
+            self._backward(task)
+        elif isinstance(task, Weights):
+            self._weights(task)
+
+    def expect(self, task: Task) -> bool:
+        return self._chosen[task.batch].worker.expect(code_of(task), self._first + task.batch)
+
+    @property
+    def count(self) -> int:
+        return len(self._chosen)
+
+    @property
+    def variant(self) -> Variant:
+        return self._chosen[0]
+
+    @property
+    def variants(self) -> set[int]:
+        return set(map(id, self._chosen))
+
+    def issue_to(self, issued: list[Issued]) -> None:
+        """What it communicates from now on is written there."""
+        self.issued = issued
+        for run, _ in self._under_way.values():
+            run.issued = issued
+
+    def mean(self, number: int) -> Tensor | None:
+        """Of the losses that this rank has, where `number` batches were given."""
+        pairs = zip(self._losses, self._shares, strict=True)
+        found = [x.detach() * share for x, share in pairs if x is not None]
+        return torch.stack(found).sum(0) / number if found else None
 
     def _begin(self, variant: Variant) -> None:
         if variant.worker.code.begin is not None:
             variant.before()
-            begin(variant.worker, self._issued, self._together)
+            begin(variant.worker, self.issued, self.together)
 
     def _forward(self, batch: int, block: Block) -> None:
         variant, tensors = self._chosen[batch], self._calls[batch].tensors
@@ -95,7 +123,7 @@ class Step:
     def _started(self, variant: Variant, batch: int) -> Started:
         worker = variant.worker
         masks = worker.masks(self._number, batch)
-        run = Run(worker, masks, self._issued, saving=True, step=self._together, batch=batch)
+        run = Run(worker, masks, self.issued, saving=True, step=self.together, batch=self._first + batch)
         return run, [None] * len(worker.role.outputs)
 
     def _backward(self, task: Backward | Inputs) -> None:
@@ -118,7 +146,7 @@ class Step:
             del self._under_way[batch]
 
     def _end(self, variant: Variant, hooked: bool) -> None:
-        run = Run(variant.worker, no_numbers, self._issued, saving=True, step=self._together)
+        run = Run(variant.worker, no_numbers, self.issued, saving=True, step=self.together)
         with self._shards.collecting(hooked) as arrived:
             run.finish()
             variant.after(gradients=True)

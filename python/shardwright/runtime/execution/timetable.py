@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..programs.program import Block, Code
+from ..programs.program import STASH, Block, Code
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,7 @@ def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
     """`batches` are the numbers in the whole step of what are 0, 1, 2 in the program's; a timetable also says
     what would run before the first and after the last, and names again what has run. The last one ends the
     program's step, whether there is something to do or not."""
-    kinds: dict[Any, tuple[Any, Block]] = {}
-    for block in code.blocks:
-        kinds[block.forward] = Forward, block
-        kinds[block.backward] = Backward, block
-        kinds[block.backward_inputs] = Inputs, block
-        kinds[block.backward_weights] = Weights, block
-    run = set()
+    kinds, run = _kinds(code), set()
     for task in code.step(len(batches), scale) if code.step else ():
         if task is code.begin:
             yield Begin(batches[0])
@@ -121,3 +115,31 @@ def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
             kind, block = kinds[function]
             yield kind(batches[batch], block, *how)
     yield End(batches[-1])
+
+
+def steady_tasks(
+    code: Code, batches: int, scale: float, before: tuple[int, float] | None
+) -> Iterator[tuple[bool, Task]]:
+    """What a rank runs in a step that follows the one before it without a pause: whether it is of that, and
+    the task. `before` are its micro-batches and scale; of the first there is nothing."""
+    kinds = _kinds(code)
+    for task in code.step(batches, scale) if code.step else ():
+        if task is code.end or task == STASH:
+            continue
+        function, batch, *how = task
+        kind, block = kinds[function]
+        if batch >= 0:
+            yield False, kind(batch, block, *how)
+        elif before is not None:
+            how = [before[1], *how[1:]] if kind is Backward else how
+            yield True, kind(before[0] + batch, block, *how)
+
+
+def _kinds(code: Code) -> dict[Any, tuple[Any, Block]]:
+    found: dict[Any, tuple[Any, Block]] = {}
+    for block in code.blocks:
+        found[block.forward] = Forward, block
+        found[block.backward] = Backward, block
+        found[block.backward_inputs] = Inputs, block
+        found[block.backward_weights] = Weights, block
+    return found

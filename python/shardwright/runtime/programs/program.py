@@ -44,6 +44,9 @@ CREATES = re.compile(
 # The forward of a block, and what it takes before tensors.
 BLOCK = re.compile(r"forward(?:_(\d+))?")
 GIVEN = ("run", "p", "rank")
+# What a timetable says at its end, where parameters are kept for the next step.
+STASH = "stash"
+STEADY = re.compile(r"^def steady\(batches, scale\)", re.MULTILINE)
 DEFINED = re.compile(r"^def forward_(\d+)\(run, p, rank", re.MULTILINE)
 
 
@@ -230,12 +233,18 @@ class Code:
     # In the order in which a forward runs them.
     blocks: list[Block]
     # The timetable: yields the tasks of a step. Not there where there is no backward on any rank.
+    # One whose steps follow each other without a pause is called `steady` in the file.
     step: Callable[[int, float], Iterator[Any]] | None
     creates_tensors: bool
 
     @property
     def trains(self) -> bool:
         return any(block.trains for block in self.blocks)
+
+    @functools.cached_property
+    def stashes(self) -> bool:
+        """Whether parameters are kept as they are for what is under way at the end of a step."""
+        return self.step is not None and STASH in self.step(0, 1.0)
 
     @functools.cached_property
     def halves(self) -> bool:
@@ -270,6 +279,11 @@ class Program:
         """How many blocks the model is cut into."""
         found = (name for text in self.files.values() for name in DEFINED.findall(text))
         return max((int(number) + 1 for number in found), default=1)
+
+    @functools.cached_property
+    def goes_on(self) -> bool:
+        """Whether its steps follow each other without a pause."""
+        return any(STEADY.search(text) for text in self.files.values())
 
     @functools.cached_property
     def seeded(self) -> list[int]:
@@ -532,7 +546,9 @@ def _compile(program: Program, file: str) -> Code:
             fix="undo the edit, or compile the model again",
         )
     creates = CREATES.search(text) is not None
-    return Code(names.get("begin"), names.get("end"), _blocks(names), names.get("step"), creates)
+    return Code(
+        names.get("begin"), names.get("end"), _blocks(names), names.get("step", names.get("steady")), creates
+    )
 
 
 def _blocks(names: Mapping[str, Any]) -> list[Block]:

@@ -123,7 +123,8 @@ class Shards:
         self.held = [Shard(tensor, region, make(tensor, region)) for tensor, region in wanted]
         self.renew_copies()
         self._leaves: Leaves | None = None
-        self._step: object = None
+        # That of the latest leaves.
+        self.step: object = None
         # Gradients of this step that have arrived, and are not yet those of the shards.
         self.arrived: dict[int, Tensor] = {}
         self.arriving = Arriving()
@@ -173,13 +174,18 @@ class Shards:
         So are casts, unless it is still the same step: nothing tells all writing into a shard's memory.
         """
         old = self._leaves
-        same, self._step = step is not None and step is self._step, step
+        same, self.step = step is not None and step is self.step, step
         made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
         if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
             tree, places = self._tree(made)
             self._leaves = old = Leaves(tree, made, pointers, places, bool(self.copies))
         return old
+
+    def leaves_of_next(self, step: object) -> Leaves:
+        """For a step that begins before the one before it has ended: gradients of the two do not add up."""
+        self._leaves = None
+        return self.leaves(step)
 
     def earlier(self, shard: int) -> list[Region]:
         """What shards before this one have of its region; those of lower ranks come first."""
@@ -201,13 +207,14 @@ class Shards:
         if copy is not None:
             return self._of_copies[at]
         shard, part = self._shard_of(at), self._part(at)
-        base = shard.data.detach()
+        # Who steps a parameter writes elsewhere then, and is no matter of what the leaf was saved for.
+        base = shard.data.data if self.program.goes_on else shard.data.detach()
         pointer = base.data_ptr()
         read_as = shard.tensor.read_as or base.dtype
         is_cast = read_as != base.dtype
         if old and old.pointers[at] == pointer:
-            alive = same_step if is_cast else part is None or _is_view(old.tensors[at], base)
-            if alive:
+            alive = same_step if is_cast else part is None or is_view(old.tensors[at], base)
+            if alive or (same_step and self.program.goes_on):
                 return old.tensors[at]
         leaf = base if part is None else cut(base, shard.factors, part)
         leaf = leaf.to(read_as).requires_grad_(shard.tensor.trainable)
@@ -314,7 +321,7 @@ def _sum(shard: Shard, old: Tensor | None, grad: Tensor, part: Region | None) ->
     return old
 
 
-def _is_view(leaf: Tensor, base: Tensor) -> bool:
+def is_view(leaf: Tensor, base: Tensor) -> bool:
     return leaf.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
 
 

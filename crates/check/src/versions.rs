@@ -1,0 +1,122 @@
+//! Steps that follow each other without a pause: which parameters each micro-batch is computed with, and which gradients
+//! each update takes.
+//!
+//! Before each step but the first an optimizer may have written new values, with the gradients that the step before has left;
+//! so step `t` finds version `t` of the parameters. It is proved that, of so few micro-batches as the runtime lets
+//! through and of more,
+//! - all micro-batches of a step read its version, forward and backward; a backward in the step after reads it from what the
+//!   rank has kept of it, which is there for one step;
+//! - of each step all gradients have arisen, and were communicated after the last, when the next step ends, which gives them to the
+//!   optimizer; and none after that.
+//!
+//! Three steps are followed, and the end after them. All others are as the second: what a step does depends on the one
+//! before it only.
+
+use std::collections::BTreeMap;
+
+use program::{Pass, Program, Role, Run, Timetable};
+
+use crate::fault::Fault;
+
+const STEPS: u32 = 3;
+
+/// The first thing that is wrong, if steps of the program go on.
+pub(crate) fn versions(program: &Program) -> Option<Fault> {
+    let timetables = || program.roles.iter().map(|role| &role.body.timetable);
+    if !timetables().any(Timetable::goes_on) {
+        return None;
+    }
+    let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
+    let busy = program.roles.iter().filter(|role| !role.body.codes.is_empty());
+    { busy }.find_map(|role| {
+        of_role(program, role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
+    })
+}
+
+fn of_role(program: &Program, role: &Role, blocks: u32) -> Option<Fault> {
+    let timetable = &role.body.timetable;
+    let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.turns.is_none());
+    if !timetable.goes_on() {
+        return Some(wrong("the steps of some ranks go on, and those of others come to their ends"));
+    }
+    if !one || timetable.begins {
+        return Some(wrong("a step that goes on is something else than a loop over its micro-batches"));
+    }
+    if !role.table.copies.is_empty() || !program.held_on_host.is_empty() {
+        return Some(wrong("parameters are gathered, of which only the newest version is there"));
+    }
+    (blocks..blocks + STEPS).find_map(|batches| Followed::new(role, batches).all().err())
+}
+
+fn wrong(what: impl Into<String>) -> Fault {
+    Fault::new("SW0531", what)
+}
+
+/// A rank, in steps of so many micro-batches.
+struct Followed<'r> {
+    role: &'r Role,
+    batches: u32,
+    /// The step of which a version is kept.
+    kept: Option<u32>,
+    /// Of each step and code, how often it has run, and whether gradients were communicated in it the last time.
+    has_run: BTreeMap<(u32, (u32, Pass)), (u32, bool)>,
+}
+
+impl<'r> Followed<'r> {
+    fn new(role: &'r Role, batches: u32) -> Self {
+        Self { role, batches, kept: None, has_run: BTreeMap::new() }
+    }
+
+    fn all(mut self) -> Result<(), Fault> {
+        let timetable = &self.role.body.timetable;
+        for step in 0..=STEPS {
+            for run in timetable.going_on(step, self.batches, step == STEPS) {
+                self.run(step, &run)?;
+            }
+            if let Some(before) = step.checked_sub(1) {
+                self.takes(before)?;
+            }
+            self.kept = timetable.stashes().then_some(step);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, step: u32, run: &Run<'_>) -> Result<(), Fault> {
+        // The first update has no gradients; it may be thought of as one that changes nothing.
+        let version = if run.of == step || run.task.pass() == Pass::Forward { Some(step) } else { self.kept };
+        if version != Some(run.of) {
+            let what = "a micro-batch is computed with another version of the parameters than its step";
+            let found = version.unwrap_or(step);
+            return Err(wrong(what).why(format!(
+                "{} of a micro-batch of step {} runs in step {step}, and reads version {found}",
+                self.named(run),
+                run.of
+            )));
+        }
+        let key = (run.of, (run.task.block, run.task.pass()));
+        let (count, settled) = self.has_run.entry(key).or_default();
+        (*count, *settled) = (*count + 1, run.task.settles().is(run.batch, self.batches));
+        Ok(())
+    }
+
+    /// The optimizer gets the gradients of a step.
+    fn takes(&mut self, step: u32) -> Result<(), Fault> {
+        for code in self.role.body.codes_of_batches() {
+            let found = self.has_run.remove(&(step, (code.block, code.pass)));
+            if found.is_none_or(|(count, settled)| count != self.batches || code.pass.settles() && !settled) {
+                let what = "the gradients of a step are not whole at the end of the next one, when optimizers get them";
+                let (count, batches) = (found.map_or(0, |found| found.0), self.batches);
+                let pass = code.pass.name();
+                return Err(
+                    wrong(what).why(format!("of {batches} micro-batches {count} have run {pass} by then"))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn named(&self, run: &Run<'_>) -> String {
+        let pass = run.task.pass().name();
+        if run.task.block == 0 { pass.into() } else { format!("{pass}_{}", run.task.block) }
+    }
+}

@@ -1,0 +1,38 @@
+//! Plans whose steps follow each other without a pause, and what they cannot have.
+
+use diag::{Error, Result};
+
+use crate::project::Projected;
+use crate::uses::Context;
+
+/// Of parameters there are two versions, each where the other one is not: what is made of them for a while would be of
+/// one or the other.
+pub fn validate(cx: &Context<'_>, projected: &[Projected]) -> Result<()> {
+    if let Some(device) = cx.plan.timetables.keys().next() {
+        return Err(refused(cx, &format!("there is a timetable for device {device}"))
+            .why("the schedule says when each device runs what, also over the ends of steps")
+            .fix("leave the line out, or write `schedule 1f1b`"));
+    }
+    let Some(copy) = projected.iter().find_map(|it| Some((it, it.table.copies.first()?))) else {
+        return Ok(());
+    };
+    let tensor = copy.0.table.shards[copy.1.shard].tensor;
+    let what = format!("`{}` is divided between steps, or lives on the host", cx.graph.tensor(tensor).name);
+    Err(refused(cx, &what)
+        .why("it is gathered for each use, and what is gathered would be a newer version than micro-batches under way need")
+        .fix("hold parameters whole, or as `megatron` divides them; or take `1f1b`"))
+}
+
+/// Where devices have not one block each.
+pub fn several(cx: &Context<'_>) -> Error {
+    refused(cx, "a device has several blocks")
+        .why("each stage has one, and is as many micro-batches behind as stages follow")
+        .fix("write `stages:4 x 2bw`, with as many blocks as stages; for more blocks take `interleaved` or `zb-v`")
+}
+
+fn refused(cx: &Context<'_>, what: &str) -> Error {
+    Error::new(
+        "SW0423",
+        format!("{what}, and `{}` lets steps follow each other without a pause", cx.plan.schedule.name()),
+    )
+}
