@@ -91,7 +91,8 @@ pub use purpose::{Masters, Memory, Moment, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
-use rules::{Analysis, rewrite, rewriting};
+use rules::Analysis;
+use rules::slicing::{derive, rests_on};
 
 use facts::Facts;
 use fault::Faults;
@@ -124,9 +125,11 @@ fn checked(model: &Graph, program: &Program, least: u32, masters: &Masters) -> R
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let rewritten = rewrite(model, &program.rewritings).map_err(|error| vec![Fault::from(error)])?;
+    let fault = |error: diag::Error| vec![Fault::from(error)];
+    let rewritten = derive(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
     let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, masters)?;
-    Ok(Proof { rewritings: rewriting::describe(model, &program.rewritings), ..proof })
+    let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
+    Ok(Proof { rewritings, ..proof })
 }
 
 /// The same against the graph that the program's numbers refer to.

@@ -27,7 +27,7 @@ mod column;
 mod instr;
 
 use graph::{OpId, TensorId};
-use rules::{Reduction, Region, Rewriting};
+use rules::{Reduction, Region, Rewriting, Slices};
 
 pub use code::{Code, Does, Loop, Pass, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
@@ -70,8 +70,10 @@ pub struct Program {
     pub model: String,
     /// [`graph::Graph::digest`] of the model's graph.
     pub digest: String,
-    /// The operators of the model that are rewritten. The numbers of operators and tensors below are those of
-    /// the graph that [`rules::rewrite`] makes of the model's and these.
+    /// Where the model's sequence is cut into slices, if it is.
+    pub slices: Option<Slices>,
+    /// The operators that are rewritten: of the model, or of the model in slices. The numbers of operators and tensors
+    /// below are those of the graph that [`rules::slicing::derive`] makes of the model's and these.
     pub rewritings: Vec<Rewriting>,
     /// The plan's name, for people.
     pub plan: String,
