@@ -47,7 +47,9 @@ pub use boundary::{all, loss};
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
     plan.validate(model, analysis)?;
-    let Some(it) = in_slices(model, analysis, plan)? else { return rewritten(model, analysis, plan, boundary) };
+    let Some(it) = in_slices(model, analysis, plan)? else {
+        return rewritten(model, analysis, plan, boundary);
+    };
     let program = rewritten(&it.sliced.graph, &it.analysis, &it.plan, boundary)?;
     Ok(Program { digest: model.digest(), slices: Some(it.slices), ..program })
 }

@@ -41,8 +41,8 @@ pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole, 
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
-pub use rules::classes;
 pub use rewriting::{carried, rewritings};
+pub use rules::classes;
 pub use schedule::{Schedule, Task};
 pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};

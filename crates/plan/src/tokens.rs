@@ -1,4 +1,4 @@
-//! Tokens in slices: where the sequence of a model is, and a plan for the model in slices.
+//! Tokens in slices: a plan for the model in slices.
 //!
 //! ```text
 //! tokens 4                             # four slices of the sequence, as even as can be
@@ -7,28 +7,16 @@
 use std::borrow::Cow;
 
 use diag::{Error, Result};
-use graph::{Graph, OpId, Source, TensorId};
-use rules::families;
+use graph::{Graph, OpId, TensorId};
 use rules::slicing::{self, Piece, slice};
 use rules::{Analysis, Sliced, Slices, rewrite};
 
-use crate::classes::Classes;
 use crate::select::clip;
-use crate::{MOST, On, OpPlan, Plan, Split, carried, legal, place, recompute, rewritings, title};
+use crate::{MOST, On, OpPlan, Plan, Split, carried, legal, recompute, rewritings};
 
 /// The slices that a plan is for; none if the sequence is whole.
 fn slices(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Option<Slices>> {
-    if plan.tokens < 2 {
-        return Ok(None);
-    }
-    let (input, dim, tokens) = sequence(graph, analysis)?;
-    if i64::from(plan.tokens) > tokens {
-        let what = format!("{tokens} tokens are no {} slices", plan.tokens);
-        return Err(Error::new("SW0331", what)
-            .why("each slice has at least one token")
-            .fix(format!("write at most `tokens:{tokens}`, or give longer sequences")));
-    }
-    Ok(Some(Slices::even(input, dim, tokens, plan.tokens)))
+    if plan.tokens < 2 { Ok(None) } else { slicing::even(graph, analysis, plan.tokens).map(Some) }
 }
 
 /// Refuses slices that a model does not have.
@@ -46,54 +34,6 @@ pub(crate) fn read(word: &str) -> Result<u32> {
             .fix(format!("write a number from 1 to {MOST}, such as `tokens 4`"))
     })
 }
-
-/// The input that has the sequence, its dim that is it, and how many tokens that has: what causal attention is along. Of a
-/// model without attention it is the second dim of what it is given.
-fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
-    let classes = Classes::of(graph, analysis);
-    let is_attention = |op: &OpId| families::family_of(&graph.op(*op).target).is_some_and(|it| it.name == "attention");
-    let causal = |op: &OpId| graph.op(*op).arg(5, "is_causal") == Some(&graph::Arg::Bool(true));
-    let attention: Vec<OpId> = graph.op_ids().filter(is_attention).collect();
-    let along = |op: OpId| Some(classes.of_loop(op, analysis.op(op).find("l")?));
-    let is_second = |(_, dim, _): &(TensorId, usize, usize)| *dim == 1;
-    let found = match attention.iter().copied().find(causal) {
-        Some(op) => inputs(graph, analysis)
-            .into_iter()
-            .find(|(id, _, factor)| along(op) == Some(classes.of_factor(*id, *factor))),
-        None if attention.is_empty() => inputs(graph, analysis).into_iter().find(is_second),
-        None => return Err(looks_ahead(graph, attention[0])),
-    };
-    let Some((id, dim, _)) = found else {
-        let what = format!("no input of {} has a sequence", graph.model);
-        return Err(Error::new("SW0331", what)
-            .why("slices are of a dim of an input along which attention is causal")
-            .fix(FIX));
-    };
-    let Source::Input { position, .. } = graph.tensor(id).source else { unreachable!("it is an input") };
-    Ok((position, dim, graph.tensor(id).shape[dim]))
-}
-
-/// Dims of the inputs that are one factor: the tensor, the dim, and the factor counted over all dims.
-fn inputs(graph: &Graph, analysis: &Analysis) -> Vec<(TensorId, usize, usize)> {
-    let mut found = vec![];
-    for id in graph.tensor_ids().filter(|id| matches!(graph.tensor(*id).source, Source::Input { .. })) {
-        let mut before = 0;
-        for (dim, factors) in analysis.factors[id.index()].iter().enumerate() {
-            found.extend((factors.len() == 1).then_some((id, dim, before)));
-            before += factors.len();
-        }
-    }
-    found
-}
-
-fn looks_ahead(graph: &Graph, op: OpId) -> Error {
-    Error::new("SW0331", format!("{} looks ahead", title(graph, op)))
-        .at(place(graph, op))
-        .why("its tokens attend to later ones, too, and no attention of the model is causal: `is_causal` is not set")
-        .fix(FIX)
-}
-
-const FIX: &str = "leave `tokens` out: micro-batches fill a pipeline for any model";
 
 /// The model of a plan in slices.
 pub struct InSlices<'g> {
@@ -158,7 +98,9 @@ fn piece(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis
     let mut splits: Vec<Split> = vec![];
     for split in &old.splits {
         let on = match split.on {
-            On::Loop(index) => same_loop((analysis, from, index), sliced, (fresh, op)).map_or(On::Copies, On::Loop),
+            On::Loop(index) => {
+                same_loop((analysis, from, index), sliced, (fresh, op)).map_or(On::Copies, On::Loop)
+            }
             on => on,
         };
         splits.push(Split { on, parts: split.parts });
@@ -177,13 +119,13 @@ fn same_loop(
     (fresh, op): (&Analysis, OpId),
 ) -> Option<usize> {
     let (old, new) = (operands(&sliced.whole.graph, analysis, from), operands(&sliced.graph, fresh, op));
-    old.iter().filter_map(|(id, carried)| Some((id, carried.iter().position(|it| *it == Some(index))?))).find_map(
-        |(id, factor)| {
+    old.iter()
+        .filter_map(|(id, carried)| Some((id, carried.iter().position(|it| *it == Some(index))?)))
+        .find_map(|(id, factor)| {
             let (of, carried) = new.iter().find(|(of, _)| sliced.likes[of.index()] == Some(*id))?;
             let factor = same_factor(&analysis.factors[id.index()], &fresh.factors[of.index()], factor)?;
             carried[factor]
-        },
-    )
+        })
 }
 
 type Operand<'a> = (TensorId, &'a Vec<Option<usize>>);
@@ -224,7 +166,8 @@ fn spans(spans: &[Vec<OpId>], pieces: &[Piece]) -> Vec<Vec<OpId>> {
 fn order(plan: &Plan, pieces: &[Piece]) -> Vec<(OpId, OpId)> {
     let of = |wanted: OpId| pieces.iter().enumerate().filter(move |(_, piece)| piece.op == wanted);
     let pairs = |(a, b): (OpId, OpId)| of(a).flat_map(move |first| of(b).map(move |then| (first, then)));
-    let all = plan.order.iter().copied().flat_map(pairs).filter(|(first, then)| first.1.slice == then.1.slice);
+    let all =
+        plan.order.iter().copied().flat_map(pairs).filter(|(first, then)| first.1.slice == then.1.slice);
     all.map(|(first, then)| (OpId::new(first.0), OpId::new(then.0))).collect()
 }
 
@@ -234,6 +177,7 @@ fn blocks(plan: &Plan, pieces: &[Piece]) -> Vec<u32> {
     let mut all = own.clone();
     all.sort_unstable();
     all.dedup();
-    let number = |it: &(u32, usize)| all.binary_search(it).map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX));
+    let number =
+        |it: &(u32, usize)| all.binary_search(it).map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX));
     own.iter().map(number).collect()
 }

@@ -383,6 +383,14 @@ impl Draft {
         })
     }
 
+    /// Each block runs so many slices of the sequence, one after another.
+    fn tokens(&self, slices: u32) -> PyResult<()> {
+        self.with(|d| {
+            d.tokens(slices);
+            Ok(())
+        })
+    }
+
     /// What forward keeps of these operators for backward is on the host until then; of none it is that nothing is.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn offload(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {

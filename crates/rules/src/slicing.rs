@@ -3,9 +3,9 @@
 //! [`slice()`] is a pure function of the model's graph and [`Slices`]. Where the sequence is a dim that an operator may be
 //! split along, each slice has a part of it, as the operator's rule says; what is summed over the sequence is summed slice
 //! by slice; and causal attention of a slice has the keys and values of all slices up to it. What needs all tokens is done
-//! with the last slice, and where an earlier one reads that, it looks ahead: the model has no such slices. Operators that
-//! compute with no input, such as positions, and what only looks at inputs, such as the shift of labels, are done whole
-//! with the first slice.
+//! with the last slice, and where an earlier one reads that, it looks ahead: the model has no such slices. What follows
+//! from nothing that is given or trained, such as positions, and what has no such dim and looks at inputs only, such as the
+//! shift of labels, is done whole with the first slice.
 //!
 //! As with rewritings, a program names its slices, whoever needs the graph derives it, and proofs name them among what
 //! they rest on.
@@ -14,6 +14,7 @@
 
 mod cutter;
 mod forms;
+mod sequence;
 
 use std::borrow::Cow;
 
@@ -26,6 +27,8 @@ use crate::factors::Analysis;
 use crate::families;
 use crate::interval::Interval;
 use crate::rewriting::{Origin, Rewriting, Rewritten, describe, rewrite};
+
+pub use sequence::even;
 
 /// Where the sequence of a model is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +81,8 @@ impl Slices {
         let Some([tokens]) = analysis.factors[tensor.index()].get(self.dim).map(|dim| &dim[..]) else {
             return wrong("the input has no such dim, or one of several factors");
         };
-        let rises = self.ends.iter().is_sorted_by(|a, b| a < b) && self.ends.first().is_some_and(|end| *end > 0);
+        let rises =
+            self.ends.iter().is_sorted_by(|a, b| a < b) && self.ends.first().is_some_and(|end| *end > 0);
         if !rises || self.ends.last() != Some(tokens) {
             return wrong("each slice has tokens, and the last one ends with the sequence");
         }
@@ -90,7 +94,8 @@ impl Slices {
 const FIX: &str = "undo the edit of program.json, or compile again";
 
 fn input_at(graph: &Graph, at: usize) -> Option<TensorId> {
-    let is_it = |id: &TensorId| matches!(graph.tensor(*id).source, Source::Input { position, .. } if position == at);
+    let is_it =
+        |id: &TensorId| matches!(graph.tensor(*id).source, Source::Input { position, .. } if position == at);
     graph.tensor_ids().find(is_it)
 }
 
@@ -104,7 +109,11 @@ pub fn slice<'g>(model: &'g Graph, slices: &Slices) -> Result<Sliced<'g>> {
 }
 
 /// What a program's numbers refer to: the model in slices, if there are any, of which some operators are rewritten.
-pub fn derive<'g>(model: &'g Graph, slices: Option<&Slices>, rewritings: &[Rewriting]) -> Result<Rewritten<'g>> {
+pub fn derive<'g>(
+    model: &'g Graph,
+    slices: Option<&Slices>,
+    rewritings: &[Rewriting],
+) -> Result<Rewritten<'g>> {
     let Some(slices) = slices else { return rewrite(model, rewritings) };
     let sliced = slice(model, slices)?;
     let rewritten = rewrite(&sliced.graph, rewritings)?;
@@ -139,7 +148,8 @@ fn means(model: &Graph, slices: &Slices) -> Result<Vec<Rewriting>> {
             let made = dims.outputs.iter().flatten().any(|carried| *carried == Some(*index));
             classes.of_loop(op, *index) == class && dims.loops[*index].kind == Kind::Own && !made
         };
-        let mut found: Vec<_> = (0..dims.loops.len()).filter(own).map(|index| dims.loops[index].dim).collect();
+        let mut found: Vec<_> =
+            (0..dims.loops.len()).filter(own).map(|index| dims.loops[index].dim).collect();
         found.sort_unstable();
         found.dedup();
         let names: Vec<String> = found.into_iter().map(|dim| rule.dim(dim).name.clone()).collect();

@@ -31,12 +31,14 @@ pub(super) fn cut(forms: &Forms<'_>) -> Cut {
 
 /// A value of the whole graph in a form of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Key {
+enum Key<'a> {
     Whole(TensorId),
     /// One slice along a factor.
     Slice(TensorId, usize, usize),
     /// All slices up to one along a factor.
     UpTo(TensorId, usize, usize),
+    /// An interval of what is whole. Each module has its own, so that they do not go from one stage to another.
+    Part(TensorId, usize, (i64, i64), &'a str),
 }
 
 struct Cutter<'a> {
@@ -44,7 +46,7 @@ struct Cutter<'a> {
     new: Graph,
     pieces: Vec<Piece>,
     likes: Vec<Option<TensorId>>,
-    made: HashMap<Key, TensorId>,
+    made: HashMap<Key<'a>, TensorId>,
     taken: HashSet<String>,
     /// What new operators are made for.
     now: Piece,
@@ -70,8 +72,7 @@ impl<'a> Cutter<'a> {
         };
         let taken = old.tensors.iter().map(|tensor| tensor.name.clone()).collect();
         let now = Piece { op: OpId(0), slice: 0 };
-        let mut cutter =
-            Self { forms, new, pieces: vec![], likes: vec![], made: HashMap::new(), taken, now };
+        let mut cutter = Self { forms, new, pieces: vec![], likes: vec![], made: HashMap::new(), taken, now };
         for id in old.tensor_ids().filter(|id| old.producer(*id).is_none()) {
             let new = cutter.tensor(old.tensor(id).clone(), Some(id));
             cutter.made.insert(Key::Whole(id), new);
@@ -102,7 +103,8 @@ impl<'a> Cutter<'a> {
         let read: Vec<TensorId> = inputs.into_iter().map(|id| self.whole(id)).collect();
         let old = self.forms.graph;
         let mut same = |id: TensorId| self.tensor(old.tensor(id).clone(), Some(id));
-        let outputs: Vec<Option<TensorId>> = old.op(op).outputs.iter().copied().map(|id| id.map(&mut same)).collect();
+        let outputs: Vec<Option<TensorId>> =
+            old.op(op).outputs.iter().copied().map(|id| id.map(&mut same)).collect();
         self.append(op, &unchanged(old.op(op)), &read, outputs.clone());
         self.note(op, &outputs, Key::Whole);
     }
@@ -139,7 +141,13 @@ impl<'a> Cutter<'a> {
     }
 
     /// What has the dims and the type of a value of the whole graph.
-    fn of_two(&mut self, target: &str, first: TensorId, then: Arg, (name, like): (String, TensorId)) -> TensorId {
+    fn of_two(
+        &mut self,
+        target: &str,
+        first: TensorId,
+        then: Arg,
+        (name, like): (String, TensorId),
+    ) -> TensorId {
         let to = Tensor { name, ..self.forms.graph.tensor(like).clone() };
         self.step(target, vec![Arg::Tensor(first), then], to, Some(like))
     }
@@ -214,35 +222,42 @@ impl<'a> Cutter<'a> {
 
     /// One slice along a factor.
     fn slice(&mut self, id: TensorId, factor: usize, slice: usize) -> TensorId {
-        let key = Key::Slice(id, factor, slice);
-        if let Some(known) = self.made.get(&key) {
-            return *known;
+        match self.made.get(&Key::Slice(id, factor, slice)) {
+            Some(known) => *known,
+            None => self.part_of_whole(id, factor, self.forms.slices.interval(slice)),
         }
-        let at = self.forms.slices.interval(slice);
-        let found = self.interval_of(id, factor, at);
-        self.made.insert(key, found);
-        found
     }
 
     /// All slices up to one along a factor.
     fn up_to(&mut self, id: TensorId, factor: usize, slice: usize) -> TensorId {
+        let hi = self.forms.slices.interval(slice).hi;
+        if self.forms.cut_along(id).is_none() {
+            return self.part_of_whole(id, factor, Interval { lo: 0, hi });
+        }
+        if slice == 0 {
+            return self.slice(id, factor, 0);
+        }
         let key = Key::UpTo(id, factor, slice);
         if let Some(known) = self.made.get(&key) {
             return *known;
         }
-        let hi = self.forms.slices.interval(slice).hi;
-        let found = if self.forms.cut_along(id).is_none() {
-            self.interval_of(id, factor, Interval { lo: 0, hi })
-        } else if slice == 0 {
-            self.slice(id, factor, 0)
-        } else {
-            let parts = vec![self.up_to(id, factor, slice - 1), self.slice(id, factor, slice)];
-            let tensor = self.forms.graph.tensor(id).clone();
-            let name = self.free(&tensor.name, slice);
-            let mut shape = tensor.shape.clone();
-            shape[self.at(id, factor).dim] = hi;
-            self.joined(id, factor, parts, Tensor { name, shape, ..tensor })
-        };
+        let parts = vec![self.up_to(id, factor, slice - 1), self.slice(id, factor, slice)];
+        let tensor = self.forms.graph.tensor(id).clone();
+        let name = self.free(&tensor.name, slice);
+        let mut shape = tensor.shape.clone();
+        shape[self.at(id, factor).dim] = hi;
+        let found = self.joined(id, factor, parts, Tensor { name, shape, ..tensor });
+        self.made.insert(key, found);
+        found
+    }
+
+    fn part_of_whole(&mut self, id: TensorId, factor: usize, at: Interval) -> TensorId {
+        let module = &self.forms.graph.op(self.now.op).module;
+        let key = Key::Part(id, factor, (at.lo, at.hi), module);
+        if let Some(known) = self.made.get(&key) {
+            return *known;
+        }
+        let found = self.interval_of(id, factor, at);
         self.made.insert(key, found);
         found
     }
@@ -255,7 +270,7 @@ impl<'a> Cutter<'a> {
             return whole;
         }
         let opened = self.opened(whole, &tensor, &at, tokens);
-        let dim = if at.is_whole() { at.dim } else { at.dim + 1 };
+        let dim = at.opened_dim();
         let mut shape = self.new.tensor(opened).shape.clone();
         shape[dim] = hi - lo;
         let args = vec![Arg::Tensor(opened), Arg::Int(dim as i64), Arg::Int(lo), Arg::Int(hi)];
@@ -277,7 +292,7 @@ impl<'a> Cutter<'a> {
             let tokens = own.shape[at.dim] / at.outer / at.inner;
             opened.push(self.opened(part, &own, &at, tokens));
         }
-        let dim = if at.is_whole() { at.dim } else { at.dim + 1 };
+        let dim = at.opened_dim();
         let mut shape = self.new.tensor(opened[0]).shape.clone();
         shape[dim] = opened.iter().map(|part| self.new.tensor(*part).shape[dim]).sum();
         let args = vec![Arg::List(opened.into_iter().map(Arg::Tensor).collect()), Arg::Int(dim as i64)];
@@ -295,7 +310,9 @@ impl<'a> Cutter<'a> {
             return value;
         }
         let mut shape = tensor.shape.clone();
-        shape.splice(at.dim..=at.dim, [at.outer, tokens, at.inner]);
+        let outer = Some(at.outer).filter(|size| *size != 1);
+        let inner = Some(at.inner).filter(|size| *size != 1);
+        shape.splice(at.dim..=at.dim, outer.into_iter().chain([tokens]).chain(inner));
         let name = self.free(&tensor.name, self.now.slice);
         self.viewed(value, Tensor { name, shape, ..tensor.clone() }, None)
     }
@@ -371,7 +388,7 @@ impl<'a> Cutter<'a> {
         made
     }
 
-    fn note(&mut self, op: OpId, outputs: &[Option<TensorId>], key: impl Fn(TensorId) -> Key) {
+    fn note(&mut self, op: OpId, outputs: &[Option<TensorId>], key: impl Fn(TensorId) -> Key<'a>) {
         let old = &self.forms.graph.op(op).outputs;
         let pairs = old.iter().zip(outputs).filter_map(|(old, new)| Some((key((*old)?), (*new)?)));
         self.made.extend(pairs);
@@ -446,6 +463,11 @@ impl<'a> Cutter<'a> {
 }
 
 impl At {
+    /// Where the tokens are once they are a dim of their own.
+    fn opened_dim(&self) -> usize {
+        self.dim + usize::from(self.outer != 1)
+    }
+
     fn is_whole(&self) -> bool {
         self.outer == 1 && self.inner == 1
     }

@@ -29,8 +29,8 @@ enum Form {
         since: usize,
         /// The operator that needs all tokens, if it is not there from the start.
         late: Option<OpId>,
-        /// Whether it is computed of an input.
-        given: bool,
+        /// Whether it is computed of an input, or of what is trained.
+        live: bool,
     },
     /// Along this factor, counted over all dims.
     Slices(usize),
@@ -53,10 +53,10 @@ impl<'a> Forms<'a> {
     pub fn of(graph: &'a Graph, analysis: &'a Analysis, slices: &'a Slices) -> Result<Self> {
         let classes = Classes::of(graph, analysis);
         let class = slices.class(graph, analysis, &classes)?;
-        let source = |id: TensorId| Form::Whole {
-            since: 0,
-            late: None,
-            given: matches!(graph.tensor(id).source, Source::Input { .. }),
+        let source = |id: TensorId| {
+            let tensor = graph.tensor(id);
+            let live = tensor.wants_grad() || matches!(tensor.source, Source::Input { .. });
+            Form::Whole { since: 0, late: None, live }
         };
         let of = graph.tensor_ids().map(source).collect();
         let mut forms = Self { graph, analysis, slices, classes, class, of, how: vec![] };
@@ -83,13 +83,12 @@ impl<'a> Forms<'a> {
     fn decide(&self, op: OpId) -> How {
         let (inputs, dims) = (self.graph.op(op).inputs(), self.analysis.op(op));
         let last = self.slices.count() - 1;
-        let given = |id: &TensorId| !matches!(self.of[id.index()], Form::Whole { given: false, .. });
         let since = |id: &TensorId| match self.of[id.index()] {
             Form::Whole { since, .. } => since,
             Form::Slices(_) => last,
         };
         let whole = How::Whole(inputs.iter().map(since).max().unwrap_or(0));
-        if !inputs.iter().any(given) {
+        if !self.is_live(op) {
             return whole;
         }
         if self.is_causal(op) {
@@ -97,7 +96,9 @@ impl<'a> Forms<'a> {
         }
         let own = |index: &usize| self.classes.of_loop(op, *index) == self.class;
         let loops: Vec<usize> = (0..dims.loops.len()).filter(own).collect();
-        let fits = |index: usize| inputs.iter().zip(&dims.inputs).all(|(id, carried)| self.fits(*id, carried, index));
+        let fits = |index: usize| {
+            inputs.iter().zip(&dims.inputs).all(|(id, carried)| self.fits(*id, carried, index))
+        };
         match loops[..] {
             [index] if fits(index) => match dims.loops[index].kind {
                 Kind::Map => How::Sliced(index),
@@ -126,9 +127,10 @@ impl<'a> Forms<'a> {
             own.next().filter(|index| own.next().is_none() && self.classes.of_loop(op, *index) == self.class)
         };
         let (Some(queries), Some(keys)) = (tokens("l"), tokens("s")) else { return false };
-        [(q, queries), (k, keys), (v, keys)].iter().zip(&dims.inputs).all(|((id, index), carried)| {
-            carried.contains(&Some(*index)) && self.fits(*id, carried, *index)
-        })
+        [(q, queries), (k, keys), (v, keys)]
+            .iter()
+            .zip(&dims.inputs)
+            .all(|((id, index), carried)| carried.contains(&Some(*index)) && self.fits(*id, carried, *index))
     }
 
     /// Says how what an operator makes is there; refuses what slices would have to read of later ones.
@@ -139,7 +141,7 @@ impl<'a> Forms<'a> {
             Form::Slices(_) => None,
         });
         let sliced = it.inputs().iter().any(|id| self.cut_along(*id).is_some());
-        let whole = |since: usize, late: Option<OpId>| Form::Whole { since, late, given: since > 0 || self.is_given(op) };
+        let whole = |since: usize, late: Option<OpId>| Form::Whole { since, late, live: self.is_live(op) };
         let last = self.slices.count() - 1;
         let form = match (how, late) {
             (How::Whole(since), _) => Some(whole(since, late.or(sliced.then_some(op)))),
@@ -163,28 +165,33 @@ impl<'a> Forms<'a> {
         Ok(())
     }
 
-    fn is_given(&self, op: OpId) -> bool {
-        let given = |id: &TensorId| !matches!(self.of[id.index()], Form::Whole { given: false, .. });
-        self.graph.op(op).inputs().iter().any(given)
+    fn is_live(&self, op: OpId) -> bool {
+        let live = |id: &TensorId| !matches!(self.of[id.index()], Form::Whole { live: false, .. });
+        self.graph.op(op).inputs().iter().any(live)
     }
 
     fn looks_ahead(&self, late: OpId, reader: OpId) -> Error {
-        let name = |op: OpId| {
-            let it = self.graph.op(op);
-            if it.module.is_empty() { it.target.clone() } else { format!("{} of {}", it.target, it.module) }
-        };
         let (it, reads) = (self.graph.op(late), self.graph.op(reader));
         let why = match &it.target[..] {
             ATTENTION if it.inputs().len() > 3 => "it is given a mask, and `is_causal` is not set",
             ATTENTION => "its tokens attend to later ones, too: `is_causal` is not set",
             _ => "it needs all tokens before it gives anything",
         };
-        Error::new("SW0331", format!("{} looks ahead", name(late)))
+        Error::new("SW0331", format!("{} looks ahead", title(self.graph, late)))
             .at(it.line.clone())
-            .why(format!("{why}, and {} at {} reads that for every token", name(reader), reads.line))
+            .why(format!(
+                "{why}, and {} at {} reads that for every token",
+                title(self.graph, reader),
+                reads.line
+            ))
             .fix(FIX)
     }
 }
 
 const WHY: &str = "slices need operators along the sequence";
-const FIX: &str = "leave `tokens` out: micro-batches fill a pipeline for any model";
+pub(super) const FIX: &str = "leave `tokens` out: micro-batches fill a pipeline for any model";
+
+pub(super) fn title(graph: &Graph, op: OpId) -> String {
+    let it = graph.op(op);
+    if it.module.is_empty() { it.target.clone() } else { format!("{} of {}", it.target, it.module) }
+}
