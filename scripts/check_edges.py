@@ -19,6 +19,7 @@ ALLOWED = {
     "diag": "",
     "graph": "diag",
     "rules": "diag graph",
+    "cluster": "diag graph",
     "schedule": "",
     "plan": "diag graph rules schedule",
     "layout": "diag graph rules plan",
@@ -26,8 +27,9 @@ ALLOWED = {
     "lower": "diag graph rules schedule plan layout program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
-    "compiler": "diag graph rules schedule plan layout program lower check emit",
-    "py": "diag graph rules plan layout program lower check emit compiler",
+    "simulate": "diag graph program check cluster",
+    "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
+    "py": "diag graph rules plan layout program lower check emit cluster simulate compiler",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

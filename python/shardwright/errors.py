@@ -68,3 +68,7 @@ class CheckError(ShardwrightError):
 
 class RuntimeFault(ShardwrightError):
     """SW07xx: the running program met something that it must not go on with."""
+
+
+class ClusterError(ShardwrightError):
+    """SW09xx: a cluster cannot be read, or a program cannot run on it."""

@@ -34,7 +34,7 @@ from shardwright.runtime import run_local
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for folder in (ROOT, ROOT / "docs") for page in folder.glob("*.md"))
-RUN, READ = {"python", "sh", "plan"}, {"", "text", "json"}
+RUN, READ = {"python", "sh", "plan"}, {"", "text", "json", "toml"}
 PIECE = re.compile(r"^<!-- ?(?P<comment>.*?)-->$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the tests run away from the repository")

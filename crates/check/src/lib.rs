@@ -1,6 +1,7 @@
 //! Proves that a program computes what the model's graph computes, from scratch.
 //!
-//! The program says which operators of the model are rewritten. The check repeats that ([`rules::rewriting`]),
+//! The program says where the model's sequence is cut into slices ([`rules::slicing`]), and which operators are
+//! rewritten. The check repeats that ([`rules::rewriting`]),
 //! analyses the graph that results, and proves the program equal to it; each rewriting is among what the proof
 //! rests on. So a rewriting that the program does not name, or another one than it is made with, is no way to
 //! compute what the model computes.
@@ -14,6 +15,7 @@
 //! | code | holds |
 //! | --- | --- |
 //! | `SW0501` | the program belongs to the model: the digest of its graph, the factors of all tensors |
+//! | `SW0527`, `SW0331` | its slices are those of a sequence of the model, in which no token needs later ones |
 //! | `SW0520` | what is rewritten are operators of the model |
 //! | `SW0521` | they have a rewriting for the dims that are named |
 //! | `SW0522` | they are listed once, in order, and so are the dims |
@@ -45,7 +47,7 @@
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
-//! at once, by [`purpose`]. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! at once, by [`purpose`]; [`course`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches. Modules import only what comes before them here.
 
 mod args;
@@ -54,6 +56,7 @@ mod axis;
 mod calls;
 mod copies;
 mod count;
+mod course;
 mod cuts;
 mod exchange;
 mod facts;
@@ -85,6 +88,7 @@ mod sweep;
 mod timetable;
 mod uniform;
 
+pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
 pub use proof::{Computed, Issued, Proof, Traffic};
 pub use purpose::{Masters, Memory, Moment, Purpose};
@@ -92,7 +96,7 @@ pub use purpose::{Masters, Memory, Moment, Purpose};
 use graph::Graph;
 use program::{Own, Pass, Program};
 use rules::Analysis;
-use rules::slicing::{derive, rests_on};
+use rules::slicing::rests_on;
 
 use facts::Facts;
 use fault::Faults;
@@ -109,7 +113,17 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    checked(model, program, LONG, masters)
+    Ok(checked(model, program, LONG, &Wanted { masters, courses: false })?.proof)
+}
+
+/// The same, and what each rank does: of ranks that are alike, those that were followed.
+pub fn courses(
+    model: &Graph,
+    program: &Program,
+    masters: &Masters,
+) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+    let told = checked(model, program, LONG, &Wanted { masters, courses: true })?;
+    Ok((told.proof, told.courses))
 }
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
@@ -117,19 +131,30 @@ const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
-    checked(model, program, least, &Masters::new())
+    Ok(checked(model, program, least, &Wanted { masters: &Masters::new(), courses: false })?.proof)
 }
 
-fn checked(model: &Graph, program: &Program, least: u32, masters: &Masters) -> Result<Proof, Vec<Fault>> {
+/// What is asked besides the proof.
+struct Wanted<'m> {
+    masters: &'m Masters,
+    courses: bool,
+}
+
+struct Told {
+    proof: Proof,
+    courses: Vec<Course>,
+}
+
+fn checked(model: &Graph, program: &Program, least: u32, wanted: &Wanted<'_>) -> Result<Told, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
-    let rewritten = derive(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
-    let proof = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, masters)?;
+    let rewritten = program.rewritten(model).map_err(fault)?;
+    let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
-    Ok(Proof { rewritings, ..proof })
+    Ok(Told { proof: Proof { rewritings, ..told.proof }, ..told })
 }
 
 /// The same against the graph that the program's numbers refer to.
@@ -138,8 +163,8 @@ fn equal(
     analysis: &Analysis,
     program: &Program,
     least: u32,
-    masters: &Masters,
-) -> Result<Proof, Vec<Fault>> {
+    wanted: &Wanted<'_>,
+) -> Result<Told, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);
@@ -148,12 +173,13 @@ fn equal(
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains, masters));
-    let proof = match folded {
-        Some(proof) => proof,
-        None => one_by_one(&facts, program, trains, masters)?,
+    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains, wanted));
+    let told = match folded {
+        Some(told) => told,
+        None => one_by_one(&facts, program, trains, wanted)?,
     };
-    Ok(Proof { plan: program.plan.clone(), ranks: program.world, backward: trains, ..proof })
+    let (plan, ranks) = (program.plan.clone(), program.world);
+    Ok(Told { proof: Proof { plan, ranks, backward: trains, ..told.proof }, ..told })
 }
 
 /// Follows every rank.
@@ -161,8 +187,8 @@ fn one_by_one(
     facts: &Facts<'_>,
     program: &Program,
     trains: bool,
-    masters: &Masters,
-) -> Result<Proof, Vec<Fault>> {
+    wanted: &Wanted<'_>,
+) -> Result<Told, Vec<Fault>> {
     let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
@@ -173,8 +199,15 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let memory = memory::of_all(&mut cx, &ranks, masters);
-    Ok(Proof { memory, ..cx.tally.proof(facts, program.world) })
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let courses = wanted.courses_of(&mut cx, &ranks);
+    Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
+}
+
+impl Wanted<'_> {
+    fn courses_of<'a>(&self, cx: &mut Context<'a>, ranks: &[Rank<'a>]) -> Vec<Course> {
+        if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] }
+    }
 }
 
 /// Follows some of the ranks along an axis; `None` if that does not show that all of them are right.
@@ -183,8 +216,8 @@ fn folded(
     program: &Program,
     axis: axis::Axis,
     trains: bool,
-    masters: &Masters,
-) -> Option<Proof> {
+    wanted: &Wanted<'_>,
+) -> Option<Told> {
     let (followed, fold) = axis::followed(program, axis);
     let mut cx = context(facts, &followed, Some(fold));
     let mut ranks = ranks(&mut cx);
@@ -197,7 +230,8 @@ fn folded(
     if !cx.faults.is_empty() {
         return None;
     }
-    let memory = memory::of_all(&mut cx, &ranks, masters);
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let courses = wanted.courses_of(&mut cx, &ranks);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
@@ -208,7 +242,7 @@ fn folded(
         proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
-    Some(proof)
+    Some(Told { proof, courses })
 }
 
 /// Which outputs leave, and get a gradient from the caller.

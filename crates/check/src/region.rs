@@ -53,3 +53,7 @@ pub(crate) fn region_text(factors: &[Vec<i64>], region: &[Interval]) -> String {
     };
     format!("[{}]", factors.iter().map(dim).collect::<Vec<String>>().join(", "))
 }
+
+pub(crate) fn numel(region: &[Interval]) -> u64 {
+    region.iter().map(|interval| interval.len().unsigned_abs()).product()
+}

@@ -4,6 +4,7 @@
 mod cost;
 mod figure;
 mod memory;
+mod step;
 mod summary;
 mod work;
 
@@ -15,12 +16,12 @@ use graph::Graph;
 use plan::Plan;
 use program::{Boundary, Program};
 use rules::Analysis;
-use rules::slicing::derive;
 
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
 pub use figure::drawn;
 pub use memory::{Limit, bytes, fits, with_optimizer};
+pub use step::{Setting, Step, step};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 
@@ -53,7 +54,7 @@ pub fn compile_watched(
     let program = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let files = clock.time("emit", || emit::emit(graph, &program))?;
     let proof = accept(graph, &files, masters, &mut clock).map_err(refused)?;
-    let rewritten = derive(graph, program.slices.as_ref(), &program.rewritings)?.graph;
+    let rewritten = program.rewritten(graph)?.graph;
     let summary = Summary { divided, ..summary::summarise(&rewritten, &program) };
     Ok(Compiled { program, files, proof, summary, phases: clock.phases })
 }
@@ -79,17 +80,23 @@ fn refused(error: Error) -> Error {
 }
 
 fn prove(graph: &Graph, program: &Program, masters: &Masters) -> Result<Proof> {
-    check::check_held(graph, program, masters).map_err(|faults| {
-        let all: Vec<String> = faults.iter().map(|f| Error::from(f.clone()).to_string()).collect();
-        let mut first = faults.first().map_or_else(
-            || Error::new("SW0500", "the program is not equal to the model"),
-            |f| Error::from(f.clone()),
-        );
-        if all.len() > 1 {
-            first.what = format!("{} (and {} more)", first.what, all.len() - 1);
-        }
-        first
-    })
+    check::check_held(graph, program, masters).map_err(first_of)
+}
+
+/// What each rank does, of a program that is proved.
+pub(crate) fn prove_with(graph: &Graph, program: &Program, masters: &Masters) -> Result<Vec<check::Course>> {
+    check::courses(graph, program, masters).map(|(_, courses)| courses).map_err(first_of)
+}
+
+/// The first of several faults, and how many there are.
+fn first_of(faults: Vec<check::Fault>) -> Error {
+    let count = faults.len();
+    let first = faults.into_iter().next().map(Error::from);
+    let mut first = first.unwrap_or_else(|| Error::new("SW0500", "the program is not equal to the model"));
+    if count > 1 {
+        first.what = format!("{} (and {} more)", first.what, count - 1);
+    }
+    first
 }
 
 struct Clock<'w> {

@@ -43,13 +43,18 @@ pub struct Limit<'a> {
 
 /// What each rank has, with the state of an optimizer.
 pub fn with_optimizer(memory: &[Memory], name: &str) -> Result<Vec<Memory>> {
-    let Some((_, tensors, numbers)) = STATE.iter().find(|row| row.0 == name) else {
+    let (tensors, numbers) = state_of(name)?;
+    Ok(memory.iter().map(|rank| rank.clone().stepped(tensors, numbers)).collect())
+}
+
+/// Of an optimizer's state how many tensors it is like each parameter, and how many numbers besides.
+pub(crate) fn state_of(name: &str) -> Result<(u64, u64)> {
+    STATE.iter().find(|row| row.0 == name).map(|row| (row.1, row.2)).ok_or_else(|| {
         let known: Vec<&str> = STATE.iter().map(|row| row.0).collect();
-        return Err(Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
+        Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
             .why("what it holds of each parameter is a part of what a rank has in memory")
-            .fix(format!("give the one that is most like it of {}", known.join(", "))));
-    };
-    Ok(memory.iter().map(|rank| rank.clone().stepped(*tensors, *numbers)).collect())
+            .fix(format!("give the one that is most like it of {}", known.join(", ")))
+    })
 }
 
 /// Refuses a program of which some rank needs more than it has.

@@ -26,8 +26,10 @@ mod code;
 mod column;
 mod instr;
 
-use graph::{OpId, TensorId};
-use rules::{Reduction, Region, Rewriting, Slices};
+use diag::Result;
+use graph::{Graph, OpId, TensorId};
+use rules::slicing::derive;
+use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, Does, Loop, Pass, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
@@ -248,6 +250,11 @@ pub struct Update {
 }
 
 impl Program {
+    /// The graph that its numbers refer to: the model's, in slices and rewritten as it says.
+    pub fn rewritten<'g>(&self, model: &'g Graph) -> Result<Rewritten<'g>> {
+        derive(model, self.slices.as_ref(), &self.rewritings)
+    }
+
     pub fn lives_on_host(&self, tensor: TensorId) -> bool {
         self.held_on_host.binary_search(&tensor).is_ok()
     }

@@ -15,6 +15,7 @@ fn build(py: Python<'_>, error: Error) -> PyResult<PyErr> {
         "SW03" => "PlanError",
         "SW05" => "CheckError",
         "SW07" => "RuntimeFault",
+        "SW09" => "ClusterError",
         _ => "CompileError",
     };
     let details = PyDict::new(py);

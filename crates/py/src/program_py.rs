@@ -18,6 +18,10 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
+    pub(crate) fn inner(&self) -> &compiler::Compiled {
+        &self.inner
+    }
+
     /// A number of each kind of communication, for each rank.
     fn traffic<'py>(&self, py: Python<'py>, number: fn(&Issued) -> u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let row = |traffic: &Traffic| {

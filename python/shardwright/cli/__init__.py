@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ShardwrightError
-from . import cache, check, ckpt, completion, demo, doctor, emit, explain, ops, plan
+from . import cache, check, ckpt, completion, demo, doctor, emit, explain, manifest, ops, plan, simulate
 from .parser import Parser
 from .style import error_text
 
-COMMANDS = (demo, plan, emit, check, ops, ckpt, cache, doctor, explain, completion)
+COMMANDS = (demo, plan, emit, check, simulate, manifest, ops, ckpt, cache, doctor, explain, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,11 +5,12 @@ use graph::TensorId;
 use program::{Call, Instr, LeafId, Of, Pass};
 
 use crate::purpose::Purpose;
+use crate::region::numel;
 
 use super::communication::TOGETHER;
 use super::gradients::alike;
 use super::ledger::Block;
-use super::walk::{Walk, numel};
+use super::walk::Walk;
 
 /// Copies on their way.
 pub(super) struct Gathering {

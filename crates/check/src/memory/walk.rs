@@ -11,6 +11,7 @@ use crate::cuts::extents;
 use crate::held::Part;
 use crate::intern::Map;
 use crate::purpose::{Memory, Moment, Purpose};
+use crate::region::numel;
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
@@ -387,10 +388,6 @@ fn batches(program: &Program, body: &Body) -> u32 {
         0 => 1,
         last => enough(&body.timetable).unwrap_or(1).max(last + 1),
     }
-}
-
-pub(super) fn numel(region: &[Interval]) -> u64 {
-    region.iter().map(|interval| interval.len().unsigned_abs()).product()
 }
 
 /// Whether a part of a tensor is a view of it: its factors lie together again, dim by dim.

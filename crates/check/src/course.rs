@@ -1,0 +1,283 @@
+//! What ranks do, instruction by instruction, and how much each takes: for whoever wants to know how long.
+//!
+//! Once ranks were followed, it is known which part of which operator every local operator is, and what every
+//! communication moves. Bytes of an all-reduce, a reduce-scatter and an all-to-all are those of what a rank gives, of a
+//! gather those of the whole that arises, of an exchange those to each other rank.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use graph::{Dtype, OpId, TensorId};
+use program::{Away, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, RankId, Which};
+use rules::{Cost, Interval};
+
+use crate::held::Part;
+use crate::memory::held_as;
+use crate::purpose::Masters;
+use crate::region::numel;
+use crate::state::{Context, Rank};
+
+/// What a rank does in its codes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Course {
+    pub rank: RankId,
+    pub role: usize,
+    /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
+    pub deeds: Rc<Vec<Deed>>,
+}
+
+/// What an instruction takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Deed {
+    /// Operators and copies on the device, in their order.
+    pub work: Vec<Work>,
+    /// Bytes that a communication moves, and of which type.
+    pub moved: u64,
+    pub dtype: Option<Dtype>,
+    /// Of an exchange, what goes to each other rank.
+    pub sent: Vec<(RankId, u64)>,
+    /// Bytes that go to the host or come from there.
+    pub to_host: u64,
+    /// The operator whose value is moved or computed first.
+    pub op: Option<OpId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// The operator that this is a part of; none of a copy or a sum.
+    pub op: Option<OpId>,
+    pub operations: u64,
+    pub bytes: u64,
+    pub dtype: Dtype,
+}
+
+/// Of each rank that was followed.
+pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Course> {
+    let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
+    let mut known: BTreeMap<usize, Vec<Rc<Vec<Deed>>>> = BTreeMap::new();
+    let course = |rank: &Rank<'a>| {
+        let deeds = Watch { cx, rank, held: &held }.deeds();
+        let alike = known.entry(rank.role).or_default();
+        let deeds = alike.iter().find(|other| ***other == deeds).cloned().unwrap_or_else(|| {
+            alike.push(Rc::new(deeds));
+            Rc::clone(&alike[alike.len() - 1])
+        });
+        Course { rank: rank.id, role: rank.role, deeds }
+    };
+    ranks.iter().map(course).collect()
+}
+
+struct Watch<'w, 'a> {
+    cx: &'w mut Context<'a>,
+    rank: &'w Rank<'a>,
+    /// For each tensor the type in which it is held.
+    held: &'w [Dtype],
+}
+
+impl<'a> Watch<'_, 'a> {
+    fn deeds(mut self) -> Vec<Deed> {
+        self.rank.body.instrs().enumerate().map(|(index, instr)| self.deed(index, instr)).collect()
+    }
+
+    fn deed(&mut self, index: usize, instr: &'a Instr) -> Deed {
+        let copies = |count: u64, buf: BufId| self.copied(count, self.bytes(buf), self.dtype(buf));
+        match instr {
+            Instr::Call(call) => self.call(index, call),
+            Instr::Grad(grad) => self.grad(grad),
+            Instr::Slice(slice) => copies(2, slice.to),
+            Instr::Add { from, to } => copies(from.len() as u64 + 1, *to),
+            Instr::Collective(collective) => self.collective(collective),
+            Instr::Exchange { exchange, .. } | Instr::Send { exchange, .. } => self.exchange(*exchange),
+            Instr::Receive { exchange, .. } => self.of_exchange(*exchange, Deed::default()),
+            Instr::ReduceGradients { leaves, .. } | Instr::Scatter { leaves, .. } => self.gradients(leaves),
+            Instr::ExchangeGradients { exchange, .. } => self.exchange(*exchange),
+            Instr::Gather { copies, .. } => self.gather(copies),
+            Instr::Part { leaves, .. } => Deed { moved: 0, ..self.gradients(leaves) },
+            Instr::ReduceShards { shards, .. } => self.shards(shards),
+            Instr::Update { shard, .. } => {
+                let shard = &self.rank.own.table.shards[*shard];
+                let bytes = self.bytes_of(shard.tensor, &shard.region.get(self.rank.own.at).0);
+                self.copied(2, bytes, self.cx.facts.graph.tensor(shard.tensor).dtype)
+            }
+            Instr::Keep { from, offloads: true, .. } => {
+                Deed { to_host: from.iter().map(|buf| self.bytes(*buf)).sum(), ..Deed::default() }
+            }
+            Instr::Fetch { what } => Deed { to_host: self.fetched(*what), ..Deed::default() },
+            Instr::Keep { .. } | Instr::Take { .. } | Instr::Release { .. } => Deed::default(),
+        }
+    }
+
+    fn call(&mut self, index: usize, call: &'a Call) -> Deed {
+        let first = self.cx.codes[self.rank.role].first_op[index];
+        let (mut work, mut kept) = (vec![], BTreeMap::new());
+        for offset in 0..call.ops.len() {
+            let Some(part) = self.rank.parts[first + offset] else { continue };
+            let cost = self.cost(&part);
+            work.extend(self.work(&part, cost.flops, cost.forward.read + cost.forward.written));
+            if call.offloads {
+                self.kept(&part, &cost, call, &mut kept);
+            }
+        }
+        let op = call.ops.first().map(|op| op.op);
+        Deed { work, to_host: kept.into_values().sum(), op, ..Deed::default() }
+    }
+
+    /// The bytes that backward needs of an operator, by where they are.
+    fn kept(&self, part: &Part, cost: &Cost, call: &Call, kept: &mut BTreeMap<(u32, bool), u64>) {
+        let code = &self.cx.codes[self.rank.role];
+        for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
+            let has = code.leaf_of.contains_key(buf) || !cost.kept.inputs.contains(input);
+            if !has && call.inputs.contains(buf) {
+                kept.insert((buf.0, false), self.bytes(*buf));
+            }
+        }
+        let op = self.cx.facts.graph.op(part.op);
+        let made = cost.kept.outputs.iter().filter_map(|output| op.outputs[*output]);
+        let share = cost.forward.written.checked_div(op.outputs.iter().flatten().count() as u64).unwrap_or(0);
+        kept.insert((part.op.0, true), cost.kept.more + made.count() as u64 * share);
+    }
+
+    fn fetched(&mut self, what: Away) -> u64 {
+        let code = &self.cx.codes[self.rank.role];
+        match what {
+            Away::Call(id) => code.call(id).map_or(0, |(index, call)| self.call(index, call).to_host),
+            Away::Kept(id) => {
+                let kept = self.rank.body.instrs().find_map(|instr| match instr {
+                    Instr::Keep { id: other, from, .. } if *other == id => Some(from),
+                    _ => None,
+                });
+                kept.into_iter().flatten().map(|buf| self.bytes(*buf)).sum()
+            }
+        }
+    }
+
+    /// The backward of a call, the last operator first.
+    fn grad(&mut self, grad: &Grad) -> Deed {
+        let Some((index, call)) = self.cx.codes[self.rank.role].call(grad.call) else {
+            return Deed::default();
+        };
+        let first = self.cx.codes[self.rank.role].first_op[index];
+        let mut work = vec![];
+        for offset in (0..call.ops.len()).rev() {
+            let Some(part) = self.rank.parts[first + offset] else { continue };
+            let (cost, (mine, all)) = (self.cost(&part), self.share(&part, grad.which));
+            let moved = (cost.backward.read + cost.backward.written) * mine.1;
+            work.extend(moved.checked_div(all).and_then(|bytes| self.work(&part, mine.0, bytes)));
+        }
+        Deed { work, op: call.ops.last().map(|op| op.op), ..Deed::default() }
+    }
+
+    /// The operations of those gradients of a part that arise in this half, how many gradients these are, and how many
+    /// there are in all.
+    fn share(&mut self, part: &Part, which: Which) -> ((u64, u64), u64) {
+        let cost = self.cost(part);
+        let code = &self.cx.codes[self.rank.role];
+        let uses = &self.cx.facts.op(part.op).uses;
+        let (mut mine, mut all) = ((0, 0), 0);
+        for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
+            if uses[*input].is_none() {
+                continue;
+            }
+            let leaf = code.leaf_of.contains_key(buf);
+            all += 1;
+            if which == Which::Both || leaf == (which == Which::Weights) {
+                mine = (mine.0 + cost.gradients[*input], mine.1 + 1);
+            }
+        }
+        (mine, all)
+    }
+
+    fn collective(&self, collective: &Collective) -> Deed {
+        let bufs =
+            if matches!(collective.how, How::AllGather(_)) { &collective.to } else { &collective.from };
+        self.moved(bufs.iter().map(|buf| self.bytes(*buf)).sum(), bufs[0])
+    }
+
+    fn moved(&self, moved: u64, buf: BufId) -> Deed {
+        let of = self.rank.body.buf(buf).tensor;
+        let op = self.cx.facts.graph.producer(of).map(|(op, _)| op);
+        Deed { moved, dtype: Some(self.dtype(buf)), op, ..Deed::default() }
+    }
+
+    fn exchange(&self, id: ExchangeId) -> Deed {
+        let table = &self.cx.program.exchanges[id.index()];
+        let mut sent: BTreeMap<RankId, u64> = BTreeMap::new();
+        for piece in &table.pieces {
+            let (from, to) = (table.sources[piece.from].0, table.targets[piece.to].0);
+            if from == self.rank.id && to != from {
+                *sent.entry(to).or_default() += self.bytes_of(table.tensor, &piece.region.0);
+            }
+        }
+        let moved = sent.values().sum();
+        self.of_exchange(id, Deed { sent: sent.into_iter().collect(), moved, ..Deed::default() })
+    }
+
+    fn of_exchange(&self, id: ExchangeId, deed: Deed) -> Deed {
+        let of = self.cx.program.exchanges[id.index()].tensor;
+        let graph = self.cx.facts.graph;
+        Deed { dtype: Some(graph.tensor(of).dtype), op: graph.producer(of).map(|(op, _)| op), ..deed }
+    }
+
+    /// The gradients of leaves, in one message.
+    fn gradients(&self, leaves: &[LeafId]) -> Deed {
+        let of = |leaf: &LeafId| {
+            let tensor = self.rank.body.leaves[leaf.index()].tensor;
+            numel(&self.rank.own.leaf(leaf.index()).1.0) * self.held[tensor.index()].bytes() as u64
+        };
+        let moved = leaves.iter().map(of).sum();
+        let dtype = leaves.first().map(|leaf| self.held[self.rank.body.leaves[leaf.index()].tensor.index()]);
+        Deed { moved, dtype, ..Deed::default() }
+    }
+
+    fn shards(&self, shards: &[usize]) -> Deed {
+        let own = self.rank.own;
+        let of = |number: &usize| {
+            numel(&own.shard(*number).0) * self.held[own.table.shards[*number].tensor.index()].bytes() as u64
+        };
+        let dtype = shards.first().map(|number| self.held[own.table.shards[*number].tensor.index()]);
+        Deed { moved: shards.iter().map(of).sum(), dtype, ..Deed::default() }
+    }
+
+    fn gather(&self, copies: &[usize]) -> Deed {
+        let tensor = |copy: usize| self.rank.own.table.shards[self.rank.own.table.copies[copy].shard].tensor;
+        let moved =
+            copies.iter().map(|copy| self.bytes_of(tensor(*copy), &self.rank.own.copy(*copy).0)).sum();
+        let dtype = copies.first().map(|copy| self.cx.facts.graph.tensor(tensor(*copy)).dtype);
+        let host = |copy: &&usize| self.cx.program.lives_on_host(tensor(**copy));
+        let own = |copy: &usize| {
+            let shard = self.rank.own.table.copies[*copy].shard;
+            self.bytes_of(tensor(*copy), &self.rank.own.shard(shard).0)
+        };
+        Deed { moved, dtype, to_host: copies.iter().filter(host).map(own).sum(), ..Deed::default() }
+    }
+
+    fn copied(&self, count: u64, bytes: u64, dtype: Dtype) -> Deed {
+        let work = Work { op: None, operations: 0, bytes: count * bytes, dtype };
+        Deed { work: vec![work], ..Deed::default() }
+    }
+
+    fn work(&self, part: &Part, operations: u64, bytes: u64) -> Option<Work> {
+        let (op, graph) = (self.cx.facts.graph.op(part.op), self.cx.facts.graph);
+        let floats = |tensor: &TensorId| graph.tensor(*tensor).dtype.is_float();
+        let tensors = || op.inputs().into_iter().chain(op.outputs.iter().flatten().copied());
+        let dtype = tensors().find(floats).or_else(|| tensors().next()).map(|it| graph.tensor(it).dtype)?;
+        (operations + bytes > 0).then_some(Work { op: Some(part.op), operations, bytes, dtype })
+    }
+
+    fn cost(&mut self, part: &Part) -> Rc<Cost> {
+        self.cx.finder.cost(self.cx.facts, &self.cx.store, part)
+    }
+
+    fn dtype(&self, buf: BufId) -> Dtype {
+        self.cx.facts.graph.tensor(self.rank.body.buf(buf).tensor).dtype
+    }
+
+    fn bytes(&self, buf: BufId) -> u64 {
+        let held = self.rank.held(buf);
+        held.map_or(0, |held| self.bytes_of(held.of.tensor, self.cx.store.region(held.region)))
+    }
+
+    fn bytes_of(&self, tensor: TensorId, region: &[Interval]) -> u64 {
+        numel(region) * self.cx.facts.graph.tensor(tensor).dtype.bytes() as u64
+    }
+}

@@ -1,0 +1,64 @@
+//! Devices, the links between them, and how long they need for work and messages.
+//!
+//! A cluster is a file (TOML) or a short name (`dgx-h100:8x4`). Its devices are numbered node by node, and rank i of
+//! a program runs on device i. What is read is valid: every rate is above zero, every node has a device.
+//!
+//! It knows no program, no plan and no operator: [`Device::seconds`] is told how many operations and bytes some work
+//! has, [`Cluster::collective`] which devices exchange how much. Formulas and their calibration are in
+//! `docs/cost-model.md`.
+
+mod catalog;
+mod collective;
+mod device;
+mod link;
+mod quantity;
+mod read;
+
+pub use catalog::{DEVICES, NAMES, named};
+pub use collective::{Crowd, Pattern};
+pub use device::{Device, Effort};
+pub use link::Link;
+pub use quantity::Unit;
+pub use read::read;
+
+/// Nodes of devices, and the network between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    pub name: String,
+    /// The kinds of devices that there are.
+    pub kinds: Vec<Device>,
+    pub nodes: Vec<Node>,
+    pub network: Link,
+    /// The node of each device, and its kind.
+    places: Vec<(usize, usize)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The kind of each of its devices: an index into [`Cluster::kinds`].
+    pub devices: Vec<usize>,
+    /// Between its devices.
+    pub link: Link,
+}
+
+impl Cluster {
+    pub fn new(name: String, kinds: Vec<Device>, nodes: Vec<Node>, network: Link) -> Self {
+        let places = nodes.iter().enumerate();
+        let places = places.flat_map(|(at, node)| node.devices.iter().map(move |kind| (at, *kind))).collect();
+        Self { name, kinds, nodes, network, places }
+    }
+
+    /// How many devices it has.
+    pub fn devices(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
+    }
+
+    pub fn device(&self, at: u32) -> &Device {
+        &self.kinds[self.places[at as usize].1]
+    }
+
+    /// The node that a device is in.
+    pub fn node(&self, at: u32) -> usize {
+        self.places[at as usize].0
+    }
+}

@@ -1,0 +1,23 @@
+//! A link between devices.
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Bytes a second in each direction, of each device; of all devices of a node together where it is shared.
+    pub bandwidth: f64,
+    /// Seconds of a hop.
+    pub latency: f64,
+    /// Seconds before the first byte of a collective moves.
+    pub start: f64,
+    /// What of its bandwidth a large message reaches.
+    pub reached: f64,
+    pub shared: bool,
+    /// Whether what connects the devices sums what they send, so that each sends and receives it once.
+    pub sums: bool,
+}
+
+impl Link {
+    /// Bytes a second that a large message reaches.
+    pub fn rate(&self) -> f64 {
+        self.bandwidth * self.reached
+    }
+}

@@ -1,0 +1,310 @@
+//! Reads a cluster's file. Every error has its line and column.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use diag::{Error, Result};
+use graph::Dtype;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::quantity::Unit;
+use crate::{Cluster, Device, Link, Node, catalog};
+
+/// More devices than any cluster has.
+const MOST: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Option<String>,
+    nodes: Spanned<Vec<Spanned<WrittenNode>>>,
+    network: Option<WrittenLink>,
+    #[serde(default)]
+    devices: BTreeMap<String, Spanned<WrittenDevice>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenNode {
+    count: Option<Spanned<i64>>,
+    devices: Spanned<Devices>,
+    link: Option<WrittenLink>,
+}
+
+/// `"h100:8"`, or several such.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Devices {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLink {
+    bandwidth: Spanned<Written>,
+    latency: Option<Spanned<Written>>,
+    start: Option<Spanned<Written>>,
+    reached: Option<Spanned<Written>>,
+    #[serde(default)]
+    shared: bool,
+    #[serde(default)]
+    sums: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenDevice {
+    /// A device of the catalog, of which only some things are different.
+    like: Option<Spanned<String>>,
+    memory: Option<Spanned<Written>>,
+    bandwidth: Option<Spanned<Written>>,
+    peak: Option<BTreeMap<String, Spanned<Written>>>,
+    overhead: Option<Spanned<Written>>,
+    compute_reached: Option<Spanned<Written>>,
+    memory_reached: Option<Spanned<Written>>,
+    host: Option<Spanned<Written>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+/// Reads a file's text; `file` is what it is called in errors.
+pub fn read(text: &str, file: &str) -> Result<Cluster> {
+    let reader = Reader { text, file };
+    let found: File = toml::from_str(text).map_err(|error| {
+        let place = error.span().unwrap_or(0..0);
+        reader.refuse(place, "it is no description of a cluster", error.message().trim())
+    })?;
+    reader.cluster(found)
+}
+
+impl Devices {
+    fn listed(&self) -> &[String] {
+        match self {
+            Devices::One(text) => std::slice::from_ref(text),
+            Devices::Several(list) => list,
+        }
+    }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    file: &'t str,
+}
+
+impl Reader<'_> {
+    fn cluster(&self, found: File) -> Result<Cluster> {
+        let mut kinds: Vec<Device> = vec![];
+        for (name, written) in &found.devices {
+            kinds.push(self.device(name, written)?);
+        }
+        let mut nodes = vec![];
+        for node in found.nodes.get_ref() {
+            let written = node.get_ref();
+            let node = self.node(written, &mut kinds)?;
+            let count =
+                written.count.as_ref().map_or(Ok(1), |count| self.count(*count.get_ref(), count.span()))?;
+            let all = nodes.len() as u64 + count;
+            if all * node.devices.len() as u64 > MOST {
+                let span = written.count.as_ref().map_or(0..0, Spanned::span);
+                return Err(self.refuse(
+                    span,
+                    "there are more devices than any cluster has",
+                    "at most 1,048,576",
+                ));
+            }
+            nodes.extend(std::iter::repeat_n(node, usize::try_from(count).unwrap_or(0)));
+        }
+        if nodes.is_empty() {
+            return Err(self.refuse(found.nodes.span(), "there is no node", "a cluster has at least one"));
+        }
+        let network = match &found.network {
+            Some(link) => self.link(link, &catalog::link_of("network"))?,
+            None if nodes.len() == 1 => nodes[0].link.clone(),
+            None => {
+                let what = "there is no [network]";
+                return Err(self.refuse(found.nodes.span(), what, "several nodes are connected by one"));
+            }
+        };
+        let name = found.name.unwrap_or_else(|| self.file.to_owned());
+        Ok(Cluster::new(name, kinds, nodes, network))
+    }
+
+    fn node(&self, written: &WrittenNode, kinds: &mut Vec<Device>) -> Result<Node> {
+        let span = || written.devices.span();
+        let mut devices = vec![];
+        for text in written.devices.get_ref().listed() {
+            let (name, count) = text.split_once(':').unwrap_or((text, "1"));
+            let count = count.trim().parse().map_err(|_| {
+                self.refuse(
+                    span(),
+                    &format!("{text:?} names no devices"),
+                    "write a kind and how many, such as \"h100:8\"",
+                )
+            })?;
+            let count = self.count(count, span())?;
+            let kind = self.kind(name.trim(), span(), kinds)?;
+            devices.extend(std::iter::repeat_n(kind, usize::try_from(count).unwrap_or(0)));
+        }
+        let Some(first) = devices.first() else {
+            return Err(self.refuse(span(), "a node has no devices", "each has at least one"));
+        };
+        let usual = catalog::link_of(&kinds[*first].name);
+        let link = written.link.as_ref().map_or(Ok(usual.clone()), |link| self.link(link, &usual))?;
+        Ok(Node { devices, link })
+    }
+
+    /// The number of a kind of devices, which the file describes or the catalog has.
+    fn kind(&self, name: &str, span: Range<usize>, kinds: &mut Vec<Device>) -> Result<usize> {
+        if let Some(known) = kinds.iter().position(|kind| kind.name == name) {
+            return Ok(known);
+        }
+        kinds.push(self.of_catalog(name, span)?);
+        Ok(kinds.len() - 1)
+    }
+
+    fn device(&self, name: &str, written: &Spanned<WrittenDevice>) -> Result<Device> {
+        let (span, it) = (written.span(), written.get_ref());
+        let like = match &it.like {
+            Some(like) => Some(self.of_catalog(like.get_ref(), like.span())?),
+            None => catalog::device(name),
+        };
+        let number = |written: &Option<Spanned<Written>>, unit: Unit, usual: Option<f64>, what: &str| match (
+            written, usual,
+        ) {
+            (Some(written), _) => self.number(written, unit),
+            (None, Some(usual)) => Ok(usual),
+            (None, None) => {
+                let why = format!(
+                    "it is {}; or say `like = \"h100\"`, of which only some things are other",
+                    unit.expected()
+                );
+                Err(self.refuse(span.clone(), &format!("the device {name:?} has no `{what}`"), &why))
+            }
+        };
+        let of = |get: fn(&Device) -> f64| like.as_ref().map(get);
+        let share =
+            |written, usual: fn(&Device) -> f64| number(written, Unit::Share, of(usual).or(Some(0.8)), "");
+        Ok(Device {
+            name: name.to_owned(),
+            memory: number(&it.memory, Unit::Bytes, of(|d| d.memory as f64), "memory")? as u64,
+            bandwidth: number(&it.bandwidth, Unit::BytesPerSecond, of(|d| d.bandwidth), "bandwidth")?,
+            peak: self.peak(name, it, like.as_ref(), span.clone())?,
+            overhead: number(&it.overhead, Unit::Seconds, of(|d| d.overhead).or(Some(4e-6)), "overhead")?,
+            reached: (
+                share(&it.compute_reached, |d| d.reached.0)?,
+                share(&it.memory_reached, |d| d.reached.1)?,
+            ),
+            host: number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?,
+        })
+    }
+
+    fn peak(
+        &self,
+        name: &str,
+        written: &WrittenDevice,
+        like: Option<&Device>,
+        span: Range<usize>,
+    ) -> Result<Vec<(Dtype, f64)>> {
+        let Some(given) = &written.peak else {
+            let why =
+                "it is operations a second by type, such as { bf16 = \"989 TFLOP/s\", f32 = \"67 TFLOP/s\" }";
+            let none = || self.refuse(span, &format!("the device {name:?} has no `peak`"), why);
+            return like.map(|like| like.peak.clone()).ok_or_else(none);
+        };
+        let mut peak = vec![];
+        for (dtype, rate) in given {
+            let known = Dtype::parse(dtype).ok_or_else(|| {
+                let known = Dtype::ALL.map(|row| row.1).join(", ");
+                self.refuse(
+                    rate.span(),
+                    &format!("there is no type {dtype:?}"),
+                    &format!("it is one of {known}"),
+                )
+            })?;
+            peak.push((known, self.number(rate, Unit::OperationsPerSecond)?));
+        }
+        if peak.is_empty() {
+            return Err(self.refuse(
+                span,
+                &format!("the device {name:?} computes nothing"),
+                "its `peak` is empty",
+            ));
+        }
+        Ok(peak)
+    }
+
+    fn link(&self, written: &WrittenLink, usual: &Link) -> Result<Link> {
+        let number = |written: &Option<Spanned<Written>>, unit: Unit, usual: f64| {
+            written.as_ref().map_or(Ok(usual), |written| self.number(written, unit))
+        };
+        let latency = number(&written.latency, Unit::Seconds, usual.latency)?;
+        Ok(Link {
+            bandwidth: self.number(&written.bandwidth, Unit::BytesPerSecond)?,
+            latency,
+            start: number(&written.start, Unit::Seconds, usual.start)?,
+            reached: number(&written.reached, Unit::Share, usual.reached)?,
+            shared: written.shared,
+            sums: written.sums,
+        })
+    }
+
+    fn number(&self, written: &Spanned<Written>, unit: Unit) -> Result<f64> {
+        let (text, read) = match written.get_ref() {
+            Written::Text(text) => (text.clone(), unit.read(text)),
+            Written::Integer(number) => (number.to_string(), bare(*number as f64, unit)),
+            Written::Float(number) => (number.to_string(), bare(*number, unit)),
+        };
+        let refuse = |why: &str| self.refuse(written.span(), &format!("{text:?} is no value for this"), why);
+        let value = read.map_err(|why| refuse(&why))?;
+        let least = if unit == Unit::Seconds { value >= 0.0 } else { value > 0.0 };
+        match unit {
+            _ if !least => Err(refuse("it is above zero")),
+            Unit::Share if value > 1.0 => Err(refuse("it is at most 1")),
+            Unit::Seconds if value > 10.0 => Err(refuse("it is at most 10 seconds")),
+            Unit::Bytes if !(1e3..=1e18).contains(&value) => Err(refuse("no device has so many bytes")),
+            Unit::BytesPerSecond if !(1e3..=1e18).contains(&value) => {
+                Err(refuse("nothing moves so many bytes"))
+            }
+            _ => Ok(value),
+        }
+    }
+
+    fn count(&self, count: i64, span: Range<usize>) -> Result<u64> {
+        let refuse =
+            || self.refuse(span, &format!("{count} is no number of devices or nodes"), "it is at least 1");
+        u64::try_from(count).ok().filter(|count| (1..=MOST).contains(count)).ok_or_else(refuse)
+    }
+
+    fn of_catalog(&self, name: &str, span: Range<usize>) -> Result<Device> {
+        let known = catalog::DEVICES.join(", ");
+        let why = format!("describe it under [devices.{name}], or name one of {known}");
+        catalog::device(name).ok_or_else(|| self.refuse(span, &format!("there is no device {name:?}"), &why))
+    }
+
+    /// A refusal at the line and column of a place in the text.
+    fn refuse(&self, span: Range<usize>, what: &str, why: &str) -> Error {
+        let before = &self.text[..span.start.min(self.text.len())];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        Error::new("SW0902", format!("the cluster cannot be read: {what}"))
+            .at(format!("{}:{line}:{column}", self.file))
+            .why(why)
+            .fix("docs/clusters.md shows a whole file")
+    }
+}
+
+/// Without a unit only what has none.
+fn bare(number: f64, unit: Unit) -> std::result::Result<f64, String> {
+    match unit {
+        Unit::Share => Ok(number),
+        _ => Err(format!("it has no unit: it is {}", unit.expected())),
+    }
+}

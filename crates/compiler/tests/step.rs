@@ -1,0 +1,228 @@
+//! Steps on clusters, beside what formulas say of them.
+
+use std::collections::BTreeMap;
+
+use check::Masters;
+use cluster::{Cluster, read};
+use compiler::{Compiled, Setting, Step};
+use diag::Result;
+use graph::Graph;
+use plan::{Plan, sets};
+use program::Kind;
+use rules::Analysis;
+
+const LAYERS: usize = 8;
+const WIDTH: u64 = 1024;
+const ROWS: u64 = 4096;
+
+/// Layers that are alike, behind a first sum through which gradients flow.
+fn chain() -> Graph {
+    let mut text = String::from(
+        "shardwright-graph 1\nmodel \"Chain\"\n\
+         in_spec \"{\\\"tree\\\":[1,{\\\"type\\\":null,\\\"context\\\":null,\\\"children_spec\\\":[]}],\\\"leaves\\\":[\\\"*\\\"]}\"\n\
+         out_spec \"{\\\"tree\\\":[1,{\\\"type\\\":null,\\\"context\\\":null,\\\"children_spec\\\":[]}],\\\"leaves\\\":[\\\"*\\\"]}\"\n\
+         module \"\" \"Chain\"\n",
+    );
+    for layer in 0..LAYERS {
+        text += &format!("module \"l.{layer}\" \"Linear\"\n");
+    }
+    text += &format!("input %x f32[{ROWS},{WIDTH}] 0\nparam %p f32[{WIDTH}] \"p\"\n");
+    for layer in 0..LAYERS {
+        text += &format!("param %w{layer} f32[{WIDTH},{WIDTH}] \"l.{layer}.weight\"\n");
+    }
+    text += &format!("op %h0 f32[{ROWS},{WIDTH}] = aten.add.Tensor(%x, %p) in \"\" at \"chain.py:1\"\n");
+    for layer in 0..LAYERS {
+        text += &format!(
+            "op %h{} f32[{ROWS},{WIDTH}] = aten.linear.default(%h{layer}, %w{layer}) in \"l.{layer}\" at \"chain.py:2\"\n",
+            layer + 1
+        );
+    }
+    text += &format!("op %sum f32[] = aten.sum.default(%h{LAYERS}) in \"\" at \"chain.py:3\"\noutput %sum\n");
+    text.parse().expect("it parses")
+}
+
+/// So many devices that compute, and do nothing else that takes time; links as given.
+fn devices(count: u32, link: &str) -> Cluster {
+    let text = format!(
+        "[[nodes]]\ndevices = \"d:{count}\"\nlink = {{ {link} }}\n\
+         [devices.d]\nmemory = \"1 TB\"\nbandwidth = \"100 PB/s\"\npeak = {{ f32 = \"1 TFLOP/s\" }}\n\
+         overhead = \"0 s\"\ncompute_reached = 1.0\nmemory_reached = 1.0\n"
+    );
+    read(&text, "devices.toml").expect("it reads")
+}
+
+const FREE: &str = "bandwidth = \"100 PB/s\", latency = \"0 s\", start = \"0 s\", reached = 1.0";
+const SLOW: &str = "bandwidth = \"1 GB/s\", latency = \"0 s\", start = \"0 s\", reached = 1.0";
+
+struct Model {
+    graph: Graph,
+    analysis: Analysis,
+}
+
+impl Model {
+    fn new() -> Self {
+        let graph = chain();
+        Self { analysis: Analysis::of(&graph), graph }
+    }
+
+    fn compiled(&self, plan: &str, count: u32) -> (Plan, Compiled) {
+        let plan = sets::named(plan, &self.graph, &self.analysis, count).expect("a plan");
+        let boundary = lower::loss(&self.graph, program::Inputs::Global);
+        let compiled = compiler::compile(&self.graph, &self.analysis, &plan, &boundary).expect("it compiles");
+        (plan, compiled)
+    }
+
+    fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<Step> {
+        let (plan, compiled) = self.compiled(plan, count);
+        let masters = Masters::new();
+        let setting = Setting { cluster, batches, optimizer: "none", masters: &masters };
+        compiler::step(&self.graph, &self.analysis, &plan, &compiled, &setting)
+    }
+}
+
+/// Seconds of a layer's forward on one device, and of each of its two gradients.
+fn layer() -> f64 {
+    (2 * ROWS * WIDTH * WIDTH) as f64 / 1e12
+}
+
+fn near(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 0.01, "{found} for {expected}");
+}
+
+#[test]
+fn one_device_computes_and_nothing_else() {
+    let step = Model::new().step("replicate", 1, &devices(1, FREE), 3).expect("a step");
+    near(step.simulation.seconds, 3.0 * 3.0 * layer() * LAYERS as f64);
+    let lane = &step.simulation.ranks[0];
+    near(lane.backward, 2.0 * lane.forward);
+    assert_eq!((lane.exposed, lane.idle, lane.again, lane.communication), (0.0, 0.0, 0.0, 0.0));
+    near(step.utilisation, 1.0);
+}
+
+#[test]
+fn the_parts_of_every_rank_are_the_step() {
+    let model = Model::new();
+    for plan in
+        ["data", "zero3", "megatron", "data:2 x megatron:2", "stages:4 x 1f1b", "stages:2 x zb-h1 x data:2"]
+    {
+        for link in [FREE, SLOW] {
+            let step = model.step(plan, 4, &devices(4, link), 4).expect("a step");
+            for lane in &step.simulation.ranks {
+                let parts: f64 = lane.parts().iter().map(|(_, seconds)| seconds).sum();
+                near(parts, step.simulation.seconds);
+                assert!(lane.parts().iter().all(|(_, seconds)| *seconds >= -1e-12), "{plan}: {lane:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelines_are_idle_as_long_as_their_formula_says() {
+    let model = Model::new();
+    for (stages, plan) in [(2, "stages:2 x 1f1b"), (4, "stages:4 x 1f1b"), (4, "stages:4 x gpipe")] {
+        for batches in [4, 8, 16] {
+            let step = model.step(plan, stages, &devices(stages, FREE), batches).expect("a step");
+            let (p, m) = (f64::from(stages), f64::from(batches));
+            for lane in &step.simulation.ranks {
+                near(lane.idle / step.simulation.seconds, (p - 1.0) / (m + p - 1.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn recomputation_is_a_forward_more() {
+    let model = Model::new();
+    let (plain, again) = ("replicate", "replicate x recompute");
+    let seconds = |plan| model.step(plan, 1, &devices(1, FREE), 1).expect("a step").simulation;
+    let (plain, again) = (seconds(plain), seconds(again));
+    near(again.seconds - plain.seconds, again.ranks[0].again);
+    assert!(again.ranks[0].again > 0.5 * again.ranks[0].forward);
+}
+
+#[test]
+fn gradients_are_reduced_as_long_as_a_ring_takes() {
+    let model = Model::new();
+    let step = model.step("data", 4, &devices(4, SLOW), 2).expect("a step");
+    let bytes = (4 * (LAYERS as u64 * WIDTH * WIDTH + WIDTH)) as f64;
+    let lane = &step.simulation.ranks[0];
+    near(lane.communication, 2.0 * 0.75 * bytes / 1e9);
+    assert!(lane.exposed > 0.0 && lane.exposed <= lane.communication);
+    let sent: u64 = step
+        .simulation
+        .messages
+        .iter()
+        .filter(|it| it.kind == Kind::ReduceGradients)
+        .map(|it| it.bytes)
+        .sum();
+    assert_eq!(sent, 4 * (LAYERS as u64 * WIDTH * WIDTH + WIDTH));
+    for message in &step.simulation.messages {
+        assert!(message.share <= 1.0 + 1e-9, "{message:?}");
+    }
+}
+
+#[test]
+fn what_is_gathered_ahead_is_hidden_by_what_is_computed() {
+    // A layer is gathered in less time than it computes on a part of the rows.
+    let link = "bandwidth = \"2 GB/s\", latency = \"0 s\", start = \"0 s\", reached = 1.0";
+    let step = Model::new().step("zero3", 2, &devices(2, link), 1).expect("a step");
+    let lane = &step.simulation.ranks[0];
+    assert!(lane.exposed < 0.5 * lane.communication, "{lane:?}");
+    assert!(lane.exposed > 0.0, "the first layer is waited for: {lane:?}");
+}
+
+#[test]
+fn a_slow_link_makes_a_step_longer_and_not_its_computation() {
+    let model = Model::new();
+    for plan in ["data", "zero3", "megatron", "stages:4 x 1f1b"] {
+        let [fast, slow] =
+            [FREE, SLOW].map(|link| model.step(plan, 4, &devices(4, link), 4).expect("a step").simulation);
+        assert!(slow.seconds > 1.01 * fast.seconds, "{plan}");
+        for (a, b) in fast.ranks.iter().zip(&slow.ranks) {
+            near(a.forward + a.backward, b.forward + b.backward);
+        }
+    }
+}
+
+#[test]
+fn what_is_told_of_messages_is_what_the_proof_counts() {
+    let model = Model::new();
+    for plan in ["data", "megatron", "data:2 x megatron:2", "stages:2 x data:2"] {
+        let (made, compiled) = model.compiled(plan, 4);
+        let (cluster, masters) = (devices(4, SLOW), Masters::new());
+        let setting = Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters };
+        let step = compiler::step(&model.graph, &model.analysis, &made, &compiled, &setting).expect("a step");
+        for (lane, parts) in step.simulation.ranks.iter().zip(&step.simulation.parts) {
+            let mut told: BTreeMap<(&str, &str), (usize, u64)> = BTreeMap::new();
+            for part in parts.iter().filter(|part| part.kind != Kind::Receive) {
+                let found = told.entry((part.pass.name(), part.kind.name())).or_default();
+                *found = (found.0 + 1, found.1 + step.simulation.messages[part.message].bytes);
+            }
+            let counted = &compiled.proof.traffic[lane.rank.index()];
+            let counted: BTreeMap<(&str, &str), (usize, u64)> = counted
+                .iter()
+                .map(|(what, issued)| (*what, (issued.count, issued.bytes)))
+                .filter(|it| it.1.1 > 0)
+                .collect();
+            assert_eq!(told, counted, "{plan}, rank {}", lane.rank.0);
+        }
+    }
+}
+
+#[test]
+fn refusals() {
+    let model = Model::new();
+    let code = |step: Result<Step>| step.err().map(|error| error.code);
+    assert_eq!(code(model.step("data", 4, &devices(2, FREE), 1)), Some("SW0910"));
+    assert_eq!(code(model.step("data", 2, &devices(2, FREE), 0)), Some("SW0912"));
+    assert_eq!(code(model.step("data", 2, &devices(4, FREE), 1)), None);
+}
+
+#[test]
+fn a_step_is_told_the_same_each_time() {
+    let model = Model::new();
+    let step = || model.step("stages:2 x zero3:2 x 1f1b", 4, &devices(4, SLOW), 4).expect("a step");
+    let (a, b) = (step(), step());
+    assert_eq!(a.simulation, b.simulation);
+    assert_eq!((a.manifest, a.trace), (b.manifest, b.trace));
+}

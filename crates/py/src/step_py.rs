@@ -1,0 +1,98 @@
+//! A step on a cluster, as Python sees it.
+
+use cluster::Cluster;
+use compiler::{Masters, Setting, Step};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::guard::{Evidence, guarded, sound};
+use crate::plan_py::Plan;
+use crate::program_py::Compiled;
+
+/// A step of a program on a cluster, as it was simulated.
+#[pyclass(frozen, module = "shardwright._core")]
+pub(crate) struct Simulated {
+    inner: Step,
+    /// For each rank the memory of its device.
+    there: Vec<u64>,
+}
+
+#[pymethods]
+impl Simulated {
+    /// Until the last rank has updated its parameters.
+    #[getter]
+    fn seconds(&self) -> f64 {
+        self.inner.simulation.seconds
+    }
+
+    /// Operations of the model in a step, and what these are of all that the devices could compute meanwhile.
+    #[getter]
+    fn operations(&self) -> (f64, f64) {
+        (self.inner.operations, self.inner.utilisation)
+    }
+
+    /// Of each rank that was followed: its number, and the seconds of what it does.
+    #[getter]
+    fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let lane = |lane: &simulate::Lane| {
+            let dict = PyDict::new(py);
+            dict.set_item("rank", lane.rank.0)?;
+            for (name, seconds) in lane.parts() {
+                dict.set_item(name, seconds)?;
+            }
+            dict.set_item("communication", lane.communication)?;
+            Ok(dict)
+        };
+        self.inner.simulation.ranks.iter().map(lane).collect()
+    }
+
+    /// For each rank the most bytes that it has at once, and those of its device.
+    #[getter]
+    fn memory(&self) -> Vec<(u64, u64)> {
+        self.inner.memory.iter().map(compiler::Memory::total).zip(self.there.iter().copied()).collect()
+    }
+
+    /// A line for each device.
+    #[getter]
+    fn drawn(&self) -> PyResult<String> {
+        sound(Evidence::none(), || self.inner.simulation.drawn())
+    }
+
+    /// What each role communicates, as JSON.
+    #[getter]
+    fn manifest(&self) -> &str {
+        &self.inner.manifest
+    }
+
+    /// A timeline, in the format of Chrome's traces.
+    #[getter]
+    fn trace(&self) -> &str {
+        &self.inner.trace
+    }
+}
+
+/// Simulates a step of so many micro-batches on a cluster: a name, or the text of a file and what that is called.
+#[pyfunction]
+#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw"))]
+pub(crate) fn simulate_step(
+    py: Python<'_>,
+    plan: &Plan,
+    compiled: &Compiled,
+    cluster: &str,
+    text: Option<&str>,
+    batches: u32,
+    optimizer: &str,
+) -> PyResult<Simulated> {
+    let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
+    guarded(plan.evidence(), || {
+        let cluster: Cluster = match text {
+            Some(text) => cluster::read(text, cluster)?,
+            None => cluster::named(cluster)?,
+        };
+        let masters = Masters::new();
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
+        let inner = py.detach(|| compiler::step(graph, analysis, &plan.plan, compiled.inner(), &setting))?;
+        let there = (0..inner.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
+        Ok(Simulated { inner, there })
+    })
+}

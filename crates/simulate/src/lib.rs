@@ -1,0 +1,168 @@
+//! How long a step of a program takes on a cluster, who waits for whom, and what is sent when.
+//!
+//! A watcher of the check: it goes through what ranks were proved to do ([`check::Course`]), in the order of their
+//! timetables, and knows of each instruction what it takes. So it is about the program as it was lowered, whoever made
+//! it and however.
+//!
+//! Each rank computes one thing after the other ([`price`] says how long each takes), and has one line on which its
+//! collectives go one after the other. A collective begins once all members have come to it and their lines are free. Who
+//! reads its result waits for it; what is sent ahead (gathers), and what is only needed at the end of a code
+//! (reductions of gradients), goes on meanwhile. Messages between blocks leave one after the other, and arrive by
+//! themselves. What is not counted: that messages take bandwidth from each other unless a link is shared, the ranks'
+//! agreement on a step, and what Python does.
+//!
+//! Of ranks that are alike those are followed that the proof followed.
+
+mod engine;
+mod manifest;
+mod meeting;
+mod price;
+mod rank;
+mod table;
+mod trace;
+
+use check::Course;
+use cluster::Cluster;
+use diag::{Error, Result};
+use graph::{Dtype, OpId};
+use program::{Kind, Pass, Program, RankId};
+
+pub use manifest::manifest;
+pub use trace::trace;
+
+/// What is simulated.
+#[derive(Clone, Copy)]
+pub struct Scene<'s> {
+    pub program: &'s Program,
+    pub courses: &'s [Course],
+    pub cluster: &'s Cluster,
+    /// Micro-batches of the step.
+    pub batches: u32,
+    /// For each rank, the bytes that its optimizer reads and writes in a step.
+    pub updated: &'s [u64],
+}
+
+/// A step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Simulation {
+    /// Seconds, until the last rank has updated its parameters.
+    pub seconds: f64,
+    /// Of each rank that was followed, in their order.
+    pub ranks: Vec<Lane>,
+    /// What ranks do, in the order of their ends on each rank: of the first rank of each role, and of all where these
+    /// are few.
+    pub spans: Vec<Span>,
+    pub messages: Vec<Message>,
+    /// Of each rank that was followed what it takes part in, in its order.
+    pub parts: Vec<Vec<Part>>,
+}
+
+/// What a rank does with its time. All of it is one of these.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lane {
+    pub rank: RankId,
+    pub forward: f64,
+    pub backward: f64,
+    /// What backward computes a second time.
+    pub again: f64,
+    /// Slices, sums, what goes to the host.
+    pub copies: f64,
+    /// It waits for a communication that goes on.
+    pub exposed: f64,
+    /// It waits for others.
+    pub idle: f64,
+    pub update: f64,
+    /// All of its communication, hidden or not.
+    pub communication: f64,
+}
+
+/// A stretch of a rank's time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    pub rank: RankId,
+    pub what: What,
+    pub pass: Pass,
+    pub block: u32,
+    pub batch: u32,
+    pub start: f64,
+    pub end: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// An instruction, by its number in its code.
+    Instr(Kind, usize),
+    Wait,
+    Update,
+}
+
+/// A communication of a group, or a message from one rank to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    pub kind: Kind,
+    /// All members, also those that were not followed; of a message who sends and who receives.
+    pub group: Vec<RankId>,
+    pub bytes: u64,
+    pub dtype: Option<Dtype>,
+    pub start: f64,
+    pub end: f64,
+    /// What of the slowest link that it crosses it uses while it goes on.
+    pub share: f64,
+}
+
+/// That a rank takes part in a communication.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// An index into [`Simulation::messages`].
+    pub message: usize,
+    pub kind: Kind,
+    pub block: u32,
+    pub pass: Pass,
+    pub instr: usize,
+    pub batch: u32,
+    pub op: Option<OpId>,
+    /// Seconds for which the rank waits for it while it goes on.
+    pub exposed: f64,
+}
+
+impl Lane {
+    pub(crate) fn of(rank: RankId) -> Self {
+        Self {
+            rank,
+            forward: 0.0,
+            backward: 0.0,
+            again: 0.0,
+            copies: 0.0,
+            exposed: 0.0,
+            idle: 0.0,
+            update: 0.0,
+            communication: 0.0,
+        }
+    }
+
+    /// By name. Together they are the step.
+    pub fn parts(&self) -> [(&'static str, f64); 7] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("again", self.again),
+            ("copies", self.copies),
+            ("exposed", self.exposed),
+            ("idle", self.idle),
+            ("update", self.update),
+        ]
+    }
+}
+
+/// Runs a step.
+pub fn simulate(scene: &Scene<'_>) -> Result<Simulation> {
+    let (needed, there) = (scene.program.world, scene.cluster.devices());
+    if needed > there {
+        let what =
+            format!("the plan is for {needed} devices, and the cluster {} has {there}", scene.cluster.name);
+        return Err(Error::new("SW0910", what)
+            .why("each rank runs on a device of its own")
+            .fix("make the plan for as many devices, or name a larger cluster"));
+    }
+    engine::Engine::new(scene).run()
+}

@@ -1,0 +1,98 @@
+//! What ranks communicate in a step, for who tunes it: `docs/manifest.md` describes it.
+//!
+//! For each role the communications of its first rank, in the order in which that comes to them; its other ranks do the
+//! same in their groups.
+
+use std::collections::BTreeMap;
+
+use graph::Graph;
+use program::{Pass, RankId};
+use serde_json::{Value, json};
+
+use crate::{Part, Scene, Simulation, What};
+
+const FORMAT: u32 = 1;
+
+/// `graph` is the one that the program's numbers are of.
+pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation) -> Value {
+    let program = scene.program;
+    let mut seen = vec![false; program.roles.len()];
+    let mut roles = vec![];
+    for (at, course) in scene.courses.iter().enumerate() {
+        if std::mem::replace(&mut seen[course.role], true) {
+            continue;
+        }
+        let computed = computed(simulation, course.rank);
+        let messages = simulation.parts[at].iter().map(|part| message(graph, simulation, part, &computed));
+        roles.push(json!({
+            "role": course.role,
+            "ranks": ranges(&program.roles[course.role].ranks),
+            "rank": course.rank.0,
+            "communications": messages.collect::<Vec<_>>(),
+        }));
+    }
+    json!({
+        "format": FORMAT,
+        "model": program.model,
+        "plan": program.plan,
+        "cluster": scene.cluster.name,
+        "world": program.world,
+        "micro_batches": scene.batches,
+        "step_seconds": simulation.seconds,
+        "roles": roles,
+    })
+}
+
+fn message(graph: &Graph, simulation: &Simulation, part: &Part, computed: &[Computed]) -> Value {
+    let told = &simulation.messages[part.message];
+    json!({
+        "kind": part.kind.name(),
+        "group": told.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
+        "bytes": told.bytes,
+        "dtype": told.dtype.map(graph::Dtype::short),
+        "pass": part.pass.name(),
+        "block": part.block,
+        "micro_batch": part.batch,
+        "instruction": part.instr,
+        "operator": part.op.map(|op| graph.describe(op)),
+        "start_seconds": told.start,
+        "expected_seconds": told.end - told.start,
+        "exposed_seconds": part.exposed,
+        "share_of_link": told.share,
+        "overlaps": overlaps(computed, told.start, told.end),
+    })
+}
+
+/// When a rank computes, and in which code of which micro-batch.
+type Computed = (f64, f64, (Pass, u32, u32));
+
+fn computed(simulation: &Simulation, rank: RankId) -> Vec<Computed> {
+    let spans = simulation.spans.iter().filter(|span| span.rank == rank);
+    let computes = spans.filter(|span| matches!(span.what, What::Instr(..)));
+    computes.map(|span| (span.start, span.end, (span.pass, span.block, span.batch))).collect()
+}
+
+/// What the rank computes meanwhile. What it computes is in the order of time.
+fn overlaps(computed: &[Computed], start: f64, end: f64) -> Vec<Value> {
+    let mut found: BTreeMap<(Pass, u32, u32), f64> = BTreeMap::new();
+    let from = computed.partition_point(|(_, until, _)| *until <= start);
+    for (begin, until, code) in computed[from..].iter().take_while(|(begin, _, _)| *begin < end) {
+        *found.entry(*code).or_default() += until.min(end) - begin.max(start);
+    }
+    let told = |((pass, block, batch), seconds): ((Pass, u32, u32), f64)| json!({ "pass": pass.name(), "block": block, "micro_batch": batch, "seconds": seconds });
+    found.into_iter().map(told).collect()
+}
+
+/// `[[0, 3], [8, 11]]` are the ranks 0 to 3 and 8 to 11.
+fn ranges(ranks: &[RankId]) -> Vec<[u32; 2]> {
+    let mut sorted: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
+    sorted.sort_unstable();
+    let mut found: Vec<[u32; 2]> = vec![];
+    for rank in sorted {
+        match found.last_mut() {
+            Some([_, last]) if *last + 1 == rank => *last = rank,
+            _ => found.push([rank, rank]),
+        }
+    }
+    found
+}

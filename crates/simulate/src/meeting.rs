@@ -1,0 +1,32 @@
+//! Where ranks come together: collectives, and exchanges of the whole program.
+
+use program::{ExchangeId, GroupingId};
+
+/// Which meeting: the group, and the how manieth of its meetings it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Group(GroupingId, u32, usize),
+    Exchange(ExchangeId, usize),
+}
+
+/// Who has come, and when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meeting {
+    /// So many of those that are followed come.
+    pub(crate) expected: usize,
+    /// Ranks by their place among those that are followed, and when they came.
+    pub(crate) here: Vec<(usize, f64)>,
+    /// How long it goes on once all are here.
+    pub(crate) seconds: f64,
+    pub(crate) bytes: u64,
+    /// When it began and ended.
+    pub(crate) time: Option<(f64, f64)>,
+    /// Ranks that wait for its end.
+    pub(crate) waiting: Vec<usize>,
+}
+
+impl Meeting {
+    pub(crate) fn is_full(&self) -> bool {
+        self.here.len() == self.expected
+    }
+}

@@ -1,0 +1,112 @@
+//! How long instructions take, on the device that a rank runs on.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use check::{Course, Deed};
+use cluster::{Cluster, Crowd, Device, Effort, Pattern};
+use program::{GroupingId, Kind, Program, RankId};
+
+use crate::Message;
+
+/// Seconds of each instruction of a rank: on its device, and to and from the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Price {
+    pub(crate) work: f64,
+    pub(crate) host: f64,
+}
+
+/// For each rank its prices; ranks that do the same on devices of one kind share them.
+pub(crate) fn prices(courses: &[Course], cluster: &Cluster) -> Vec<Rc<Vec<Price>>> {
+    let mut known: Vec<(&Course, Rc<Vec<Price>>)> = vec![];
+    let device = |course: &Course| cluster.device(course.rank.0);
+    let same = |a: &Course, b: &Course| Rc::ptr_eq(&a.deeds, &b.deeds) && device(a).name == device(b).name;
+    let mut prices = vec![];
+    for course in courses {
+        let found = known.iter().find(|(other, _)| same(other, course)).map(|(_, found)| Rc::clone(found));
+        prices.push(found.unwrap_or_else(|| {
+            let made = Rc::new(course.deeds.iter().map(|deed| price(deed, device(course))).collect());
+            known.push((course, Rc::clone(&made)));
+            made
+        }));
+    }
+    prices
+}
+
+fn price(deed: &Deed, device: &Device) -> Price {
+    let seconds = |work: &check::Work| {
+        let effort = Effort { operations: work.operations as f64, bytes: work.bytes as f64 };
+        device.seconds(effort, work.dtype)
+    };
+    Price { work: deed.work.iter().map(seconds).sum(), host: device.seconds_to_host(deed.to_host as f64) }
+}
+
+/// The groups of a program's collectives, as the cluster sees them.
+pub(crate) struct Groups<'s> {
+    program: &'s Program,
+    cluster: &'s Cluster,
+    /// For each grouping the group of each rank.
+    of: Vec<BTreeMap<RankId, u32>>,
+    crowds: Vec<Crowd>,
+    known: BTreeMap<(GroupingId, u32, Pattern, u64), f64>,
+}
+
+impl<'s> Groups<'s> {
+    pub(crate) fn new(program: &'s Program, cluster: &'s Cluster) -> Self {
+        let of = |groups: &Vec<Vec<RankId>>| {
+            let each = groups.iter().zip(0..);
+            each.flat_map(|(group, at)| group.iter().map(move |rank| (*rank, at))).collect()
+        };
+        let crowd = |groups: &Vec<Vec<RankId>>| {
+            let devices: Vec<Vec<u32>> = groups.iter().map(|group| devices(group)).collect();
+            cluster.crowd(devices.iter().map(Vec::as_slice))
+        };
+        Self {
+            program,
+            cluster,
+            of: program.groupings.iter().map(of).collect(),
+            crowds: program.groupings.iter().map(crowd).collect(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The number of a rank's group; none of a rank that is in none.
+    pub(crate) fn number(&self, grouping: GroupingId, rank: RankId) -> Option<u32> {
+        self.of[grouping.index()].get(&rank).copied()
+    }
+
+    pub(crate) fn group(&self, grouping: GroupingId, number: u32) -> &'s [RankId] {
+        &self.program.groupings[grouping.index()][number as usize]
+    }
+
+    /// What of the slowest link that it crosses a message uses while it goes on.
+    pub(crate) fn share(&self, message: &Message) -> f64 {
+        let seconds = message.end - message.start;
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        let (group, crowd) = (devices(&message.group), Crowd(1));
+        self.cluster.least(pattern(message.kind), &group, crowd, message.bytes as f64) / seconds
+    }
+
+    pub(crate) fn seconds(&mut self, grouping: GroupingId, number: u32, kind: Kind, bytes: u64) -> f64 {
+        let Some(pattern) = pattern(kind) else { return 0.0 };
+        let (group, crowd) = (self.group(grouping, number), self.crowds[grouping.index()]);
+        let seconds = || self.cluster.collective(pattern, &devices(group), crowd, bytes as f64);
+        *self.known.entry((grouping, number, pattern, bytes)).or_insert_with(seconds)
+    }
+}
+
+fn devices(group: &[RankId]) -> Vec<u32> {
+    group.iter().map(|rank| rank.0).collect()
+}
+
+fn pattern(kind: Kind) -> Option<Pattern> {
+    Some(match kind {
+        Kind::AllReduce | Kind::ReduceGradients | Kind::ReduceShards => Pattern::AllReduce,
+        Kind::AllGather | Kind::Gather => Pattern::AllGather,
+        Kind::ReduceScatter | Kind::Scatter => Pattern::ReduceScatter,
+        Kind::AllToAll => Pattern::AllToAll,
+        _ => return None,
+    })
+}

@@ -1,0 +1,131 @@
+//! One rank on its way through a step.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use check::Course;
+use program::{Away, Body, ExchangeId, GroupingId, Of, Own, Pass, Program};
+
+use crate::meeting::Key;
+use crate::{Lane, Part};
+
+/// A code that runs, for a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) code: usize,
+    pub(crate) batch: u32,
+    /// Whether what communicates sums of gradients runs.
+    pub(crate) settles: bool,
+}
+
+pub(crate) struct Rank<'s> {
+    pub(crate) course: &'s Course,
+    pub(crate) body: &'s Body,
+    pub(crate) own: Own<'s>,
+    pub(crate) turns: Vec<Turn>,
+    /// The number of each code's first instruction.
+    first: Vec<usize>,
+    /// The turn, and the instruction in its code.
+    pub(crate) at: (usize, usize),
+    pub(crate) clock: f64,
+    /// When the last message that it sent has left.
+    pub(crate) sent: f64,
+    /// When its line is free, and what is on it.
+    pub(crate) line: f64,
+    pub(crate) queue: VecDeque<Key>,
+    /// When the last that went to the host or came from there is over, and what comes from there.
+    pub(crate) host: f64,
+    pub(crate) fetching: Vec<(Away, f64)>,
+    /// What was sent ahead, and the copies that it brings.
+    pub(crate) coming: Vec<(Key, Vec<usize>)>,
+    /// What ends with the code.
+    pub(crate) settling: Vec<Key>,
+    /// The meeting at which it is, once it has come.
+    pub(crate) came: Option<Key>,
+    /// How often it came to each group and exchange.
+    groups: BTreeMap<GroupingId, usize>,
+    exchanges: BTreeMap<ExchangeId, usize>,
+    pub(crate) lane: Lane,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl<'s> Rank<'s> {
+    pub(crate) fn new(program: &'s Program, course: &'s Course, batches: u32) -> Self {
+        let role = &program.roles[course.role];
+        let body = &role.body;
+        let place = role.ranks.iter().position(|rank| *rank == course.rank).unwrap_or(0);
+        let mut first = vec![];
+        let mut all = 0;
+        for code in &body.codes {
+            first.push(all);
+            all += code.instrs.len();
+        }
+        Self {
+            course,
+            body,
+            own: role.own(place),
+            turns: turns(body, batches),
+            first,
+            at: (0, 0),
+            clock: 0.0,
+            sent: 0.0,
+            line: 0.0,
+            queue: VecDeque::new(),
+            host: 0.0,
+            fetching: vec![],
+            coming: vec![],
+            settling: vec![],
+            came: None,
+            groups: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            lane: Lane::of(course.rank),
+            parts: vec![],
+        }
+    }
+
+    /// The turn that it is in; none once the step is over.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        self.turns.get(self.at.0).copied()
+    }
+
+    /// The number of an instruction of the code that runs, over all codes.
+    pub(crate) fn number(&self, turn: Turn, instr: usize) -> usize {
+        self.first[turn.code] + instr
+    }
+
+    pub(crate) fn pass(&self, turn: Turn) -> Pass {
+        self.body.codes[turn.code].pass
+    }
+
+    /// How often it has come to a group or an exchange, before.
+    pub(crate) fn met(&mut self, what: Result<GroupingId, ExchangeId>) -> usize {
+        let count = match what {
+            Ok(grouping) => self.groups.entry(grouping).or_default(),
+            Err(exchange) => self.exchanges.entry(exchange).or_default(),
+        };
+        *count += 1;
+        *count - 1
+    }
+
+    /// The copies that a call reads.
+    pub(crate) fn copies_of(&self, inputs: &[program::BufId]) -> Vec<usize> {
+        let copy = |(at, leaf): (usize, &program::Leaf)| match self.own.leaf(at).0 {
+            Of::Copy(copy) if inputs.contains(&leaf.buf) => Some(copy),
+            _ => None,
+        };
+        self.body.leaves.iter().enumerate().filter_map(copy).collect()
+    }
+}
+
+/// What a rank runs in a step, one after the other.
+fn turns(body: &Body, batches: u32) -> Vec<Turn> {
+    let code =
+        |block: u32, pass: Pass| body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
+    let once = |pass: Pass| code(0, pass).map(|code| Turn { code, batch: 0, settles: true });
+    let mut turns: Vec<Turn> = once(Pass::Begin).into_iter().collect();
+    turns.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
+        let code = code(task.block, task.pass())?;
+        Some(Turn { code, batch, settles: task.settles().is(batch, batches) })
+    }));
+    turns.extend(once(Pass::End));
+    turns
+}

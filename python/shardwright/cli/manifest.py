@@ -1,0 +1,55 @@
+"""`shardwright manifest`: what ranks communicate in a step, before the run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .parser import Commands
+
+
+def add(commands: Commands) -> None:
+    from .cluster import add_arguments
+
+    manifest = commands.add_parser("manifest", help="what ranks communicate in a step, for who tunes it")
+    add_arguments(manifest)
+    manifest.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from .cluster import simulated
+
+    _, _, found, _ = simulated(arguments)
+    if arguments.json:
+        print(found.manifest)
+        return
+    for line in lines_of_manifest(json.loads(found.manifest)):
+        print(line)
+
+
+def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
+    """For each role what it communicates; what repeats in a row is one line."""
+    lines = []
+    for role in manifest["roles"]:
+        ranks = ", ".join(str(a) if a == b else f"{a}..{b}" for a, b in role["ranks"])
+        lines.append(f"ranks {ranks}, as rank {role['rank']} does:")
+        rows: list[tuple[str, int]] = []
+        for row in map(_row, role["communications"]):
+            last, count = rows.pop() if rows else ("", 0)
+            rows += [(row, count + 1)] if last == row else [(last, count), (row, 1)]
+        lines += [row + (f"  ({count} times)" if count > 1 else "") for row, count in rows if count]
+    return lines
+
+
+def _row(one: dict[str, Any]) -> str:
+    from ..memory import size_of
+    from .cluster import time_of
+
+    group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else one["group"]
+    where = f"{one['pass']} {one['block']}, micro-batch {one['micro_batch']}"
+    return (
+        f"  {where:<28} {one['kind']:<17} {size_of(one['bytes']):>10} {one['dtype'] or '':<5}"
+        f" {time_of(one['expected_seconds']):>9}, {one['share_of_link']:>4.0%} of its link,"
+        f" {time_of(one['exposed_seconds']):>9} waited for  {group}"
+    )

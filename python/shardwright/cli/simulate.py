@@ -1,0 +1,88 @@
+"""`shardwright simulate`: a step of a plan on a cluster, without the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClusterError
+from .parser import Commands
+
+if TYPE_CHECKING:
+    from .._core import Graph, Plan, Simulated
+
+
+def add(commands: Commands) -> None:
+    from .cluster import add_arguments
+
+    simulate = commands.add_parser("simulate", help="how long a step of a plan takes on a cluster")
+    add_arguments(simulate)
+    simulate.add_argument(
+        "--trace", metavar="FILE", help="write a timeline there, which ui.perfetto.dev opens"
+    )
+    simulate.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from .cluster import simulated
+
+    graph, plan, found, batches = simulated(arguments)
+    if arguments.trace:
+        _write(Path(arguments.trace), found.trace)
+    if arguments.json:
+        print(json.dumps(_numbers(graph, plan, found, batches)))
+        return
+    for line in lines_of_step(graph, plan, found, batches, arguments.cluster):
+        print(line)
+    if arguments.trace:
+        print(f"\nThe timeline is in {arguments.trace}.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(
+            "SW0913",
+            f"the timeline cannot be written to {path}",
+            why=error.strerror or str(error),
+            fix="name a file in a folder that is there and can be written to",
+        ) from None
+
+
+def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
+    from ..memory import size_of
+    from .cluster import time_of
+
+    operations, utilisation = found.operations
+    many = f"{batches} micro-batches" if batches > 1 else "one micro-batch"
+    lines = [
+        f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {many}",
+        f"a step takes {time_of(found.seconds)}: {operations / 1e12:.4g} TFLOP of the model,"
+        f" {utilisation:.1%} of what the devices can compute",
+        "",
+        *found.drawn.splitlines(),
+        "",
+    ]
+    memory = found.memory
+    rank = max(range(len(memory)), key=lambda at: (memory[at][0] / memory[at][1], -at))
+    needed, there = memory[rank]
+    fits = "" if needed <= there else ": it does not fit"
+    return [*lines, f"memory: at most {size_of(needed)} of {size_of(there)}, on rank {rank}{fits}"]
+
+
+def _numbers(graph: Graph, plan: Plan, found: Simulated, batches: int) -> dict[str, Any]:
+    operations, utilisation = found.operations
+    return {
+        "model": graph.model,
+        "plan": plan.name,
+        "devices": plan.devices,
+        "micro_batches": batches,
+        "seconds": found.seconds,
+        "operations": operations,
+        "utilisation": utilisation,
+        "ranks": found.ranks,
+        "memory": [{"needed": needed, "there": there} for needed, there in found.memory],
+    }
