@@ -27,6 +27,7 @@ BENCHES = {
     "interlaced": "interlaced",
     "bubbles": "bubbles",
     "largest": "largest",
+    "predicted": "predicted",
     "start": "start",
 }
 

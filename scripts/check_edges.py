@@ -29,7 +29,8 @@ ALLOWED = {
     "emit": "diag graph rules program",
     "simulate": "diag graph program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
-    "py": "diag graph rules plan layout program lower check emit cluster simulate compiler",
+    "search": "diag graph rules plan program check cluster compiler",
+    "py": "diag graph rules plan layout program lower check emit cluster simulate compiler search",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

@@ -1,7 +1,7 @@
 """The compiler. Everything that decides, derives, plans, proves and prints is behind this module."""
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
 
 __all__ = [
     "Compiled",
@@ -189,6 +189,20 @@ class Simulated:
     def trace(self) -> str: ...
 
 @final
+class Found:
+    """What a search found: plans that fit before those that do not, and the quickest first."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]: ...
+    def plan(self, at: int) -> Plan: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def tried(self) -> tuple[int, int]: ...
+    @property
+    def passed_over(self) -> list[tuple[str, str]]: ...
+
+@final
 class Compiled:
     """A program that was proved equal to its model."""
 
@@ -241,3 +255,17 @@ def simulate_step(
     batches: int = 1,
     optimizer: str = "adamw",
 ) -> Simulated: ...
+def search_plan(
+    graph: Graph,
+    devices: int,
+    cluster: str,
+    text: str | None = None,
+    *,
+    batches: int = 1,
+    optimizer: str = "adamw",
+    memory: int | str | None = None,
+    deadline: float | None = None,
+    every: bool = False,
+    watch: Callable[[str], object] | None = None,
+) -> Found: ...
+def cluster_devices(cluster: str, text: str | None = None) -> int: ...

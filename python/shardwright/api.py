@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .cache import open_cache
+from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, PlanLike, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
@@ -42,6 +43,7 @@ def parallelize(
     plan: PlanLike = "data",
     *,
     devices: int | None = None,
+    cluster: str | None = None,
     micro_batches: int = 1,
     inputs: str = "global",
     outputs: Asked = "loss",
@@ -63,14 +65,15 @@ def parallelize(
     as `train_step` takes it. With `inputs="local"` too they are those of a whole batch. Rank 0
     captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
     `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
-    a function `plan(graph, draft)`. With `devices` it is for a unit of so many, and all units together
-    share the batch. With `micro_batches` the program is for one of so many equal parts of the batch, of
-    which `train_step` makes the gradients and the loss of the batch. `precision` is "bf16", "fp16", "fp32"
-    or a `Precision`; without it the model is computed in the dtypes that it has. `weights` are safetensors
-    files, their folder, or tensors by name, for a module that may be on meta; each rank reads only its
-    parts. `memory` is what each rank has, in
-    bytes or as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused.
-    With `compile` what is between communications is compiled by `torch.compile`, at the first call.
+    a function `plan(graph, draft)`; or `"auto"`, the quickest that is found for a `cluster`: a name such as
+    `dgx-h100:8x4`, or its file; without it what is known of the devices here. With `devices` it is for a
+    unit of so many, and all units together share the batch. With `micro_batches` the program is for one of
+    so many equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
+    `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
+    that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
+    on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or as `"16GiB"`: a plan
+    whose step needs more, with the state of an `optimizer`, is refused. With `compile` what is between
+    communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
     torch.distributed.
@@ -99,6 +102,7 @@ def parallelize(
         capturing,
         open_cache(cache and first),
         says,
+        _choice(cluster, comm, unit, micro_batches, optimizer, memory) if plan == AUTO else None,
     )
 
     def compile_here() -> tuple[Bundle, Cut | None]:
@@ -132,6 +136,13 @@ def parallelize(
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))
     return model
+
+
+def _choice(
+    cluster: str | None, comm: Comm, devices: int, batches: int, optimizer: str, memory: int | str | None
+) -> Choice:
+    name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
+    return Choice(name, text, batches, optimizer, memory)
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:

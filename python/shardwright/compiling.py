@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ._core import Compiled, Draft, Graph, Plan, compile, plan_devices
 from .capture import Captured, capture
 from .capture.lines import place_of_error
-from .errors import CaptureError, PlanError, RuntimeFault, ShardwrightError
+from .choosing import AUTO, Choice
+from .errors import CaptureError, ClusterError, PlanError, RuntimeFault, ShardwrightError
 from .memory import OPTIMIZER
 from .outputs import Asked, resolve
 from .precision import Precision, precision_of
@@ -113,11 +114,19 @@ def compile_plan(
     return bundle, compiled
 
 
-def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None) -> Plan:
+def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: Choice | None = None) -> Plan:
     """A plan from a name, a plan file's path, a `Plan`, or a function that calls the primitives.
 
     Without `devices` it is for as many as a plan file, a `Plan` or a name such as `data:4` says.
+    `"auto"` is the quickest that is found for a `choice`.
     """
+    if plan == AUTO and choice is None:
+        raise ClusterError(
+            "SW0924",
+            "it is not said for which cluster a plan is to be chosen",
+            why="what is quickest depends on devices and links",
+            fix="name a cluster, such as dgx-h100:8x4, or its file; or name a plan",
+        )
     devices = _stated_devices(graph, plan) if devices is None else devices
     if not 0 < devices <= MOST_DEVICES:
         raise PlanError(
@@ -130,6 +139,8 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None) -> Plan:
         made = _for_graph(graph, plan)
     elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
         made = _from_file(graph, Path(plan))
+    elif choice is not None and plan == AUTO:
+        made = choice.plan(graph, devices)
     elif isinstance(plan, str):
         made = Plan.named(graph, plan, devices)
     elif callable(plan):

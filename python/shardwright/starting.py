@@ -14,6 +14,7 @@ from ._core import Graph, Plan
 from .cache import Cache, Entry, Unknown, further_key, key_of
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
+from .choosing import Choice
 from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
 from .errors import RuntimeFault
 from .memory import OPTIMIZER
@@ -25,7 +26,8 @@ class Starter:
     """Compiles a model's programs: the first for a plan, further ones under the same plan.
 
     `devices` are those of one unit, of which there are `units`. `options` is all else that the
-    compiler is told, by the names of its arguments, and `capturing` what capture is told.
+    compiler is told, by the names of its arguments, and `capturing` what capture is told. `choice` says for
+    what a plan is chosen, if it is.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Starter:
         capturing: Mapping[str, Any] | None = None,
         cache: Cache | None = None,
         progress: Progress | None = None,
+        choice: Choice | None = None,
     ):
+        self._choice = choice
         self._plan, self._devices, self._units = plan, devices, units
         self._options, self._capturing = dict(options), dict(capturing or {})
         self._cache, self._progress = cache, progress or Progress(False)
@@ -125,13 +129,15 @@ class Starter:
         )
 
     def _make_plan(self, graph: Graph) -> Plan:
-        unit = make_plan(graph, self._plan, self._devices)
+        unit = make_plan(graph, self._plan, self._devices, self._choice)
         return unit if self._units == 1 else Plan.repeated(graph, unit, self._units)
 
     def _key_of(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str | None:
         if self._cache is None or not isinstance(module, nn.Module):
             return None
         options = {**self._all_options(self._options), "devices": self._devices, "units": self._units}
+        if self._choice is not None:
+            options["choice"] = repr(self._choice)
         try:
             return key_of(module, args, kwargs, self._plan, options)
         except (Unknown, RecursionError) as error:

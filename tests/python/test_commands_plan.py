@@ -126,7 +126,7 @@ def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixtu
 
 
 def test_completion_knows_every_plan() -> None:
-    assert {axis.split(":")[0] for plan in PLANS for axis in plan.split(" x ")} == set(plan_names())
+    assert {axis.split(":")[0] for plan in PLANS for axis in plan.split(" x ")} == {"auto", *plan_names()}
 
 
 def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

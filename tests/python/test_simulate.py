@@ -84,7 +84,7 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         (("--cluster", "h200:4", "--batches", "0"), "SW0912", "--batches 1"),
         (("--cluster", "h200:4", "--optimizer", "lion"), "SW0430", "adamw"),
         (("--cluster", "h200:4", "--trace", "nowhere/step.json"), "SW0913", "nowhere"),
-        (("--cluster", "missing.toml"), "SW0117", "missing.toml"),
+        (("--cluster", "missing.toml"), "SW0914", "missing.toml"),
     ],
 )
 def test_refusals(

@@ -20,8 +20,9 @@ use rules::Analysis;
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
 pub use figure::drawn;
-pub use memory::{Limit, bytes, fits, with_optimizer};
-pub use step::{Setting, Step, step};
+pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
+pub use rules::Bytes;
+pub use step::{Estimate, Setting, Step, estimate, step, updated};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};
 
@@ -83,9 +84,9 @@ fn prove(graph: &Graph, program: &Program, masters: &Masters) -> Result<Proof> {
     check::check_held(graph, program, masters).map_err(first_of)
 }
 
-/// What each rank does, of a program that is proved.
-pub(crate) fn prove_with(graph: &Graph, program: &Program, masters: &Masters) -> Result<Vec<check::Course>> {
-    check::courses(graph, program, masters).map(|(_, courses)| courses).map_err(first_of)
+/// The proof of a program, and what each rank does.
+fn prove_with(graph: &Graph, program: &Program, masters: &Masters) -> Result<(Proof, Vec<check::Course>)> {
+    check::courses(graph, program, masters).map_err(first_of)
 }
 
 /// The first of several faults, and how many there are.

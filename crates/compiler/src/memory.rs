@@ -85,7 +85,8 @@ pub fn fits(
     }))
 }
 
-fn uses(memory: &Memory, optimizer: &str) -> String {
+/// What a rank needs memory for.
+pub fn uses(memory: &Memory, optimizer: &str) -> String {
     let used = Purpose::ALL.into_iter().filter(|purpose| memory.peak[*purpose as usize] > 0);
     let one = |purpose: Purpose| {
         let of = if purpose == Purpose::Optimizer { format!(" ({optimizer})") } else { String::new() };
@@ -152,7 +153,7 @@ fn saving_names(name: &str) -> Vec<String> {
 }
 
 /// Bytes as people say them, which Python's summary does alike.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["B", "KiB", "MiB"] {
         if size < 1024.0 {

@@ -1,10 +1,11 @@
 //! A step of a program on a cluster: how long it takes, and what of that is work on the model.
 
-use check::Masters;
+use check::{Course, Masters};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
+use program::{Boundary, Program};
 use rules::Analysis;
 use simulate::{Scene, Simulation, manifest, simulate, trace};
 
@@ -12,7 +13,7 @@ use crate::memory::{state_of, with_optimizer};
 use crate::{Compiled, Memory, prove_with, work};
 
 /// What is simulated besides the program.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setting<'s> {
     pub cluster: &'s Cluster,
     /// Micro-batches of the step, each as large as the graph's inputs.
@@ -22,6 +23,16 @@ pub struct Setting<'s> {
 }
 
 pub struct Step {
+    pub estimate: Estimate,
+    /// In JSON: what each role communicates.
+    pub manifest: String,
+    /// In the format of Chrome's traces.
+    pub trace: String,
+}
+
+/// What a plan takes.
+#[derive(Clone, Debug)]
+pub struct Estimate {
     pub simulation: Simulation,
     /// Of each rank.
     pub memory: Vec<Memory>,
@@ -29,62 +40,89 @@ pub struct Step {
     pub operations: f64,
     /// What these are of all that the devices could compute in that time, in the types that the model computes in.
     pub utilisation: f64,
-    /// In JSON: what each role communicates.
-    pub manifest: String,
-    /// In the format of Chrome's traces.
-    pub trace: String,
 }
 
 /// Runs a step of a compiled plan.
 pub fn step(
-    graph: &Graph,
-    analysis: &Analysis,
+    (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
     compiled: &Compiled,
     setting: &Setting<'_>,
 ) -> Result<Step> {
+    let program = &compiled.program;
+    let (proof, courses) = prove_with(graph, program, setting.masters)?;
+    let updated = updates(&proof.memory, setting.optimizer)?;
+    let scene = scene(program, &courses, setting, &updated)?;
+    let simulation = simulate(&scene)?;
+    let rewritten = program.rewritten(graph)?.graph;
+    Ok(Step {
+        manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation)),
+        trace: trace(&scene, &rewritten, &simulation),
+        estimate: told((graph, analysis), plan, simulation, &proof.memory, setting)?,
+    })
+}
+
+/// Runs a step of a plan whose program is proved and not written.
+pub fn estimate(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    boundary: &Boundary,
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    let program = lower::lower(graph, analysis, plan, boundary)?;
+    let (proof, courses) = prove_with(graph, &program, setting.masters)?;
+    let updated = updates(&proof.memory, setting.optimizer)?;
+    let simulation = simulate(&scene(&program, &courses, setting, &updated)?)?;
+    told((graph, analysis), plan, simulation, &proof.memory, setting)
+}
+
+/// Bytes that an optimizer moves which steps so many bytes of parameters: it reads and writes these and its state, and
+/// reads gradients.
+pub fn updated(trained: u64, optimizer: &str) -> Result<u64> {
+    Ok(trained * (3 + 2 * state_of(optimizer)?.0))
+}
+
+fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
+    memory.iter().map(|rank| updated(rank.trained.1, optimizer)).collect()
+}
+
+fn scene<'s>(
+    program: &'s Program,
+    courses: &'s [Course],
+    setting: &Setting<'s>,
+    updated: &'s [u64],
+) -> Result<Scene<'s>> {
     if setting.batches == 0 {
         return Err(Error::new("SW0912", "a step has at least one micro-batch")
             .why("it was to be simulated with none")
             .fix("give --batches 1, or more"));
     }
-    let memory = with_optimizer(&compiled.proof.memory, setting.optimizer)?;
-    let tensors = state_of(setting.optimizer)?.0;
-    // Parameters are read and written, gradients read, and so is the state, and written.
-    let updated: Vec<u64> = memory.iter().map(|rank| rank.trained.1 * (3 + 2 * tensors)).collect();
-    let program = &compiled.program;
-    let courses = prove_with(graph, program, setting.masters)?;
-    let scene = Scene {
-        program,
-        courses: &courses,
-        cluster: setting.cluster,
-        batches: setting.batches,
-        updated: &updated,
-    };
-    let simulation = simulate(&scene)?;
-    let rewritten = program.rewritten(graph)?.graph;
-    let operations = work(graph, analysis, plan).model * f64::from(setting.batches);
-    let could = peak(graph, setting.cluster, program.world) * simulation.seconds;
-    Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation)),
-        trace: trace(&scene, &rewritten, &simulation),
-        utilisation: if could > 0.0 { operations / could } else { 0.0 },
-        simulation,
-        memory,
-        operations,
-    })
+    Ok(Scene { program, courses, cluster: setting.cluster, batches: setting.batches, updated })
 }
 
-/// Operations a second of the devices that a program has, in the type of which the model's parameters have most bytes.
-fn peak(graph: &Graph, cluster: &Cluster, world: u32) -> f64 {
-    let mut bytes: Vec<(graph::Dtype, u64)> = vec![];
+fn told(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    simulation: Simulation,
+    memory: &[Memory],
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    let operations = work(graph, analysis, plan).model * f64::from(setting.batches);
+    let could = peak(graph, setting.cluster, plan.devices) * simulation.seconds;
+    let utilisation = if could > 0.0 { operations / could } else { 0.0 };
+    Ok(Estimate { simulation, memory: with_optimizer(memory, setting.optimizer)?, operations, utilisation })
+}
+
+/// Operations a second of so many devices, in the type of which the model's tensors have most elements.
+fn peak(graph: &Graph, cluster: &Cluster, devices: u32) -> f64 {
+    let mut elements: Vec<(graph::Dtype, u64)> = vec![];
     for tensor in graph.tensors.iter().filter(|tensor| tensor.dtype.is_float()) {
         let size = tensor.shape.iter().map(|size| size.unsigned_abs()).product::<u64>();
-        match bytes.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype) {
+        match elements.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype) {
             Some((_, all)) => *all += size,
-            None => bytes.push((tensor.dtype, size)),
+            None => elements.push((tensor.dtype, size)),
         }
     }
-    let most = bytes.iter().max_by_key(|(_, all)| *all).map_or(graph::Dtype::F32, |(dtype, _)| *dtype);
-    (0..world).map(|rank| cluster.device(rank).peak_of(most)).sum()
+    let most = elements.iter().max_by_key(|(_, all)| *all).map_or(graph::Dtype::F32, |(dtype, _)| *dtype);
+    (0..devices).map(|rank| cluster.device(rank).peak_of(most)).sum()
 }

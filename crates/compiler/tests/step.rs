@@ -76,7 +76,7 @@ impl Model {
         let (plan, compiled) = self.compiled(plan, count);
         let masters = Masters::new();
         let setting = Setting { cluster, batches, optimizer: "none", masters: &masters };
-        compiler::step(&self.graph, &self.analysis, &plan, &compiled, &setting)
+        compiler::step((&self.graph, &self.analysis), &plan, &compiled, &setting)
     }
 }
 
@@ -92,11 +92,11 @@ fn near(found: f64, expected: f64) {
 #[test]
 fn one_device_computes_and_nothing_else() {
     let step = Model::new().step("replicate", 1, &devices(1, FREE), 3).expect("a step");
-    near(step.simulation.seconds, 3.0 * 3.0 * layer() * LAYERS as f64);
-    let lane = &step.simulation.ranks[0];
+    near(step.estimate.simulation.seconds, 3.0 * 3.0 * layer() * LAYERS as f64);
+    let lane = &step.estimate.simulation.ranks[0];
     near(lane.backward, 2.0 * lane.forward);
     assert_eq!((lane.exposed, lane.idle, lane.again, lane.communication), (0.0, 0.0, 0.0, 0.0));
-    near(step.utilisation, 1.0);
+    near(step.estimate.utilisation, 1.0);
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn the_parts_of_every_rank_are_the_step() {
     {
         for link in [FREE, SLOW] {
             let step = model.step(plan, 4, &devices(4, link), 4).expect("a step");
-            for lane in &step.simulation.ranks {
+            for lane in &step.estimate.simulation.ranks {
                 let parts: f64 = lane.parts().iter().map(|(_, seconds)| seconds).sum();
-                near(parts, step.simulation.seconds);
+                near(parts, step.estimate.simulation.seconds);
                 assert!(lane.parts().iter().all(|(_, seconds)| *seconds >= -1e-12), "{plan}: {lane:?}");
             }
         }
@@ -123,8 +123,8 @@ fn pipelines_are_idle_as_long_as_their_formula_says() {
         for batches in [4, 8, 16] {
             let step = model.step(plan, stages, &devices(stages, FREE), batches).expect("a step");
             let (p, m) = (f64::from(stages), f64::from(batches));
-            for lane in &step.simulation.ranks {
-                near(lane.idle / step.simulation.seconds, (p - 1.0) / (m + p - 1.0));
+            for lane in &step.estimate.simulation.ranks {
+                near(lane.idle / step.estimate.simulation.seconds, (p - 1.0) / (m + p - 1.0));
             }
         }
     }
@@ -134,7 +134,7 @@ fn pipelines_are_idle_as_long_as_their_formula_says() {
 fn recomputation_is_a_forward_more() {
     let model = Model::new();
     let (plain, again) = ("replicate", "replicate x recompute");
-    let seconds = |plan| model.step(plan, 1, &devices(1, FREE), 1).expect("a step").simulation;
+    let seconds = |plan| model.step(plan, 1, &devices(1, FREE), 1).expect("a step").estimate.simulation;
     let (plain, again) = (seconds(plain), seconds(again));
     near(again.seconds - plain.seconds, again.ranks[0].again);
     assert!(again.ranks[0].again > 0.5 * again.ranks[0].forward);
@@ -145,10 +145,11 @@ fn gradients_are_reduced_as_long_as_a_ring_takes() {
     let model = Model::new();
     let step = model.step("data", 4, &devices(4, SLOW), 2).expect("a step");
     let bytes = (4 * (LAYERS as u64 * WIDTH * WIDTH + WIDTH)) as f64;
-    let lane = &step.simulation.ranks[0];
+    let lane = &step.estimate.simulation.ranks[0];
     near(lane.communication, 2.0 * 0.75 * bytes / 1e9);
     assert!(lane.exposed > 0.0 && lane.exposed <= lane.communication);
     let sent: u64 = step
+        .estimate
         .simulation
         .messages
         .iter()
@@ -156,7 +157,7 @@ fn gradients_are_reduced_as_long_as_a_ring_takes() {
         .map(|it| it.bytes)
         .sum();
     assert_eq!(sent, 4 * (LAYERS as u64 * WIDTH * WIDTH + WIDTH));
-    for message in &step.simulation.messages {
+    for message in &step.estimate.simulation.messages {
         assert!(message.share <= 1.0 + 1e-9, "{message:?}");
     }
 }
@@ -166,7 +167,7 @@ fn what_is_gathered_ahead_is_hidden_by_what_is_computed() {
     // A layer is gathered in less time than it computes on a part of the rows.
     let link = "bandwidth = \"2 GB/s\", latency = \"0 s\", start = \"0 s\", reached = 1.0";
     let step = Model::new().step("zero3", 2, &devices(2, link), 1).expect("a step");
-    let lane = &step.simulation.ranks[0];
+    let lane = &step.estimate.simulation.ranks[0];
     assert!(lane.exposed < 0.5 * lane.communication, "{lane:?}");
     assert!(lane.exposed > 0.0, "the first layer is waited for: {lane:?}");
 }
@@ -175,8 +176,8 @@ fn what_is_gathered_ahead_is_hidden_by_what_is_computed() {
 fn a_slow_link_makes_a_step_longer_and_not_its_computation() {
     let model = Model::new();
     for plan in ["data", "zero3", "megatron", "stages:4 x 1f1b"] {
-        let [fast, slow] =
-            [FREE, SLOW].map(|link| model.step(plan, 4, &devices(4, link), 4).expect("a step").simulation);
+        let [fast, slow] = [FREE, SLOW]
+            .map(|link| model.step(plan, 4, &devices(4, link), 4).expect("a step").estimate.simulation);
         assert!(slow.seconds > 1.01 * fast.seconds, "{plan}");
         for (a, b) in fast.ranks.iter().zip(&slow.ranks) {
             near(a.forward + a.backward, b.forward + b.backward);
@@ -191,12 +192,13 @@ fn what_is_told_of_messages_is_what_the_proof_counts() {
         let (made, compiled) = model.compiled(plan, 4);
         let (cluster, masters) = (devices(4, SLOW), Masters::new());
         let setting = Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters };
-        let step = compiler::step(&model.graph, &model.analysis, &made, &compiled, &setting).expect("a step");
-        for (lane, parts) in step.simulation.ranks.iter().zip(&step.simulation.parts) {
+        let step =
+            compiler::step((&model.graph, &model.analysis), &made, &compiled, &setting).expect("a step");
+        for (lane, parts) in step.estimate.simulation.ranks.iter().zip(&step.estimate.simulation.parts) {
             let mut told: BTreeMap<(&str, &str), (usize, u64)> = BTreeMap::new();
             for part in parts.iter().filter(|part| part.kind != Kind::Receive) {
                 let found = told.entry((part.pass.name(), part.kind.name())).or_default();
-                *found = (found.0 + 1, found.1 + step.simulation.messages[part.message].bytes);
+                *found = (found.0 + 1, found.1 + step.estimate.simulation.messages[part.message].bytes);
             }
             let counted = &compiled.proof.traffic[lane.rank.index()];
             let counted: BTreeMap<(&str, &str), (usize, u64)> = counted
@@ -223,6 +225,6 @@ fn a_step_is_told_the_same_each_time() {
     let model = Model::new();
     let step = || model.step("stages:2 x zero3:2 x 1f1b", 4, &devices(4, SLOW), 4).expect("a step");
     let (a, b) = (step(), step());
-    assert_eq!(a.simulation, b.simulation);
+    assert_eq!(a.estimate.simulation, b.estimate.simulation);
     assert_eq!((a.manifest, a.trace), (b.manifest, b.trace));
 }

@@ -7,6 +7,7 @@ mod guard;
 mod memory_py;
 mod plan_py;
 mod program_py;
+mod search_py;
 mod step_py;
 
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ mod _core {
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
+    #[pymodule_export]
+    use super::search_py::{Found, cluster_devices, search_plan};
     #[pymodule_export]
     use super::step_py::{Simulated, simulate_step};
 

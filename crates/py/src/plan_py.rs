@@ -25,6 +25,13 @@ pub(crate) struct Plan {
 /// compute alike: module, operations, why.
 type Work = (f64, Vec<f64>, Vec<f64>, Vec<(String, f64, String)>);
 
+impl Plan {
+    /// A plan that was made for a graph.
+    pub(crate) fn of(graph: &Graph, plan: plan::Plan) -> Self {
+        Self { model: Arc::clone(&graph.model), plan, notes: vec![], reasons: vec![] }
+    }
+}
+
 #[pymethods]
 impl Plan {
     /// A well-known plan by its name, such as `data` or `data:2 x megatron:2`.

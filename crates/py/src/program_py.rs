@@ -145,7 +145,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    fn bytes(self) -> Result<u64, diag::Error> {
+    pub(crate) fn bytes(self) -> Result<u64, diag::Error> {
         match self {
             Size::Bytes(bytes) => Ok(bytes),
             Size::Text(text) => compiler::bytes(&text),

@@ -1,6 +1,5 @@
 //! A step on a cluster, as Python sees it.
 
-use cluster::Cluster;
 use compiler::{Masters, Setting, Step};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -8,6 +7,7 @@ use pyo3::types::PyDict;
 use crate::guard::{Evidence, guarded, sound};
 use crate::plan_py::Plan;
 use crate::program_py::Compiled;
+use crate::search_py::cluster_of;
 
 /// A step of a program on a cluster, as it was simulated.
 #[pyclass(frozen, module = "shardwright._core")]
@@ -22,13 +22,13 @@ impl Simulated {
     /// Until the last rank has updated its parameters.
     #[getter]
     fn seconds(&self) -> f64 {
-        self.inner.simulation.seconds
+        self.inner.estimate.simulation.seconds
     }
 
     /// Operations of the model in a step, and what these are of all that the devices could compute meanwhile.
     #[getter]
     fn operations(&self) -> (f64, f64) {
-        (self.inner.operations, self.inner.utilisation)
+        (self.inner.estimate.operations, self.inner.estimate.utilisation)
     }
 
     /// Of each rank that was followed: its number, and the seconds of what it does.
@@ -43,19 +43,25 @@ impl Simulated {
             dict.set_item("communication", lane.communication)?;
             Ok(dict)
         };
-        self.inner.simulation.ranks.iter().map(lane).collect()
+        self.inner.estimate.simulation.ranks.iter().map(lane).collect()
     }
 
     /// For each rank the most bytes that it has at once, and those of its device.
     #[getter]
     fn memory(&self) -> Vec<(u64, u64)> {
-        self.inner.memory.iter().map(compiler::Memory::total).zip(self.there.iter().copied()).collect()
+        self.inner
+            .estimate
+            .memory
+            .iter()
+            .map(compiler::Memory::total)
+            .zip(self.there.iter().copied())
+            .collect()
     }
 
     /// A line for each device.
     #[getter]
     fn drawn(&self) -> PyResult<String> {
-        sound(Evidence::none(), || self.inner.simulation.drawn())
+        sound(Evidence::none(), || self.inner.estimate.simulation.drawn())
     }
 
     /// What each role communicates, as JSON.
@@ -85,14 +91,12 @@ pub(crate) fn simulate_step(
 ) -> PyResult<Simulated> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     guarded(plan.evidence(), || {
-        let cluster: Cluster = match text {
-            Some(text) => cluster::read(text, cluster)?,
-            None => cluster::named(cluster)?,
-        };
+        let cluster = cluster_of(cluster, text)?;
         let masters = Masters::new();
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
-        let inner = py.detach(|| compiler::step(graph, analysis, &plan.plan, compiled.inner(), &setting))?;
-        let there = (0..inner.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
+        let inner =
+            py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting))?;
+        let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
         Ok(Simulated { inner, there })
     })
 }

@@ -10,11 +10,41 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ShardwrightError
-from . import cache, check, ckpt, completion, demo, doctor, emit, explain, manifest, ops, plan, simulate
+from . import (
+    cache,
+    check,
+    ckpt,
+    compare,
+    completion,
+    demo,
+    doctor,
+    emit,
+    explain,
+    manifest,
+    ops,
+    plan,
+    profile,
+    simulate,
+)
 from .parser import Parser
 from .style import error_text
 
-COMMANDS = (demo, plan, emit, check, simulate, manifest, ops, ckpt, cache, doctor, explain, completion)
+COMMANDS = (
+    demo,
+    plan,
+    compare,
+    emit,
+    check,
+    simulate,
+    manifest,
+    profile,
+    ops,
+    ckpt,
+    cache,
+    doctor,
+    explain,
+    completion,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

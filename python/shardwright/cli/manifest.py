@@ -10,7 +10,7 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    from .cluster import add_arguments
+    from .step import add_arguments
 
     manifest = commands.add_parser("manifest", help="what ranks communicate in a step, for who tunes it")
     add_arguments(manifest)
@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from .cluster import simulated
+    from .step import simulated
 
     _, _, found, _ = simulated(arguments)
     if arguments.json:

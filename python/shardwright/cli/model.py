@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 PLANS = (
+    "auto",
     "replicate",
     "data",
     "megatron",
@@ -49,11 +50,14 @@ PLANS = (
 """What completion offers; `_core.plan_names` has the names."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) -> None:
+    from .cluster import add_cluster
+
     add_model(parser)
     parser.add_argument("--devices", type=int, help="for how many; without it, what the plan itself says")
-    plan = parser.add_argument("--plan", default="data", help="a name, or the path of a plan file")
+    plan = parser.add_argument("--plan", default="data", help="a name, the path of a plan file, or `auto`")
     suggest(plan, PLANS)
+    add_cluster(parser, needs_cluster)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
 
 
@@ -87,9 +91,13 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
 
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
+    from ..choosing import AUTO
     from ..compiling import make_plan
+    from .cluster import choice_of
 
-    return make_plan(graph, plan or arguments.plan, arguments.devices)
+    chooses = (plan or arguments.plan) == AUTO and arguments.cluster is not None
+    choice = choice_of(arguments) if chooses else None
+    return make_plan(graph, plan or arguments.plan, arguments.devices, choice)
 
 
 def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:

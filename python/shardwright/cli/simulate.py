@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    from .cluster import add_arguments
+    from .step import add_arguments
 
     simulate = commands.add_parser("simulate", help="how long a step of a plan takes on a cluster")
     add_arguments(simulate)
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from .cluster import simulated
+    from .step import simulated
 
     graph, plan, found, batches = simulated(arguments)
     if arguments.trace:

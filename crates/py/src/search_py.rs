@@ -1,0 +1,135 @@
+//! The search for a plan, as Python sees it.
+
+use std::time::Duration;
+
+use cluster::Cluster;
+use compiler::Masters;
+use program::Inputs;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use search::{Question, Row};
+
+use crate::graph_py::Graph;
+use crate::guard::{Evidence, guarded};
+use crate::plan_py::Plan;
+use crate::program_py::Size;
+
+/// What a search found: plans that fit before those that do not, and the quickest first.
+#[pyclass(frozen, module = "shardwright._core")]
+pub(crate) struct Found {
+    inner: search::Found,
+    graph: Graph,
+}
+
+#[pymethods]
+impl Found {
+    /// Of each plan: name, seconds of a step, whether it fits, the rank that uses most of its memory with bytes needed
+    /// and there, the share of what the devices can compute, and the seconds of what that rank does.
+    #[getter]
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.inner.rows.iter().map(|row| dict(py, row)).collect()
+    }
+
+    /// A plan by its place among the rows.
+    fn plan(&self, at: usize) -> PyResult<Plan> {
+        let row = self.inner.rows.get(at);
+        let row = row.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("there are fewer plans"))?;
+        Ok(Plan::of(&self.graph, row.plan.clone()))
+    }
+
+    /// Seconds of a step that no plan can beat.
+    #[getter]
+    fn bound(&self) -> f64 {
+        self.inner.bound
+    }
+
+    /// How many shapes were looked at, of how many.
+    #[getter]
+    fn tried(&self) -> (usize, usize) {
+        self.inner.tried
+    }
+
+    /// Plans that are none for this model, and why.
+    #[getter]
+    fn passed_over(&self) -> Vec<(String, String)> {
+        self.inner.passed_over.clone()
+    }
+}
+
+fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let (rank, needed, there) = row.memory;
+    dict.set_item("plan", &row.plan.name)?;
+    dict.set_item("seconds", row.seconds())?;
+    dict.set_item("fits", row.fits())?;
+    dict.set_item("memory", (rank, needed, there))?;
+    dict.set_item("utilisation", row.estimate.utilisation)?;
+    let lanes = &row.estimate.simulation.ranks;
+    let busiest = lanes.iter().reduce(|a, b| if b.idle < a.idle { b } else { a });
+    for (name, seconds) in busiest.map(simulate::Lane::parts).into_iter().flatten() {
+        dict.set_item(name, seconds)?;
+    }
+    Ok(dict)
+}
+
+/// Looks for the quickest plan for so many devices of a cluster: a name, or the text of a file and what that is called.
+/// With `every` all plans are given, also if none fits; else one that fits is the first. `watch` is told each by its name.
+#[pyfunction]
+#[pyo3(signature = (
+    graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
+    every = false, watch = None
+))]
+#[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "they are named in Python")]
+pub(crate) fn search_plan(
+    py: Python<'_>,
+    graph: &Graph,
+    devices: u32,
+    cluster: &str,
+    text: Option<&str>,
+    batches: u32,
+    optimizer: &str,
+    memory: Option<Size>,
+    deadline: Option<f64>,
+    every: bool,
+    watch: Option<Py<PyAny>>,
+) -> PyResult<Found> {
+    let mut tell = |name: &str| {
+        if let Some(watch) = &watch {
+            Python::attach(|py| drop(watch.call1(py, (name,))));
+        }
+    };
+    let model = &graph.model;
+    let inner = guarded(Evidence::of(model), || {
+        let cluster = cluster_of(cluster, text)?;
+        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
+        let question = Question {
+            graph: &model.graph,
+            analysis: &model.analysis,
+            boundary: &boundary,
+            masters: &masters,
+            cluster: &cluster,
+            devices,
+            batches,
+            optimizer,
+            memory: memory.map(Size::bytes).transpose()?,
+        };
+        let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
+        py.detach(|| {
+            let search = if every { search::compare } else { search::best };
+            search(&question, deadline, &mut tell)
+        })
+    })?;
+    Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) } })
+}
+
+/// By its name, or as its file says.
+pub(crate) fn cluster_of(name: &str, text: Option<&str>) -> diag::Result<Cluster> {
+    text.map_or_else(|| cluster::named(name), |text| cluster::read(text, name))
+}
+
+/// How many devices a cluster has.
+#[pyfunction]
+#[pyo3(signature = (cluster, text = None))]
+pub(crate) fn cluster_devices(cluster: &str, text: Option<&str>) -> PyResult<u32> {
+    guarded(Evidence::none(), || Ok(cluster_of(cluster, text)?.devices()))
+}

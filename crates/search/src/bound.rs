@@ -1,0 +1,96 @@
+//! What no plan can beat.
+//!
+//! However a model is divided, each operator is computed once for each micro-batch, forward and backward, and parameters
+//! are updated once: parts have together at least the operations and the bytes of the whole. Let an operator alone take
+//! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
+//! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
+//! divided by their number. Communication, waiting, and what several devices compute alike come on top.
+
+use check::Masters;
+use cluster::{Device, Effort};
+use compiler::{Costs, updated};
+use diag::Result;
+use graph::{Dtype, Graph, OpId, Source, TensorId};
+
+use crate::Question;
+
+/// Seconds of a step.
+pub fn bound(question: &Question<'_>) -> Result<f64> {
+    let devices: Vec<&Device> = (0..question.devices).map(|at| question.cluster.device(at)).collect();
+    let kinds: Vec<&Device> = distinct(&devices);
+    let work = work(question)?;
+    // For each kind how long it takes for each piece of work.
+    let seconds: Vec<Vec<f64>> =
+        kinds.iter().map(|kind| work.iter().map(|it| it.on(kind)).collect()).collect();
+    let all: Vec<f64> = seconds.iter().map(|each| each.iter().sum()).collect();
+    let of = |device: &Device| kinds.iter().position(|kind| *kind == device).expect("it is among them");
+    let together: f64 = devices.iter().map(|device| 1.0 / all[of(device)]).sum();
+    let weight = |kind: usize| 1.0 / all[kind] / together;
+    let least = |at: usize| {
+        (0..kinds.len()).map(|kind| weight(kind) * seconds[kind][at]).fold(f64::INFINITY, f64::min)
+    };
+    let found: f64 = (0..work.len()).map(least).sum();
+    Ok(if found.is_finite() { found } else { 0.0 })
+}
+
+fn distinct<'d>(devices: &[&'d Device]) -> Vec<&'d Device> {
+    let mut found: Vec<&Device> = vec![];
+    for device in devices {
+        if !found.contains(device) {
+            found.push(device);
+        }
+    }
+    found
+}
+
+/// Something that is done so many times in a step.
+struct Work {
+    effort: Effort,
+    dtype: Dtype,
+    times: f64,
+}
+
+impl Work {
+    /// Without what it takes to start it, which several devices may do at once.
+    fn on(&self, device: &Device) -> f64 {
+        self.times * (device.seconds(self.effort, self.dtype) - device.overhead).max(0.0)
+    }
+}
+
+fn work(question: &Question<'_>) -> Result<Vec<Work>> {
+    let (graph, needs_grad) = (question.graph, question.boundary.needs_grad(question.graph));
+    let mut found = vec![];
+    for op in graph.op_ids() {
+        let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
+        let cost = &costs.whole().cost;
+        let dtype = dtype_of(graph, op);
+        let mut add = |operations: u64, bytes: compiler::Bytes| {
+            let bytes = (bytes.read + bytes.written) as f64;
+            let effort = Effort { operations: operations as f64, bytes };
+            found.push(Work { effort, dtype, times: f64::from(question.batches) });
+        };
+        add(cost.flops, cost.forward);
+        add(cost.gradients.iter().sum(), cost.backward);
+    }
+    let bytes = updated(trained(graph, question.masters), question.optimizer)? as f64;
+    found.push(Work { effort: Effort { operations: 0.0, bytes }, dtype: Dtype::F32, times: 1.0 });
+    Ok(found)
+}
+
+/// Bytes of the parameters that are trained.
+fn trained(graph: &Graph, masters: &Masters) -> u64 {
+    let bytes = |id: TensorId| {
+        let tensor = graph.tensor(id);
+        let Source::Param { names, frozen: false, .. } = &tensor.source else { return 0 };
+        let dtype = names.iter().find_map(|name| masters.get(name)).copied().unwrap_or(tensor.dtype);
+        tensor.shape.iter().map(|size| size.unsigned_abs()).product::<u64>() * dtype.bytes() as u64
+    };
+    graph.tensor_ids().map(bytes).sum()
+}
+
+fn dtype_of(graph: &Graph, op: OpId) -> Dtype {
+    let op = graph.op(op);
+    let tensors = || op.inputs().into_iter().chain(op.outputs.iter().flatten().copied());
+    let floats = |tensor: &TensorId| graph.tensor(*tensor).dtype.is_float();
+    tensors().find(floats).or_else(|| tensors().next()).map_or(Dtype::F32, |it| graph.tensor(it).dtype)
+}

@@ -1,0 +1,79 @@
+//! The well-known plans in all their shapes.
+
+/// So many stages, copies of the model, and ways in which `megatron` divides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub stages: u32,
+    pub copies: u32,
+    pub ways: u32,
+}
+
+/// How parameters are held where there are copies, from what sends least to what needs least.
+const HELD: [&str; 3] = ["data", "zero1", "zero3"];
+/// What is computed again, from nothing to everything.
+const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+
+/// All that fill so many devices: first those with few stages, and of these with many copies. A stage has something to
+/// do where there are at least as many micro-batches as stages.
+pub fn shapes(devices: u32, batches: u32) -> Vec<Shape> {
+    let divisors = |n: u32| (1..=n).filter(move |d| n % d == 0);
+    let of = |stages: u32| divisors(devices / stages).map(move |ways| (stages, ways));
+    let all = divisors(devices).filter(|stages| *stages <= batches.max(1)).flat_map(of);
+    all.map(|(stages, ways)| Shape { stages, copies: devices / stages / ways, ways }).collect()
+}
+
+impl Shape {
+    /// For each way to hold parameters names of plans, each of which needs less memory than the one before.
+    pub fn ladders(&self) -> Vec<Vec<String>> {
+        let held = if self.copies > 1 { &HELD[..] } else { &HELD[..1] };
+        held.iter().map(|held| AGAIN.iter().map(|again| self.name(held, again)).collect()).collect()
+    }
+
+    fn name(&self, held: &str, again: &str) -> String {
+        let axis = |set: &str, size: u32| (size > 1).then(|| format!("{set}:{size}"));
+        let axes = [axis("stages", self.stages), axis(held, self.copies), axis("megatron", self.ways)];
+        let mut words: Vec<String> = axes.into_iter().flatten().collect();
+        if words.is_empty() {
+            words.push("replicate".into());
+        }
+        words.extend((self.stages > 1).then(|| "1f1b".into()));
+        words.extend((!again.is_empty()).then(|| again.into()));
+        words.join(" x ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_fill_the_devices() {
+        for devices in [1, 2, 6, 8, 12, 64] {
+            let all = shapes(devices, 64);
+            assert!(all.iter().all(|s| s.stages * s.copies * s.ways == devices));
+            let pairs: u32 = (1..=devices)
+                .filter(|p| devices % p == 0)
+                .map(|p| {
+                    let left = devices / p;
+                    u32::try_from((1..=left).filter(|w| left % w == 0).count()).expect("few")
+                })
+                .sum();
+            assert_eq!(all.len(), pairs as usize);
+        }
+        assert!(shapes(8, 1).iter().all(|shape| shape.stages == 1));
+    }
+
+    #[test]
+    fn names() {
+        let all = |stages, copies, ways| Shape { stages, copies, ways }.ladders().concat().join(", ");
+        assert_eq!(all(1, 1, 1), "replicate, replicate x recompute:selective, replicate x recompute");
+        assert_eq!(
+            all(2, 1, 4),
+            "stages:2 x megatron:4 x 1f1b, stages:2 x megatron:4 x 1f1b x recompute:selective, \
+             stages:2 x megatron:4 x 1f1b x recompute"
+        );
+        assert!(
+            all(1, 8, 1).starts_with("data:8, data:8 x recompute:selective, data:8 x recompute, zero1:8")
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! What is chosen, on clusters whose answer is known.
+
+use check::Masters;
+use cluster::{Cluster, named, read};
+use diag::Result;
+use graph::Graph;
+use program::{Boundary, Inputs};
+use rules::Analysis;
+use search::{Found, Question, best, bound, compare};
+
+struct Model {
+    graph: Graph,
+    analysis: Analysis,
+    boundary: Boundary,
+    masters: Masters,
+}
+
+impl Model {
+    fn new(text: &str) -> Self {
+        let graph: Graph = text.parse().expect("it parses");
+        let boundary = lower::loss(&graph, Inputs::Global);
+        Self { analysis: Analysis::of(&graph), boundary, masters: Masters::new(), graph }
+    }
+
+    fn gpt() -> Self {
+        Self::new(include_str!("../../../tests/python/golden/gpt.graph"))
+    }
+
+    fn question<'q>(&'q self, cluster: &'q Cluster, devices: u32, batches: u32) -> Question<'q> {
+        Question {
+            graph: &self.graph,
+            analysis: &self.analysis,
+            boundary: &self.boundary,
+            masters: &self.masters,
+            cluster,
+            devices,
+            batches,
+            optimizer: "adamw",
+            memory: None,
+        }
+    }
+}
+
+/// Devices that are slow beside their links, or links that are slow beside their devices.
+fn devices(count: u32, peak: &str, link: &str) -> Cluster {
+    let text = format!(
+        "[[nodes]]\ndevices = \"d:{count}\"\nlink = {{ bandwidth = \"{link}\", latency = \"1 us\", start = \"1 us\" }}\n\
+         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"{peak}\", f32 = \"{peak}\" }}\noverhead = \"0 s\"\n"
+    );
+    read(&text, "devices.toml").expect("it reads")
+}
+
+fn found(question: &Question<'_>) -> Found {
+    best(question, None, &mut |_| ()).expect("a plan")
+}
+
+#[test]
+fn nothing_is_quicker_than_what_is_chosen_nor_than_the_bound() {
+    let model = Model::gpt();
+    for cluster in [
+        devices(4, "1 GFLOP/s", "1 GB/s"),
+        devices(4, "1 TFLOP/s", "10 MB/s"),
+        named("cpu:4").expect("known"),
+    ] {
+        for batches in [1, 4] {
+            let found = found(&model.question(&cluster, 4, batches));
+            let first = &found.rows[0];
+            assert!(found.rows.iter().all(|row| row.seconds() >= first.seconds() || !row.fits()));
+            assert!(found.bound > 0.0 && found.rows.iter().all(|row| row.seconds() >= found.bound));
+            assert_eq!(found.tried.0, found.tried.1);
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_is_not_quicker() {
+    let model = Model::gpt();
+    let cluster = devices(4, "1 GFLOP/s", "100 MB/s");
+    let all = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
+    let memory = all.rows.iter().map(|row| row.memory.1).collect::<std::collections::BTreeSet<u64>>();
+    for limit in memory {
+        let question = Question { memory: Some(limit), ..model.question(&cluster, 4, 4) };
+        let (all, first) = (compare(&question, None, &mut |_| ()).expect("plans"), found(&question));
+        assert!(all.rows[0].fits() && first.rows.len() <= all.rows.len());
+        assert_eq!(all.rows[0].plan.name, first.rows[0].plan.name, "{limit}");
+    }
+}
+
+#[test]
+fn slow_links_are_used_less() {
+    let model = Model::gpt();
+    let (slow, quick) = (devices(4, "10 GFLOP/s", "1 MB/s"), devices(4, "10 GFLOP/s", "100 GB/s"));
+    let name = |cluster: &Cluster| {
+        let found = found(&model.question(cluster, 4, 4));
+        (found.rows[0].plan.name.clone(), found.rows[0].seconds())
+    };
+    let (slow, quick) = (name(&slow), name(&quick));
+    assert_ne!(slow.0, quick.0);
+    assert!(slow.0.contains("stages"), "messages between stages are the smallest: {slow:?}");
+    assert!(quick.1 < slow.1);
+}
+
+#[test]
+fn more_devices_are_quicker_where_links_are() {
+    let model = Model::gpt();
+    let cluster = devices(8, "1 GFLOP/s", "100 GB/s");
+    let seconds = |count: u32| found(&model.question(&cluster, count, 1)).rows[0].seconds();
+    let (one, two, four) = (seconds(1), seconds(2), seconds(4));
+    assert!(two < 0.6 * one && four < 0.6 * two, "{one} {two} {four}");
+    assert!(one / four <= 4.0 + 1e-9);
+}
+
+#[test]
+fn what_does_not_fit_is_divided_or_computed_again() {
+    let model = Model::gpt();
+    let cluster = devices(4, "1 GFLOP/s", "1 GB/s");
+    let free = found(&model.question(&cluster, 4, 1));
+    let most = free.rows.iter().map(|row| row.memory.1).max().expect("plans");
+    let least = free.rows.iter().map(|row| row.memory.1).min().expect("plans");
+    let limited = Question {
+        memory: Some(u64::midpoint(least, free.rows[0].memory.1)),
+        ..model.question(&cluster, 4, 1)
+    };
+    let limited = found(&limited);
+    assert!(limited.rows[0].fits() && limited.rows[0].memory.1 < free.rows[0].memory.1.max(most));
+    assert!(limited.rows[0].seconds() >= free.rows[0].seconds());
+    let none = Question { memory: Some(1000), ..model.question(&cluster, 4, 1) };
+    let error = best(&none, None, &mut |_| ()).expect_err("a refusal");
+    assert_eq!(error.code, "SW0920");
+    assert!(error.what.contains("1000 B") && error.why.unwrap_or_default().contains("parameters"));
+}
+
+#[test]
+fn a_deadline_that_is_over_still_gives_a_plan() {
+    let model = Model::gpt();
+    let cluster = devices(8, "1 GFLOP/s", "1 GB/s");
+    let found =
+        best(&model.question(&cluster, 8, 4), Some(std::time::Duration::ZERO), &mut |_| ()).expect("a plan");
+    assert!(!found.rows.is_empty() && found.tried.0 < found.tried.1);
+}
+
+#[test]
+fn one_device_and_none_and_too_many() {
+    let model = Model::gpt();
+    let cluster = devices(2, "1 GFLOP/s", "1 GB/s");
+    let one = found(&model.question(&cluster, 1, 1));
+    assert_eq!(one.rows[0].plan.name, "replicate");
+    let code =
+        |count| compare(&model.question(&cluster, count, 1), None, &mut |_| ()).err().map(|error| error.code);
+    assert_eq!((code(0), code(3)), (Some("SW0921"), Some("SW0921")));
+}
+
+#[test]
+fn the_bound_of_unequal_devices_is_below_that_of_their_best_use() -> Result<()> {
+    let model = Model::gpt();
+    let text = "[[nodes]]\ndevices = [\"quick:1\", \"slow:1\"]\nlink = { bandwidth = \"1 GB/s\" }\n\
+        [devices.quick]\nlike = \"h100\"\n[devices.slow]\nlike = \"v100\"\n";
+    let mixed = read(text, "mixed.toml")?;
+    let both = bound(&model.question(&mixed, 2, 1))?;
+    let quick = bound(&model.question(&mixed, 1, 1))?;
+    assert!(both < quick && both > 0.3 * quick, "{both} {quick}");
+    let found = found(&model.question(&mixed, 2, 1));
+    assert!(found.rows.iter().all(|row| row.seconds() >= both));
+    Ok(())
+}

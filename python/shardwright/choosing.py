@@ -1,0 +1,93 @@
+"""`plan="auto"`: the quickest plan for a cluster, as the search finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ._core import Found, Graph, Plan, search_plan
+from .errors import ClusterError
+from .memory import OPTIMIZER
+
+AUTO = "auto"
+
+# What CUDA calls devices, and what the catalog does; the first that a name contains.
+KNOWN = {
+    "H200": "h200",
+    "H100": "h100",
+    "A100-SXM4-40GB": "a100-40g",
+    "A100": "a100",
+    "V100": "v100",
+    "L4": "l4",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """For what a plan is chosen."""
+
+    cluster: str
+    text: str | None = None
+    """What the cluster's file says, if it has one."""
+    batches: int = 1
+    """Micro-batches of a step."""
+    optimizer: str = OPTIMIZER
+    memory: int | str | None = None
+    """Of each device, where that is not what the cluster says."""
+    deadline: float | None = None
+
+    def search(
+        self, graph: Graph, devices: int, every: bool = False, watch: Callable[[str], object] | None = None
+    ) -> Found:
+        return search_plan(
+            graph,
+            devices,
+            self.cluster,
+            self.text,
+            batches=self.batches,
+            optimizer=self.optimizer,
+            memory=self.memory,
+            deadline=self.deadline,
+            every=every,
+            watch=watch,
+        )
+
+    def plan(self, graph: Graph, devices: int) -> Plan:
+        return self.search(graph, devices).plan(0)
+
+
+def cluster_of(name: str) -> tuple[str, str | None]:
+    """A cluster's name, and what its file says if it has one."""
+    path = Path(name)
+    if path.suffix != ".toml" and not path.is_file():
+        return name, None
+    try:
+        return name, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(
+            "SW0914",
+            f"the cluster's file {path} cannot be read",
+            why=getattr(error, "strerror", None) or "it is not text",
+            fix="name a cluster's file that exists, or a cluster such as dgx-h100:8x4",
+        ) from None
+
+
+def cluster_here(device: str, world: int) -> str:
+    """What is known of the devices on which this runs, if nobody says more."""
+    if device == "cpu":
+        return f"cpu:{world}"
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    kind = next((kind for part, kind in KNOWN.items() if part in name), None)
+    if kind is None:
+        raise ClusterError(
+            "SW0923",
+            f"nothing is known of the device {name}",
+            why="a plan is chosen by what devices and links take",
+            fix="give cluster=, a name or the path of a cluster's file, or name a plan",
+        )
+    local = min(int(os.environ.get("LOCAL_WORLD_SIZE", world)), world)
+    return f"{kind}:{local}x{-(-world // local)}"

@@ -1,0 +1,153 @@
+"""`shardwright compare`: the well-known plans in all their shapes beside each other, on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ShardwrightError
+from .parser import Commands
+
+if TYPE_CHECKING:
+    from .._core import Found, Graph
+
+# So many lines are read.
+SHOWN = 12
+# A step has at most so many micro-batches where nobody says how many.
+MOST = 64
+
+
+def add(commands: Commands) -> None:
+    from .cluster import add_cluster
+    from .model import add_memory, add_model
+
+    compare = commands.add_parser("compare", help="the well-known plans in all their shapes, on a cluster")
+    add_model(compare)
+    compare.add_argument("--devices", type=int, help="for how many; without it, all of the cluster")
+    add_cluster(compare, required=True)
+    add_memory(compare)
+    compare.add_argument("--all", action="store_true", help="every plan that was looked at")
+    compare.add_argument("--json", action="store_true", help="print what is known as JSON")
+    compare.set_defaults(run=run, micro_batches=None)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    start = time.perf_counter()
+    uncut: list[str] = []
+    found = list(_found(arguments, start, uncut))
+    rows = [{"micro_batches": many, **row} for many, _, one in found for row in one.rows]
+    rows.sort(key=lambda row: (not row["fits"], row["seconds"]))
+    model = found[0][1].model
+    bound = min(one.bound for _, _, one in found)
+    told = {
+        "model": model,
+        "cluster": arguments.cluster,
+        "bound": bound,
+        "tried": [sum(one.tried[at] for _, _, one in found) for at in (0, 1)],
+        "seconds": time.perf_counter() - start,
+        "passed_over": sorted({name: why for _, _, one in found for name, why in one.passed_over}.items()),
+        "uncut": uncut,
+        "rows": rows,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for line in _lines(told, len(rows) if arguments.all else SHOWN):
+        print(line)
+
+
+def _found(
+    arguments: argparse.Namespace, start: float, uncut: list[str]
+) -> Iterator[tuple[int, Graph, Found]]:
+    """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not."""
+    from .cluster import choice_of
+    from .model import graph_of
+
+    asked = arguments.micro_batches or (1 if arguments.batches is not None else None)
+    many = asked or 1
+    while many <= (asked or MOST):
+        late = arguments.deadline is not None and time.perf_counter() - start > arguments.deadline
+        if late and many > 1 and not asked:
+            return
+        try:
+            graph = graph_of(arguments, many)
+        except ShardwrightError as error:
+            if asked or many == 1:
+                raise
+            uncut.append(f"in {many} parts it cannot be cut: {error.what}")
+            return
+        choice = choice_of(arguments, many)
+        devices = arguments.devices or _devices(choice.cluster, choice.text)
+        progress = _Progress(many)
+        yield choice.batches, graph, choice.search(graph, devices, every=True, watch=progress.say)
+        progress.end()
+        many *= 2
+
+
+def _devices(cluster: str, text: str | None) -> int:
+    from .._core import cluster_devices
+
+    return cluster_devices(cluster, text)
+
+
+class _Progress:
+    """What is looked at, on a line of a terminal."""
+
+    def __init__(self, many: int):
+        self._many, self._shown = many, sys.stderr.isatty()
+        self._start = time.perf_counter()
+
+    def say(self, name: str) -> None:
+        seconds = time.perf_counter() - self._start
+        if self._shown and seconds > 1:
+            print(f"\r\x1b[K{seconds:.0f} s, {self._many} micro-batches: {name}", end="", file=sys.stderr)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr)
+
+
+def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
+    from .cluster import time_of
+
+    rows = told["rows"]
+    best = rows[0]["seconds"] if rows else 1.0
+    yield f"{told['model']} on {told['cluster']}"
+    yield (
+        f"{'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'of peak':>8}  {'memory':<22}"
+        f" {'computes':>8} {'exposed':>8} {'idle':>6}"
+    )
+    for row in rows[:shown]:
+        yield _row(row, best)
+    if len(rows) > shown:
+        yield f"... and {len(rows) - shown} more (--all)"
+    tried, of = told["tried"]
+    yield ""
+    if rows and rows[0]["fits"]:
+        yield (
+            f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
+            f" {best / told['bound']:.2f} times the least"
+        )
+    yield from told["uncut"]
+    none = len(told["passed_over"])
+    yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans are none for this model"
+
+
+def _row(row: dict[str, Any], best: float) -> str:
+    from ..memory import size_of
+    from .cluster import time_of
+
+    _, needed, there = row["memory"]
+    memory = f"{size_of(needed)} of {size_of(there)}" if row["fits"] else f"{size_of(needed)}: too much"
+    step = row["seconds"]
+    waits = row["exposed"] + row["idle"]
+    times = f"{step / best:.2f}x" if row["fits"] else ""
+    return (
+        f"{row['plan']:<48} {row['micro_batches']:>13} {time_of(step):>9} {times:>7}"
+        f" {row['utilisation']:>8.1%}  {memory:<22}"
+        f" {1 - waits / step:>8.1%} {row['exposed'] / step:>8.1%} {row['idle'] / step:>6.1%}"
+    )

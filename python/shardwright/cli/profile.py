@@ -1,0 +1,41 @@
+"""`shardwright profile`: the devices here as the file of a cluster, measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..errors import ClusterError
+from .parser import Commands
+
+
+def add(commands: Commands) -> None:
+    profile = commands.add_parser("profile", help="measure the devices here, as the file of a cluster")
+    profile.add_argument("--devices", type=int, default=2, help="processes that run at the same time")
+    profile.add_argument("-o", "--to", required=True, metavar="FILE", help="the cluster's file")
+    profile.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from ..profiling import profile
+
+    path = Path(arguments.to)
+    if arguments.devices < 1:
+        raise ClusterError(
+            "SW0915",
+            f"{arguments.devices} devices cannot be measured",
+            why="each is a process here",
+            fix="give --devices 1, or more",
+        )
+    if not path.absolute().parent.is_dir():
+        raise ClusterError(
+            "SW0916",
+            f"the cluster's file cannot be written to {path}",
+            why="there is no such folder",
+            fix="name a file in a folder that is there",
+        )
+    print(f"measuring on {arguments.devices} processes ...", file=sys.stderr)
+    text = profile(arguments.devices)
+    path.write_text(text, encoding="utf-8")
+    print(text, end="")

@@ -1,0 +1,36 @@
+"""A step of a plan on a cluster, as commands name both."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .._core import Graph, Plan, Simulated
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of what is simulated."""
+    from .model import add_arguments
+
+    add_arguments(parser, needs_cluster=True)
+    parser.add_argument("--optimizer", default="adamw", help="whose step is counted: adamw, sgd, none, ...")
+
+
+def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
+    from .._core import compile, simulate_step
+    from .cluster import choice_of
+    from .model import graph_of, plan_of
+
+    choice = choice_of(arguments)
+    graph = graph_of(arguments, arguments.micro_batches)
+    plan = plan_of(arguments, graph)
+    found = simulate_step(
+        plan,
+        compile(plan),
+        choice.cluster,
+        choice.text,
+        batches=choice.batches,
+        optimizer=arguments.optimizer,
+    )
+    return graph, plan, found, choice.batches

@@ -1,0 +1,126 @@
+"""A plan that is chosen: `plan="auto"`, `shardwright compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import models
+import shardwright as sw
+from shardwright.choosing import Choice, cluster_here
+from shardwright.cli import main
+from shardwright.runtime import run_local
+
+torch.set_num_threads(1)
+
+GRAPH = str(Path(__file__).parent / "golden" / "gpt.graph")
+SLOW_LINKS = """
+[[nodes]]
+devices = "d:2"
+link = { bandwidth = "1 MB/s", latency = "1 us" }
+
+[devices.d]
+memory = "1 GB"
+bandwidth = "1 TB/s"
+peak = { f64 = "1 TFLOP/s" }
+"""
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main((*words, "--json")) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_table_of_plans_the_quickest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "compare", GRAPH, "--cluster", "h200:4", "--batches", "4")
+    rows = found["rows"]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    assert {"data:4", "zero3:4", "megatron:4", "stages:4 x 1f1b"} <= {row["plan"] for row in rows}
+    assert all(row["fits"] and row["seconds"] >= found["bound"] > 0 for row in rows)
+    assert found["tried"] == [6, 6]
+    assert main(("compare", GRAPH, "--cluster", "h200:4", "--batches", "4")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith(rows[0]["plan"]) and "1.00x" in lines[2]
+    assert "no plan can take less than" in lines[-2] and lines[-1].startswith("6 of 6 shapes")
+
+
+def test_a_step_is_as_long_as_it_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--cluster", "dgx-h100:2x2", "--batches", "4"
+    for row in told(capsys, "compare", GRAPH, *words)["rows"]:
+        step = told(capsys, "simulate", GRAPH, "--devices", "4", "--plan", row["plan"], *words)
+        assert row["seconds"] == pytest.approx(step["seconds"], rel=1e-12)
+
+
+def test_batches_are_cut_as_often_as_they_can_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "demo_gpt.py").write_text(
+        "from shardwright import demo\n\ndef small():\n    return demo.build(), demo.batches()[0]\n"
+    )
+    model = f"{tmp_path / 'demo_gpt.py'}:small"
+    found = told(capsys, "compare", model, "--cluster", "cpu:2")
+    assert {row["micro_batches"] for row in found["rows"]} == {1, 2, 4, 8}
+    only = told(capsys, "compare", model, "--cluster", "cpu:2", "--micro-batches", "2")
+    assert {row["micro_batches"] for row in only["rows"]} == {2}
+    # A plan takes the same whoever asks.
+    same = [row for row in found["rows"] if row["micro_batches"] == 2]
+    assert [row["seconds"] for row in same] == [row["seconds"] for row in only["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("--cluster", "h200:2", "--devices", "4"), "SW0921", "from 1 to 2"),
+        (("--cluster", "h200:0"), "SW0901", "h200:1"),
+        (("--cluster", "nowhere:2"), "SW0900", "dgx-h100"),
+    ],
+)
+def test_refusals(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: str, part: str) -> None:
+    assert main(("compare", GRAPH, *words)) == 1
+    said = capsys.readouterr().err
+    assert code in said and part in said
+
+
+def test_auto_needs_a_cluster_and_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    auto = "plan", GRAPH, "--devices", "2", "--plan", "auto"
+    assert main(auto) == 1
+    assert "SW0924" in capsys.readouterr().err
+    assert main((*auto, "--cluster", "h200:2", "--memory", "10KB")) == 1
+    said = capsys.readouterr().err
+    assert "SW0920" in said and "parameters" in said and "more memory" in said
+    chosen = told(capsys, *auto, "--cluster", "h200:2")
+    first = told(capsys, "compare", GRAPH, "--cluster", "h200:2", "--batches", "1")["rows"][0]
+    assert chosen["plan"] == first["plan"]
+
+
+def test_a_model_is_trained_under_the_plan_that_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(SLOW_LINKS)
+    module, given = models.gpt(batch=4)
+
+    def body(_: int, comm: Any) -> Any:
+        options = {"plan": "auto", "comm": comm, "cache": False, "progress": False}
+        here = sw.parallelize(module, given, cluster=str(path), micro_batches=2, **options)
+        plain = sw.parallelize(module, given, **options)  # for what is known of the devices here
+        named = here.program.plan, plain.program.plan
+        return *named, here.train_step(given), plain(*given)
+
+    expected = module(*given)[1].detach()
+    for slow, plain, stepped, loss in run_local(2, body):
+        assert slow == Choice(str(path), SLOW_LINKS, 2).plan(_graph(module, given, 2), 2).name
+        assert plain and "stages" in slow
+        torch.testing.assert_close(stepped, expected)
+        torch.testing.assert_close(loss[1].detach(), expected)
+
+
+def _graph(module: Any, given: Any, parts: int) -> sw.Graph:
+    bundle, _ = sw.compile_model(module, tuple(x[: len(x) // parts] for x in given), plan="replicate")
+    return sw.Graph(bundle.graph_text)
+
+
+def test_what_is_known_of_the_devices_here() -> None:
+    assert cluster_here("cpu", 4) == "cpu:4"
+    with pytest.raises(sw.ClusterError, match="SW0923"):
+        cluster_here("abacus", 4)
