@@ -121,6 +121,17 @@ def test_what_waits_between_halves_is_counted(name: str, plan: str) -> None:
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
 
+@pytest.mark.parametrize("more", ["tokens:2", "tokens:4", "tokens:3 x recompute"])
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_what_slices_of_the_sequence_keep_for_each_other_is_counted(name: str, more: str) -> None:
+    module, batch, captured, _ = captured_model(name)
+    program = compiled(name, f"stages:2 x {more}", 2)
+    found = live.of_steps(program, module, captured, batch, 3)
+    for rank, measured in zip(program.memory(), found, strict=True):
+        predicted = rank.total - rank.peak["inputs"]
+        assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
+
+
 @pytest.mark.parametrize(("name", "plan"), [("gpt", "data"), ("wide", "zero1"), ("wide", "zero3")])
 def test_half_precision_is_counted_as_it_lives(name: str, plan: str) -> None:
     module, batch, captured, graph = captured_model(name, "bf16")

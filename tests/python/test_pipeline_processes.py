@@ -32,6 +32,8 @@ PLANS = (
     "stages:2 x zero3:2 x zb-h1",
     "stages:4 x zb-v",
     "stages:2 x data:2 x zb-v",
+    "stages:4 x tokens:4",
+    "stages:2 x tokens:3 x data:2",
 )
 BATCHES = 5
 # A rank that dies ends the others within so many seconds.

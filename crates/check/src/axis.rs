@@ -250,6 +250,7 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
     let reduced = Program {
         model: program.model.clone(),
         digest: program.digest.clone(),
+        slices: program.slices.clone(),
         rewritings: program.rewritings.clone(),
         plan: program.plan.clone(),
         world: program.world,

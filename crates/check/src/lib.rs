@@ -1,6 +1,7 @@
 //! Proves that a program computes what the model's graph computes, from scratch.
 //!
-//! The program says which operators of the model are rewritten. The check repeats that ([`rules::rewriting`]),
+//! The program says where the model's sequence is cut into slices ([`rules::slicing`]), and which operators are
+//! rewritten. The check repeats that ([`rules::rewriting`]),
 //! analyses the graph that results, and proves the program equal to it; each rewriting is among what the proof
 //! rests on. So a rewriting that the program does not name, or another one than it is made with, is no way to
 //! compute what the model computes.
@@ -14,6 +15,7 @@
 //! | code | holds |
 //! | --- | --- |
 //! | `SW0501` | the program belongs to the model: the digest of its graph, the factors of all tensors |
+//! | `SW0527`, `SW0331` | its slices are those of a sequence of the model, in which no token needs later ones |
 //! | `SW0520` | what is rewritten are operators of the model |
 //! | `SW0521` | they have a rewriting for the dims that are named |
 //! | `SW0522` | they are listed once, in order, and so are the dims |
@@ -95,7 +97,8 @@ pub use purpose::{Masters, Memory, Moment, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
-use rules::{Analysis, rewrite, rewriting};
+use rules::Analysis;
+use rules::slicing::rests_on;
 
 use facts::Facts;
 use fault::Faults;
@@ -149,9 +152,10 @@ fn checked(model: &Graph, program: &Program, least: u32, wanted: &Wanted<'_>) ->
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let rewritten = rewrite(model, &program.rewritings).map_err(|error| vec![Fault::from(error)])?;
+    let fault = |error: diag::Error| vec![Fault::from(error)];
+    let rewritten = program.rewritten(model).map_err(fault)?;
     let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, wanted)?;
-    let rewritings = rewriting::describe(model, &program.rewritings);
+    let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
     Ok(Told { proof: Proof { rewritings, ..told.proof }, ..told })
 }
 

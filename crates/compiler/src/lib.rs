@@ -15,7 +15,7 @@ use emit::File;
 use graph::Graph;
 use plan::Plan;
 use program::{Boundary, Program};
-use rules::{Analysis, rewrite};
+use rules::Analysis;
 
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
@@ -55,7 +55,7 @@ pub fn compile_watched(
     let program = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let files = clock.time("emit", || emit::emit(graph, &program))?;
     let proof = accept(graph, &files, masters, &mut clock).map_err(refused)?;
-    let rewritten = rewrite(graph, &program.rewritings)?.graph;
+    let rewritten = program.rewritten(graph)?.graph;
     let summary = Summary { divided, ..summary::summarise(&rewritten, &program) };
     Ok(Compiled { program, files, proof, summary, phases: clock.phases })
 }

@@ -6,7 +6,7 @@ use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
 use program::{Boundary, Program};
-use rules::{Analysis, rewrite};
+use rules::Analysis;
 use simulate::{Scene, Simulation, manifest, simulate, trace};
 
 use crate::memory::{state_of, with_optimizer};
@@ -54,7 +54,7 @@ pub fn step(
     let updated = updates(&proof.memory, setting.optimizer)?;
     let scene = scene(program, &courses, setting, &updated)?;
     let simulation = simulate(&scene)?;
-    let rewritten = rewrite(graph, &program.rewritings)?.graph;
+    let rewritten = program.rewritten(graph)?.graph;
     Ok(Step {
         manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation)),
         trace: trace(&scene, &rewritten, &simulation),

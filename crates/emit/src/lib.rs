@@ -20,7 +20,6 @@ mod write;
 use diag::Result;
 use graph::Graph;
 use program::Program;
-use rules::rewrite;
 
 pub use canonical::canonical;
 pub use templates::{call, templates};
@@ -35,7 +34,7 @@ pub struct File {
 
 /// The files of a program of the model: one for each role, then `program.json`.
 pub fn emit(model: &Graph, program: &Program) -> Result<Vec<File>> {
-    Ok(write::files(model, &rewrite(model, &program.rewritings)?, program))
+    Ok(write::files(model, &program.rewritten(model)?, program))
 }
 
 /// The program of the model that these files are the text of.

@@ -21,7 +21,7 @@ mod turns;
 use diag::{Error, Result};
 use graph::Graph;
 use program::{Program, Role};
-use rules::rewrite;
+use rules::slicing::derive;
 use serde_json::Value;
 
 use crate::{File, write};
@@ -31,8 +31,9 @@ const TABLES: &str = "program.json";
 pub(crate) fn program(model: &Graph, files: &[File]) -> Result<Program> {
     let written = tables::value(&file(files, TABLES)?.text)?;
     let rewritings = tables::rewritings(model, &written)?;
-    let graph = &*rewrite(model, &rewritings)?.graph;
-    let tables = tables::read(graph, rewritings, &written)?;
+    let slices = tables::slices(&written)?;
+    let graph = &*derive(model, slices.as_ref(), &rewritings)?.graph;
+    let tables = tables::read(graph, (slices, rewritings), &written)?;
     let mut program = tables.program;
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;

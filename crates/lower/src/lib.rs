@@ -1,7 +1,8 @@
 //! From a plan to a program: where the shard that a sub-operator needs differs from the shard that
 //! exists, communication is inserted, forward and backward.
 //!
-//! [`boundary`] says what goes in and out. The way: operators with an algorithm of their own are
+//! [`boundary`] says what goes in and out. The way: where the plan has slices of the sequence, the graph is cut into these
+//! ([`rules::slicing`]); operators with an algorithm of their own are
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`homes`] says
 //! which parameters are divided between steps;
@@ -39,7 +40,7 @@ mod uses;
 use diag::Result;
 use graph::{Graph, Source, TensorId};
 use indexmap::IndexSet;
-use plan::{Plan, carried, rewritings};
+use plan::{Plan, carried, in_slices, rewritings};
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
@@ -47,6 +48,16 @@ pub use boundary::{all, loss};
 
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
+    plan.validate(model, analysis)?;
+    let Some(it) = in_slices(model, analysis, plan)? else {
+        return rewritten(model, analysis, plan, boundary);
+    };
+    let program = rewritten(&it.sliced.graph, &it.analysis, &it.plan, boundary)?;
+    Ok(Program { digest: model.digest(), slices: Some(it.slices), ..program })
+}
+
+/// Lowers a plan for a graph whose sequence is whole, or is in slices already.
+fn rewritten(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
     plan.validate(model, analysis)?;
     let rewritings = rewritings(model, analysis, plan);
     let rewritten = rewrite(model, &rewritings)?;
@@ -105,6 +116,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let mut program = Program {
         model: graph.model.clone(),
         digest: String::new(),
+        slices: None,
         rewritings: vec![],
         plan: plan.name.clone(),
         world: plan.devices,

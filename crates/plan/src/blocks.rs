@@ -72,10 +72,10 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 pub(crate) fn print(plan: &Plan, name: impl Fn(OpId) -> String) -> String {
+    let mut text = if plan.tokens > 1 { format!("tokens {}\n", plan.tokens) } else { String::new() };
     if plan.blocks.is_empty() {
-        return String::new();
+        return text;
     }
-    let mut text = String::new();
     for block in 0..plan.block_count() {
         let own: Vec<usize> = (0..plan.blocks.len()).filter(|&at| plan.blocks[at] == block).collect();
         text += "block";
@@ -119,7 +119,7 @@ pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
 /// What runs in one go reads nothing that is made later.
 pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
     let count = plan.block_count();
-    turns::validate(plan, count)?;
+    turns::validate(plan, count * plan.tokens)?;
     if plan.blocks.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,6 @@
 //! A plan knows devices by number only, and nothing of communication.
 
 mod blocks;
-pub mod classes;
 pub mod dim_names;
 mod fit;
 mod folded;
@@ -26,6 +25,7 @@ mod rewriting;
 mod select;
 pub mod sets;
 pub mod text;
+mod tokens;
 mod transfer;
 mod turns;
 
@@ -42,7 +42,9 @@ pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
+pub use rules::classes;
 pub use schedule::{Schedule, Task};
+pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};
 pub use turns::{Timetables, loops, mixed_order, task_or_refuse};
 
@@ -92,6 +94,8 @@ pub struct Plan {
     /// The block of each operator; empty if all are in one.
     pub blocks: Vec<u32>,
     pub schedule: Schedule,
+    /// How many slices of the sequence each block runs one after another.
+    pub tokens: u32,
     /// Tasks of blocks, of which the first comes before the second, for every micro-batch.
     pub before: Vec<(Task, Task)>,
     pub timetables: Timetables,
@@ -143,6 +147,7 @@ impl Plan {
         recompute::validate(self, graph)?;
         homes::validate(self)?;
         blocks::validate(self, graph)?;
+        tokens::validate(graph, analysis, self)?;
         order(graph, self).map(|_| ())
     }
 

@@ -48,6 +48,7 @@ pub struct Decided {
     blocks: Vec<Option<u32>>,
     block_count: u32,
     schedule: Option<Schedule>,
+    tokens: Option<u32>,
     before: Vec<(Task, Task)>,
     timetables: Timetables,
     state_on_host: BTreeSet<String>,
@@ -192,6 +193,11 @@ impl<'g> Draft<'g> {
         self.decided.schedule = Some(schedule);
     }
 
+    /// Each block runs so many slices of the sequence one after another.
+    pub fn tokens(&mut self, slices: u32) {
+        self.decided.tokens = Some(slices);
+    }
+
     /// The first task comes before the second, for every micro-batch.
     pub fn order_tasks(&mut self, first: Task, then: Task) {
         self.decided.before.push((first, then));
@@ -242,6 +248,7 @@ impl<'g> Draft<'g> {
         other.offload.into_iter().for_each(|span| self.offload(span));
         self.decided.homes.extend(other.homes);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
+        self.decided.tokens = other.tokens.or(self.decided.tokens);
         self.decided.before.extend(other.before);
         self.decided.timetables.extend(other.timetables);
         if other.block_count > 0 {
@@ -331,6 +338,7 @@ impl<'g> Draft<'g> {
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
+        let tokens = self.decided.tokens.unwrap_or(1);
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
         let offload = recompute::sorted(offload);
         let plan = Plan {
@@ -346,6 +354,7 @@ impl<'g> Draft<'g> {
             wholes,
             blocks,
             schedule,
+            tokens,
             before,
             timetables,
         };

@@ -74,6 +74,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         wholes,
         blocks: vec![],
         schedule: Schedule::default(),
+        tokens: 1,
         before: vec![],
         timetables: Timetables::new(),
     }

@@ -18,6 +18,7 @@
 //! offload parameters "transformer.h.*"               # these parameters themselves, between uses
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
+//! tokens 4                                           # in slices of the sequence, one after another
 //! schedule 1f1b                                      # in which order blocks run
 //! order B0 < F0+2                                    # a backward before a forward, of every micro-batch
 //! timetable 0: F0+1 B0                               # what a device runs, written out
@@ -30,7 +31,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, blocks, homes, no_device, offload, recompute, sets, turns};
+use crate::{Draft, MOST, On, Plan, blocks, homes, no_device, offload, recompute, sets, tokens, turns};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -170,6 +171,10 @@ impl Reader<'_> {
                 self.draft.schedule(blocks::schedule_named(rest.trim())?);
                 Ok(())
             }
+            "tokens" => {
+                self.draft.tokens(tokens::read(rest.trim())?);
+                Ok(())
+            }
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
                 // None is said, too.
@@ -180,7 +185,7 @@ impl Reader<'_> {
             "offload" => self.offload(rest.trim()),
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
                 "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block`, \
-                 `schedule` or `timetable`",
+                 `schedule`, `tokens` or `timetable`",
             )),
         }
     }

@@ -14,7 +14,7 @@ use rules::{Analysis, Kind, OpDims};
 
 use crate::classes::Classes;
 use crate::fit::{fit, without_idle_copies};
-use crate::{On, OpPlan, Plan, Split, blocks, recompute};
+use crate::{On, OpPlan, Plan, Split, blocks, recompute, tokens};
 
 /// A plan for another graph, and what is different in it.
 pub struct Transferred {
@@ -40,8 +40,17 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
     let order = orders(plan, to.graph, &source, &mut notes);
     let recompute = spans(plan, from.graph, to.graph, &source);
     let (offload, blocks) = (there(&plan.offload, &source), in_blocks(plan, to.graph, &source));
-    let plan = Plan { ops, order, recompute, offload, blocks, ..plan.clone() };
-    Transferred { plan, notes: notes.print(to.graph) }
+    let mut plan = Plan { ops, order, recompute, offload, blocks, ..plan.clone() };
+    let mut notes = notes.print(to.graph);
+    notes.extend(whole_sequence(&mut plan, to));
+    Transferred { plan, notes }
+}
+
+/// Leaves out slices that the graph does not have: there is one token, or a call of the model looks ahead.
+fn whole_sequence(plan: &mut Plan, to: Side<'_>) -> Option<String> {
+    let refused = tokens::validate(to.graph, to.analysis, plan).err()?;
+    plan.tokens = 1;
+    Some(format!("the sequence is whole: {}", refused.what))
 }
 
 /// For each operator of the new graph the one of the old graph that it is.

@@ -28,8 +28,10 @@ mod code;
 mod column;
 mod instr;
 
-use graph::{OpId, TensorId};
-use rules::{Reduction, Region, Rewriting};
+use diag::Result;
+use graph::{Graph, OpId, TensorId};
+use rules::slicing::derive;
+use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, Does, Loop, Pass, Run, Steps, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
@@ -72,8 +74,10 @@ pub struct Program {
     pub model: String,
     /// [`graph::Graph::digest`] of the model's graph.
     pub digest: String,
-    /// The operators of the model that are rewritten. The numbers of operators and tensors below are those of
-    /// the graph that [`rules::rewrite`] makes of the model's and these.
+    /// Where the model's sequence is cut into slices, if it is.
+    pub slices: Option<Slices>,
+    /// The operators that are rewritten: of the model, or of the model in slices. The numbers of operators and tensors
+    /// below are those of the graph that [`rules::slicing::derive`] makes of the model's and these.
     pub rewritings: Vec<Rewriting>,
     /// The plan's name, for people.
     pub plan: String,
@@ -248,6 +252,11 @@ pub struct Update {
 }
 
 impl Program {
+    /// The graph that its numbers refer to: the model's, in slices and rewritten as it says.
+    pub fn rewritten<'g>(&self, model: &'g Graph) -> Result<Rewritten<'g>> {
+        derive(model, self.slices.as_ref(), &self.rewritings)
+    }
+
     pub fn lives_on_host(&self, tensor: TensorId) -> bool {
         self.held_on_host.binary_search(&tensor).is_ok()
     }

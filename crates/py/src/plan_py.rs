@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use plan::micro_batches::{self, Weight};
 use plan::{Decided, On, Side, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
-use rules::{Analysis, rewrite, rewriting};
+use rules::Analysis;
 
 use crate::cost_py::{Cost, costs_of};
 use crate::errors::raise;
@@ -112,7 +112,7 @@ impl Plan {
     #[getter]
     fn rewritings(&self) -> PyResult<Vec<String>> {
         let Model { graph, analysis } = &*self.model;
-        sound(self.evidence(), || rewriting::describe(graph, &plan::rewritings(graph, analysis, &self.plan)))
+        guarded(self.evidence(), || plan::rests_on(graph, analysis, &self.plan))
     }
 
     /// The graph that its programs speak of: the model's, with these rewritings.
@@ -120,8 +120,7 @@ impl Plan {
     fn rewritten(&self) -> PyResult<Graph> {
         let Model { graph, analysis } = &*self.model;
         guarded(self.evidence(), || {
-            let rewritten =
-                rewrite(graph, &plan::rewritings(graph, analysis, &self.plan))?.graph.into_owned();
+            let rewritten = plan::rewritten(graph, analysis, &self.plan)?;
             let analysis = Analysis::of(&rewritten);
             Ok(Graph { model: Arc::new(Model { graph: rewritten, analysis }) })
         })
@@ -387,6 +386,14 @@ impl Draft {
     fn schedule(&self, name: &str) -> PyResult<()> {
         self.with(|d| {
             d.schedule(plan::schedule_named(name)?);
+            Ok(())
+        })
+    }
+
+    /// Each block runs so many slices of the sequence, one after another.
+    fn tokens(&self, slices: u32) -> PyResult<()> {
+        self.with(|d| {
+            d.tokens(slices);
             Ok(())
         })
     }

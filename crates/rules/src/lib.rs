@@ -4,17 +4,20 @@
 //! or `k`, that splitting `k` leaves partial sums, and that the bias is given to one part only.
 //! [`families`] holds the rules, one file a family; [`factors`] follows dims through the graph, so
 //! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes, and [`cost`] what that
-//! costs; [`rewriting`] makes several operators of one, for dims that only these can be split along.
+//! costs; [`rewriting`] makes several operators of one, for dims that only these can be split along; [`slicing`]
+//! does so along the model's sequence; [`classes`] says which factors are one dim of the model.
 //!
 //! Rules know one operator and its shapes. They know no devices, no plans, no programs.
 
 pub mod algebra;
+pub mod classes;
 pub mod cost;
 pub mod factors;
 pub mod families;
 pub mod interval;
 pub mod local;
 pub mod rewriting;
+pub mod slicing;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Reduction, Rule};
 pub use cost::{Bytes, Cost, Kept, Meanwhile};
@@ -23,3 +26,4 @@ pub use families::{Family, View, rule_of};
 pub use interval::{Interval, Region, parts};
 pub use local::{LocalArg, LocalOp, Part};
 pub use rewriting::{Rewriting, Rewritten, rewrite};
+pub use slicing::{Sliced, Slices};

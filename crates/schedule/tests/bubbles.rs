@@ -60,6 +60,33 @@ fn of_1f1b_and_gpipe_it_is_that_of_all_stages_but_one() {
     }
 }
 
+/// Stages whose blocks are slices of the sequence: each reads that of the stage before, and those before it.
+fn in_slices(p: u64, n: u64) -> Shape {
+    let (p, n) = (p as usize, n as usize);
+    let reads = |stage: usize, slice: usize| {
+        let before = stage.checked_sub(1).map(|before| before * n + slice);
+        before.into_iter().chain((0..slice).map(move |own| stage * n + own)).collect()
+    };
+    let block = |at: usize| Block { devices: vec![at / n], trains: true, reads: reads(at / n, at % n) };
+    Shape { blocks: (0..p * n).map(block).collect() }
+}
+
+/// A task of a slice is a unit: of n m + p - 1 forwards and backwards p - 1 are bubbles.
+#[test]
+fn of_slices_of_the_sequence_it_is_as_if_each_were_a_micro_batch() {
+    for (p, n) in [2, 3, 4, 8].into_iter().flat_map(|p| [2, 3, 4, 5, 8].map(|n| (p, n))) {
+        for m in [1, 2, 3, 4, 9] {
+            let end = 3 * (n * m + p - 1);
+            let (gpipe, ..) = found(Schedule::Gpipe, &in_slices(p, n), m);
+            let (found, _, kept) = found(Schedule::OneFOneB, &in_slices(p, n), m);
+            // Backwards of an odd number of slices do not fill what forwards leave.
+            assert!(found - end <= if n % 2 == 0 { 0 } else { p }, "{p} {n} {m}: {found}, {end}");
+            assert!(kept as u64 <= (n + 2 * (p - 1)).min(n * m), "{p} {n} {m}: {kept}");
+            assert_eq!(gpipe, end, "{p} {n} {m}");
+        }
+    }
+}
+
 #[test]
 fn of_zb_h1_it_is_a_third_with_as_much_kept() {
     for (p, m) in sizes() {

@@ -46,6 +46,7 @@ PLANS = (
     "stages:2 x zb-v",
     "stages:2 x 2bw",
     "stages:2 x kf1b",
+    "stages:2 x tokens:4",
 )
 """What completion offers; `_core.plan_names` has the names."""
 

@@ -103,6 +103,7 @@ impl<'a> Reader<'a> {
         let program = Program {
             model: graph.model.clone(),
             digest: String::new(),
+            slices: None,
             rewritings: vec![],
             plan: "test".into(),
             world: 0,

@@ -1,4 +1,5 @@
 //! Pipelines, spoilt.
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use graph::Graph;
 use plan::sets;

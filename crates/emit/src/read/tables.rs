@@ -7,7 +7,7 @@ use graph::{Graph, OpId, TensorId};
 use program::{
     Boundary, Column, Exchange, Gathered, Inputs, Of, Output, Piece, Program, RankId, Shard, Table, Update,
 };
-use rules::{Reduction, Region, Rewriting};
+use rules::{Reduction, Region, Rewriting, Slices};
 use serde_json::Value;
 
 use super::columns::{self, Regions};
@@ -58,8 +58,23 @@ pub(super) fn rewritings(model: &Graph, value: &Value) -> Result<Vec<Rewriting>>
     })
 }
 
-/// The tables, which speak of the rewritten graph.
-pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> Result<Tables> {
+/// Where its sequence is cut; left out where it is whole.
+pub(super) fn slices(value: &Value) -> Result<Option<Slices>> {
+    let top = Node { value, place: Place::Top };
+    let read = |node: Node<'_>| {
+        let number = |key: &str| Ok(node.get(key)?.id()? as usize);
+        let ends = node.get("ends")?.list(|end| Ok(i64::from(end.id()?)))?;
+        Ok(Slices { input: number("input")?, dim: number("dim")?, ends })
+    };
+    top.maybe("slices")?.map(read).transpose()
+}
+
+/// The tables, which speak of the graph in slices and rewritten.
+pub(super) fn read(
+    graph: &Graph,
+    (slices, rewritings): (Option<Slices>, Vec<Rewriting>),
+    value: &Value,
+) -> Result<Tables> {
     let top = Node { value, place: Place::Top };
     let regions = Regions::read(&top.get("regions")?)?;
     let reader = Reader { regions, tensors: graph.tensors.len(), operators: graph.ops.len() };
@@ -72,6 +87,7 @@ pub(super) fn read(graph: &Graph, rewritings: Vec<Rewriting>, value: &Value) -> 
     let program = Program {
         model: top.get("model")?.string()?,
         digest: top.get("digest")?.string()?,
+        slices,
         rewritings,
         plan: top.get("plan")?.string()?,
         world,

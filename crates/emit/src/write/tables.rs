@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
 use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role, Update, Which};
-use rules::{Region, Rewriting};
+use rules::{Region, Rewriting, Slices};
 use serde_json::Value;
 
 use super::columns::{self, Regions};
@@ -40,6 +40,10 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     let _ = writeln!(out, "  \"inputs\": \"{}\",", program.boundary.inputs.name());
     let asked = joined(&program.boundary.outputs, |output| format!("\"{}\"", output.name()));
     let _ = writeln!(out, "  \"outputs\": [{asked}],");
+    if let Some(Slices { input, dim, ends }) = &program.slices {
+        let ends = joined(ends, i64::to_string);
+        let _ = writeln!(out, "  \"slices\": {{\"input\": {input}, \"dim\": {dim}, \"ends\": [{ends}]}},");
+    }
     let rewritings: Vec<String> = program.rewritings.iter().map(rewriting).collect();
     list(&mut out, "rewritings", &rewritings, '[');
     let on_host = [("state_on_host", &program.state_on_host), ("held_on_host", &program.held_on_host)];

@@ -20,6 +20,7 @@ pub(crate) fn program(graph: &Graph, world: u32) -> Program {
     Program {
         model: graph.model.clone(),
         digest: graph.digest(),
+        slices: None,
         rewritings: vec![],
         plan: "by hand".to_owned(),
         world,

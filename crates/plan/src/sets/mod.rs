@@ -16,6 +16,7 @@ mod recompute;
 mod replicate;
 mod schedules;
 mod stages;
+mod tokens;
 mod whole_updates;
 mod zero;
 
@@ -77,9 +78,13 @@ pub struct Set {
     pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
     /// If it puts several blocks on each stage of `stages`: a number may stand behind its name.
     pub rounds: Option<Rounds>,
-    /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`.
+    /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`; or by a
+    /// [`NUMBER`], which is the size of its place.
     pub besides: &'static [(&'static str, Besides)],
 }
+
+/// In the place of a word: any number.
+pub const NUMBER: &str = "n";
 
 pub type Besides = fn(&Model<'_>, &mut Draft<'_>, &Place<'_>) -> Result<()>;
 
@@ -152,6 +157,7 @@ pub const ALL: &[&Set] = &[
     &schedules::ZB_V,
     &schedules::TWO_BW,
     &kf1b::SET,
+    &tokens::SET,
     &whole_updates::SET,
 ];
 
@@ -235,8 +241,9 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         draft.place(op, &places)?;
     }
     blocks.each(graph).iter().for_each(|block| draft.block(block));
-    for (says, axis) in besides(name, &axes)? {
-        says(model, &mut draft, &place(&axes, &choices, axis))?;
+    for (says, axis, number) in besides(name, &axes)? {
+        let own = place(&axes, &choices, axis);
+        says(model, &mut draft, &Place { size: number.unwrap_or(own.size), ..own })?;
     }
     Ok((draft, axes, choices))
 }

@@ -2,7 +2,7 @@
 
 use diag::{Error, Result};
 
-use super::{ALL, Along, Besides, Model, Rounds, Set, megatron};
+use super::{ALL, Along, Besides, Model, NUMBER, Rounds, Set, megatron};
 use crate::MOST;
 use crate::nearby::nearby;
 use crate::select::clip;
@@ -59,13 +59,17 @@ pub fn devices_of(name: &str) -> Result<Option<u32>> {
     Ok(total.filter(|_| says))
 }
 
-/// What the sets of a name say besides how operators are divided, and the axis of each that has one.
-pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<(Besides, Option<usize>)>> {
+/// What a set says, its axis if it has one, and the number behind its name if it has none.
+type Says = (Besides, Option<usize>, Option<u32>);
+
+/// What the sets of a name say besides how operators are divided.
+pub(super) fn besides(name: &str, axes: &[Axis]) -> Result<Vec<Says>> {
     let (mut found, mut next) = (vec![], 0);
-    for Named { set, says, .. } in read(name)? {
+    for Named { set, says, size } in read(name)? {
         let own = axes[next..].iter().position(|axis| axis.set.name == set.name).map(|at| next + at);
         next = own.map_or(next, |own| own + 1);
-        found.extend(says.map(|says| (says, own)));
+        let number = size.filter(|_| own.is_none());
+        found.extend(says.map(|says| (says, own, number)));
     }
     Ok(found)
 }
@@ -125,10 +129,10 @@ fn axis(name: &str, word: &str) -> Result<Named> {
     let says = |wanted: &str| set.besides.iter().find(|(word, _)| *word == wanted).map(|(_, says)| *says);
     match behind {
         None => Ok(Named { set, size: None, says: says("") }),
-        Some(size) if set.along.is_some() || set.rounds.is_some() => {
+        Some(size) if set.along.is_some() || set.rounds.is_some() || says(NUMBER).is_some() => {
             let number = size.parse::<u32>().ok().filter(|s| (1..=MOST).contains(s));
             let size = number.ok_or_else(|| bad_size(name, word, size))?;
-            Ok(Named { set, size: Some(size), says: says("") })
+            Ok(Named { set, size: Some(size), says: says(NUMBER).or_else(|| says("")) })
         }
         Some(word) => {
             let says = says(word).filter(|_| !word.is_empty()).ok_or_else(|| bad_word(set, word))?;

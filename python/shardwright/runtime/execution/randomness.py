@@ -66,6 +66,13 @@ def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_ba
 
 
 def single_device_masks(program: Program, rank: int, generator: torch.Generator) -> Masks:
+    if program.in_slices and program.random:
+        raise RuntimeFault(
+            "SW0711",
+            "the single device's random numbers are not known for slices of the sequence",
+            why="under `tokens` each slice draws for itself, and the single device for all tokens at once",
+            fix='use randomness="keyed"',
+        )
     regions = program.ranks[rank].random
     kept: dict[tuple[int, int], Tensor] = {}
     for draw in program.random:

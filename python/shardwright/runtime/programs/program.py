@@ -266,6 +266,8 @@ class Program:
     ranks: Tables
     exchanges: list[Exchange]
     random: list[Draw]
+    # Whether the sequence of the model is in slices, each of which draws for itself.
+    in_slices: bool
     # Of parameters that ranks hold in parts, the one that computes the update of the whole.
     updates: dict[int, int]
     # Parameters of which the optimizer's state is on the host between steps.
@@ -456,6 +458,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         ranks=Tables(roles, regions, tables["world"]),
         exchanges=[_exchange(entry, regions) for entry in tables["exchanges"]],
         random=[Draw(**entry) for entry in tables.get("random", [])],
+        in_slices="slices" in tables,
         updates=dict(tables.get("updates", [])),
         state_on_host=frozenset(tables.get("state_on_host", ())),
         files=texts,

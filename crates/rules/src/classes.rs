@@ -4,7 +4,9 @@
 //! pairs that operators carry into each other. Named plans are choices of classes.
 
 use graph::{Graph, OpId, TensorId};
-use rules::{Analysis, Kind};
+
+use crate::algebra::Kind;
+use crate::factors::Analysis;
 
 /// A class of factors, and the loops of operators that run over it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,0 +1,28 @@
+//! `tokens`: the sequence of a causal model goes through the stages of a pipeline in slices, so that a stage works on one
+//! while the next stage works on the one before. A slice attends to the keys and values of those before it.
+
+use diag::Result;
+
+use super::blocks::stages;
+use super::{Model, NUMBER, Place, Set};
+use crate::Draft;
+
+pub(super) const SET: Set = Set {
+    name: "tokens",
+    doc: "slices of the sequence flow through the stages of a pipeline, for models in which no token needs later ones",
+    along: None,
+    aside: None,
+    rounds: None,
+    besides: &[("", as_many_as_stages), (NUMBER, |model, draft, place| in_slices(model, draft, place.size))],
+};
+
+fn as_many_as_stages(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+    let count = stages(model, draft, SET.name)?.devices.len();
+    in_slices(model, draft, u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+fn in_slices(model: &Model<'_>, draft: &mut Draft<'_>, count: u32) -> Result<()> {
+    stages(model, draft, SET.name)?;
+    draft.tokens(count);
+    Ok(())
+}
