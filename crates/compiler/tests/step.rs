@@ -173,6 +173,22 @@ fn what_is_gathered_ahead_is_hidden_by_what_is_computed() {
 }
 
 #[test]
+fn what_lives_on_the_host_is_waited_for_where_the_way_there_is_slow() {
+    let model = Model::new();
+    for plan in ["zero3 x offload:parameters", "data x offload:activations"] {
+        let [quick, slow] = ["100 PB/s", "100 MB/s"].map(|host| {
+            let text = format!(
+                "[[nodes]]\ndevices = \"d:2\"\nlink = {{ {FREE} }}\n[devices.d]\nlike = \"h100\"\nhost = \"{host}\"\n"
+            );
+            let cluster = read(&text, "host.toml").expect("it reads");
+            model.step(plan, 2, &cluster, 2).expect("a step").estimate.simulation
+        });
+        assert!(slow.seconds > 2.0 * quick.seconds, "{plan}: {} {}", slow.seconds, quick.seconds);
+        assert!(slow.ranks[0].exposed > quick.ranks[0].exposed, "{plan}");
+    }
+}
+
+#[test]
 fn a_slow_link_makes_a_step_longer_and_not_its_computation() {
     let model = Model::new();
     for plan in ["data", "zero3", "megatron", "stages:4 x 1f1b"] {

@@ -108,9 +108,7 @@ fn search(
         found.tried.0 += 1;
         look(question, shape, prune, &mut found, watch)?;
     }
-    found.rows.sort_by(|a, b| {
-        (!a.fits(), a.seconds()).partial_cmp(&(!b.fits(), b.seconds())).expect("seconds are numbers")
-    });
+    found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     Ok(found)
 }
 

@@ -19,6 +19,7 @@ mod meeting;
 mod price;
 mod rank;
 mod table;
+mod talk;
 mod trace;
 
 use check::Course;

@@ -35,6 +35,8 @@ pub(crate) struct Rank<'s> {
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
     pub(crate) fetching: Vec<(Away, f64)>,
+    /// Copies that come from there, and when they are here.
+    pub(crate) brought: Vec<(f64, Vec<usize>)>,
     /// What was sent ahead, and the copies that it brings.
     pub(crate) coming: Vec<(Key, Vec<usize>)>,
     /// What ends with the code.
@@ -72,6 +74,7 @@ impl<'s> Rank<'s> {
             queue: VecDeque::new(),
             host: 0.0,
             fetching: vec![],
+            brought: vec![],
             coming: vec![],
             settling: vec![],
             came: None,
@@ -104,6 +107,26 @@ impl<'s> Rank<'s> {
         };
         *count += 1;
         *count - 1
+    }
+
+    /// Parts of copies come from the host, in so many seconds.
+    pub(crate) fn brings(&mut self, seconds: f64, copies: &[usize]) {
+        if seconds > 0.0 {
+            self.host = self.host.max(self.clock) + seconds;
+            self.brought.push((self.host, copies.to_vec()));
+        }
+    }
+
+    /// Waits for what comes from the host of these copies.
+    pub(crate) fn has_from_host(&mut self, read: &[usize]) {
+        let mut end = self.clock;
+        self.brought.retain(|(there, copies)| {
+            let is_read = copies.iter().any(|copy| read.contains(copy));
+            end = if is_read { end.max(*there) } else { end };
+            !is_read
+        });
+        self.lane.exposed += end - self.clock;
+        self.clock = end;
     }
 
     /// The copies that a call reads.
