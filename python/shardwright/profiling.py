@@ -22,6 +22,7 @@ from .runtime.communication.launch import launch
 SECONDS = 0.25
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 CHAIN = 100
+TENSORS = 24
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,15 @@ def _products(comm: Comm, dtype: torch.dtype) -> float:
 
 
 def _copies(comm: Comm) -> float:
-    x = torch.zeros(1 << (22 if comm.device.type == "cpu" else 28), device=comm.device)
-    return 3 * x.nbytes / _seconds(comm, lambda: torch.add(x, x))
+    """Of more than caches hold, one tensor after the other, as optimizers do it."""
+    size = 1 << (20 if comm.device.type == "cpu" else 26)
+    xs, ys = ([torch.zeros(size, device=comm.device) for _ in range(TENSORS)] for _ in range(2))
+
+    def add() -> None:
+        for x, y in zip(xs, ys, strict=True):
+            x.add_(y)
+
+    return 3 * sum(x.nbytes for x in xs) / _seconds(comm, add)
 
 
 def _overhead(comm: Comm) -> float:

@@ -12,22 +12,30 @@ use schedule::Schedule;
 
 use crate::{Compiled, compile_watched};
 
-/// How many tensors like a parameter the state of each of PyTorch's optimizers has, with its usual options, and
-/// how many numbers besides.
-const STATE: [(&str, u64, u64); 13] = [
-    ("adadelta", 2, 1),
-    ("adagrad", 1, 1),
-    ("adam", 2, 1),
-    ("adamax", 2, 1),
-    ("adamw", 2, 1),
-    ("asgd", 1, 3),
-    ("nadam", 2, 2),
-    ("none", 0, 0),
-    ("radam", 2, 1),
-    ("rmsprop", 1, 1),
-    ("rprop", 2, 1),
-    ("sgd", 0, 0),
-    ("sgd-momentum", 1, 0),
+/// What each of PyTorch's optimizers needs with its usual options.
+pub(crate) struct Steps {
+    name: &'static str,
+    /// How many tensors like a parameter its state has, and how many numbers besides.
+    pub(crate) state: (u64, u64),
+    /// How often a step reads or writes as many bytes as a parameter has: in PyTorch's usual way, one operator after
+    /// the other over all parameters.
+    pub(crate) passes: u64,
+}
+
+const OPTIMIZERS: [Steps; 13] = [
+    Steps { name: "adadelta", state: (2, 1), passes: 26 },
+    Steps { name: "adagrad", state: (1, 1), passes: 15 },
+    Steps { name: "adam", state: (2, 1), passes: 18 },
+    Steps { name: "adamax", state: (2, 1), passes: 16 },
+    Steps { name: "adamw", state: (2, 1), passes: 20 },
+    Steps { name: "asgd", state: (1, 3), passes: 12 },
+    Steps { name: "nadam", state: (2, 2), passes: 22 },
+    Steps { name: "none", state: (0, 0), passes: 0 },
+    Steps { name: "radam", state: (2, 1), passes: 24 },
+    Steps { name: "rmsprop", state: (1, 1), passes: 13 },
+    Steps { name: "rprop", state: (2, 1), passes: 25 },
+    Steps { name: "sgd", state: (0, 0), passes: 3 },
+    Steps { name: "sgd-momentum", state: (1, 0), passes: 8 },
 ];
 
 /// Sets of plans that split the batch, by how much less of parameters and gradients a device holds then.
@@ -43,14 +51,14 @@ pub struct Limit<'a> {
 
 /// What each rank has, with the state of an optimizer.
 pub fn with_optimizer(memory: &[Memory], name: &str) -> Result<Vec<Memory>> {
-    let (tensors, numbers) = state_of(name)?;
+    let (tensors, numbers) = optimizer(name)?.state;
     Ok(memory.iter().map(|rank| rank.clone().stepped(tensors, numbers)).collect())
 }
 
-/// Of an optimizer's state how many tensors it is like each parameter, and how many numbers besides.
-pub(crate) fn state_of(name: &str) -> Result<(u64, u64)> {
-    STATE.iter().find(|row| row.0 == name).map(|row| (row.1, row.2)).ok_or_else(|| {
-        let known: Vec<&str> = STATE.iter().map(|row| row.0).collect();
+/// An optimizer by its name.
+pub(crate) fn optimizer(name: &str) -> Result<&'static Steps> {
+    OPTIMIZERS.iter().find(|it| it.name == name).ok_or_else(|| {
+        let known: Vec<&str> = OPTIMIZERS.iter().map(|it| it.name).collect();
         Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
             .why("what it holds of each parameter is a part of what a rank has in memory")
             .fix(format!("give the one that is most like it of {}", known.join(", ")))

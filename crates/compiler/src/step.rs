@@ -9,7 +9,7 @@ use program::{Boundary, Program};
 use rules::Analysis;
 use simulate::{Scene, Simulation, manifest, simulate, trace};
 
-use crate::memory::{state_of, with_optimizer};
+use crate::memory::{optimizer, with_optimizer};
 use crate::{Compiled, Memory, prove_with, work};
 
 /// What is simulated besides the program.
@@ -76,10 +76,9 @@ pub fn estimate(
     told((graph, analysis), plan, simulation, &proof.memory, setting)
 }
 
-/// Bytes that an optimizer moves which steps so many bytes of parameters: it reads and writes these and its state, and
-/// reads gradients.
-pub fn updated(trained: u64, optimizer: &str) -> Result<u64> {
-    Ok(trained * (3 + 2 * state_of(optimizer)?.0))
+/// Bytes that an optimizer moves which steps so many bytes of parameters.
+pub fn updated(trained: u64, name: &str) -> Result<u64> {
+    Ok(trained * optimizer(name)?.passes)
 }
 
 fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
