@@ -25,7 +25,7 @@ pub fn of_pipeline(shape: &Shape, costs: &Costs<'_>, room: Vec<Option<i64>>) -> 
         .flat_map(|block| passes(block).into_iter().map(move |pass| (block, pass)))
         .collect();
     let made = |&(block, pass): &(usize, Pass)| {
-        let is_before = |other: &&(usize, Pass)| waits(shape, (block, pass), **other);
+        let is_before = |other: &&(usize, Pass)| shape.waits((block, pass), **other);
         let memory = match pass {
             Pass::Forward if shape.blocks[block].trains => (costs.kept)(block),
             Pass::Backward | Pass::Weights => -(costs.kept)(block),
@@ -44,16 +44,4 @@ pub fn of_pipeline(shape: &Shape, costs: &Costs<'_>, room: Vec<Option<i64>>) -> 
         }
     };
     Problem { blocks: all.iter().map(made).collect(), room }
-}
-
-/// Whether the first begins after the other one, of the same micro-batch.
-fn waits(shape: &Shape, (block, pass): (usize, Pass), (other, done): (usize, Pass)) -> bool {
-    let reads = |reader: usize, of: usize| shape.blocks[reader].reads.contains(&of);
-    match (pass, done) {
-        (Pass::Forward, Pass::Forward) => reads(block, other),
-        (Pass::Backward | Pass::Inputs, Pass::Forward) => block == other,
-        (Pass::Backward | Pass::Inputs, Pass::Backward | Pass::Inputs) => reads(other, block),
-        (Pass::Weights, Pass::Inputs) => block == other,
-        _ => false,
-    }
 }

@@ -61,6 +61,18 @@ impl Shape {
         self.blocks.iter().map(alone).collect()
     }
 
+    /// Whether a task waits for another one of the same micro-batch.
+    pub fn waits(&self, (block, pass): (usize, Pass), (other, done): (usize, Pass)) -> bool {
+        let reads = |reader: usize, of: usize| self.blocks[reader].reads.contains(&of);
+        match (pass, done) {
+            (Pass::Forward, Pass::Forward) => reads(block, other),
+            (Pass::Backward | Pass::Inputs, Pass::Forward) => block == other,
+            (Pass::Backward | Pass::Inputs, Pass::Backward | Pass::Inputs) => reads(other, block),
+            (Pass::Weights, Pass::Inputs) => block == other,
+            _ => false,
+        }
+    }
+
     /// The blocks of a device.
     pub fn of(&self, device: usize) -> impl Iterator<Item = usize> {
         (0..self.blocks.len()).filter(move |block| self.blocks[*block].devices.contains(&device))

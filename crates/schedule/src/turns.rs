@@ -157,23 +157,11 @@ fn wait_for_each_other(
 ) -> Option<()> {
     for at in 0..tasks.len() {
         let own = (tasks[at].block, tasks[at].pass);
-        let before = tasks[..at].iter().filter(|task| waits(shape, own, (task.block, task.pass)));
+        let before = tasks[..at].iter().filter(|task| shape.waits(own, (task.block, task.pass)));
         let early = before.map(|task| task.time + task.length).max().unwrap_or(0).max(tasks[at].early);
         tasks[at].time = time(&tasks[at], early)?;
     }
     Some(())
-}
-
-/// Whether a task waits for another one of the same micro-batch.
-fn waits(shape: &Shape, (block, pass): (usize, Pass), (other, done): (usize, Pass)) -> bool {
-    let reads = |reader: usize, of: usize| shape.blocks[reader].reads.contains(&of);
-    match (pass, done) {
-        (Pass::Forward, Pass::Forward) => reads(block, other),
-        (Pass::Backward | Pass::Inputs, Pass::Forward) => block == other,
-        (Pass::Backward | Pass::Inputs, Pass::Backward | Pass::Inputs) => reads(other, block),
-        (Pass::Weights, Pass::Inputs) => block == other,
-        _ => false,
-    }
 }
 
 /// The forwards of all blocks.
