@@ -92,6 +92,7 @@ mod versions;
 
 pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
+pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
 pub use purpose::{Masters, Memory, Moment, Purpose};
 

@@ -53,7 +53,7 @@ pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Mas
 }
 
 /// The type in which a tensor is held between steps.
-pub(crate) fn held_as(tensor: &Tensor, masters: &Masters) -> Dtype {
+pub fn held_as(tensor: &Tensor, masters: &Masters) -> Dtype {
     let Source::Param { names, .. } = &tensor.source else { return tensor.dtype };
     names.iter().find_map(|name| masters.get(name)).copied().unwrap_or(tensor.dtype)
 }

@@ -116,7 +116,7 @@ fn told(
 fn peak(graph: &Graph, cluster: &Cluster, devices: u32) -> f64 {
     let mut elements: Vec<(graph::Dtype, u64)> = vec![];
     for tensor in graph.tensors.iter().filter(|tensor| tensor.dtype.is_float()) {
-        let size = tensor.shape.iter().map(|size| size.unsigned_abs()).product::<u64>();
+        let size = tensor.numel().unsigned_abs();
         match elements.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype) {
             Some((_, all)) => *all += size,
             None => elements.push((tensor.dtype, size)),

@@ -153,13 +153,21 @@ impl Size {
     }
 }
 
+/// Tells what watches; that must not fail what it watches.
+pub(crate) fn telling(watch: Option<Py<PyAny>>) -> impl FnMut(&str) {
+    move |what| {
+        if let Some(watch) = &watch {
+            Python::attach(|py| drop(watch.call1(py, (what,))));
+        }
+    }
+}
+
 /// Lowers a plan, emits the program, reads it back and proves it. `watch` is told the name of each
 /// phase as it begins. A program that does not fit into `memory` with the state of the
 /// optimizer beside it is refused.
 /// `kept` are the types in which ranks hold parameters, by name, where these are not the graph's.
 #[pyfunction]
 #[pyo3(signature = (plan, outputs = None, watch = None, inputs = "global", memory = None, kept = None))]
-#[expect(clippy::needless_pass_by_value, reason = "PyO3 gives objects as owned values")]
 pub(crate) fn compile(
     py: Python<'_>,
     plan: &Plan,
@@ -170,12 +178,7 @@ pub(crate) fn compile(
     kept: Option<BTreeMap<String, String>>,
 ) -> PyResult<Compiled> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
-    let mut tell = |phase: &'static str| {
-        if let Some(watch) = &watch {
-            // What watches must not fail what it watches.
-            Python::attach(|py| drop(watch.call1(py, (phase,))));
-        }
-    };
+    let mut tell = telling(watch);
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
         let dtype = |(name, dtype): (String, String)| Some((name, graph::Dtype::parse_torch(&dtype)?));

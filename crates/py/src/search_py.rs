@@ -12,7 +12,7 @@ use search::{Question, Row};
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
 use crate::plan_py::Plan;
-use crate::program_py::Size;
+use crate::program_py::{Size, telling};
 
 /// What a search found: plans that fit before those that do not, and the quickest first.
 #[pyclass(frozen, module = "shardwright._core")]
@@ -79,7 +79,7 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
     every = false, watch = None
 ))]
-#[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "they are named in Python")]
+#[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn search_plan(
     py: Python<'_>,
     graph: &Graph,
@@ -93,11 +93,7 @@ pub(crate) fn search_plan(
     every: bool,
     watch: Option<Py<PyAny>>,
 ) -> PyResult<Found> {
-    let mut tell = |name: &str| {
-        if let Some(watch) = &watch {
-            Python::attach(|py| drop(watch.call1(py, (name,))));
-        }
-    };
+    let mut tell = telling(watch);
     let model = &graph.model;
     let inner = guarded(Evidence::of(model), || {
         let cluster = cluster_of(cluster, text)?;

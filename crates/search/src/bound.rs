@@ -6,7 +6,7 @@
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
 //! divided by their number. Communication, waiting, and what several devices compute alike come on top.
 
-use check::Masters;
+use check::{Masters, held_as};
 use cluster::{Device, Effort};
 use compiler::{Costs, updated};
 use diag::Result;
@@ -81,9 +81,9 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
 fn trained(graph: &Graph, masters: &Masters) -> u64 {
     let bytes = |id: TensorId| {
         let tensor = graph.tensor(id);
-        let Source::Param { names, frozen: false, .. } = &tensor.source else { return 0 };
-        let dtype = names.iter().find_map(|name| masters.get(name)).copied().unwrap_or(tensor.dtype);
-        tensor.shape.iter().map(|size| size.unsigned_abs()).product::<u64>() * dtype.bytes() as u64
+        let is_trained = matches!(tensor.source, Source::Param { frozen: false, .. });
+        let bytes = || tensor.numel().unsigned_abs() * held_as(tensor, masters).bytes() as u64;
+        if is_trained { bytes() } else { 0 }
     };
     graph.tensor_ids().map(bytes).sum()
 }

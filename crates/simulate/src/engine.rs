@@ -122,11 +122,11 @@ impl<'s> Engine<'s> {
     /// Whether it is over; if not, the rank is asked again once what it waits for is there.
     fn instruction(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
         match instr {
-            Instr::Call(call) => self.has_copies(at, &call.inputs) && self.local(at, turn, instr),
+            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn, instr),
             Instr::Grad(grad) => {
-                let inputs = call_inputs(self.ranks[at].body, grad.call);
+                let body = self.ranks[at].body;
                 self.fetched(at, Away::Call(grad.call));
-                self.has_copies(at, inputs) && self.local(at, turn, instr)
+                self.has_copies(at, || call_inputs(body, grad.call)) && self.local(at, turn, instr)
             }
             Instr::Fetch { what } => self.fetch(at, turn, *what),
             Instr::Take { id, .. } => {

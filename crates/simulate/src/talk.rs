@@ -12,11 +12,11 @@ use crate::{Message, Part, What};
 
 impl<'s> Engine<'s> {
     /// Waits for what was sent ahead and is read now.
-    pub(crate) fn has_copies(&mut self, at: usize, inputs: &[BufId]) -> bool {
+    pub(crate) fn has_copies<'b>(&mut self, at: usize, inputs: impl FnOnce() -> &'b [BufId]) -> bool {
         if self.ranks[at].coming.is_empty() && self.ranks[at].brought.is_empty() {
             return true;
         }
-        let read = self.ranks[at].copies_of(inputs);
+        let read = self.ranks[at].copies_of(inputs());
         self.ranks[at].has_from_host(&read);
         while let Some(place) =
             self.ranks[at].coming.iter().position(|(_, brings)| brings.iter().any(|copy| read.contains(copy)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ClusterError
 from .parser import suggest
 
 if TYPE_CHECKING:
@@ -39,6 +41,18 @@ def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -
     memory = getattr(arguments, "memory", None)
     name, text = cluster_of(arguments.cluster)
     return Choice(name, text, max(batches, 0), arguments.optimizer, memory, arguments.deadline)
+
+
+def write(code: str, what: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(
+            code,
+            f"{what} cannot be written to {path}",
+            why=error.strerror or str(error),
+            fix="name a file in a folder that is there and can be written to",
+        ) from None
 
 
 def time_of(seconds: float) -> str:

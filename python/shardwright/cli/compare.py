@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -64,6 +63,7 @@ def _found(
     arguments: argparse.Namespace, start: float, uncut: list[str]
 ) -> Iterator[tuple[int, Graph, Found]]:
     """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not."""
+    from ..progress import Progress, wanted
     from .cluster import choice_of
     from .model import graph_of
 
@@ -82,9 +82,9 @@ def _found(
             return
         choice = choice_of(arguments, many)
         devices = arguments.devices or _devices(choice.cluster, choice.text)
-        progress = _Progress(many)
-        yield choice.batches, graph, choice.search(graph, devices, every=True, watch=progress.say)
-        progress.end()
+        with Progress(wanted(None)).phases(f"{many} micro-batches") as phases:
+            found = choice.search(graph, devices, every=True, watch=phases.begin)
+        yield choice.batches, graph, found
         many *= 2
 
 
@@ -92,23 +92,6 @@ def _devices(cluster: str, text: str | None) -> int:
     from .._core import cluster_devices
 
     return cluster_devices(cluster, text)
-
-
-class _Progress:
-    """What is looked at, on a line of a terminal."""
-
-    def __init__(self, many: int):
-        self._many, self._shown = many, sys.stderr.isatty()
-        self._start = time.perf_counter()
-
-    def say(self, name: str) -> None:
-        seconds = time.perf_counter() - self._start
-        if self._shown and seconds > 1:
-            print(f"\r\x1b[K{seconds:.0f} s, {self._many} micro-batches: {name}", end="", file=sys.stderr)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr)
 
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:

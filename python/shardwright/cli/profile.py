@@ -19,6 +19,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..profiling import profile
+    from .cluster import write
 
     path = Path(arguments.to)
     if arguments.devices < 1:
@@ -37,5 +38,5 @@ def run(arguments: argparse.Namespace) -> None:
         )
     print(f"measuring on {arguments.devices} processes ...", file=sys.stderr)
     text = profile(arguments.devices)
-    path.write_text(text, encoding="utf-8")
+    write("SW0916", "the cluster's file", path, text)
     print(text, end="")

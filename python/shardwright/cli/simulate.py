@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ClusterError
 from .parser import Commands
 
 if TYPE_CHECKING:
@@ -26,11 +25,12 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from .cluster import write
     from .step import simulated
 
     graph, plan, found, batches = simulated(arguments)
     if arguments.trace:
-        _write(Path(arguments.trace), found.trace)
+        write("SW0913", "the timeline", Path(arguments.trace), found.trace)
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))
         return
@@ -38,18 +38,6 @@ def run(arguments: argparse.Namespace) -> None:
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ClusterError(
-            "SW0913",
-            f"the timeline cannot be written to {path}",
-            why=error.strerror or str(error),
-            fix="name a file in a folder that is there and can be written to",
-        ) from None
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
