@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::least::{Row, least, permuted};
+use crate::least::{Row, add, least, permuted};
 use crate::order::Neighbours;
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
@@ -222,7 +222,7 @@ impl Solver {
         let mut costs = vec![0.0; entries];
         for (table, axes) in &key.1 {
             let row = Row { costs: self.tables.get(*table), strides: strides(&key.0, 1, axes) };
-            costs.iter_mut().zip(least(&key.0, 1, &[row])).for_each(|(sum, cost)| *sum += cost);
+            add(&key.0, &mut costs, row);
         }
         let (table, off) = self.tables.keep(key.0.clone(), costs);
         run.cost += off;

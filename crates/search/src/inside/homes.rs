@@ -40,6 +40,8 @@ pub(super) struct Terms<'m, 'c> {
     pub(super) batches: f64,
     /// How many tensors like a parameter the optimizer has.
     pub(super) states: f64,
+    /// Whether gradients are there when forward has kept most: not with the first micro-batch.
+    pub(super) gradients: f64,
     /// Seconds for each byte of a parameter that the optimizer steps.
     pub(super) update: f64,
 }
@@ -80,7 +82,7 @@ impl Terms<'_, '_> {
             return Costs {
                 sent: more(Pattern::AllReduce, held.partial, held.bytes),
                 updated: self.update * held.bytes,
-                bytes: held.bytes * (2.0 + self.states),
+                bytes: held.bytes * (1.0 + self.gradients + self.states),
             };
         };
         let part = held.bytes / f64::from(self.messages.digits.count(way.over));
@@ -91,7 +93,8 @@ impl Terms<'_, '_> {
             + reductions * more(Pattern::ReduceScatter, way.over, held.bytes)
             + more(Pattern::AllReduce, others, part);
         let whole = |stays: bool| if stays { held.bytes } else { part };
-        let bytes = whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
+        let bytes =
+            whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
         Costs { sent, updated: self.update * part, bytes }
     }
 }

@@ -120,7 +120,8 @@ struct Way<'m, 'c> {
 impl Way<'_, '_> {
     /// Devices keep their part of what several have.
     fn slice(&mut self, to: &Spread) {
-        let next: Spread = self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
+        let next: Spread =
+            self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
         if next != self.at {
             self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
             self.at = next;

@@ -15,8 +15,10 @@ mod digits;
 mod homes;
 mod kept;
 mod messages;
+mod objective;
 mod solution;
 mod space;
 mod spread;
 
-pub use solution::{Inside, find};
+pub use objective::Totals;
+pub use solution::{Candidate, Inside, find, member};

@@ -10,7 +10,7 @@ use compiler::Costs;
 use diag::Result;
 use graph::{Arg, Dtype, Graph, OpId, Source, TensorId};
 use plan::classes::Classes;
-use plan::{OpPlan, On};
+use plan::{On, OpPlan};
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
@@ -141,6 +141,12 @@ impl<'q> Space<'q> {
         Ok(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges })
     }
 
+    /// What an edge costs under choices of all bundles.
+    pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e Price {
+        let (from, to) = edge.ends;
+        &edge.prices[values[from] * self.bundles[to].choices.len() + values[to]]
+    }
+
     /// The loops that an operator's digits divide under a choice of its bundle.
     pub(super) fn loops(&self, op: OpId, choice: &Choice) -> Loops {
         loops(self.question.graph, self.question.analysis, &self.classes, self.digits, op, choice)
@@ -164,7 +170,8 @@ impl<'q> Maker<'q> {
         let needs_grad = question.boundary.needs_grad(graph);
         let seconds = |op: OpId| part(question, &needs_grad, op, &OpPlan::default());
         let whole: Vec<Part> = graph.op_ids().map(seconds).collect();
-        let traits: Vec<Traits> = graph.op_ids().map(|op| traits(graph, op, &whole[op.index()].cost)).collect();
+        let traits: Vec<Traits> =
+            graph.op_ids().map(|op| traits(graph, op, &whole[op.index()].cost)).collect();
         let bundles = find(graph, analysis, &traits);
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
         let mut span_of = vec![None; graph.ops.len()];
@@ -212,7 +219,8 @@ impl<'q> Maker<'q> {
         let inputs: Vec<_> = it.inputs().iter().map(of).collect();
         let outputs: Vec<_> = it.outputs.iter().map(|tensor| tensor.as_ref().map(of)).collect();
         let (args, dims) = (plain(&it.args), analysis.op(op));
-        let kwargs: Vec<_> = it.kwargs.iter().map(|(name, arg)| (name, plain(std::slice::from_ref(arg)))).collect();
+        let kwargs: Vec<_> =
+            it.kwargs.iter().map(|(name, arg)| (name, plain(std::slice::from_ref(arg)))).collect();
         format!("{} {args} {kwargs:?} {dims:?} {inputs:?} {outputs:?} {}", it.target, it.no_grad).into()
     }
 
@@ -289,14 +297,16 @@ impl<'q> Maker<'q> {
             let part = self.part(*op, &texts[op.index()], &loops);
             let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
             all.price.work += part.forward + part.backward + again;
-            all.kept += self.kept(*op, &loops, &part.cost);
+            let kk = self.kept(*op, &loops, &part.cost); if std::env::var("DEV").is_ok() && at+1==self.loops[op.index()].len() && kk>0.0 {eprintln!("{} {} {kk} {:?}", self.graph().op(*op).target, self.graph().op(*op).module, self.keeps[op.index()]);}
+            all.kept += kk;
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let own = self.bundles.of[op.index()];
                 all.price = all.price + self.moved(tensor, own, (at, at));
                 if self.leaves(tensor) {
                     let from = self.written(tensor, at);
-                    all.price = all.price + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
+                    all.price = all.price
+                        + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
                 }
             }
         }
@@ -357,7 +367,10 @@ impl<'q> Maker<'q> {
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
     fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
         let (sizes, written) = (self.sizes(tensor), self.written(tensor, from));
-        self.reads(tensor, reader, to).iter().map(|way| self.way(&sizes, &written, way)).fold(Price::default(), |a, b| a + b)
+        self.reads(tensor, reader, to)
+            .iter()
+            .map(|way| self.way(&sizes, &written, way))
+            .fold(Price::default(), |a, b| a + b)
     }
 
     fn way(&self, sizes: &Sizes, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
@@ -380,7 +393,8 @@ impl<'q> Maker<'q> {
             bytes: elements(&sizes.factors, self.digits, &read.value) * width,
             partial,
             longest: it.shape.iter().copied().max().unwrap_or(1),
-            is_trained: matches!(it.source, Source::Param { frozen: false, .. }) && self.needs_grad[tensor.index()],
+            is_trained: matches!(it.source, Source::Param { frozen: false, .. })
+                && self.needs_grad[tensor.index()],
         }
     }
 
@@ -408,11 +422,17 @@ impl<'q> Maker<'q> {
         edges
     }
 
-    fn edge_signature(&self, (from, to): (usize, usize), tensors: &[(TensorId, usize)], signatures: &[Rc<str>]) -> String {
+    fn edge_signature(
+        &self,
+        (from, to): (usize, usize),
+        tensors: &[(TensorId, usize)],
+        signatures: &[Rc<str>],
+    ) -> String {
         let mut text = format!("{}\n{}", signatures[from], signatures[to]);
         for (tensor, shared) in tensors {
             let (op, output) = self.graph().producer(*tensor).expect("an operator makes it");
-            let readers = self.readers[tensor.index()].iter().filter(|(op, _)| self.bundles.of[op.index()] == to);
+            let readers =
+                self.readers[tensor.index()].iter().filter(|(op, _)| self.bundles.of[op.index()] == to);
             let readers: Vec<_> = readers
                 .map(|(reader, input)| {
                     let span = self.span_of[reader.index()];
@@ -425,7 +445,12 @@ impl<'q> Maker<'q> {
     }
 
     /// Of what several bundles read each bears its share: if all read it alike, it is moved once.
-    fn prices(&self, bundles: &[Bundle], (from, to): (usize, usize), tensors: &[(TensorId, usize)]) -> Vec<Price> {
+    fn prices(
+        &self,
+        bundles: &[Bundle],
+        (from, to): (usize, usize),
+        tensors: &[(TensorId, usize)],
+    ) -> Vec<Price> {
         let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
         let mut all = vec![Price::default(); rows * columns];
         for (tensor, shared) in tensors {
@@ -435,8 +460,10 @@ impl<'q> Maker<'q> {
             let price = |written: &Vec<u8>, ways: &Vec<(Read, bool, bool)>| {
                 ways.iter().map(|way| self.way(&sizes, written, way)).fold(Price::default(), |a, b| a + b)
             };
-            let table: Vec<Vec<Price>> =
-                writes.iter().map(|written| reads.iter().map(|ways| price(written, ways)).collect()).collect();
+            let table: Vec<Vec<Price>> = writes
+                .iter()
+                .map(|written| reads.iter().map(|ways| price(written, ways)).collect())
+                .collect();
             let share = 1.0 / *shared as f64;
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
