@@ -30,6 +30,15 @@ fn main() {
         found.sums,
         found.plans.len()
     );
+    if let Ok(n) = std::env::var("EXPLAIN") {
+        let op = graph.op_ids().find(|o| graph.op(*o).module.ends_with(&n)).unwrap();
+        let e = search::inside::explain(&q, &found.plans.last().unwrap().claim, op, 10).unwrap().unwrap();
+        println!("{} ops", e.ops.len());
+        let l = 80e9;
+        for w in &e.ways {
+            println!("{:<40} +{:.6} {:?} {:?}", w.name, w.more, w.totals, w.wins_if(&e.ways[0], l));
+        }
+    }
     let setting =
         compiler::Setting { cluster: &cluster, batches: q.batches, optimizer: "adamw", masters: &masters };
     let named: Vec<plan::Plan> =
@@ -38,7 +47,7 @@ fn main() {
         .plans
         .iter()
         .map(|c| {
-            println!("{:?}", c.totals);
+            println!("{:?}", c.claim);
             &c.plan
         })
         .chain(&named)

@@ -26,10 +26,12 @@ pub(super) struct Way {
     pub(super) reduce: Reduce,
 }
 
-/// Seconds of a step in which it is sent, meanwhile; seconds in which it is updated; bytes.
+/// Seconds of a step in which it is sent meanwhile, in all and what of it cannot begin before the last backward; seconds
+/// in which it is updated; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) sent: f64,
+    pub(super) late: f64,
     pub(super) updated: f64,
     pub(super) bytes: f64,
 }
@@ -79,8 +81,10 @@ impl Terms<'_, '_> {
             if set.is_empty() { 0.0 } else { self.messages.more(pattern, set, bytes) }
         };
         let Some(way) = way else {
+            let sent = more(Pattern::AllReduce, held.partial, held.bytes);
             return Costs {
-                sent: more(Pattern::AllReduce, held.partial, held.bytes),
+                sent,
+                late: sent,
                 updated: self.update * held.bytes,
                 bytes: held.bytes * (1.0 + self.gradients + self.states),
             };
@@ -89,12 +93,13 @@ impl Terms<'_, '_> {
         let gathers = if way.gather == Gather::Pass { 2.0 * self.batches } else { 1.0 };
         let reductions = if way.reduce == Reduce::Each { self.batches } else { 1.0 };
         let others = Set(held.partial.0 & !way.over.0);
-        let sent = gathers * more(Pattern::AllGather, way.over, held.bytes)
-            + reductions * more(Pattern::ReduceScatter, way.over, held.bytes)
-            + more(Pattern::AllReduce, others, part);
+        let reduced = more(Pattern::ReduceScatter, way.over, held.bytes);
+        let late = reduced + more(Pattern::AllReduce, others, part);
+        let sent =
+            gathers * more(Pattern::AllGather, way.over, held.bytes) + (reductions - 1.0) * reduced + late;
         let whole = |stays: bool| if stays { held.bytes } else { part };
         let bytes =
             whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
-        Costs { sent, updated: self.update * part, bytes }
+        Costs { sent, late, updated: self.update * part, bytes }
     }
 }

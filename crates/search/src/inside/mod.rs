@@ -12,6 +12,7 @@
 mod bundles;
 mod choices;
 mod digits;
+mod explain;
 mod homes;
 mod kept;
 mod messages;
@@ -20,5 +21,6 @@ mod solution;
 mod space;
 mod spread;
 
+pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
-pub use solution::{Candidate, Inside, find, member};
+pub use solution::{Candidate, Claim, Inside, find, member};

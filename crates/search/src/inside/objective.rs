@@ -14,24 +14,41 @@ use super::space::{Space, Unary};
 /// Costs are whole numbers of this: of a second.
 pub(super) const UNIT: f64 = 1e-12;
 
-/// The share of what is sent meanwhile, and the price of a byte in units.
+/// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
+/// for the rest that devices work and wait. And the price of a byte in units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weights {
-    pub(super) share: f64,
+    pub(super) line: f64,
+    pub(super) last: f64,
     pub(super) byte: f64,
 }
 
 /// What choices come to, in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Seconds in which a device computes, copies and updates.
+    /// Seconds in which a device computes and copies.
     pub works: f64,
     /// Seconds in which it waits for values.
     pub waits: f64,
+    /// What of it is in the last backward.
+    pub last: f64,
     /// Seconds of what is sent meanwhile: parameters and their gradients.
     pub sends: f64,
+    /// What of it cannot begin before the last backward.
+    pub late: f64,
+    /// Seconds of the optimizer's step.
+    pub updates: f64,
     /// Bytes of parameters, gradients, the optimizer's state, and what is kept for backward.
     pub bytes: f64,
+}
+
+impl Totals {
+    /// Seconds that a step takes at least: it works and waits; its line is busy; what is sent last comes after all but the
+    /// last backward.
+    pub fn least(&self) -> f64 {
+        let works = self.works.max(self.works - self.last + self.late).max(self.sends);
+        works + self.waits + self.updates
+    }
 }
 
 impl std::ops::Add for Totals {
@@ -41,7 +58,10 @@ impl std::ops::Add for Totals {
         Self {
             works: self.works + other.works,
             waits: self.waits + other.waits,
+            last: self.last + other.last,
             sends: self.sends + other.sends,
+            late: self.late + other.late,
+            updates: self.updates + other.updates,
             bytes: self.bytes + other.bytes,
         }
     }
@@ -96,12 +116,14 @@ impl<'o> Objective<'o> {
     }
 
     fn moved(&self, price: &Price) -> f64 {
-        (((1.0 - self.weights.share) * price.work + price.line) * self.terms.batches / UNIT).floor()
+        let Weights { line, last, .. } = self.weights;
+        let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
+        ((works + price.line * self.terms.batches) / UNIT).floor()
     }
 
     fn weighted(&self, costs: &Costs) -> f64 {
-        let Weights { share, byte } = self.weights;
-        (share * costs.sent + (1.0 - share) * costs.updated) / UNIT + byte * costs.bytes
+        let Weights { line, last, byte } = self.weights;
+        (line * costs.sent + last * costs.late + costs.updated) / UNIT + byte * costs.bytes
     }
 
     /// The way to hold a parameter that costs least.
@@ -116,11 +138,18 @@ impl<'o> Objective<'o> {
         let moved = |price: &Price| Totals {
             works: price.work * self.terms.batches,
             waits: price.line * self.terms.batches,
+            last: price.back,
             ..Totals::default()
         };
         let held = |held: &Held| {
             let costs = self.terms.costs(held, self.way(held));
-            Totals { works: costs.updated, sends: costs.sent, bytes: costs.bytes, waits: 0.0 }
+            Totals {
+                sends: costs.sent,
+                late: costs.late,
+                updates: costs.updated,
+                bytes: costs.bytes,
+                ..Totals::default()
+            }
         };
         let own = self.space.bundles.iter().zip(values).map(|(bundle, value)| {
             let unary = &bundle.unary[*value];

@@ -14,13 +14,15 @@ use super::space::Space;
 use super::spread::splits;
 use crate::Question;
 
-/// Shares of what is sent meanwhile.
-const SHARES: [f64; 2] = [0.0, 0.25];
+/// What is looked at: see [`Weights`].
+const SHARES: [(f64, f64); 3] = [(0.0, 0.0), (0.0, 0.5), (0.25, 0.5)];
 /// No table has more entries than this times the values of a variable.
-const MOST: f64 = 4e8;
+pub(super) const MOST: f64 = 4e8;
 /// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
 /// are cost this share of the step.
 const NOTHING: f64 = 1e-4;
+/// What is no more than this over the least is as good as it.
+const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
 /// What is computed again, from nothing to everything.
@@ -40,7 +42,16 @@ pub struct Inside {
 /// A plan that costs least under some weights, and what it comes to.
 pub struct Candidate {
     pub plan: Plan,
+    pub claim: Claim,
+}
+
+/// What is claimed of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
     pub totals: Totals,
+    /// What it computes again, and what it is least in.
+    pub(super) again: &'static str,
+    pub(super) weights: Weights,
 }
 
 /// The best plans of one block, and what none can beat.
@@ -60,7 +71,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
 }
 
 /// What backward computes again; none where the model has no layers for it.
-fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
+pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
     let name = if again.is_empty() { "replicate".to_owned() } else { format!("replicate x {again}") };
     sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
 }
@@ -69,7 +80,7 @@ fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
 struct Rung<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
-    again: &'r str,
+    again: &'static str,
     inside: &'r mut Inside,
 }
 
@@ -78,6 +89,15 @@ struct Found {
     least: Least,
     weights: Weights,
     totals: Totals,
+    /// By how much it costs more than the least of those that fit, at most, as a share of that.
+    over: f64,
+}
+
+impl Found {
+    /// Without the price of bytes.
+    fn time(&self) -> f64 {
+        self.least.cost - self.weights.byte * self.totals.bytes
+    }
 }
 
 impl Rung<'_, '_> {
@@ -96,14 +116,15 @@ impl Rung<'_, '_> {
     }
 
     /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
-    fn cheapest(&mut self, share: f64, limit: f64, bound: &mut f64) -> Result<Option<(bool, Found)>> {
+    fn cheapest(&mut self, share: (f64, f64), limit: f64, bound: &mut f64) -> Result<Option<(bool, Found)>> {
         let floor = crate::bound(&self.space.question)? / UNIT;
         let nothing = floor * NOTHING / limit;
+        let mut least: f64 = 0.0;
         let mut look = |byte: f64| -> Result<Option<Found>> {
-            let found = self.least(Weights { share, byte })?;
-            let least = found.iter().map(|it| (it.least.cost - byte * limit) * UNIT);
-            *bound = least.fold(*bound, f64::max);
-            Ok(found)
+            let found = self.least(Weights { line: share.0, last: share.1, byte })?;
+            least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
+            *bound = bound.max(least * UNIT);
+            Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
         };
         let fits = |found: &Found| found.totals.bytes <= limit;
         let Some(first) = look(nothing)? else { return Ok(None) };
@@ -114,6 +135,9 @@ impl Rung<'_, '_> {
         let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit);
         let Some(mut best) = look(high)?.filter(fits) else { return Ok(None) };
         for _ in 0..HALVINGS {
+            if best.over <= NEAR {
+                break;
+            }
             let middle = (low * high).sqrt();
             match look(middle)? {
                 Some(found) if fits(&found) => (best, high) = (found, middle),
@@ -135,7 +159,7 @@ impl Rung<'_, '_> {
         let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
         self.inside.sums += least.sums.0;
         let totals = objective.totals(&least.values);
-        Ok(Some(Found { least, weights, totals }))
+        Ok(Some(Found { least, weights, totals, over: f64::INFINITY }))
     }
 
     fn keep(&mut self, found: &Found) -> Result<()> {
@@ -146,7 +170,8 @@ impl Rung<'_, '_> {
             other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute
         };
         if !self.inside.plans.iter().any(same) {
-            self.inside.plans.push(Candidate { plan, totals: found.totals });
+            let claim = Claim { totals: found.totals, again: self.again, weights: found.weights };
+            self.inside.plans.push(Candidate { plan, claim });
         }
         Ok(())
     }
@@ -183,7 +208,7 @@ fn plan(objective: &Objective<'_>, values: &[usize], (again, spans): (&str, &[Ve
 /// held by.
 pub fn member(
     question: &Question<'_>,
-    again: &str,
+    again: &'static str,
     byte: f64,
     pick: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Option<Candidate>> {
@@ -192,7 +217,9 @@ pub fn member(
     let Some(spans) = spans(question, again) else { return Ok(None) };
     let space = Space::new(question, &digits, &messages, &spans)?;
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
-    let objective = Objective::new(&space, Weights { share: 0.25, byte })?;
+    let weights = Weights { line: SHARES[2].0, last: SHARES[2].1, byte };
+    let objective = Objective::new(&space, weights)?;
     let plan = plan(&objective, &values, (again, &spans))?;
-    Ok(Some(Candidate { plan, totals: objective.totals(&values) }))
+    let claim = Claim { totals: objective.totals(&values), again, weights };
+    Ok(Some(Candidate { plan, claim }))
 }

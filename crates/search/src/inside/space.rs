@@ -22,8 +22,10 @@ use super::messages::{Messages, Price, Sizes};
 use super::spread::{Loops, Read, complete, elements, learns, read, splits, written};
 use crate::Question;
 
-/// What takes less of the work than this is copied, if it can be: it is not worth a decision.
+/// What takes less of the work than this is copied, and not worth a decision,
 const SMALL: f64 = 1e-4;
+/// if what it makes has so many times fewer elements than what it is read with: positions, masks.
+const BESIDE: u64 = 16;
 
 /// One bundle under one choice, for one micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +106,7 @@ impl<'q> Space<'q> {
         let all: f64 = seconds.iter().sum();
         for (number, ops) in maker.bundles.all.clone().into_iter().enumerate() {
             let own: f64 = ops.iter().map(|op| seconds[op.index()]).sum();
-            let dims = if own < SMALL * all {
+            let dims = if own < SMALL * all && maker.is_beside(number, &ops) {
                 vec![]
             } else {
                 dims(question.analysis, &maker.classes, &ops, &seconds)
@@ -193,7 +195,7 @@ impl<'q> Maker<'q> {
             needs_grad,
             span_of,
             readers: graph.uses(),
-            loops: vec![Rc::new(vec![]); graph.ops.len()],
+            loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: HashMap::new(),
             numbers,
         }
@@ -206,6 +208,16 @@ impl<'q> Maker<'q> {
     fn is_dear(&self, op: OpId) -> bool {
         let cost = &self.whole[op.index()].cost;
         cost.flops > 4 * traits(self.graph(), op, cost).largest
+    }
+
+    /// Whether what a bundle makes is small beside what others read with it.
+    fn is_beside(&self, bundle: usize, ops: &[OpId]) -> bool {
+        let size = |tensor: TensorId| self.graph().tensor(tensor).numel().unsigned_abs();
+        let made = || ops.iter().flat_map(|op| self.graph().op(*op).outputs.iter().flatten().copied());
+        let readers = made().flat_map(|tensor| &self.readers[tensor.index()]).map(|(op, _)| *op);
+        let others = readers.filter(|op| self.bundles.of[op.index()] != bundle);
+        let beside = others.flat_map(|op| self.graph().op(op).inputs()).map(size).max().unwrap_or(0);
+        made().map(size).max().unwrap_or(0).saturating_mul(BESIDE) < beside
     }
 
     /// All that an operator's parts and their costs depend on, but for what its operands are.
@@ -296,9 +308,9 @@ impl<'q> Maker<'q> {
             let loops = self.loops[op.index()][at].clone();
             let part = self.part(*op, &texts[op.index()], &loops);
             let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
-            all.price.work += part.forward + part.backward + again;
-            let kk = self.kept(*op, &loops, &part.cost); if std::env::var("DEV").is_ok() && at+1==self.loops[op.index()].len() && kk>0.0 {eprintln!("{} {} {kk} {:?}", self.graph().op(*op).target, self.graph().op(*op).module, self.keeps[op.index()]);}
-            all.kept += kk;
+            let back = part.backward + again;
+            all.price = all.price + Price { line: 0.0, work: part.forward + back, back };
+            all.kept += self.kept(*op, &loops, &part.cost);
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let own = self.bundles.of[op.index()];
@@ -322,7 +334,9 @@ impl<'q> Maker<'q> {
             let sizes = self.sizes(tensor);
             elements(&sizes.factors, self.digits, spread) * sizes.width as f64
         };
-        let read = keeps.inputs.iter().map(|at| bytes(inputs[*at], &read(analysis, op, *at, loops).value));
+        let read = keeps.inputs.iter().map(|(at, (own, all))| {
+            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64
+        });
         let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
         let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));
         read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
@@ -375,11 +389,11 @@ impl<'q> Maker<'q> {
 
     fn way(&self, sizes: &Sizes, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
         let forward = self.messages.between(sizes, written, &read.value);
-        let mut all = if *again { forward + forward } else { forward };
-        if *learns {
-            all = all + self.messages.between(sizes, &read.gradient, &complete(written));
+        let again = if *again { forward.backward() } else { Price::default() };
+        if !*learns {
+            return forward + again;
         }
-        all
+        forward + again + self.messages.between(sizes, &read.gradient, &complete(written)).backward()
     }
 
     fn held(&self, tensor: TensorId, at: usize) -> Held {
@@ -467,9 +481,9 @@ impl<'q> Maker<'q> {
             let share = 1.0 / *shared as f64;
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
-                    let Price { line, work } = table[*write][*read];
+                    let Price { line, work, back } = table[*write][*read];
                     let sum = &mut all[row * columns + column];
-                    *sum = *sum + Price { line: line * share, work: work * share };
+                    *sum = *sum + Price { line: line * share, work: work * share, back: back * share };
                 }
             }
         }
