@@ -20,7 +20,9 @@ mod objective;
 mod solution;
 mod space;
 mod spread;
+mod tables;
 
 pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
 pub use solution::{Candidate, Claim, Inside, find, member};
+pub use tables::{Tables, tables};

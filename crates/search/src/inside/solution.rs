@@ -16,7 +16,7 @@ use super::spread::splits;
 use crate::Question;
 
 /// What is looked at first, and how often in all.
-const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
 const LOOKS: usize = 4;
 /// Nothing more is computed again where what was found is no more than so many times the bound.
 const ENOUGH: f64 = 1.02;
