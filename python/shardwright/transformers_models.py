@@ -138,8 +138,8 @@ def _example(module: Any, config: Any, batch: int, sequence: int) -> dict[str, T
         shape = (batch, _first(config, ("num_channels",)) or 3, height, width)
         given = torch.zeros(shape, dtype=module.dtype, device=meta)
     elif name == "input_features":
-        shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)
-        given = torch.zeros(shape, dtype=module.dtype, device=meta)
+        heard = (batch, config.num_mel_bins, 2 * config.max_source_positions)
+        given = torch.zeros(heard, dtype=module.dtype, device=meta)
     else:
         raise RuntimeFault(
             "SW0771",

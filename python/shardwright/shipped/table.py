@@ -65,9 +65,11 @@ def _llama(name: str, layers: int, width: int, inner: int, heads: int, parameter
 
 def _gpt2(layers: int, parameters: int) -> Shipped:
     config = {"n_layer": layers, "n_embd": 1024, "n_head": 16, "tie_word_embeddings": False}
-    config |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    quiet = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     name = f"gpt2-{layers}l"
-    return Shipped(name, "GPT2LMHeadModel", config, parameters, batch=64, sequence=1024, longest=1024)
+    return Shipped(
+        name, "GPT2LMHeadModel", {**config, **quiet}, parameters, batch=64, sequence=1024, longest=1024
+    )
 
 
 def _swin(size: str, layers: int, width: int, heads: int, parameters: int) -> Shipped:
