@@ -74,7 +74,25 @@ pub(crate) fn permuted(shape: &[usize], costs: &[f64], axes: &[usize]) -> Vec<f6
     for axis in (0..shape.len().saturating_sub(1)).rev() {
         strides[axis] = strides[axis + 1] * shape[axis + 1];
     }
-    let row = Row { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() };
     let to: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
-    least(&to, 1, &[row])
+    let mut found = vec![0.0; costs.len()];
+    add(&to, &mut found, Row { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
+    found
+}
+
+/// Adds the entries of a row to those of a table.
+pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
+    let Some((&size, outer)) = shape.split_last() else { return };
+    let inner = row.strides[outer.len()];
+    let rows = [row];
+    let (mut at, mut starts) = (vec![0; outer.len()], vec![0]);
+    for line in to.chunks_mut(size) {
+        let from = &rows[0].costs[starts[0]..];
+        match inner {
+            0 => line.iter_mut().for_each(|it| *it += from[0]),
+            1 => line.iter_mut().zip(from).for_each(|(it, cost)| *it += cost),
+            _ => line.iter_mut().zip(from.iter().step_by(inner)).for_each(|(it, cost)| *it += cost),
+        }
+        step(outer, &mut at, &rows, &mut starts);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::least::{Row, least, permuted};
+use crate::least::{Row, add, least, permuted};
 use crate::order::Neighbours;
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
@@ -22,11 +22,14 @@ pub struct Solver {
     tables: Tables,
     known: HashMap<Key, (Table, f64)>,
     turned: HashMap<(Table, Vec<usize>), Table>,
-    added: HashMap<(Vec<usize>, Vec<(Table, Vec<usize>)>), (Table, f64)>,
+    added: HashMap<(Vec<usize>, Vec<Placed>), (Table, f64)>,
 }
 
-/// The shape of the result, the number of values, and each table with the axes of the result that it has.
-type Key = (Vec<usize>, usize, Vec<(Table, Vec<usize>)>);
+/// A table, and which axes of a result its own are.
+type Placed = (Table, Vec<usize>);
+
+/// The shape of the result, the number of values, and the tables.
+type Key = (Vec<usize>, usize, Vec<Placed>);
 
 /// A table over variables, which are in ascending order.
 #[derive(Clone)]
@@ -157,7 +160,7 @@ impl Solver {
         let values = run.sizes[variable];
         let place = |one: &usize| scope.iter().position(|it| it == one).unwrap_or(scope.len());
         let axes = |factor: &Factor| factor.scope.iter().map(place).collect::<Vec<usize>>();
-        let mut named: Vec<(Table, Vec<usize>)> = own.iter().map(|it| (it.table, axes(it))).collect();
+        let mut named: Vec<Placed> = own.iter().map(|it| (it.table, axes(it))).collect();
         named.sort();
         let key = (shape, values, named);
         if let Some(known) = self.known.get(&key) {
@@ -165,7 +168,7 @@ impl Solver {
         }
         run.sums.0 += work;
         // The variable runs fastest in each.
-        let last: Vec<(Table, Vec<usize>)> =
+        let last: Vec<Placed> =
             key.2.iter().map(|(table, axes)| self.variable_last(*table, axes, scope.len())).collect();
         let rows: Vec<Row<'_>> = last
             .iter()
@@ -181,7 +184,7 @@ impl Solver {
     }
 
     /// The same table with the variable, which is the axis `end`, as its last.
-    fn variable_last(&mut self, table: Table, axes: &[usize], end: usize) -> (Table, Vec<usize>) {
+    fn variable_last(&mut self, table: Table, axes: &[usize], end: usize) -> Placed {
         let mut order: Vec<usize> = (0..axes.len()).collect();
         order.sort_by_key(|at| (axes[*at] == end, *at));
         let turned = self.turned(table, &order);
@@ -201,17 +204,17 @@ impl Solver {
                 None => groups.push(vec![factor]),
             }
         }
-        groups.into_iter().map(|group| self.sum(run, group)).collect()
+        groups.into_iter().map(|group| self.sum(run, &group)).collect()
     }
 
-    fn sum(&mut self, run: &mut Run<'_>, group: Vec<Factor>) -> Factor {
+    fn sum(&mut self, run: &mut Run<'_>, group: &[Factor]) -> Factor {
         if group.len() == 1 {
             return group[0].clone();
         }
         let scope = group[0].scope.clone();
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let place = |one: &usize| scope.iter().position(|it| it == one).expect("it is inside");
-        let named: Vec<(Table, Vec<usize>)> =
+        let named: Vec<Placed> =
             group.iter().map(|it| (it.table, it.scope.iter().map(place).collect())).collect();
         let key = (shape, named);
         if let Some((table, off)) = self.added.get(&key) {
@@ -222,7 +225,7 @@ impl Solver {
         let mut costs = vec![0.0; entries];
         for (table, axes) in &key.1 {
             let row = Row { costs: self.tables.get(*table), strides: strides(&key.0, 1, axes) };
-            costs.iter_mut().zip(least(&key.0, 1, &[row])).for_each(|(sum, cost)| *sum += cost);
+            add(&key.0, &mut costs, row);
         }
         let (table, off) = self.tables.keep(key.0.clone(), costs);
         run.cost += off;

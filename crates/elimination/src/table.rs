@@ -7,6 +7,9 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Table(u32);
 
+/// A table that was given, what was taken off it, and what the caller has.
+type Given = (Table, f64, Rc<[f64]>);
+
 /// All tables, by what is in them: sizes of axes, and entries as bits.
 #[derive(Default)]
 pub(crate) struct Tables {
@@ -14,7 +17,7 @@ pub(crate) struct Tables {
     shapes: Vec<Vec<usize>>,
     known: HashMap<(Vec<usize>, u64), Vec<Table>>,
     /// What was given, by where it lies.
-    given: HashMap<(usize, Vec<usize>), (Table, f64, Rc<[f64]>)>,
+    given: HashMap<(usize, Vec<usize>), Given>,
 }
 
 impl Tables {

@@ -33,7 +33,14 @@ impl Traits {
 }
 
 pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits]) -> Bundles {
-    let mut made = Made { graph, analysis, traits, of: vec![None; graph.ops.len()], count: 0, siblings: BTreeMap::new() };
+    let mut made = Made {
+        graph,
+        analysis,
+        traits,
+        of: vec![None; graph.ops.len()],
+        count: 0,
+        siblings: BTreeMap::new(),
+    };
     graph.op_ids().for_each(|op| made.place(op));
     made.finish()
 }

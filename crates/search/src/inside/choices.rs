@@ -2,7 +2,8 @@
 //!
 //! A choice says for each digit of the devices along which dim of the model all operators of the bundle are divided; one
 //! that does not have the dim is copied. Digits of one size, between nodes or inside of them, are given to dims in one
-//! order, copies last: which of them it is makes no difference.
+//! order, copies last: which of them it is makes no difference. Those between nodes divide the first dim, which is the
+//! batch wherever there is one, and at most one other.
 
 use graph::{Graph, OpId};
 use plan::classes::Classes;
@@ -50,7 +51,7 @@ pub(super) fn choices(digits: &Digits, dims: &[usize], is_dear: bool) -> Vec<Cho
         found = found.iter().flat_map(|known| longer(digits, dims, known, level)).collect();
     }
     let kinds = |choice: &Choice| dims.iter().filter(|dim| choice.contains(&Some(**dim))).count();
-    found.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 2);
+    found.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 1);
     found.sort_by_key(|choice| choice.iter().any(Option::is_some));
     found
 }
@@ -59,9 +60,20 @@ fn longer(digits: &Digits, dims: &[usize], known: &Choice, level: usize) -> Vec<
     let at = known.len();
     let options = dims.iter().map(|dim| Some(*dim)).chain([None]);
     // After what the digit before it has, if that is of its size.
-    let place = |it: &Option<usize>| it.map_or(dims.len(), |dim| dims.iter().position(|d| *d == dim).unwrap_or(0));
-    let first = if at > level && digits.sizes[at - 1] == digits.sizes[at] { place(&known[at - 1]) } else { 0 };
-    options.filter(|it| place(it) >= first).map(|it| [&known[..], &[it]].concat()).collect()
+    let place =
+        |it: &Option<usize>| it.map_or(dims.len(), |dim| dims.iter().position(|d| *d == dim).unwrap_or(0));
+    let first =
+        if at > level && digits.sizes[at - 1] == digits.sizes[at] { place(&known[at - 1]) } else { 0 };
+    let longer = options.filter(|it| place(it) >= first).map(|it| [&known[..], &[it]].concat());
+    longer.filter(|choice: &Choice| at >= digits.outside || divides_few(choice, dims)).collect()
+}
+
+/// Whether digits between nodes divide the first dim and at most one other.
+fn divides_few(choice: &Choice, dims: &[usize]) -> bool {
+    let mut others: Vec<&Option<usize>> =
+        choice.iter().filter(|it| it.is_none() || **it != dims.first().copied()).collect();
+    others.dedup();
+    others.len() <= 1
 }
 
 /// What a choice means for an operator: the loop that each digit divides.

@@ -34,10 +34,6 @@ impl Digits {
         self.sizes.len()
     }
 
-    pub(super) fn devices(&self) -> u32 {
-        self.sizes.iter().product()
-    }
-
     pub(super) fn count(&self, set: Set) -> u32 {
         set.digits().map(|at| self.sizes[at]).product()
     }

@@ -26,10 +26,12 @@ pub(super) struct Way {
     pub(super) reduce: Reduce,
 }
 
-/// Seconds of a step in which it is sent, meanwhile; seconds in which it is updated; bytes.
+/// Seconds of a step in which it is sent meanwhile, in all and what of it cannot begin before the last backward; seconds
+/// in which it is updated; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) sent: f64,
+    pub(super) late: f64,
     pub(super) updated: f64,
     pub(super) bytes: f64,
 }
@@ -40,6 +42,8 @@ pub(super) struct Terms<'m, 'c> {
     pub(super) batches: f64,
     /// How many tensors like a parameter the optimizer has.
     pub(super) states: f64,
+    /// Whether gradients are there when forward has kept most: not with the first micro-batch.
+    pub(super) gradients: f64,
     /// Seconds for each byte of a parameter that the optimizer steps.
     pub(super) update: f64,
 }
@@ -77,21 +81,25 @@ impl Terms<'_, '_> {
             if set.is_empty() { 0.0 } else { self.messages.more(pattern, set, bytes) }
         };
         let Some(way) = way else {
+            let sent = more(Pattern::AllReduce, held.partial, held.bytes);
             return Costs {
-                sent: more(Pattern::AllReduce, held.partial, held.bytes),
+                sent,
+                late: sent,
                 updated: self.update * held.bytes,
-                bytes: held.bytes * (2.0 + self.states),
+                bytes: held.bytes * (1.0 + self.gradients + self.states),
             };
         };
         let part = held.bytes / f64::from(self.messages.digits.count(way.over));
         let gathers = if way.gather == Gather::Pass { 2.0 * self.batches } else { 1.0 };
         let reductions = if way.reduce == Reduce::Each { self.batches } else { 1.0 };
         let others = Set(held.partial.0 & !way.over.0);
-        let sent = gathers * more(Pattern::AllGather, way.over, held.bytes)
-            + reductions * more(Pattern::ReduceScatter, way.over, held.bytes)
-            + more(Pattern::AllReduce, others, part);
+        let reduced = more(Pattern::ReduceScatter, way.over, held.bytes);
+        let late = reduced + more(Pattern::AllReduce, others, part);
+        let sent =
+            gathers * more(Pattern::AllGather, way.over, held.bytes) + (reductions - 1.0) * reduced + late;
         let whole = |stays: bool| if stays { held.bytes } else { part };
-        let bytes = whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
-        Costs { sent, updated: self.update * part, bytes }
+        let bytes =
+            whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
+        Costs { sent, late, updated: self.update * part, bytes }
     }
 }

@@ -8,10 +8,14 @@ use rules::Cost;
 /// For each operator what it keeps: inputs and outputs by position, and whether it keeps what nothing else has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keeps {
-    pub(super) inputs: Vec<usize>,
+    /// With the share of its elements that are there: of what is expanded it is less.
+    pub(super) inputs: Vec<(usize, Part)>,
     pub(super) outputs: Vec<usize>,
     pub(super) more: bool,
 }
+
+/// So many elements of so many.
+pub(super) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<Keeps> {
@@ -43,7 +47,11 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<K
         let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
         // A span keeps all that it reads from others.
         let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || own.is_some());
-        keeps.inputs = read.filter(|at| first(inputs[*at])).collect();
+        let sizes = |tensor: TensorId| {
+            let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
+            (own.min(all), all.max(1))
+        };
+        keeps.inputs = read.filter(|at| first(inputs[*at])).map(|at| (at, sizes(inputs[at]))).collect();
         let made = |at: &usize| it.outputs[*at].is_some_and(&mut first);
         keeps.outputs = cost.kept.outputs.iter().copied().filter(made).collect();
         found.push(keeps);

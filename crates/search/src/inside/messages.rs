@@ -13,11 +13,12 @@ use graph::Dtype;
 use super::digits::{COPIES, Digits, PARTIAL, Set};
 use super::spread::{Spread, elements};
 
-/// Seconds of communication, and of copies on the device.
+/// Seconds of communication, and of work on the device: in all, and what of it is in a backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Price {
     pub(super) line: f64,
     pub(super) work: f64,
+    pub(super) back: f64,
 }
 
 /// The sizes of a tensor's factors, and the bytes of an element.
@@ -38,7 +39,14 @@ impl std::ops::Add for Price {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { line: self.line + other.line, work: self.work + other.work }
+        Self { line: self.line + other.line, work: self.work + other.work, back: self.back + other.back }
+    }
+}
+
+impl Price {
+    /// The same in a backward.
+    pub(super) fn backward(self) -> Self {
+        Self { back: self.work, ..self }
     }
 }
 
@@ -120,7 +128,8 @@ struct Way<'m, 'c> {
 impl Way<'_, '_> {
     /// Devices keep their part of what several have.
     fn slice(&mut self, to: &Spread) {
-        let next: Spread = self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
+        let next: Spread =
+            self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
         if next != self.at {
             self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
             self.at = next;
@@ -143,6 +152,6 @@ impl Way<'_, '_> {
     fn exchange(&mut self, to: &Spread) -> Price {
         let set = Set::of((0..to.len()).filter(|at| self.at[*at] != to[*at]));
         let bytes = (self.bytes)(to).max((self.bytes)(&self.at));
-        Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), work: 0.0 }
+        Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), ..Price::default() }
     }
 }

@@ -12,11 +12,15 @@
 mod bundles;
 mod choices;
 mod digits;
+mod explain;
 mod homes;
 mod kept;
 mod messages;
+mod objective;
 mod solution;
 mod space;
 mod spread;
 
-pub use solution::{Inside, find};
+pub use explain::{Alternative, Explanation, explain};
+pub use objective::Totals;
+pub use solution::{Candidate, Claim, Inside, find, member};

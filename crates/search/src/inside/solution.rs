@@ -1,36 +1,36 @@
 //! The least sums, and the plans that have them.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use compiler::{states, updated};
 use diag::Result;
-use elimination::{Least, Problem, Solver, Term};
+use elimination::{Least, Solver};
 use graph::OpId;
 use plan::{Draft, Home, Plan, sets};
 
 use super::digits::Digits;
-use super::homes::{Terms, Way, ways};
-use super::messages::{Messages, Price};
-use super::space::{Bundle, Space, Unary};
+use super::messages::Messages;
+use super::objective::{Objective, Totals, UNIT, Weights};
+use super::space::Space;
 use super::spread::splits;
 use crate::Question;
 
-/// Shares of what is sent meanwhile.
-const SHARES: [f64; 4] = [0.0, 0.125, 0.25, 0.5];
-/// The entries of a table are no more than this.
-const MOST: f64 = 4e8;
-/// Costs are whole numbers of this unit: of a second.
-const UNIT: f64 = 1e-12;
+/// What is looked at: see [`Weights`].
+const SHARES: [(f64, f64); 3] = [(0.0, 0.0), (0.0, 0.5), (0.25, 0.5)];
+/// No table has more entries than this times the values of a variable.
+pub(super) const MOST: f64 = 4e8;
+/// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
+/// are cost this share of the step.
+const NOTHING: f64 = 1e-4;
+/// What is no more than this over the least is as good as it.
+const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
-const HALVINGS: usize = 10;
+const HALVINGS: usize = 6;
 /// What is computed again, from nothing to everything.
 const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
 
 /// What was found.
 pub struct Inside {
-    pub plans: Vec<Plan>,
+    pub plans: Vec<Candidate>,
     /// Seconds that no plan of the space can beat.
     pub bound: f64,
     /// Decisions, their choices in all, and sums that were looked at.
@@ -39,18 +39,19 @@ pub struct Inside {
     pub sums: f64,
 }
 
-/// What a plan is asked to be least in: the share of what is sent meanwhile, and the price of a byte.
-#[derive(Clone, Copy)]
-struct Weights {
-    share: f64,
-    byte: f64,
+/// A plan that costs least under some weights, and what it comes to.
+pub struct Candidate {
+    pub plan: Plan,
+    pub claim: Claim,
 }
 
-/// What values of a space come to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    /// Seconds in which a device computes or waits at once, and in which its line is busy meanwhile.
-    bytes: f64,
+/// What is claimed of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub totals: Totals,
+    /// What it computes again, and what it is least in.
+    pub(super) again: &'static str,
+    pub(super) weights: Weights,
 }
 
 /// The best plans of one block, and what none can beat.
@@ -61,14 +62,16 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        let mut rung = Rung { space: &space, spans: &spans, again, solver: Solver::default(), inside: &mut inside };
-        rung.climb()?;
+        if (Rung { space: &space, spans: &spans, again, inside: &mut inside }).climb()? {
+            // Who computes more again is no quicker.
+            break;
+        }
     }
     Ok(inside)
 }
 
 /// What backward computes again; none where the model has no layers for it.
-fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
+pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
     let name = if again.is_empty() { "replicate".to_owned() } else { format!("replicate x {again}") };
     sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
 }
@@ -77,46 +80,71 @@ fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
 struct Rung<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
-    again: &'r str,
-    solver: Solver,
+    again: &'static str,
     inside: &'r mut Inside,
 }
 
+/// The least under some weights.
+struct Found {
+    least: Least,
+    weights: Weights,
+    totals: Totals,
+    /// By how much it costs more than the least of those that fit, at most, as a share of that.
+    over: f64,
+}
+
+impl Found {
+    /// Without the price of bytes.
+    fn time(&self) -> f64 {
+        self.least.cost - self.weights.byte * self.totals.bytes
+    }
+}
+
 impl Rung<'_, '_> {
-    fn climb(&mut self) -> Result<()> {
+    /// Whether some plan fits for which a byte costs as good as nothing.
+    fn climb(&mut self) -> Result<bool> {
         self.inside.decisions = self.space.bundles.len();
         self.inside.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
-        let mut bound: f64 = 0.0;
-        let limit = self.limit();
+        let (limit, mut bound, mut for_nothing) = (self.limit(), 0.0, false);
         for share in SHARES {
-            let mut weights = Weights { share, byte: 0.0 };
-            let Some((least, totals)) = self.least(weights)? else { continue };
-            bound = bound.max(least.cost * UNIT);
-            if totals.bytes <= limit {
-                self.keep(&least, weights)?;
-                continue;
-            }
-            // So dear that a byte too many costs all the time there is.
-            let (mut low, mut high) = (0.0, least.cost / limit * 16.0);
-            let mut fitting = None;
-            for _ in 0..HALVINGS {
-                weights.byte = if fitting.is_none() { high } else { f64::midpoint(low, high) };
-                let Some((least, totals)) = self.least(weights)? else { break };
-                bound = bound.max((least.cost - weights.byte * limit) * UNIT);
-                if totals.bytes <= limit {
-                    (fitting, high) = (Some((least, weights)), weights.byte);
-                } else if fitting.is_none() {
-                    break;
-                } else {
-                    low = weights.byte;
-                }
-            }
-            if let Some((least, weights)) = fitting {
-                self.keep(&least, weights)?;
-            }
+            let Some(found) = self.cheapest(share, limit, &mut bound)? else { continue };
+            for_nothing |= found.0;
+            self.keep(&found.1)?;
         }
         self.inside.bound = self.inside.bound.min(bound);
-        Ok(())
+        Ok(for_nothing)
+    }
+
+    /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
+    fn cheapest(&mut self, share: (f64, f64), limit: f64, bound: &mut f64) -> Result<Option<(bool, Found)>> {
+        let floor = crate::bound(&self.space.question)? / UNIT;
+        let nothing = floor * NOTHING / limit;
+        let mut least: f64 = 0.0;
+        let mut look = |byte: f64| -> Result<Option<Found>> {
+            let found = self.least(Weights { line: share.0, last: share.1, byte })?;
+            least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
+            *bound = bound.max(least * UNIT);
+            Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
+        };
+        let fits = |found: &Found| found.totals.bytes <= limit;
+        let Some(first) = look(nothing)? else { return Ok(None) };
+        if fits(&first) {
+            return Ok(Some((true, first)));
+        }
+        // So dear that a byte too many costs all the time there is.
+        let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit);
+        let Some(mut best) = look(high)?.filter(fits) else { return Ok(None) };
+        for _ in 0..HALVINGS {
+            if best.over <= NEAR {
+                break;
+            }
+            let middle = (low * high).sqrt();
+            match look(middle)? {
+                Some(found) if fits(&found) => (best, high) = (found, middle),
+                _ => low = middle,
+            }
+        }
+        Ok(Some((false, best)))
     }
 
     /// Bytes of the device that has fewest.
@@ -126,105 +154,72 @@ impl Rung<'_, '_> {
         (0..question.devices).map(of).min().unwrap_or(0) as f64
     }
 
-    fn terms(&self) -> Result<Terms<'_, '_>> {
-        let question = &self.space.question;
-        let passes = updated(1, question.optimizer)? as f64;
-        let slowest = question.cluster.kinds.iter().map(|kind| kind.bandwidth * kind.reached.1).fold(f64::INFINITY, f64::min);
-        Ok(Terms {
-            messages: self.space.messages,
-            batches: f64::from(question.batches),
-            states: states(question.optimizer)? as f64,
-            update: passes / slowest,
-        })
-    }
-
-    fn least(&mut self, weights: Weights) -> Result<Option<(Least, Totals)>> {
-        let problem = self.problem(weights)?;
-        let Some(least) = self.solver.solve(&problem, MOST) else { return Ok(None) };
+    fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
+        let objective = Objective::new(self.space, weights)?;
+        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
         self.inside.sums += least.sums.0;
-        let terms = self.terms()?;
-        let bytes = |(bundle, value): (&Bundle, &usize)| {
-            let unary = &bundle.unary[*value];
-            let held = |held| {
-                let way = self.way(&terms, held, weights);
-                terms.costs(held, way).bytes
-            };
-            unary.kept + unary.held.iter().map(held).sum::<f64>()
+        let totals = objective.totals(&least.values);
+        Ok(Some(Found { least, weights, totals, over: f64::INFINITY }))
+    }
+
+    fn keep(&mut self, found: &Found) -> Result<()> {
+        let objective = Objective::new(self.space, found.weights)?;
+        let plan = plan(&objective, &found.least.values, (self.again, self.spans))?;
+        let same = |other: &Candidate| {
+            let other = &other.plan;
+            other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute
         };
-        let bytes = self.space.bundles.iter().zip(&least.values).map(bytes).sum();
-        Ok(Some((least, Totals { bytes })))
-    }
-
-    fn problem(&self, weights: Weights) -> Result<Problem> {
-        let (space, terms) = (self.space, self.terms()?);
-        let batches = f64::from(space.question.batches) / UNIT;
-        let moved = |price: &Price| (((1.0 - weights.share) * price.work + price.line) * batches).floor();
-        let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
-        let mut all = vec![];
-        for (number, bundle) in space.bundles.iter().enumerate() {
-            let of = |unary: &Unary| {
-                let held: f64 = unary.held.iter().map(|held| {
-                    let way = self.way(&terms, held, weights);
-                    weighted(&terms, held, way, weights).floor()
-                }).sum();
-                moved(&unary.price) + held + (unary.kept * weights.byte).floor()
-            };
-            let at = Rc::as_ptr(&bundle.unary) as usize;
-            let costs = known.entry(at).or_insert_with(|| bundle.unary.iter().map(of).collect());
-            all.push(Term { scope: vec![number], costs: Rc::clone(costs) });
-        }
-        for edge in &space.edges {
-            let at = Rc::as_ptr(&edge.prices) as usize;
-            let costs = known.entry(at).or_insert_with(|| edge.prices.iter().map(moved).collect());
-            all.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
-        }
-        Ok(Problem { sizes: space.bundles.iter().map(|bundle| bundle.choices.len()).collect(), terms: all })
-    }
-
-    /// The way to hold a parameter that costs least.
-    fn way(&self, terms: &Terms<'_, '_>, held: &super::homes::Held, weights: Weights) -> Option<Way> {
-        let all = ways(self.space.digits, held).into_iter();
-        let costs = all.map(|way| (weighted(terms, held, way, weights), way));
-        costs.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|found| found.1)
-    }
-
-    fn keep(&mut self, least: &Least, weights: Weights) -> Result<()> {
-        let plan = self.plan(least, weights)?;
-        let same = |other: &Plan| other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute;
         if !self.inside.plans.iter().any(same) {
-            self.inside.plans.push(plan);
+            let claim = Claim { totals: found.totals, again: self.again, weights: found.weights };
+            self.inside.plans.push(Candidate { plan, claim });
         }
         Ok(())
     }
-
-    fn plan(&self, least: &Least, weights: Weights) -> Result<Plan> {
-        let (space, question, terms) = (self.space, &self.space.question, self.terms()?);
-        let name = if self.again.is_empty() { "auto".to_owned() } else { format!("auto x {}", self.again) };
-        let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
-        let devices: Vec<u32> = (0..question.devices).collect();
-        for (bundle, value) in space.bundles.iter().zip(&least.values) {
-            for op in &bundle.ops {
-                let mut found = splits(space.digits, &space.loops(*op, &bundle.choices[*value]));
-                found.retain(|split| split.parts > 1);
-                draft.set(*op, found);
-                draft.place(*op, &devices)?;
-            }
-            for (tensor, held) in bundle.params.iter().zip(&bundle.unary[*value].held) {
-                let home = self.way(&terms, held, weights).map(|way| Home {
-                    groups: Arc::from(space.digits.groups(way.over)),
-                    dim: None,
-                    gather: way.gather,
-                    reduce: way.reduce,
-                });
-                draft.home(*tensor, home);
-            }
-        }
-        self.spans.iter().for_each(|span| draft.recompute(span.clone()));
-        draft.finish()
-    }
 }
 
-fn weighted(terms: &Terms<'_, '_>, held: &super::homes::Held, way: Option<Way>, weights: Weights) -> f64 {
-    let costs = terms.costs(held, way);
-    (weights.share * costs.sent + (1.0 - weights.share) * costs.updated) / UNIT + weights.byte * costs.bytes
+/// The plan that choices mean.
+fn plan(objective: &Objective<'_>, values: &[usize], (again, spans): (&str, &[Vec<OpId>])) -> Result<Plan> {
+    let (space, question) = (objective.space, &objective.space.question);
+    let name = if again.is_empty() { "auto".to_owned() } else { format!("auto x {again}") };
+    let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
+    let devices: Vec<u32> = (0..question.devices).collect();
+    for (bundle, value) in space.bundles.iter().zip(values) {
+        for op in &bundle.ops {
+            let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[*value]));
+            splits.retain(|split| split.parts > 1);
+            draft.set(*op, splits);
+            draft.place(*op, &devices)?;
+        }
+        for (tensor, held) in bundle.params.iter().zip(&bundle.unary[*value].held) {
+            let home = objective.way(held).map(|way| Home {
+                groups: Arc::from(space.digits.groups(way.over)),
+                dim: None,
+                gather: way.gather,
+                reduce: way.reduce,
+            });
+            draft.home(*tensor, home);
+        }
+    }
+    spans.iter().for_each(|span| draft.recompute(span.clone()));
+    draft.finish()
+}
+
+/// Any plan of the space: `pick` gives the number of one of so many choices. With the price of a byte that parameters are
+/// held by.
+pub fn member(
+    question: &Question<'_>,
+    again: &'static str,
+    byte: f64,
+    pick: &mut dyn FnMut(usize) -> usize,
+) -> Result<Option<Candidate>> {
+    let digits = Digits::of(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits);
+    let Some(spans) = spans(question, again) else { return Ok(None) };
+    let space = Space::new(question, &digits, &messages, &spans)?;
+    let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
+    let weights = Weights { line: SHARES[2].0, last: SHARES[2].1, byte };
+    let objective = Objective::new(&space, weights)?;
+    let plan = plan(&objective, &values, (again, &spans))?;
+    let claim = Claim { totals: objective.totals(&values), again, weights };
+    Ok(Some(Candidate { plan, claim }))
 }

@@ -10,7 +10,7 @@ use compiler::Costs;
 use diag::Result;
 use graph::{Arg, Dtype, Graph, OpId, Source, TensorId};
 use plan::classes::Classes;
-use plan::{OpPlan, On};
+use plan::{On, OpPlan};
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
@@ -22,8 +22,10 @@ use super::messages::{Messages, Price, Sizes};
 use super::spread::{Loops, Read, complete, elements, learns, read, splits, written};
 use crate::Question;
 
-/// What takes less of the work than this is copied, if it can be: it is not worth a decision.
+/// What takes less of the work than this is copied, and not worth a decision,
 const SMALL: f64 = 1e-4;
+/// if what it makes has so many times fewer elements than what it is read with: positions, masks.
+const BESIDE: u64 = 16;
 
 /// One bundle under one choice, for one micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +106,7 @@ impl<'q> Space<'q> {
         let all: f64 = seconds.iter().sum();
         for (number, ops) in maker.bundles.all.clone().into_iter().enumerate() {
             let own: f64 = ops.iter().map(|op| seconds[op.index()]).sum();
-            let dims = if own < SMALL * all {
+            let dims = if own < SMALL * all && maker.is_beside(number, &ops) {
                 vec![]
             } else {
                 dims(question.analysis, &maker.classes, &ops, &seconds)
@@ -141,6 +143,12 @@ impl<'q> Space<'q> {
         Ok(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges })
     }
 
+    /// What an edge costs under choices of all bundles.
+    pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e Price {
+        let (from, to) = edge.ends;
+        &edge.prices[values[from] * self.bundles[to].choices.len() + values[to]]
+    }
+
     /// The loops that an operator's digits divide under a choice of its bundle.
     pub(super) fn loops(&self, op: OpId, choice: &Choice) -> Loops {
         loops(self.question.graph, self.question.analysis, &self.classes, self.digits, op, choice)
@@ -164,7 +172,8 @@ impl<'q> Maker<'q> {
         let needs_grad = question.boundary.needs_grad(graph);
         let seconds = |op: OpId| part(question, &needs_grad, op, &OpPlan::default());
         let whole: Vec<Part> = graph.op_ids().map(seconds).collect();
-        let traits: Vec<Traits> = graph.op_ids().map(|op| traits(graph, op, &whole[op.index()].cost)).collect();
+        let traits: Vec<Traits> =
+            graph.op_ids().map(|op| traits(graph, op, &whole[op.index()].cost)).collect();
         let bundles = find(graph, analysis, &traits);
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
         let mut span_of = vec![None; graph.ops.len()];
@@ -186,7 +195,7 @@ impl<'q> Maker<'q> {
             needs_grad,
             span_of,
             readers: graph.uses(),
-            loops: vec![Rc::new(vec![]); graph.ops.len()],
+            loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: HashMap::new(),
             numbers,
         }
@@ -201,6 +210,16 @@ impl<'q> Maker<'q> {
         cost.flops > 4 * traits(self.graph(), op, cost).largest
     }
 
+    /// Whether what a bundle makes is small beside what others read with it.
+    fn is_beside(&self, bundle: usize, ops: &[OpId]) -> bool {
+        let size = |tensor: TensorId| self.graph().tensor(tensor).numel().unsigned_abs();
+        let made = || ops.iter().flat_map(|op| self.graph().op(*op).outputs.iter().flatten().copied());
+        let readers = made().flat_map(|tensor| &self.readers[tensor.index()]).map(|(op, _)| *op);
+        let others = readers.filter(|op| self.bundles.of[op.index()] != bundle);
+        let beside = others.flat_map(|op| self.graph().op(op).inputs()).map(size).max().unwrap_or(0);
+        made().map(size).max().unwrap_or(0).saturating_mul(BESIDE) < beside
+    }
+
     /// All that an operator's parts and their costs depend on, but for what its operands are.
     fn signature(&self, op: OpId) -> Rc<str> {
         let (graph, analysis) = (self.graph(), self.question.analysis);
@@ -212,7 +231,8 @@ impl<'q> Maker<'q> {
         let inputs: Vec<_> = it.inputs().iter().map(of).collect();
         let outputs: Vec<_> = it.outputs.iter().map(|tensor| tensor.as_ref().map(of)).collect();
         let (args, dims) = (plain(&it.args), analysis.op(op));
-        let kwargs: Vec<_> = it.kwargs.iter().map(|(name, arg)| (name, plain(std::slice::from_ref(arg)))).collect();
+        let kwargs: Vec<_> =
+            it.kwargs.iter().map(|(name, arg)| (name, plain(std::slice::from_ref(arg)))).collect();
         format!("{} {args} {kwargs:?} {dims:?} {inputs:?} {outputs:?} {}", it.target, it.no_grad).into()
     }
 
@@ -288,7 +308,8 @@ impl<'q> Maker<'q> {
             let loops = self.loops[op.index()][at].clone();
             let part = self.part(*op, &texts[op.index()], &loops);
             let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
-            all.price.work += part.forward + part.backward + again;
+            let back = part.backward + again;
+            all.price = all.price + Price { line: 0.0, work: part.forward + back, back };
             all.kept += self.kept(*op, &loops, &part.cost);
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
@@ -296,7 +317,8 @@ impl<'q> Maker<'q> {
                 all.price = all.price + self.moved(tensor, own, (at, at));
                 if self.leaves(tensor) {
                     let from = self.written(tensor, at);
-                    all.price = all.price + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
+                    all.price = all.price
+                        + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
                 }
             }
         }
@@ -312,7 +334,9 @@ impl<'q> Maker<'q> {
             let sizes = self.sizes(tensor);
             elements(&sizes.factors, self.digits, spread) * sizes.width as f64
         };
-        let read = keeps.inputs.iter().map(|at| bytes(inputs[*at], &read(analysis, op, *at, loops).value));
+        let read = keeps.inputs.iter().map(|(at, (own, all))| {
+            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64
+        });
         let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
         let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));
         read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
@@ -357,16 +381,19 @@ impl<'q> Maker<'q> {
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
     fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
         let (sizes, written) = (self.sizes(tensor), self.written(tensor, from));
-        self.reads(tensor, reader, to).iter().map(|way| self.way(&sizes, &written, way)).fold(Price::default(), |a, b| a + b)
+        self.reads(tensor, reader, to)
+            .iter()
+            .map(|way| self.way(&sizes, &written, way))
+            .fold(Price::default(), |a, b| a + b)
     }
 
     fn way(&self, sizes: &Sizes, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
         let forward = self.messages.between(sizes, written, &read.value);
-        let mut all = if *again { forward + forward } else { forward };
-        if *learns {
-            all = all + self.messages.between(sizes, &read.gradient, &complete(written));
+        let again = if *again { forward.backward() } else { Price::default() };
+        if !*learns {
+            return forward + again;
         }
-        all
+        forward + again + self.messages.between(sizes, &read.gradient, &complete(written)).backward()
     }
 
     fn held(&self, tensor: TensorId, at: usize) -> Held {
@@ -380,7 +407,8 @@ impl<'q> Maker<'q> {
             bytes: elements(&sizes.factors, self.digits, &read.value) * width,
             partial,
             longest: it.shape.iter().copied().max().unwrap_or(1),
-            is_trained: matches!(it.source, Source::Param { frozen: false, .. }) && self.needs_grad[tensor.index()],
+            is_trained: matches!(it.source, Source::Param { frozen: false, .. })
+                && self.needs_grad[tensor.index()],
         }
     }
 
@@ -408,11 +436,17 @@ impl<'q> Maker<'q> {
         edges
     }
 
-    fn edge_signature(&self, (from, to): (usize, usize), tensors: &[(TensorId, usize)], signatures: &[Rc<str>]) -> String {
+    fn edge_signature(
+        &self,
+        (from, to): (usize, usize),
+        tensors: &[(TensorId, usize)],
+        signatures: &[Rc<str>],
+    ) -> String {
         let mut text = format!("{}\n{}", signatures[from], signatures[to]);
         for (tensor, shared) in tensors {
             let (op, output) = self.graph().producer(*tensor).expect("an operator makes it");
-            let readers = self.readers[tensor.index()].iter().filter(|(op, _)| self.bundles.of[op.index()] == to);
+            let readers =
+                self.readers[tensor.index()].iter().filter(|(op, _)| self.bundles.of[op.index()] == to);
             let readers: Vec<_> = readers
                 .map(|(reader, input)| {
                     let span = self.span_of[reader.index()];
@@ -425,7 +459,12 @@ impl<'q> Maker<'q> {
     }
 
     /// Of what several bundles read each bears its share: if all read it alike, it is moved once.
-    fn prices(&self, bundles: &[Bundle], (from, to): (usize, usize), tensors: &[(TensorId, usize)]) -> Vec<Price> {
+    fn prices(
+        &self,
+        bundles: &[Bundle],
+        (from, to): (usize, usize),
+        tensors: &[(TensorId, usize)],
+    ) -> Vec<Price> {
         let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
         let mut all = vec![Price::default(); rows * columns];
         for (tensor, shared) in tensors {
@@ -435,14 +474,16 @@ impl<'q> Maker<'q> {
             let price = |written: &Vec<u8>, ways: &Vec<(Read, bool, bool)>| {
                 ways.iter().map(|way| self.way(&sizes, written, way)).fold(Price::default(), |a, b| a + b)
             };
-            let table: Vec<Vec<Price>> =
-                writes.iter().map(|written| reads.iter().map(|ways| price(written, ways)).collect()).collect();
+            let table: Vec<Vec<Price>> = writes
+                .iter()
+                .map(|written| reads.iter().map(|ways| price(written, ways)).collect())
+                .collect();
             let share = 1.0 / *shared as f64;
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
-                    let Price { line, work } = table[*write][*read];
+                    let Price { line, work, back } = table[*write][*read];
                     let sum = &mut all[row * columns + column];
-                    *sum = *sum + Price { line: line * share, work: work * share };
+                    *sum = *sum + Price { line: line * share, work: work * share, back: back * share };
                 }
             }
         }
