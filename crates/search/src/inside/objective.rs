@@ -15,12 +15,27 @@ use super::space::{Space, Unary};
 pub(super) const UNIT: f64 = 1e-12;
 
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
-/// for the rest that devices work and wait. And the price of a byte in units.
+/// for the rest that devices work and wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weights {
+pub(super) struct Look {
     pub(super) line: f64,
     pub(super) last: f64,
+}
+
+/// What a plan is least in: with the price of a byte in units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    pub(super) look: Look,
     pub(super) byte: f64,
+}
+
+impl Look {
+    /// Half of the way to what binds a plan that was found; none if nothing but its work does.
+    pub(super) fn towards(self, binds: Look) -> Option<Self> {
+        let half =
+            Self { line: f64::midpoint(self.line, binds.line), last: f64::midpoint(self.last, binds.last) };
+        (binds.line + binds.last > 0.0).then_some(half)
+    }
 }
 
 /// What choices come to, in a step.
@@ -48,6 +63,13 @@ impl Totals {
     pub fn least(&self) -> f64 {
         let works = self.works.max(self.works - self.last + self.late).max(self.sends);
         works + self.waits + self.updates
+    }
+
+    /// Which of these it is.
+    pub(super) fn binds(&self) -> Look {
+        let (works, last, line) = (self.works, self.works - self.last + self.late, self.sends);
+        let is = |it: bool| if it { 1.0 } else { 0.0 };
+        Look { line: is(line > works && line > last), last: is(last > works && last >= line) }
     }
 }
 
@@ -116,13 +138,13 @@ impl<'o> Objective<'o> {
     }
 
     fn moved(&self, price: &Price) -> f64 {
-        let Weights { line, last, .. } = self.weights;
+        let Look { line, last } = self.weights.look;
         let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
         ((works + price.line * self.terms.batches) / UNIT).floor()
     }
 
     fn weighted(&self, costs: &Costs) -> f64 {
-        let Weights { line, last, byte } = self.weights;
+        let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
         (line * costs.sent + last * costs.late + costs.updated) / UNIT + byte * costs.bytes
     }
 

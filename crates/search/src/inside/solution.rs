@@ -1,5 +1,6 @@
 //! The least sums, and the plans that have them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use diag::Result;
@@ -9,13 +10,16 @@ use plan::{Draft, Home, Plan, sets};
 
 use super::digits::Digits;
 use super::messages::Messages;
-use super::objective::{Objective, Totals, UNIT, Weights};
+use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::space::Space;
 use super::spread::splits;
 use crate::Question;
 
-/// What is looked at: see [`Weights`].
-const SHARES: [(f64, f64); 3] = [(0.0, 0.0), (0.0, 0.5), (0.25, 0.5)];
+/// What is looked at first, and how often in all.
+const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+const LOOKS: usize = 4;
+/// Nothing more is computed again where what was found is no more than so many times the bound.
+const ENOUGH: f64 = 1.02;
 /// No table has more entries than this times the values of a variable.
 pub(super) const MOST: f64 = 4e8;
 /// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
@@ -62,8 +66,9 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        if (Rung { space: &space, spans: &spans, again, inside: &mut inside }).climb()? {
-            // Who computes more again is no quicker.
+        Rung { space: &space, spans: &spans, again, inside: &mut inside }.climb()?;
+        let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
+        if best <= ENOUGH * inside.bound {
             break;
         }
     }
@@ -101,50 +106,54 @@ impl Found {
 }
 
 impl Rung<'_, '_> {
-    /// Whether some plan fits for which a byte costs as good as nothing.
-    fn climb(&mut self) -> Result<bool> {
+    /// Looks at what binds the plans that are found, a few times.
+    fn climb(&mut self) -> Result<()> {
         self.inside.decisions = self.space.bundles.len();
         self.inside.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
-        let (limit, mut bound, mut for_nothing) = (self.limit(), 0.0, false);
-        for share in SHARES {
-            let Some(found) = self.cheapest(share, limit, &mut bound)? else { continue };
-            for_nothing |= found.0;
-            self.keep(&found.1)?;
+        let (limit, mut bound) = (self.limit(), 0.0);
+        let mut looks = VecDeque::from(FIRST);
+        for _ in 0..LOOKS {
+            let Some(look) = looks.pop_front() else { break };
+            let Some(found) = self.cheapest(look, limit, &mut bound)? else { continue };
+            self.keep(&found)?;
+            if looks.is_empty() {
+                looks.extend(look.towards(found.totals.binds()));
+            }
         }
         self.inside.bound = self.inside.bound.min(bound);
-        Ok(for_nothing)
+        Ok(())
     }
 
     /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
-    fn cheapest(&mut self, share: (f64, f64), limit: f64, bound: &mut f64) -> Result<Option<(bool, Found)>> {
+    fn cheapest(&mut self, look: Look, limit: f64, bound: &mut f64) -> Result<Option<Found>> {
         let floor = crate::bound(&self.space.question)? / UNIT;
         let nothing = floor * NOTHING / limit;
         let mut least: f64 = 0.0;
-        let mut look = |byte: f64| -> Result<Option<Found>> {
-            let found = self.least(Weights { line: share.0, last: share.1, byte })?;
+        let mut at = |byte: f64| -> Result<Option<Found>> {
+            let found = self.least(Weights { look, byte })?;
             least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
             *bound = bound.max(least * UNIT);
             Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
         };
         let fits = |found: &Found| found.totals.bytes <= limit;
-        let Some(first) = look(nothing)? else { return Ok(None) };
+        let Some(first) = at(nothing)? else { return Ok(None) };
         if fits(&first) {
-            return Ok(Some((true, first)));
+            return Ok(Some(first));
         }
         // So dear that a byte too many costs all the time there is.
         let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit);
-        let Some(mut best) = look(high)?.filter(fits) else { return Ok(None) };
+        let Some(mut best) = at(high)?.filter(fits) else { return Ok(None) };
         for _ in 0..HALVINGS {
             if best.over <= NEAR {
                 break;
             }
             let middle = (low * high).sqrt();
-            match look(middle)? {
+            match at(middle)? {
                 Some(found) if fits(&found) => (best, high) = (found, middle),
                 _ => low = middle,
             }
         }
-        Ok(Some((false, best)))
+        Ok(Some(best))
     }
 
     /// Bytes of the device that has fewest.
@@ -217,7 +226,7 @@ pub fn member(
     let Some(spans) = spans(question, again) else { return Ok(None) };
     let space = Space::new(question, &digits, &messages, &spans)?;
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
-    let weights = Weights { line: SHARES[2].0, last: SHARES[2].1, byte };
+    let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
     let plan = plan(&objective, &values, (again, &spans))?;
     let claim = Claim { totals: objective.totals(&values), again, weights };
