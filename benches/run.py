@@ -28,6 +28,7 @@ BENCHES = {
     "bubbles": "bubbles",
     "schedules": "schedules",
     "largest": "largest",
+    "search": "search",
     "predicted": "predicted",
     "start": "start",
 }

@@ -94,7 +94,7 @@ pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
-pub use purpose::{Masters, Memory, Moment, Purpose};
+pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -116,7 +116,7 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, LONG, &Wanted { masters, courses: false })?.proof)
+    Ok(checked(model, program, LONG, &Wanted { masters, courses: false, over: None })?.proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
@@ -125,7 +125,28 @@ pub fn courses(
     program: &Program,
     masters: &Masters,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, LONG, &Wanted { masters, courses: true })?;
+    courses_folding(model, program, masters, LONG)
+}
+
+/// The same, and what each has in memory in each turn of a step of so many micro-batches.
+pub fn courses_over(
+    model: &Graph,
+    program: &Program,
+    masters: &Masters,
+    batches: u32,
+) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+    let told = checked(model, program, LONG, &Wanted { masters, courses: true, over: Some(batches) })?;
+    Ok((told.proof, told.courses))
+}
+
+/// The same, given how long an axis must be to be folded.
+pub fn courses_folding(
+    model: &Graph,
+    program: &Program,
+    masters: &Masters,
+    least: u32,
+) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+    let told = checked(model, program, least, &Wanted { masters, courses: true, over: None })?;
     Ok((told.proof, told.courses))
 }
 
@@ -134,13 +155,16 @@ const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, least, &Wanted { masters: &Masters::new(), courses: false })?.proof)
+    Ok(checked(model, program, least, &Wanted { masters: &Masters::new(), courses: false, over: None })?
+        .proof)
 }
 
 /// What is asked besides the proof.
 struct Wanted<'m> {
     masters: &'m Masters,
     courses: bool,
+    /// Micro-batches of a step of which memory is asked for, turn by turn.
+    over: Option<u32>,
 }
 
 struct Told {
@@ -209,7 +233,12 @@ fn one_by_one(
 
 impl Wanted<'_> {
     fn courses_of<'a>(&self, cx: &mut Context<'a>, ranks: &[Rank<'a>]) -> Vec<Course> {
-        if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] }
+        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] };
+        if let Some(batches) = self.over {
+            let held = memory::over(cx, ranks, self.masters, batches);
+            courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
+        }
+        courses
     }
 }
 
