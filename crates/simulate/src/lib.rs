@@ -14,6 +14,7 @@
 //! Of ranks that are alike those are followed that the proof followed.
 
 mod engine;
+mod held;
 mod manifest;
 mod meeting;
 mod price;
@@ -28,6 +29,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
+pub use held::{Held, Stretch};
 pub use manifest::manifest;
 pub use trace::trace;
 
