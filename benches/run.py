@@ -27,6 +27,7 @@ BENCHES = {
     "interlaced": "interlaced",
     "bubbles": "bubbles",
     "schedules": "schedules",
+    "ilp": "ilp",
     "largest": "largest",
     "search": "search",
     "predicted": "predicted",

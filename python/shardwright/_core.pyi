@@ -6,6 +6,7 @@ from typing import Any, final
 __all__ = [
     "Compiled",
     "Cost",
+    "DecisionTables",
     "Draft",
     "Found",
     "FoundOrder",
@@ -19,6 +20,7 @@ __all__ = [
     "blocks_of_shape",
     "cluster_devices",
     "compile",
+    "decision_tables",
     "micro_batch_weight",
     "operators_table",
     "plan_devices",
@@ -249,6 +251,21 @@ class Found:
     def passed_over(self) -> list[tuple[str, str]]: ...
 
 @final
+class DecisionTables:
+    """The decisions of a search inside of a block, and the least that they can cost."""
+
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def terms(self) -> list[tuple[list[int], int]]: ...
+    @property
+    def tables(self) -> list[list[float]]: ...
+    @property
+    def least(self) -> float | None: ...
+    @property
+    def seconds(self) -> tuple[float, float]: ...
+
+@final
 class Compiled:
     """A program that was proved equal to its model."""
 
@@ -326,4 +343,14 @@ def search_plan(
     below: float | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Found: ...
+def decision_tables(
+    graph: Graph,
+    devices: int,
+    cluster: str,
+    text: str | None = None,
+    *,
+    batches: int = 1,
+    optimizer: str = "adamw",
+    byte: float = 0.0,
+) -> DecisionTables: ...
 def cluster_devices(cluster: str, text: str | None = None) -> int: ...

@@ -7,6 +7,7 @@
 //! can beat, in this space or any other, under the same costs.
 
 mod bound;
+pub mod inside;
 mod least;
 mod queue;
 mod space;
