@@ -10,6 +10,7 @@ use plan::{Draft, Home, Plan, sets};
 
 use super::digits::Digits;
 use super::messages::Messages;
+use super::rows::limit;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::space::Space;
 use super::spread::splits;
@@ -110,7 +111,7 @@ impl Rung<'_, '_> {
     fn climb(&mut self) -> Result<()> {
         self.inside.decisions = self.space.bundles.len();
         self.inside.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
-        let (limit, mut bound) = (self.limit(), 0.0);
+        let (limit, mut bound) = (limit(&self.space.question) as f64, 0.0);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
             let Some(look) = looks.pop_front() else { break };
@@ -154,13 +155,6 @@ impl Rung<'_, '_> {
             }
         }
         Ok(Some(best))
-    }
-
-    /// Bytes of the device that has fewest.
-    fn limit(&self) -> f64 {
-        let question = &self.space.question;
-        let of = |rank| question.memory.unwrap_or(question.cluster.device(rank).memory);
-        (0..question.devices).map(of).min().unwrap_or(0) as f64
     }
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
