@@ -74,10 +74,11 @@ pub(crate) fn search<'q>(
     search.open.clone_from(&usual);
     search.go_on()?;
     search.schedules(&all, usual)?;
-    if !search.fits() {
+    // What was left out may fit.
+    if !search.fits() && search.found.left_out == 0 {
         search.away(&all)?;
+        search.least_of_all()?;
     }
-    search.least_of_all()?;
     Ok(search.told(&all))
 }
 
