@@ -116,7 +116,7 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, LONG, &Wanted { masters, courses: false, over: None })?.proof)
+    Ok(checked(model, program, LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?.proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
@@ -125,7 +125,7 @@ pub fn courses(
     program: &Program,
     masters: &Masters,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    courses_folding(model, program, masters, LONG)
+    courses_folding(model, program, masters, (LONG, 1))
 }
 
 /// The same, and what each has in memory in each turn of a step of so many micro-batches.
@@ -135,28 +135,34 @@ pub fn courses_over(
     masters: &Masters,
     batches: u32,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, LONG, &Wanted { masters, courses: true, over: Some(batches) })?;
+    let told =
+        checked(model, program, LONG, &Wanted { masters, courses: true, over: Some(batches), batches })?;
     Ok((told.proof, told.courses))
 }
 
-/// The same, given how long an axis must be to be folded.
+/// The same, given how long an axis must be to be folded, and of how many micro-batches the step is whose memory is told.
 pub fn courses_folding(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-    least: u32,
+    (least, batches): (u32, u32),
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, least, &Wanted { masters, courses: true, over: None })?;
+    let told = checked(model, program, least, &Wanted { masters, courses: true, over: None, batches })?;
     Ok((told.proof, told.courses))
 }
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
-const LONG: u32 = 16;
+pub const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, least, &Wanted { masters: &Masters::new(), courses: false, over: None })?
-        .proof)
+    Ok(checked(
+        model,
+        program,
+        least,
+        &Wanted { masters: &Masters::new(), courses: false, over: None, batches: 1 },
+    )?
+    .proof)
 }
 
 /// What is asked besides the proof.
@@ -165,6 +171,8 @@ struct Wanted<'m> {
     courses: bool,
     /// Micro-batches of a step of which memory is asked for, turn by turn.
     over: Option<u32>,
+    /// Of the step whose memory is told.
+    batches: u32,
 }
 
 struct Told {
@@ -226,7 +234,7 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let courses = wanted.courses_of(&mut cx, &ranks);
     Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
 }
@@ -262,7 +270,7 @@ fn folded(
     if !cx.faults.is_empty() {
         return None;
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let courses = wanted.courses_of(&mut cx, &ranks);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();

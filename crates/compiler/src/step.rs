@@ -11,7 +11,7 @@ use simulate::{Held, Scene, Simulation, manifest, simulate, trace};
 
 use crate::memory::{optimizer, with_optimizer};
 use crate::work::operations;
-use crate::{Compiled, Memory, first_of, prove_with};
+use crate::{Compiled, Memory, first_of};
 
 /// What is simulated besides the program.
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +94,9 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let (proof, courses) = if is_uniform(setting.cluster) {
-        check::courses_folding(graph, &program, setting.masters, SHORT).map_err(first_of)?
-    } else {
-        prove_with(graph, &program, setting.masters)?
-    };
+    let least = if is_uniform(setting.cluster) { SHORT } else { check::LONG };
+    let (proof, courses) = check::courses_folding(graph, &program, setting.masters, (least, setting.batches))
+        .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let simulation = simulate(&scene(&program, &courses, setting, &updated)?)?;
     told((graph, analysis), plan, simulation, &proof.memory, setting)

@@ -3,8 +3,9 @@
 //! The space is that of the well-known plans in all their shapes ([`space`]): so many stages, copies and ways of
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
 //! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
-//! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). [`bound`] is what no plan
-//! can beat, in this space or any other, under the same costs.
+//! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). Plans of one block that have
+//! no name are found operator by operator ([`inside`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! the same costs.
 
 mod bound;
 pub mod inside;
@@ -24,6 +25,7 @@ use program::Boundary;
 use rules::Analysis;
 
 pub use bound::bound;
+pub use inside::{Claim, Told};
 pub use least::{Least, Leasts};
 pub use space::{Shape, shapes};
 
@@ -51,6 +53,8 @@ pub struct Row {
     pub estimate: Estimate,
     /// The rank that uses most of its memory: how much it needs, and how much there is.
     pub memory: (u32, u64, u64),
+    /// What was claimed of it, if it has no name.
+    pub claim: Option<Claim>,
 }
 
 /// What was found.
@@ -64,6 +68,8 @@ pub struct Found {
     pub bound: f64,
     /// How many shapes were looked at, of how many.
     pub tried: (usize, usize),
+    /// Of plans of one block, operator by operator, if these were looked at.
+    pub inside: Option<Told>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
 }
@@ -115,7 +121,19 @@ pub fn quickest(
         .why("a plan has at least one device, and each is one of the cluster's")
         .fix(format!("give a number from 1 to {there}, or name a larger cluster")));
     }
-    queue::search(question, wanted, deadline.map(|deadline| Instant::now() + deadline), watch)
+    let end = deadline.map(|deadline| Instant::now() + deadline);
+    if question.devices == 1 {
+        return queue::search(question, wanted, end, watch);
+    }
+    let (rows, told) = inside::rows(question, end, watch)?;
+    // A plan with a name is wanted only if it is quicker than those without.
+    let fitting = rows.iter().filter(|row| row.fits()).map(Row::seconds);
+    let below =
+        if wanted.count == usize::MAX { f64::INFINITY } else { fitting.fold(f64::INFINITY, f64::min) };
+    let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
+    found.rows.extend(rows);
+    found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
+    Ok(Found { inside: Some(told), ..found })
 }
 
 /// The quickest plan that fits.
@@ -172,5 +190,5 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
     let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
-    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate })
+    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate, claim: None })
 }
