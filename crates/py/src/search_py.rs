@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cluster::Cluster;
 use compiler::Masters;
+use graph::OpId;
 use program::Inputs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -19,6 +20,34 @@ use crate::program_py::{Size, telling};
 pub(crate) struct Found {
     inner: search::Found,
     graph: Graph,
+    asked: Asked,
+}
+
+/// What was asked, but for the model.
+struct Asked {
+    cluster: Cluster,
+    devices: u32,
+    batches: u32,
+    optimizer: String,
+    memory: Option<u64>,
+}
+
+impl Asked {
+    /// The whole question.
+    fn of<T>(&self, model: &crate::graph_py::Model, ask: impl FnOnce(&Question<'_>) -> T) -> T {
+        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
+        ask(&Question {
+            graph: &model.graph,
+            analysis: &model.analysis,
+            boundary: &boundary,
+            masters: &masters,
+            cluster: &self.cluster,
+            devices: self.devices,
+            batches: self.batches,
+            optimizer: &self.optimizer,
+            memory: self.memory,
+        })
+    }
 }
 
 #[pymethods]
@@ -43,6 +72,35 @@ impl Found {
         self.inner.bound
     }
 
+    /// Of plans of one block, operator by operator: the seconds that none of them can beat, decisions, their choices, sums
+    /// that were looked at, and how long that took. None if these were not looked at.
+    #[getter]
+    fn inside(&self) -> Option<(f64, usize, usize, f64, f64)> {
+        self.inner.inside.map(|told| (told.bound, told.decisions, told.choices, told.sums, told.seconds))
+    }
+
+    /// Why an operator is divided as it is in a plan: how many operators that is decided of, and the ways to do it, best
+    /// first, with seconds that the best plan with it takes more, what that one takes, and what would have to change for it
+    /// to be better. None for a plan that has a name.
+    fn explain(
+        &self,
+        py: Python<'_>,
+        at: usize,
+        operator: usize,
+        most: usize,
+    ) -> PyResult<Option<Explained>> {
+        let Some(claim) = self.inner.rows.get(at).and_then(|row| row.claim) else { return Ok(None) };
+        let model = &self.graph.model;
+        guarded(Evidence::of(model), || {
+            py.detach(|| {
+                self.asked.of(model, |question| {
+                    let found = search::inside::explain(question, &claim, OpId::new(operator), most)?;
+                    Ok(found.map(|found| explained(&found, search::inside::limit(question))))
+                })
+            })
+        })
+    }
+
     /// How many shapes were looked at, of how many.
     #[getter]
     fn tried(&self) -> (usize, usize) {
@@ -60,6 +118,20 @@ impl Found {
     fn passed_over(&self) -> Vec<(String, String)> {
         self.inner.passed_over.clone()
     }
+}
+
+/// A way, and what it takes: seconds more, in which devices work, wait and update, in which parameters are sent, bytes; and
+/// what would have to change.
+type Way = (String, f64, (f64, f64, f64, f64), f64, Option<String>);
+type Explained = (usize, Vec<Way>);
+
+fn explained(found: &search::inside::Explanation, limit: u64) -> Explained {
+    let first = &found.ways[0];
+    let way = |it: &search::inside::Alternative| {
+        let takes = (it.totals.works, it.totals.waits, it.totals.updates, it.totals.sends);
+        (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(first, limit as f64))
+    };
+    (found.ops.len(), found.ways.iter().map(way).collect())
 }
 
 fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
@@ -104,31 +176,26 @@ pub(crate) fn search_plan(
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
     let model = &graph.model;
-    let inner = guarded(Evidence::of(model), || {
-        let cluster = cluster_of(cluster, text)?;
-        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
-        let question = Question {
-            graph: &model.graph,
-            analysis: &model.analysis,
-            boundary: &boundary,
-            masters: &masters,
-            cluster: &cluster,
+    let (inner, asked) = guarded(Evidence::of(model), || {
+        let asked = Asked {
+            cluster: cluster_of(cluster, text)?,
             devices,
             batches,
-            optimizer,
+            optimizer: optimizer.into(),
             memory: memory.map(Size::bytes).transpose()?,
         };
         let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
         py.detach(|| {
             let wanted =
                 Wanted { count: wanted.unwrap_or(usize::MAX).max(1), below: below.unwrap_or(f64::INFINITY) };
-            match every {
-                true => search::quickest(&question, wanted, deadline, &mut tell),
-                false => search::best(&question, deadline, &mut tell),
-            }
+            let found = asked.of(model, |question| match every {
+                true => search::quickest(question, wanted, deadline, &mut tell),
+                false => search::best(question, deadline, &mut tell),
+            })?;
+            Ok((found, asked))
         })
     })?;
-    Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) } })
+    Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) }, asked })
 }
 
 /// By its name, or as its file says.

@@ -126,10 +126,9 @@ pub fn quickest(
         return queue::search(question, wanted, end, watch);
     }
     let (rows, told) = inside::rows(question, end, watch)?;
-    // A plan with a name is wanted only if it is quicker than those without.
-    let fitting = rows.iter().filter(|row| row.fits()).map(Row::seconds);
-    let below =
-        if wanted.count == usize::MAX { f64::INFINITY } else { fitting.fold(f64::INFINITY, f64::min) };
+    // If one is wanted, a plan with a name is only if it is quicker than those without.
+    let fitting = rows.iter().filter(|row| wanted.count == 1 && row.fits()).map(Row::seconds);
+    let below = fitting.fold(f64::INFINITY, f64::min);
     let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
     found.rows.extend(rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));

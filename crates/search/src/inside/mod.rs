@@ -25,6 +25,7 @@ mod tables;
 
 pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
+pub use rows::limit;
 pub(crate) use rows::rows;
 pub use solution::{Candidate, Claim, Inside, Told, find, member};
 pub use tables::{Tables, tables};

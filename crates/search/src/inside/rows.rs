@@ -53,7 +53,7 @@ fn looked_at(question: &Question<'_>, plans: &[Candidate], watch: &mut dyn FnMut
 }
 
 /// Bytes of the device that has fewest.
-pub(super) fn limit(question: &Question<'_>) -> u64 {
+pub fn limit(question: &Question<'_>) -> u64 {
     let of = |rank| question.memory.unwrap_or(question.cluster.device(rank).memory);
     (0..question.devices).map(of).min().unwrap_or(0)
 }
