@@ -1,8 +1,9 @@
 """The decisions of a search inside of a block, solved by elimination and as an integer program by HiGHS.
 
-Both are given the same tables: a variable for each bundle of operators, with a value for each way to divide it; what each
-costs by itself, and what each two cost of which one reads the other. The integer program is the usual one: a choice for
-each variable, and for each two of them a share for each pair of their values that has both as its margins.
+Both are given the same tables: a variable for each bundle of operators, with a value for each way to divide
+it; what each costs by itself, and what each two cost of which one reads the other. The integer program is the
+usual one: a choice for each variable, and for each two of them a share for each pair of their values that has
+both as its margins.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def bench(quick: bool) -> Table:
     table = Table(
         "ilp",
         "The same decisions as an integer program",
-        f"Plans of one block for {CLUSTER}, a micro-batch: the least time that devices work and wait. The same tables for"
-        f" both; one thread, at most {LIMIT:.0f} s.",
+        f"Plans of one block for {CLUSTER}, a micro-batch: the least time that devices work and wait. The same"
+        f" tables for both; one thread, at most {LIMIT:.0f} s.",
         ["model", "decisions", "values", "ours", "in", "HiGHS", "in", "times as long"],
     )
     models = {"GPT, 24 layers": shapes.gpt_24l} if quick else MODELS
@@ -111,7 +112,7 @@ def _linear(
     pairs: dict[tuple[int, int], np.ndarray],
     offset: float,
 ) -> tuple[highspy.HighsLp, float, float]:
-    """Columns are the choices, and then the shares of each pair; rows are the variables, and the margins of each pair."""
+    """Columns are the choices, then the shares of each pair; rows the variables, then each pair's margins."""
     choices = int(first[-1])
     costs = [own, *(table.ravel() for table in pairs.values())]
     columns = np.concatenate(costs)

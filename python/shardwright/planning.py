@@ -69,6 +69,8 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
 
 def stated_devices(graph: Graph, plan: PlanLike) -> int | None:
     """For how many a plan says that it is."""
+    if plan == AUTO:
+        return None
     if isinstance(plan, Plan):
         return plan.devices
     if isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):

@@ -79,17 +79,11 @@ impl Found {
         self.inner.inside.map(|told| (told.bound, told.decisions, told.choices, told.sums, told.seconds))
     }
 
-    /// Why an operator is divided as it is in a plan: how many operators that is decided of, and the ways to do it, best
-    /// first, with seconds that the best plan with it takes more, what that one takes, and what would have to change for it
-    /// to be better. None for a plan that has a name.
-    fn explain(
-        &self,
-        py: Python<'_>,
-        at: usize,
-        operator: usize,
-        most: usize,
-    ) -> PyResult<Option<Explained>> {
-        let Some(claim) = self.inner.rows.get(at).and_then(|row| row.claim) else { return Ok(None) };
+    /// Why an operator is divided as it is in the best plan of one block: how many operators that is decided of, and the ways
+    /// to do it, best first, with seconds that the best plan with it takes more, what that one takes, and what would have to
+    /// change for it to be better. None if no such plan was found.
+    fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
+        let Some(claim) = self.inner.rows.iter().find_map(|row| row.claim) else { return Ok(None) };
         let model = &self.graph.model;
         guarded(Evidence::of(model), || {
             py.detach(|| {

@@ -17,6 +17,9 @@ pub(crate) struct Simulated {
     there: Vec<u64>,
 }
 
+/// A rank, its stretches of time with bytes, and a line of them.
+type HeldOver = (u32, Vec<(f64, f64, u64)>, String);
+
 #[pymethods]
 impl Simulated {
     /// Until the last rank has updated its parameters.
@@ -67,7 +70,7 @@ impl Simulated {
     /// What ranks have in memory over time, of those that are drawn: of each its number, the most bytes of each stretch
     /// with its start and end, and a line of them, as high as the most of all.
     #[getter]
-    fn held(&self) -> Vec<(u32, Vec<(f64, f64, u64)>, String)> {
+    fn held(&self) -> Vec<HeldOver> {
         let (held, seconds) = (&self.inner.held, self.seconds());
         let most = held.iter().flat_map(|it| &it.over).map(|it| it.bytes).max().unwrap_or(0);
         let over = |it: &simulate::Held| it.over.iter().map(|it| (it.start, it.end, it.bytes)).collect();

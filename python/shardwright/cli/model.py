@@ -107,10 +107,10 @@ def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None
     named = plan or arguments.plan
     chooses = named == AUTO and arguments.cluster is not None
     choice = choice_of(arguments) if chooses else None
-    return make_plan(graph, named, _devices(arguments, graph, named), choice)
+    return make_plan(graph, named, devices_of(arguments, graph, named), choice)
 
 
-def _devices(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | None:
+def devices_of(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | None:
     """As many as somebody says: the call, the plan itself, or else the cluster."""
     if arguments.devices is not None or arguments.cluster is None:
         devices: int | None = arguments.devices

@@ -23,6 +23,11 @@ def add(commands: Commands) -> None:
     add_arguments(plan)
     plan.add_argument("--all", action="store_true", help="one line for each operator")
     plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what two plans decide differently")
+    plan.add_argument(
+        "--explain",
+        metavar="PATH",
+        help="why `auto` divides this operator so, and what other ways would take",
+    )
     add_memory(plan)
     plan.set_defaults(run=run)
 
@@ -31,6 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .._core import compile
     from ..memory import lines_of_memory, memory_of
     from ..work import lines_of_work, work_of
+    from .found import asked_for, explained, found_of, lines_of, numbers_of
     from .model import graph_of, limit_of, plan_of
 
     graph = graph_of(arguments, arguments.micro_batches)
@@ -38,14 +44,21 @@ def run(arguments: argparse.Namespace) -> None:
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
         return
-    plan = plan_of(arguments, graph)
+    found = found_of(arguments, graph)
+    if arguments.explain is not None:
+        for line in explained(asked_for(found, arguments.plan), graph, arguments.explain):
+            print(line)
+        return
+    plan = plan_of(arguments, graph) if found is None else found.plan(0)
     compiled = compile(plan, memory=limit_of(arguments))
     memory = memory_of(compiled, arguments.optimizer)
     if arguments.json:
-        print(json.dumps(_numbers(plan, graph.model) | {"memory": memory}))
+        told = {} if found is None else {"found": numbers_of(found)}
+        print(json.dumps(_numbers(plan, graph.model) | {"memory": memory} | told))
     else:
         print(plan.text if arguments.all else plan.folded, end="")
-        for line in [*_rewritings(plan), *lines_of_work(work_of(plan)), *lines_of_memory(memory)]:
+        lines = [*_rewritings(plan), *lines_of_work(work_of(plan)), *lines_of_memory(memory)]
+        for line in [*lines, *([] if found is None else lines_of(found))]:
             print(f"# {line}")
 
 

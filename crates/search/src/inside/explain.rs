@@ -15,6 +15,9 @@ use super::solution::{Claim, MOST, spans};
 use super::space::Space;
 use crate::Question;
 
+/// Nothing is so many times what it is.
+const MOST_TIMES: f64 = 1000.0;
+
 /// Why some operators are divided as they are.
 pub struct Explanation {
     /// Those that are one decision.
@@ -105,7 +108,7 @@ impl Alternative {
         let (own, other) = (&self.totals, &chosen.totals);
         let computes = other.works + other.updates - own.works - own.updates;
         let waits = own.waits - other.waits;
-        if computes > 0.0 && waits > 0.0 {
+        if waits > 0.0 && (1.0..MOST_TIMES).contains(&(waits / computes)) {
             return Some(format!("links were {:.1} times as fast", waits / computes));
         }
         if own.bytes > limit {
@@ -113,7 +116,7 @@ impl Alternative {
         }
         let sends = own.sends - other.sends;
         let rest = computes - waits;
-        if sends > 0.0 && rest > 0.0 {
+        if sends > 0.0 && (1.0..MOST_TIMES).contains(&(sends / rest)) {
             return Some(format!("the step had {:.1} times as many micro-batches", sends / rest));
         }
         None

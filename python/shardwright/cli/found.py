@@ -1,0 +1,117 @@
+"""What a search found, and why: lines under the plan that `auto` is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PlanError
+from ..nearby import did_you_mean
+from .cluster import time_of
+
+if TYPE_CHECKING:
+    from .._core import Found, Graph
+
+# So many ways are told.
+WAYS = 8
+
+
+def found_of(arguments: argparse.Namespace, graph: Graph) -> Found | None:
+    """What the search found, if the plan is to be chosen."""
+    from ..choosing import AUTO
+    from ..planning import MOST_DEVICES
+    from .cluster import choice_of
+    from .model import devices_of
+
+    if arguments.plan != AUTO or arguments.cluster is None:
+        return None
+    devices = devices_of(arguments, graph, AUTO)
+    if devices is None or not 0 < devices <= MOST_DEVICES:
+        # Whoever makes a plan of a name refuses it.
+        return None
+    return choice_of(arguments).search(graph, devices)
+
+
+def asked_for(found: Found | None, plan: str) -> Found:
+    if found is not None:
+        return found
+    raise PlanError(
+        "SW0925",
+        f"there is nothing to explain of the plan {plan}",
+        why="it was not chosen: whoever named it knows why it is so",
+        fix="give --plan auto and a --cluster",
+    )
+
+
+def numbers_of(found: Found) -> dict[str, Any]:
+    row = found.rows[0]
+    inside = found.inside
+    numbers = {"step": row["seconds"], "bound": found.bound, "utilisation": row["utilisation"]}
+    if inside is None:
+        return numbers
+    bound, decisions, choices, sums, seconds = inside
+    searched = {"decisions": decisions, "choices": choices, "sums": sums, "seconds": seconds}
+    return numbers | {"bound_of_one_block": bound, "search": searched}
+
+
+def lines_of(found: Found) -> Iterator[str]:
+    """What is expected of the plan, and how far from the best it is."""
+    row = found.rows[0]
+    step, parts = row["seconds"], ("forward", "backward", "again", "copies", "exposed", "idle", "update")
+    spent = ", ".join(f"{row[part] / step:.1%} {part}" for part in parts if row[part] >= step / 1000)
+    yield f"a step takes {time_of(step)}: {spent}; {row['utilisation']:.1%} of what the devices can compute"
+    times = step / found.bound
+    yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
+    if found.inside is None:
+        return
+    bound, decisions, choices, sums, seconds = found.inside
+    if 0 < bound <= step:
+        yield f"no plan of one block takes less than {time_of(bound)}: {step / bound:.3f} times that"
+    yield (
+        f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
+        f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
+    )
+
+
+def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
+    """Why an operator is divided so."""
+    told = found.explain(_operator(graph, path), WAYS)
+    if told is None:
+        yield "no plan was found operator by operator: there is one device, or none fits"
+        return
+    first, mine = found.rows[0], next(row for row in found.rows if row["plan"].startswith("auto"))
+    if first is not mine:
+        step, own = time_of(first["seconds"]), time_of(mine["seconds"])
+        yield f"`{first['plan']}` takes {step}, the best plan of one block {own}: this is about the second"
+    count, ways = told
+    others = "" if count == 1 else f", with {count - 1} more that lie as it does"
+    yield f"{path}{others}: what the best plan takes with each way to divide it"
+    yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  it would be better if"
+    yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
+
+
+def _way(way: tuple[str, float, tuple[float, float, float, float], float, str | None], first: bool) -> str:
+    from ..memory import size_of
+
+    name, more, (works, waits, updates, sends), held, change = way
+    over = "chosen" if first else f"+{time_of(more)}"
+    times = " ".join(f"{time_of(seconds):>9}" for seconds in (works + updates, waits, sends))
+    return f"{name:<52} {over:>10} {times} {size_of(int(held)):>9}  {change or ''}".rstrip()
+
+
+def _operator(graph: Graph, path: str) -> int:
+    """The number of the dearest of those whose path fits."""
+    all_of = list(enumerate(graph.operators))
+    fits = [it for it in all_of if it[1].path == path or fnmatchcase(it[1].path, path)]
+    inside = [it for it in all_of if it[1].path.startswith(path + ".")]
+    if fits or inside:
+        return max(fits or inside, key=lambda it: it[1].cost.flops)[0]
+    raise PlanError(
+        "SW0302",
+        f"no operator has the path {path}",
+        why="`shardwright plan` prints the paths of all operators",
+        fix=did_you_mean(path, {it.path for it in graph.operators})
+        or "name one of them, or a glob such as `h.*.mlp`",
+    )
