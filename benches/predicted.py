@@ -17,7 +17,7 @@ from tables import Table, time_of
 import shardwright as sw
 from shardwright._core import Graph, Plan, compile, simulate_step
 from shardwright.capture import capture
-from shardwright.profiling import profile
+from shardwright.profiling.measuring import profile, threads_of
 
 WORLD = 2
 PLANS = [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from .lengths import pad_to
     from .precision import Precision
+    from .recording import Recorded, record
     from .runtime import ParallelModule, clip_grad_norm_
     from .runtime.communication.launch import launch
     from .runtime.optimizers.optimizer import optimizer
@@ -46,6 +47,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Precision",
+    "Recorded",
     "RuntimeFault",
     "ShardwrightError",
     "clip_grad_norm_",
@@ -57,6 +59,7 @@ __all__ = [
     "optimizer",
     "pad_to",
     "parallelize",
+    "record",
     "sampler",
     "save",
     "save_program",
@@ -74,6 +77,7 @@ _HOMES = {
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
         "lengths": "pad_to",
         "precision": "Precision",
+        "recording": "Recorded record",
         "runtime": "ParallelModule clip_grad_norm_",
         "runtime.communication.launch": "launch",
         "runtime.optimizers.optimizer": "optimizer",

@@ -1,6 +1,6 @@
 """The compiler. Everything that decides, derives, plans, proves and prints is behind this module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "_fail",
     "blocks_of_shape",
     "cluster_devices",
+    "cluster_origin",
+    "communications",
     "compile",
     "micro_batch_weight",
     "operators_table",
@@ -299,6 +301,14 @@ def plan_names() -> list[str]: ...
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...
+def communications(
+    graph_text: str,
+    files: Mapping[str, str],
+    cluster: tuple[str, str | None],
+    batches: int = 1,
+    optimizer: str = "adamw",
+    kept: Mapping[str, str] | None = None,
+) -> str: ...
 def simulate_step(
     plan: Plan,
     compiled: Compiled,
@@ -320,4 +330,5 @@ def search_plan(
     every: bool = False,
     watch: Callable[[str], object] | None = None,
 ) -> Found: ...
+def cluster_origin(cluster: str, text: str | None = None) -> tuple[str, str, int] | None: ...
 def cluster_devices(cluster: str, text: str | None = None) -> int: ...

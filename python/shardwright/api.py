@@ -113,7 +113,7 @@ def parallelize(
 
     require_one_model(comm, module)
     bundle, cut = from_rank_0(comm, compile_here)
-    program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
+    program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)

@@ -129,6 +129,16 @@ pub fn courses(
     Ok((told.proof, told.courses))
 }
 
+/// The same, and what every rank does: all are followed, however alike.
+pub fn every_course(
+    model: &Graph,
+    program: &Program,
+    masters: &Masters,
+) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+    let told = checked(model, program, u32::MAX, &Wanted { masters, courses: true })?;
+    Ok((told.proof, told.courses))
+}
+
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
 const LONG: u32 = 16;
 

@@ -7,10 +7,10 @@ use graph::Graph;
 use plan::Plan;
 use program::{Boundary, Program};
 use rules::Analysis;
-use simulate::{Scene, Simulation, manifest, simulate, trace};
+use simulate::{Kinds, Scene, Simulation, Told, manifest, simulate, trace};
 
 use crate::memory::{optimizer, with_optimizer};
-use crate::{Compiled, Memory, prove_with, work};
+use crate::{Compiled, File, Memory, first_of, prove_with, work};
 
 /// What is simulated besides the program.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +52,27 @@ pub fn step(
     let program = &compiled.program;
     let (proof, courses) = prove_with(graph, program, setting.masters)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
-    let scene = scene(program, &courses, setting, &updated)?;
-    let simulation = simulate(&scene)?;
     let rewritten = program.rewritten(graph)?.graph;
+    let kinds = Kinds::of(&rewritten);
+    let scene = scene(program, &courses, &kinds, setting, &updated)?;
+    let simulation = simulate(&scene)?;
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Roles)),
         trace: trace(&scene, &rewritten, &simulation),
         estimate: told((graph, analysis), plan, simulation, &proof.memory, setting)?,
     })
+}
+
+/// What every rank communicates in a step of a program that is read from files, as JSON.
+pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
+    let program = emit::read(graph, files)?;
+    let (proof, courses) = check::every_course(graph, &program, setting.masters).map_err(first_of)?;
+    let updated = updates(&proof.memory, setting.optimizer)?;
+    let rewritten = program.rewritten(graph)?.graph;
+    let kinds = Kinds::of(&rewritten);
+    let scene = scene(&program, &courses, &kinds, setting, &updated)?;
+    let simulation = simulate(&scene)?;
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
 }
 
 /// Runs a step of a plan whose program is proved and not written.
@@ -72,7 +85,8 @@ pub fn estimate(
     let program = lower::lower(graph, analysis, plan, boundary)?;
     let (proof, courses) = prove_with(graph, &program, setting.masters)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
-    let simulation = simulate(&scene(&program, &courses, setting, &updated)?)?;
+    let kinds = Kinds::of(&program.rewritten(graph)?.graph);
+    let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
     told((graph, analysis), plan, simulation, &proof.memory, setting)
 }
 
@@ -88,6 +102,7 @@ fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
 fn scene<'s>(
     program: &'s Program,
     courses: &'s [Course],
+    kinds: &'s Kinds,
     setting: &Setting<'s>,
     updated: &'s [u64],
 ) -> Result<Scene<'s>> {
@@ -96,7 +111,7 @@ fn scene<'s>(
             .why("it was to be simulated with none")
             .fix("give --batches 1, or more"));
     }
-    Ok(Scene { program, courses, cluster: setting.cluster, batches: setting.batches, updated })
+    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updated })
 }
 
 fn told(
