@@ -29,6 +29,7 @@ BENCHES = {
     "schedules": "schedules",
     "largest": "largest",
     "predicted": "predicted",
+    "predicted-4": "predicted_4",
     "start": "start",
 }
 

@@ -21,6 +21,7 @@ from .memory import OPTIMIZER
 from .micro_batches import Cut, made, of_example, proved
 from .outputs import Asked, require_outputs
 from .precision import Precision, precision_of
+from .profiling.origin import require_from_here
 from .progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.together import each, from_rank_0
@@ -142,6 +143,7 @@ def _choice(
     cluster: str | None, comm: Comm, devices: int, batches: int, optimizer: str, memory: int | str | None
 ) -> Choice:
     name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
+    require_from_here(name, text, comm.device)
     return Choice(name, text, batches, optimizer, memory)
 
 

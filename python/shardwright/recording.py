@@ -13,6 +13,7 @@ from ._core import communications
 from .choosing import cluster_of
 from .errors import RuntimeFault
 from .memory import OPTIMIZER
+from .profiling.origin import require_from_here
 from .runtime import ParallelModule
 from .runtime.agreement.together import together
 from .runtime.communication.timed import LETTERS, Note, Notes, not_recorded, recorder
@@ -109,6 +110,7 @@ class Recorded:
         notes = self._steps[0]
         program, captured = notes.variant.worker.program, notes.variant.captured
         cluster = cluster_of(self._cluster or f"cpu:{program.world}")
+        require_from_here(*cluster, notes.variant.worker.comm.device)
         found: dict[str, Any] = json.loads(
             communications(
                 program.graph,
@@ -140,8 +142,8 @@ def record(cluster: str | None = None, optimizer: str = OPTIMIZER) -> Iterator[R
     """Measures what all ranks communicate in the steps (`train_step`) of a `with` block.
 
     All ranks record together. Afterwards it has the manifest of communications, with what each took on each
-    rank; and with a `cluster` (a name, or its file) also what was expected, given the `optimizer` that follows
-    a step. What is not in the manifest is an error, and so is what it lists and did not happen.
+    rank; and with a `cluster` (a name, or its file) also what was expected, given the `optimizer` that comes
+    after it. What is not in the manifest is an error, and so is what it lists and did not happen.
     """
     if recorder.get() is not None:
         raise not_recorded("this rank is recording already", "end one recording before the next begins")

@@ -71,13 +71,15 @@ pub struct Runtime {
     pub step: f64,
     /// Seconds around each call of local code, and around its backward.
     pub call: f64,
+    /// Seconds until a rank goes on that has waited for others.
+    pub wake: f64,
     /// What of a message that goes on while the device computes does not hold it up.
     pub hidden: f64,
 }
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { step: 0.0, call: 0.0, hidden: 1.0 }
+        Self { step: 0.0, call: 0.0, wake: 0.0, hidden: 1.0 }
     }
 }
 

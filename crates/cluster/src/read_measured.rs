@@ -33,6 +33,7 @@ pub(crate) struct WrittenMessages {
 pub(crate) struct WrittenRuntime {
     step: Spanned<Written>,
     call: Spanned<Written>,
+    wake: Spanned<Written>,
     hidden: Spanned<f64>,
 }
 
@@ -90,7 +91,7 @@ impl Reader<'_> {
             let what = format!("{hidden} is no value for this");
             return Err(self.refuse(it.hidden.span(), &what, "it is a share: from 0 to 1"));
         }
-        Ok(Runtime { step: seconds(&it.step)?, call: seconds(&it.call)?, hidden })
+        Ok(Runtime { step: seconds(&it.step)?, call: seconds(&it.call)?, wake: seconds(&it.wake)?, hidden })
     }
 
     fn curve<T>(&self, written: &Spanned<T>, sizes: &[f64], seconds: &[f64]) -> Result<Curve> {

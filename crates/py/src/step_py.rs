@@ -119,7 +119,8 @@ pub(crate) fn communications(
     guarded(Evidence::text(graph_text), || {
         let graph: graph::Graph = graph_text.parse()?;
         let files = files_of(files);
-        let (cluster, masters) = (cluster_of(&cluster.0, cluster.1.as_deref())?, masters_of(kept));
+        let ((name, text), masters) = (cluster, masters_of(kept));
+        let cluster = cluster_of(&name, text.as_deref())?;
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
         py.detach(|| compiler::communications(&graph, &files, &setting))
     })

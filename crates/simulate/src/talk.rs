@@ -182,14 +182,16 @@ impl<'s> Engine<'s> {
 
     /// A rank waits for what goes on from one moment to another; gives for how long while it goes on.
     fn waits(&mut self, at: usize, start: f64, end: f64) -> f64 {
+        let id = self.ranks[at].course.rank;
+        let wake = self.scene.cluster.device(id.0).runtime.wake;
         let rank = &mut self.ranks[at];
         let (clock, begins) = (rank.clock, start.max(rank.clock));
         if end <= clock {
             return 0.0;
         }
-        rank.lane.idle += begins - clock;
+        rank.lane.idle += begins - clock + wake;
         rank.lane.exposed += end - begins;
-        rank.clock = end;
+        rank.clock = end + wake;
         if let Some(turn) = rank.turn() {
             self.span(at, turn, What::Wait, begins);
         }

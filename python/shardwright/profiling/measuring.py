@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2
 
 import torch
@@ -15,6 +15,7 @@ from . import messages, operators, overhead
 from .clock import seconds
 from .operators import DTYPES, Curve
 from .origin import device_here
+from .overhead import Overhead
 
 CHAIN = 100
 TENSORS = 24
@@ -39,20 +40,18 @@ class Measured:
     curves: list[Curve]
     messages: dict[tuple[str, int], messages.Points]
     hidden: float
-    # The steps of the two probes.
+    # The steps of the probes.
     steps: list[float]
-    step: float = 0.0
-    call: float = 0.0
 
 
 def profile(devices: int, backend: str = "gloo") -> str:
     """The file of a cluster with so many devices like those here: rank 0's text."""
     measured: Measured = launch(_measured, devices, (devices,), backend=backend)
 
-    def text(step: float, call: float) -> str:
-        return _text(replace(measured, step=step, call=call), devices)
+    def text(besides: Overhead) -> str:
+        return _text(measured, devices, besides)
 
-    return text(*overhead.of_step_and_call(devices, measured.steps, text))
+    return text(overhead.of_steps(devices, measured.steps, text))
 
 
 def threads_of(devices: int) -> int:
@@ -136,7 +135,7 @@ def _memory(device: torch.device, devices: int) -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / devices)
 
 
-def _text(found: Measured, devices: int) -> str:
+def _text(found: Measured, devices: int, besides: Overhead) -> str:
     hops = max(1, ceil(log2(devices)))
     peak = ", ".join(f'{name} = "{rate / 1e9:.4g} GFLOP/s"' for name, rate in found.peak.items())
     head = f"""# What `shardwright profile` measured, on {devices} processes at the same time.
@@ -166,8 +165,9 @@ compute_reached = 1.0
 memory_reached = 1.0
 
 [devices.here.runtime]
-step = "{found.step * 1e6:.4g} us"
-call = "{found.call * 1e6:.4g} us"
+step = "{besides.step * 1e6:.4g} us"
+call = "{besides.call * 1e6:.4g} us"
+wake = "{besides.wake * 1e6:.4g} us"
 hidden = {found.hidden:.3f}
 """
     links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", points)
