@@ -27,6 +27,7 @@ BENCHES = {
     "interlaced": "interlaced",
     "bubbles": "bubbles",
     "schedules": "schedules",
+    "ilp": "ilp",
     "largest": "largest",
     "predicted": "predicted",
     "predicted-4": "predicted_4",

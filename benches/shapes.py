@@ -61,6 +61,12 @@ class Gpt(nn.Module):
 Example = tuple[nn.Module, tuple[Tensor, Tensor]]
 
 
+def gpt_24l(batch: int = 32, length: int = 1024) -> Example:
+    """A GPT of 24 layers on `meta`: 406M parameters."""
+    with torch.device("meta"):
+        return Gpt(24, 1024, 16, 16, 4096, 50257, length), _words(batch, length)
+
+
 def llama_3_8b(batch: int = 64, length: int = 8192) -> Example:
     """Llama-3-8B's shape on `meta`: 32 layers, full size, no memory."""
     return _llama(batch, length, 32, 4096, 32, 14336)

@@ -21,6 +21,7 @@ ALLOWED = {
     "rules": "diag graph",
     "cluster": "diag graph",
     "schedule": "",
+    "elimination": "",
     "orders": "diag schedule",
     "plan": "diag graph rules schedule",
     "layout": "diag graph rules plan",
@@ -30,7 +31,7 @@ ALLOWED = {
     "emit": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
-    "search": "diag graph rules plan program check cluster compiler",
+    "search": "diag graph rules elimination plan program check cluster compiler",
     "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search",
 }
 PYTHON = "pyo3"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ._core import Compiled, Draft, Graph, Operator, Part, Plan
     from .api import parallelize, save_program
     from .checkpoint import load, save
-    from .compiling import Bundle, compile_model, make_plan
+    from .compiling import Bundle, compile_model
     from .errors import (
         CaptureError,
         CheckError,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ShardwrightError,
     )
     from .lengths import pad_to
+    from .planning import make_plan
     from .precision import Precision
     from .recording import Recorded, record
     from .runtime import ParallelModule, clip_grad_norm_
@@ -73,9 +74,10 @@ _HOMES = {
         "_core": "Compiled Draft Graph Operator Part Plan",
         "api": "parallelize save_program",
         "checkpoint": "load save",
-        "compiling": "Bundle compile_model make_plan",
+        "compiling": "Bundle compile_model",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
         "lengths": "pad_to",
+        "planning": "make_plan",
         "precision": "Precision",
         "recording": "Recorded record",
         "runtime": "ParallelModule clip_grad_norm_",

@@ -6,6 +6,7 @@ from typing import Any, final
 __all__ = [
     "Compiled",
     "Cost",
+    "DecisionTables",
     "Draft",
     "Found",
     "FoundOrder",
@@ -21,6 +22,7 @@ __all__ = [
     "cluster_origin",
     "communications",
     "compile",
+    "decision_tables",
     "micro_batch_weight",
     "operators_table",
     "plan_devices",
@@ -247,6 +249,21 @@ class Found:
     def passed_over(self) -> list[tuple[str, str]]: ...
 
 @final
+class DecisionTables:
+    """The decisions of a search inside of a block, and the least that they can cost."""
+
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def terms(self) -> list[tuple[list[int], int]]: ...
+    @property
+    def tables(self) -> list[list[float]]: ...
+    @property
+    def least(self) -> float | None: ...
+    @property
+    def seconds(self) -> tuple[float, float]: ...
+
+@final
 class Compiled:
     """A program that was proved equal to its model."""
 
@@ -331,4 +348,14 @@ def search_plan(
     watch: Callable[[str], object] | None = None,
 ) -> Found: ...
 def cluster_origin(cluster: str, text: str | None = None) -> tuple[str, str, int] | None: ...
+def decision_tables(
+    graph: Graph,
+    devices: int,
+    cluster: str,
+    text: str | None = None,
+    *,
+    batches: int = 1,
+    optimizer: str = "adamw",
+    byte: float = 0.0,
+) -> DecisionTables: ...
 def cluster_devices(cluster: str, text: str | None = None) -> int: ...

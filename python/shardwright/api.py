@@ -14,12 +14,13 @@ from torch import nn
 
 from .cache import open_cache
 from .choosing import AUTO, Choice, cluster_here, cluster_of
-from .compiling import Bundle, PlanLike, require_one_of
+from .compiling import Bundle, require_one_of
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
 from .micro_batches import Cut, made, of_example, proved
 from .outputs import Asked, require_outputs
+from .planning import PlanLike
 from .precision import Precision, precision_of
 from .profiling.origin import require_from_here
 from .progress import Progress, wanted

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ._core import Found, Graph, Plan, search_plan
 from .errors import ClusterError
 from .memory import OPTIMIZER
@@ -80,6 +78,8 @@ def cluster_here(device: str, world: int) -> str:
     """What is known of the devices on which this runs, if nobody says more."""
     if device == "cpu":
         return f"cpu:{world}"
+    import torch
+
     name = torch.cuda.get_device_name() if device == "cuda" else device
     kind = next((kind for part, kind in KNOWN.items() if part in name), None)
     if kind is None:

@@ -265,7 +265,7 @@ def check_cache() -> list[Finding]:
         return [Finding("cache", "warn", f"{folder} cannot be written: {error.strerror or error}", fix)]
     entries = cache.entries()
     size = size_of(sum(entry.bytes for entry in entries))
-    return [Finding("cache", "ok", f"{folder}: {len(entries)} programs, {size}")]
+    return [Finding("cache", "ok", f"{folder}: {len(entries)} programs and graphs, {size}")]
 
 
 def check_packages() -> list[Finding]:

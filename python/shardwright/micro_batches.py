@@ -44,6 +44,15 @@ def of_example(example: Arguments, number: Any, inputs: str) -> tuple[Arguments,
     return rows_of(example, cut, 0, rows), rows_of(example, cut, 0, 2 * rows) if number > 1 else None
 
 
+def captured_part(module: nn.Module, example: Arguments, number: int) -> Captured:
+    """One of so many parts of an example's batch, proved to be one."""
+    one, two = of_example(example, number, "global")
+    captured = captured_model(module, *one)
+    if two is not None:
+        proved(module, two, captured.graph_text, {})
+    return captured
+
+
 def proved(module: nn.Module, two: Arguments, graph_text: str, capturing: Mapping[str, Any]) -> Cut:
     """Of a program for one micro-batch; `two` are two of them."""
     whole = captured_model(module, *two, **capturing)

@@ -15,9 +15,10 @@ from .cache import Cache, Entry, Unknown, further_key, key_of
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
 from .choosing import Choice
-from .compiling import Bundle, PlanLike, captured_model, compile_plan, make_plan
+from .compiling import Bundle, captured_model, compile_plan
 from .errors import RuntimeFault
 from .memory import OPTIMIZER
+from .planning import PlanLike, make_plan
 from .progress import Phases, Progress
 from .summary import lines_of, notes_of, seconds_of, summary_of
 

@@ -12,10 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from .errors import RuntimeFault
+from .example_sizes import require_sizes
 from .nearby import did_you_mean
 
+BATCH, SEQUENCE = 8, 128
 
-def from_config(name: str, batch: int = 8, sequence: int = 128) -> tuple[nn.Module, dict[str, Tensor]]:
+
+def from_config(
+    name: str, batch: int = BATCH, sequence: int | None = None
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """A module in training mode, without weights, and the arguments of a call with labels."""
     parts = name.split(":", 2)
     if len(parts) != 3 or not all(parts):
@@ -28,21 +33,51 @@ def from_config(name: str, batch: int = 8, sequence: int = 128) -> tuple[nn.Modu
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise _no_model(f"{path} is no config of {kind}", why) from None
+    longest = _longest(config)
+    if sequence is None:
+        sequence = min(SEQUENCE, longest or SEQUENCE)
+    require_sizes(kind, batch, sequence, longest)
+    return _made(found, config, path, batch, sequence)
+
+
+def of_class(
+    kind: str, config: Mapping[str, Any], name: str, batch: int, sequence: int | None
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The same from a config that is no file, in the dtype that is the default."""
+    found = _class(kind)
+    try:
+        made = found.config_class(**config)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise _no_model(f"{kind} does not take the config of {name}", why, _newer()) from error
+    return _made(found, made, name, batch, sequence or SEQUENCE)
+
+
+def _made(
+    found: Any, config: Any, name: str, batch: int, sequence: int
+) -> tuple[nn.Module, dict[str, Tensor]]:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     try:
         with torch.device("meta"):
             module: nn.Module = found(config)
     except Exception as error:
-        raise _no_model(f"{kind} cannot be made from {path}", f"{type(error).__name__}: {error}") from error
+        what = f"{found.__name__} cannot be made from {name}"
+        raise _no_model(what, f"{type(error).__name__}: {error}") from error
     return module.train(), _example(module, config, batch, sequence)
+
+
+def _longest(config: Any) -> int | None:
+    longest: int | None = _first(config, ("max_position_embeddings", "n_positions"))
+    return longest
 
 
 def _class(kind: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise _no_model("hf: names a model of Transformers, which is not installed", str(error)) from None
+        what = f"{kind} is a class of Transformers, which is not installed"
+        raise _no_model(what, str(error), "install it: pip install transformers") from None
     found = getattr(transformers, kind, None)
     if (
         not isinstance(found, type)
@@ -93,7 +128,6 @@ def _class_for(architectures: Any, model_type: str, path: str) -> str:
 
 def _example(module: Any, config: Any, batch: int, sequence: int) -> dict[str, Tensor]:
     """What the model's main input is says what it is given."""
-    sequence = min(sequence, _first(config, ("max_position_embeddings", "n_positions")) or sequence)
     meta = torch.device("meta")
     name = module.main_input_name
     if name == "input_ids":
@@ -101,9 +135,11 @@ def _example(module: Any, config: Any, batch: int, sequence: int) -> dict[str, T
     elif name == "pixel_values":
         size = _first(config, ("image_size",)) or 224
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        given = torch.zeros(batch, _first(config, ("num_channels",)) or 3, height, width, device=meta)
+        shape = (batch, _first(config, ("num_channels",)) or 3, height, width)
+        given = torch.zeros(shape, dtype=module.dtype, device=meta)
     elif name == "input_features":
-        given = torch.zeros(batch, config.num_mel_bins, 2 * config.max_source_positions, device=meta)
+        heard = (batch, config.num_mel_bins, 2 * config.max_source_positions)
+        given = torch.zeros(heard, dtype=module.dtype, device=meta)
     else:
         raise RuntimeFault(
             "SW0771",
@@ -126,6 +162,10 @@ def _labels(module: Any, config: Any, name: str, batch: int, sequence: int) -> M
 
 def _first(config: Any, names: tuple[str, ...]) -> Any:
     return next((getattr(config, name) for name in names if getattr(config, name, None)), None)
+
+
+def _newer() -> str:
+    return "install a newer Transformers: pip install --upgrade transformers"
 
 
 def _no_model(what: str, why: str, fix: str | None = None) -> RuntimeFault:

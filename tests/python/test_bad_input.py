@@ -27,7 +27,8 @@ from models import MODELS
 from shardwright import api, cli
 from shardwright._core import Graph, Plan, verify
 from shardwright.capture import capture
-from shardwright.compiling import Bundle, compile_model, make_plan, sources
+from shardwright.compiling import Bundle, compile_model, sources
+from shardwright.planning import make_plan
 from shardwright.runtime import ParallelModule, load_program, run_local
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"

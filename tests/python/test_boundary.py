@@ -21,8 +21,9 @@ import models
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import PlanLike, compile_model, sources
+from shardwright.compiling import compile_model, sources
 from shardwright.further import compiler_of, skeleton_of
+from shardwright.planning import PlanLike
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.runtime.communication.local import LocalWorld
 from shardwright.runtime.programs.parts import OutputPart

@@ -464,5 +464,5 @@ def test_the_command_lists_and_clears(folder: Path, load: Load, capsys: pytest.C
     assert main(["cache", "list"]) == 0
     assert "Model, plan `replicate`, 1 device" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == f"1 program removed from {folder}\n"
+    assert capsys.readouterr().out == f"programs and graphs removed from {folder}: 1\n"
     assert Cache(folder).entries() == []

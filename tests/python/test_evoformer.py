@@ -86,7 +86,7 @@ def test_every_operator_has_a_rule_and_the_batch_splits_all() -> None:
     made = compile(Plan.named(graph, "data", 4))
     split, alike, _ = made.divided
     assert alike <= 8 and split > 100 * alike
-    assert made.counts[0] == {"forward all_reduce": 2, "backward reduce_gradients": 1}
+    assert made.counts[0] == {"forward all_reduce": 1, "backward reduce_gradients": 1}
 
 
 def passes(devices: int, schedule: str) -> Plan:

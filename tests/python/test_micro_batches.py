@@ -168,6 +168,18 @@ def test_losses(name: str, number: int) -> None:
         same(found, expected)
 
 
+def test_a_result_that_nobody_reads_may_be_anything() -> None:
+    """The places of what `topk` chooses."""
+    module, given = Model(lambda y, t, w: y.topk(2)[0].square().mean()), batch()
+
+    def body(_: int, comm: Any) -> Any:
+        return step(parallel(module, given, comm, "data:2", micro_batches=2), given)
+
+    expected = alone(module, given)
+    for found in run_local(2, body):
+        same(found, expected)
+
+
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "aten.sub.Tensor": (lambda y, t, w: (y - y.mean(0)).square().mean(), "than a sum or mean"),
     "aten.sort.default": (lambda y, t, w: y.sort(0)[0][0].mean(), "needs all rows of the batch"),

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
-from shardwright.compiling import PlanLike
 from shardwright.further import compiler_of
+from shardwright.planning import PlanLike
 from shardwright.runtime import ParallelModule, run_local
 from shardwright.starting import Starter
 

@@ -95,6 +95,11 @@ pub fn updated(trained: u64, name: &str) -> Result<u64> {
     Ok(trained * optimizer(name)?.passes)
 }
 
+/// How many tensors like a parameter an optimizer has.
+pub fn states(name: &str) -> Result<u64> {
+    Ok(optimizer(name)?.state.0)
+}
+
 fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
     memory.iter().map(|rank| updated(rank.trained.1, optimizer)).collect()
 }

@@ -193,7 +193,14 @@ impl Forms<'_> {
         let rule = self.analysis.rules[op.index()].as_ref()?;
         let graph = &*self.rewritten.graph;
         match dims.loops[index].kind {
-            Kind::Map => dims.outputs.iter().map(|carried| at(carried).map(Form::Along)).collect(),
+            Kind::Map => graph
+                .op(op)
+                .outputs
+                .iter()
+                .zip(&dims.outputs)
+                // What nobody reads may be anything.
+                .map(|(made, carried)| made.map_or(Some(Form::Same), |_| at(carried).map(Form::Along)))
+                .collect(),
             Kind::Reduce(Reduction::Sum) if rule.inputs.iter().any(|input| input.once) => None,
             Kind::Reduce(Reduction::Sum) => {
                 let is_mean = graph.op(op).target.starts_with("aten.mean.");

@@ -4,6 +4,7 @@ mod cost_py;
 mod errors;
 mod graph_py;
 mod guard;
+mod inside_py;
 mod memory_py;
 mod order_py;
 mod plan_py;
@@ -19,6 +20,8 @@ mod _core {
     use super::cost_py::Cost;
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
+    #[pymodule_export]
+    use super::inside_py::{DecisionTables, decision_tables};
     #[pymodule_export]
     use super::memory_py::Memory;
     #[pymodule_export]

@@ -6,6 +6,7 @@
 //! space or any other, under the same costs.
 
 mod bound;
+pub mod inside;
 mod space;
 
 use std::time::{Duration, Instant};

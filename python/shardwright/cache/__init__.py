@@ -1,12 +1,14 @@
 """Programs that were compiled before: under a key of everything that matters, in a folder.
 
 `key` says what a compilation depends on, with `describe` for values and `code` for what they
-execute; `folder` keeps the entries. Nothing here compiles, and nothing is unpickled.
+execute; `folder` keeps the entries, in the store
+that also has graphs. Nothing here compiles, and nothing is unpickled.
 """
 
+from ..store import cache_folder
 from .describe import Unknown
 from .entry import Entry
-from .folder import Cache, cache_folder, open_cache
+from .folder import Cache, open_cache
 from .key import further_key, key_of
 
 __all__ = ["Cache", "Entry", "Unknown", "cache_folder", "further_key", "key_of", "open_cache"]

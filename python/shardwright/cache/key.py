@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,10 +16,9 @@ from .._core import Plan
 from ..capture.spec import CallSpec
 from ..capture.verify import can_verify
 from ..errors import ShardwrightError
+from ..own import own_digest
 from .code import Reach
 from .describe import Describer, Unknown
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def key_of(
@@ -38,7 +35,7 @@ def key_of(
     """
     reach = Reach()
     to = Describer(reach)
-    to.put("shardwright", _own(), torch.__version__, str(torch.version.git_version), sys.version)
+    to.put("shardwright", own_digest(), torch.__version__, str(torch.version.git_version), sys.version)
     to.put(platform.system(), platform.machine())
     _settings(to)
     to.named("model", module)
@@ -94,14 +91,3 @@ def _plan(to: Describer, plan: Any) -> None:
             raise Unknown(f"the plan file {plan} cannot be read") from error
     else:
         to.named("plan", plan)
-
-
-@functools.cache
-def _own() -> str:
-    """This package itself, the extension too: its version alone would miss a change of it."""
-    digest = hashlib.sha256()
-    for file in sorted(_PACKAGE.rglob("*")):
-        if file.suffix in (".py", ".so", ".pyd", ".dylib"):
-            digest.update(str(file.relative_to(_PACKAGE)).encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()

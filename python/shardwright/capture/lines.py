@@ -13,8 +13,8 @@ import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# The one file of the package that is a model.
-_DEMO = _OURS + "demo.py"
+# The files of the package that are models.
+_MODELS = (_OURS + "demo.py", os.path.join(_OURS, "shipped", "evoformer.py"))
 _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
@@ -116,7 +116,7 @@ def _from_package(parts: list[str]) -> Iterable[str]:
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS) and file != _DEMO
+    return file.startswith(_OURS) and file not in _MODELS
 
 
 def _is_models(file: str) -> bool:

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError, ShardwrightError
-from ..nearby import did_you_mean
+from ..errors import CaptureError, RuntimeFault, ShardwrightError
+from ..nearby import did_you_mean, nearby
+from ..shipped.table import SHIPPED
 from .parser import suggest
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .._core import Graph, Plan
-    from ..capture import Captured
     from ..runtime.execution.inputs import Arguments
 
 
@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
     from .cluster import add_cluster
 
     add_model(parser)
-    parser.add_argument("--devices", type=int, help="for how many; without it, what the plan itself says")
+    parser.add_argument(
+        "--devices", type=int, help="for how many; without it, what the plan itself says, or the cluster has"
+    )
     plan = parser.add_argument("--plan", default="data", help="a name, the path of a plan file, or `auto`")
     suggest(plan, PLANS)
     add_cluster(parser, needs_cluster)
@@ -78,38 +80,69 @@ def limit_of(arguments: argparse.Namespace) -> tuple[int | str, str] | None:
 
 def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     """What `graph_of` reads; `optional` says what holds without a model."""
-    parser.add_argument(
+    model = parser.add_argument(
         "model",
         nargs="?" if optional else None,
-        help="FILE.py:FUNCTION, which returns a module and its example inputs; a graph's file; or"
-        " hf:CLASS:config.json, a class of Transformers without weights" + optional,
+        help="a name such as llama-3-8b (`shardwright models` lists them); FILE.py:FUNCTION, which returns"
+        " a module and its example inputs; a graph's file; or hf:CLASS:config.json, a class of Transformers"
+        " without weights" + optional,
     )
-    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
-    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
+    suggest(model, tuple(SHIPPED))
+    add_sizes(parser)
     parser.add_argument(
         "--micro-batches", type=int, default=1, metavar="N", help="the batch in N parts, one after the other"
     )
 
 
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch", type=int, help="of a model with a name, or from hf: (8)")
+    parser.add_argument("--sequence", type=int, help="of such a model, in tokens (128 from hf:) or residues")
+
+
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
     from ..choosing import AUTO
-    from ..compiling import make_plan
+    from ..planning import make_plan
     from .cluster import choice_of
 
-    chooses = (plan or arguments.plan) == AUTO and arguments.cluster is not None
+    named = plan or arguments.plan
+    chooses = named == AUTO and arguments.cluster is not None
     choice = choice_of(arguments) if chooses else None
-    return make_plan(graph, plan or arguments.plan, arguments.devices, choice)
+    return make_plan(graph, named, _devices(arguments, graph, named), choice)
+
+
+def _devices(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | None:
+    """As many as somebody says: the call, the plan itself, or else the cluster."""
+    if arguments.devices is not None or arguments.cluster is None:
+        devices: int | None = arguments.devices
+        return devices
+    from .._core import cluster_devices
+    from ..choosing import cluster_of
+    from ..planning import stated_devices
+
+    return stated_devices(graph, plan) or cluster_devices(*cluster_of(arguments.cluster))
 
 
 def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
     from .._core import Graph
+    from ..example_sizes import no_sizes
+    from ..shipped.graph import example_of
+    from ..shipped.graph import graph_of as shipped_graph
 
     model: str = arguments.model
+    if model in SHIPPED:
+        example = example_of(SHIPPED[model], arguments.batch, arguments.sequence, micro_batches)
+        found = shipped_graph(example)
+        return _said(Graph(found.text), found.notes)
     if model.startswith("hf:"):
-        from ..transformers_models import from_config
+        from ..transformers_models import BATCH, from_config
 
-        module, kwargs = from_config(model, arguments.batch, arguments.sequence)
+        batch = BATCH if arguments.batch is None else arguments.batch
+        module, kwargs = from_config(model, batch, arguments.sequence)
         return _graph_of(module, ((), kwargs), micro_batches)
+    if arguments.batch is not None or arguments.sequence is not None:
+        raise no_sizes(model)
+    if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
+        raise _no_name(model)
     path, _, name = model.rpartition(":")
     if not name.isidentifier() or not path:
         text = _graph_text(Path(model))
@@ -123,21 +156,17 @@ def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
 def _graph_of(module: nn.Module, example: Arguments, micro_batches: int) -> Graph:
     """That of a part of the batch, which is proved to be one."""
     from .._core import Graph
-    from ..capture import capture
-    from ..micro_batches import of_example, proved
+    from ..micro_batches import captured_part
 
-    one, two = of_example(example, micro_batches, "global")
-    graph = Graph(_said(capture(module, *one)).graph_text)
-    if two is not None:
-        proved(module, two, graph.text, {})
-    return graph
+    captured = captured_part(module, example, micro_batches)
+    return _said(Graph(captured.graph_text), captured.notes)
 
 
-def _said(captured: Captured) -> Captured:
+def _said(graph: Graph, notes: list[str]) -> Graph:
     """Also what capture has to say, such as that nothing was compared."""
-    for note in captured.notes:
+    for note in notes:
         print(f"shardwright: {note}", file=sys.stderr)
-    return captured
+    return graph
 
 
 def read(path: Path) -> str:
@@ -215,6 +244,22 @@ def _captured(path: str) -> CaptureError:
         f"{path} is a graph, and its batch cannot be cut",
         why="micro-batches are proved of the model, which is captured with one of them and with two",
         fix="name the model as FILE.py:FUNCTION, or write the graph of one micro-batch",
+    )
+
+
+def _like_a_file(model: str) -> bool:
+    return ":" in model or model.endswith((".py", ".txt"))
+
+
+def _no_name(model: str) -> RuntimeFault:
+    families = {name.partition("-")[0]: name for name in sorted(SHIPPED, reverse=True)}
+    alike = [families[family] for family in nearby(model.partition("-")[0], families)]
+    return RuntimeFault(
+        "SW0773",
+        f"no model has the name {model}",
+        why="it is neither a shipped one, nor a file, nor FILE.py:FUNCTION",
+        fix=did_you_mean(model, SHIPPED)
+        or (f"did you mean `{alike[0]}`? " if alike else "") + "`shardwright models` lists the names",
     )
 
 

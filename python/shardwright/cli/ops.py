@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import verify
 from .costs import cost_lines
+from .model import add_sizes
 from .parser import Commands
 from .style import paint
 from .targets import graph_of_examples, targets_of
@@ -28,7 +29,7 @@ def add(commands: Commands) -> None:
     show.add_argument(
         "model", nargs="?", help="where the examples are from; without it, the small GPT of the demo"
     )
-    _add_sizes(show)
+    add_sizes(show)
     show.set_defaults(run=run_show)
     check = actions.add_parser("verify", help="compare rules with whole operators on real tensors")
     check.add_argument(
@@ -37,14 +38,9 @@ def add(commands: Commands) -> None:
         metavar="NAME|MODEL",
         help="operators, such as linear, and whose calls of them; without any, all of the demo's small GPT",
     )
-    _add_sizes(check)
+    add_sizes(check)
     check.add_argument("--json", action="store_true", help="print what is known as JSON")
     check.set_defaults(run=verify.run)
-
-
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch", type=int, default=8, help="of a model from hf:")
-    parser.add_argument("--sequence", type=int, default=128, help="of a model from hf:, in tokens")
 
 
 # The grammar is in the doc of `crates/rules/src/algebra.rs`.

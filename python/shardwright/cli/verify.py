@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
+from ..shipped.table import SHIPPED
 from .style import paint
 from .targets import graph_of_examples, targets_of
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _is_model(name: str) -> bool:
-    return ":" in name or "/" in name or Path(name).is_file()
+    return name in SHIPPED or ":" in name or "/" in name or Path(name).is_file()
 
 
 def _lines(one: Verified) -> list[str]:

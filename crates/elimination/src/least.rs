@@ -1,0 +1,98 @@
+//! The table that is left of several once their common variable is chosen for the least.
+
+/// A table with the variable as its last axis, and for each axis of the result how far its entries are apart.
+pub(crate) struct Row<'t> {
+    pub(crate) costs: &'t [f64],
+    pub(crate) strides: Vec<usize>,
+}
+
+/// For each entry of the result the least over so many values of the sums of rows.
+pub(crate) fn least(shape: &[usize], values: usize, rows: &[Row<'_>]) -> Vec<f64> {
+    let entries = shape.iter().product();
+    let mut result = Vec::with_capacity(entries);
+    let mut at = vec![0; shape.len()];
+    let mut starts = vec![0; rows.len()];
+    let mut sums = vec![0.0; values];
+    for _ in 0..entries {
+        result.push(least_of(rows, &starts, values, &mut sums));
+        step(shape, &mut at, rows, &mut starts);
+    }
+    result
+}
+
+/// To the next entry of the result.
+fn step(shape: &[usize], at: &mut [usize], rows: &[Row<'_>], starts: &mut [usize]) {
+    for axis in (0..shape.len()).rev() {
+        at[axis] += 1;
+        if at[axis] < shape[axis] {
+            starts.iter_mut().zip(rows).for_each(|(start, row)| *start += row.strides[axis]);
+            return;
+        }
+        at[axis] = 0;
+        let back = shape[axis] - 1;
+        starts.iter_mut().zip(rows).for_each(|(start, row)| *start -= row.strides[axis] * back);
+    }
+}
+
+fn least_of(rows: &[Row<'_>], starts: &[usize], values: usize, sums: &mut [f64]) -> f64 {
+    let slice = |index: usize| &rows[index].costs[starts[index]..starts[index] + values];
+    match rows.len() {
+        1 => slice(0).iter().copied().fold(f64::INFINITY, lesser),
+        2 => least_sum(slice(0), slice(1)),
+        _ => {
+            sums.copy_from_slice(slice(0));
+            for index in 1..rows.len() - 1 {
+                sums.iter_mut().zip(slice(index)).for_each(|(sum, cost)| *sum += cost);
+            }
+            least_sum(sums, slice(rows.len() - 1))
+        }
+    }
+}
+
+/// So many at once.
+const LANES: usize = 8;
+
+fn least_sum(a: &[f64], b: &[f64]) -> f64 {
+    let mut found = [f64::INFINITY; LANES];
+    let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest = left.remainder().iter().zip(right.remainder());
+    for (left, right) in left.zip(right) {
+        for lane in 0..LANES {
+            found[lane] = lesser(left[lane] + right[lane], found[lane]);
+        }
+    }
+    rest.map(|(a, b)| a + b).chain(found).fold(f64::INFINITY, lesser)
+}
+
+fn lesser(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// The same entries with the axes in another order.
+pub(crate) fn permuted(shape: &[usize], costs: &[f64], axes: &[usize]) -> Vec<f64> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (0..shape.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    let to: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
+    let mut found = vec![0.0; costs.len()];
+    add(&to, &mut found, Row { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
+    found
+}
+
+/// Adds the entries of a row to those of a table.
+pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
+    let Some((&size, outer)) = shape.split_last() else { return };
+    let inner = row.strides[outer.len()];
+    let rows = [row];
+    let (mut at, mut starts) = (vec![0; outer.len()], vec![0]);
+    for line in to.chunks_mut(size) {
+        let from = &rows[0].costs[starts[0]..];
+        match inner {
+            0 => line.iter_mut().for_each(|it| *it += from[0]),
+            1 => line.iter_mut().zip(from).for_each(|(it, cost)| *it += cost),
+            _ => line.iter_mut().zip(from.iter().step_by(inner)).for_each(|(it, cost)| *it += cost),
+        }
+        step(outer, &mut at, &rows, &mut starts);
+    }
+}

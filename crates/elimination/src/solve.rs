@@ -1,0 +1,262 @@
+//! One variable after another.
+
+use std::collections::HashMap;
+
+use crate::least::{Row, add, least, permuted};
+use crate::order::Neighbours;
+use crate::table::{Table, Tables};
+use crate::{NEVER, Problem};
+
+/// The least sum, and values that have it: of several the first ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Least {
+    pub cost: f64,
+    pub values: Vec<usize>,
+    /// Sums that were looked at, and those that would have been if nothing were known twice.
+    pub sums: (f64, f64),
+}
+
+/// Keeps what was eliminated, also for the next problem.
+#[derive(Default)]
+pub struct Solver {
+    tables: Tables,
+    known: HashMap<Key, (Table, f64)>,
+    turned: HashMap<(Table, Vec<usize>), Table>,
+    added: HashMap<(Vec<usize>, Vec<Placed>), (Table, f64)>,
+}
+
+/// A table, and which axes of a result its own are.
+type Placed = (Table, Vec<usize>);
+
+/// The shape of the result, the number of values, and the tables.
+type Key = (Vec<usize>, usize, Vec<Placed>);
+
+/// A table over variables, which are in ascending order.
+#[derive(Clone)]
+struct Factor {
+    scope: Vec<usize>,
+    table: Table,
+}
+
+/// What a variable's value was chosen by.
+struct Chosen {
+    variable: usize,
+    factors: Vec<Factor>,
+}
+
+/// A problem on its way.
+struct Run<'p> {
+    sizes: &'p [usize],
+    factors: Vec<Factor>,
+    neighbours: Neighbours,
+    chosen: Vec<Chosen>,
+    /// What is in no table any more.
+    cost: f64,
+    sums: (f64, f64),
+}
+
+impl Solver {
+    /// The least sum; `None` if some table would have more entries than `most`.
+    pub fn solve(&mut self, problem: &Problem, most: f64) -> Option<Least> {
+        let mut run = self.start(problem);
+        while let Some(variable) = run.neighbours.next(run.sizes, None) {
+            self.eliminate(&mut run, variable, most)?;
+        }
+        let mut values = vec![0; problem.sizes.len()];
+        for chosen in run.chosen.iter().rev() {
+            values[chosen.variable] = self.best(run.sizes, chosen, &values);
+        }
+        Some(Least { cost: run.cost, values, sums: run.sums })
+    }
+
+    /// For each value of a variable the least sum with it.
+    pub fn each(&mut self, problem: &Problem, variable: usize, most: f64) -> Option<Vec<f64>> {
+        let mut run = self.start(problem);
+        while let Some(next) = run.neighbours.next(run.sizes, Some(variable)) {
+            self.eliminate(&mut run, next, most)?;
+        }
+        let of = |value: usize| {
+            let own = run.factors.iter().map(|factor| self.tables.get(factor.table)[value]);
+            run.cost + own.sum::<f64>()
+        };
+        Some((0..problem.sizes[variable]).map(of).collect())
+    }
+
+    fn start<'p>(&mut self, problem: &'p Problem) -> Run<'p> {
+        let mut run = Run {
+            sizes: &problem.sizes,
+            factors: vec![],
+            neighbours: Neighbours::new(
+                problem.sizes.len(),
+                problem.terms.iter().map(|term| &term.scope[..]),
+            ),
+            chosen: vec![],
+            cost: 0.0,
+            sums: (0.0, 0.0),
+        };
+        for term in &problem.terms {
+            let shape: Vec<usize> = term.scope.iter().map(|variable| problem.sizes[*variable]).collect();
+            let (table, off) = self.tables.given(shape, &term.costs);
+            run.cost += off;
+            let mut scope = term.scope.clone();
+            scope.sort_unstable();
+            let axes: Vec<usize> = scope
+                .iter()
+                .map(|one| term.scope.iter().position(|it| it == one).expect("it is there"))
+                .collect();
+            let table = self.turned(table, &axes);
+            run.factors.push(Factor { scope, table });
+        }
+        run
+    }
+
+    fn turned(&mut self, table: Table, axes: &[usize]) -> Table {
+        if axes.windows(2).all(|two| two[0] < two[1]) {
+            return table;
+        }
+        if let Some(known) = self.turned.get(&(table, axes.to_vec())) {
+            return *known;
+        }
+        let shape = self.tables.shape(table).to_vec();
+        let costs = permuted(&shape, self.tables.get(table), axes);
+        let (turned, _) = self.tables.keep(axes.iter().map(|axis| shape[*axis]).collect(), costs);
+        self.turned.insert((table, axes.to_vec()), turned);
+        turned
+    }
+
+    fn eliminate(&mut self, run: &mut Run<'_>, variable: usize, most: f64) -> Option<()> {
+        let (own, rest): (Vec<Factor>, Vec<Factor>) =
+            std::mem::take(&mut run.factors).into_iter().partition(|factor| factor.scope.contains(&variable));
+        run.factors = rest;
+        let scope = run.neighbours.eliminate(variable);
+        let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
+        let values = run.sizes[variable];
+        let work = shape.iter().map(|size| *size as f64).product::<f64>() * values as f64;
+        if work > most {
+            return None;
+        }
+        let own = self.together(run, own);
+        if own.is_empty() {
+            run.chosen.push(Chosen { variable, factors: own });
+            return Some(());
+        }
+        run.sums.1 += work;
+        let (table, off) = self.left_of(run, variable, &own, (&scope, shape, work));
+        run.cost += off;
+        if !scope.is_empty() {
+            run.factors.push(Factor { scope, table });
+        }
+        run.chosen.push(Chosen { variable, factors: own });
+        Some(())
+    }
+
+    fn left_of(
+        &mut self,
+        run: &mut Run<'_>,
+        variable: usize,
+        own: &[Factor],
+        (scope, shape, work): (&[usize], Vec<usize>, f64),
+    ) -> (Table, f64) {
+        let values = run.sizes[variable];
+        let place = |one: &usize| scope.iter().position(|it| it == one).unwrap_or(scope.len());
+        let axes = |factor: &Factor| factor.scope.iter().map(place).collect::<Vec<usize>>();
+        let mut named: Vec<Placed> = own.iter().map(|it| (it.table, axes(it))).collect();
+        named.sort();
+        let key = (shape, values, named);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        run.sums.0 += work;
+        // The variable runs fastest in each.
+        let last: Vec<Placed> =
+            key.2.iter().map(|(table, axes)| self.variable_last(*table, axes, scope.len())).collect();
+        let rows: Vec<Row<'_>> = last
+            .iter()
+            .map(|(table, axes)| Row {
+                costs: self.tables.get(*table),
+                strides: strides(&key.0, values, axes),
+            })
+            .collect();
+        let costs = least(&key.0, values, &rows);
+        let found = self.tables.keep(key.0.clone(), costs);
+        self.known.insert(key, found);
+        found
+    }
+
+    /// The same table with the variable, which is the axis `end`, as its last.
+    fn variable_last(&mut self, table: Table, axes: &[usize], end: usize) -> Placed {
+        let mut order: Vec<usize> = (0..axes.len()).collect();
+        order.sort_by_key(|at| (axes[*at] == end, *at));
+        let turned = self.turned(table, &order);
+        (turned, order.iter().map(|at| axes[*at]).filter(|axis| *axis != end).collect())
+    }
+
+    /// Tables over variables that are all in another's are added to it.
+    fn together(&mut self, run: &mut Run<'_>, mut own: Vec<Factor>) -> Vec<Factor> {
+        own.sort_by(|a, b| {
+            b.scope.len().cmp(&a.scope.len()).then(a.scope.cmp(&b.scope)).then(a.table.cmp(&b.table))
+        });
+        let mut groups: Vec<Vec<Factor>> = vec![];
+        for factor in own {
+            let inside = |group: &Vec<Factor>| factor.scope.iter().all(|one| group[0].scope.contains(one));
+            match groups.iter_mut().find(|group| inside(group)) {
+                Some(group) => group.push(factor),
+                None => groups.push(vec![factor]),
+            }
+        }
+        groups.into_iter().map(|group| self.sum(run, &group)).collect()
+    }
+
+    fn sum(&mut self, run: &mut Run<'_>, group: &[Factor]) -> Factor {
+        if group.len() == 1 {
+            return group[0].clone();
+        }
+        let scope = group[0].scope.clone();
+        let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
+        let place = |one: &usize| scope.iter().position(|it| it == one).expect("it is inside");
+        let named: Vec<Placed> =
+            group.iter().map(|it| (it.table, it.scope.iter().map(place).collect())).collect();
+        let key = (shape, named);
+        if let Some((table, off)) = self.added.get(&key) {
+            run.cost += off;
+            return Factor { scope, table: *table };
+        }
+        let entries: usize = key.0.iter().product();
+        let mut costs = vec![0.0; entries];
+        for (table, axes) in &key.1 {
+            let row = Row { costs: self.tables.get(*table), strides: strides(&key.0, 1, axes) };
+            add(&key.0, &mut costs, row);
+        }
+        let (table, off) = self.tables.keep(key.0.clone(), costs);
+        run.cost += off;
+        self.added.insert(key, (table, off));
+        Factor { scope, table }
+    }
+
+    /// The first value that costs least, where the variables around have theirs.
+    fn best(&self, sizes: &[usize], chosen: &Chosen, values: &[usize]) -> usize {
+        let mut trial = values.to_vec();
+        let mut found = (NEVER, 0);
+        for value in 0..sizes[chosen.variable] {
+            trial[chosen.variable] = value;
+            let of =
+                |factor: &Factor| self.tables.get(factor.table)[crate::place(sizes, &factor.scope, &trial)];
+            let cost: f64 = chosen.factors.iter().map(of).sum();
+            if cost < found.0 {
+                found = (cost, value);
+            }
+        }
+        found.1
+    }
+}
+
+/// How far entries of a table with some axes of a result are apart along each axis of it.
+fn strides(shape: &[usize], values: usize, axes: &[usize]) -> Vec<usize> {
+    let mut strides = vec![0; shape.len()];
+    let mut step = values;
+    for axis in axes.iter().rev() {
+        strides[*axis] = step;
+        step *= shape[*axis];
+    }
+    strides
+}

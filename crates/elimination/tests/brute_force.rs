@@ -1,0 +1,92 @@
+//! Beside all values tried one after the other.
+
+use std::rc::Rc;
+
+use elimination::{NEVER, Problem, Solver, Term};
+use proptest::prelude::*;
+
+const MOST: f64 = 1e9;
+
+fn all(sizes: &[usize]) -> Vec<Vec<usize>> {
+    sizes.iter().fold(vec![vec![]], |known, &size| {
+        known.iter().flat_map(|it| (0..size).map(move |value| [&it[..], &[value]].concat())).collect()
+    })
+}
+
+fn least(problem: &Problem) -> f64 {
+    all(&problem.sizes).iter().map(|values| problem.cost(values)).fold(NEVER, f64::min)
+}
+
+/// Up to six variables of up to four values, under up to eight tables over one to three of them.
+fn problems() -> impl Strategy<Value = Problem> {
+    let sizes = prop::collection::vec(1_usize..5, 1..7);
+    let scopes = prop::collection::vec((prop::collection::vec(0_usize..6, 1..4), any::<u64>()), 0..9);
+    (sizes, scopes).prop_map(|(sizes, scopes)| {
+        let terms = scopes.into_iter().map(|(scope, seed)| term(&sizes, scope, seed)).collect();
+        Problem { sizes, terms }
+    })
+}
+
+fn term(sizes: &[usize], scope: Vec<usize>, mut seed: u64) -> Term {
+    let mut own: Vec<usize> = vec![];
+    for variable in scope.into_iter().map(|one| one % sizes.len()) {
+        if !own.contains(&variable) {
+            own.push(variable);
+        }
+    }
+    let entries: usize = own.iter().map(|variable| sizes[*variable]).product();
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let cost = (seed >> 33) % 20;
+        if cost == 19 { NEVER } else { cost as f64 }
+    };
+    Term { scope: own, costs: (0..entries).map(|_| next()).collect::<Rc<[f64]>>() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn it_is_the_least(problem in problems()) {
+        let found = Solver::default().solve(&problem, MOST).expect("it is small");
+        prop_assert_eq!(found.cost, least(&problem));
+        if found.cost < NEVER {
+            prop_assert_eq!(problem.cost(&found.values), found.cost);
+        }
+    }
+
+    #[test]
+    fn of_each_value_it_is_the_least(problem in problems()) {
+        let mut solver = Solver::default();
+        for variable in 0..problem.sizes.len() {
+            let each = solver.each(&problem, variable, MOST).expect("it is small");
+            for (value, cost) in each.into_iter().enumerate() {
+                let with = all(&problem.sizes).into_iter().filter(|values| values[variable] == value);
+                prop_assert_eq!(cost, with.map(|values| problem.cost(&values)).fold(NEVER, f64::min));
+            }
+        }
+    }
+}
+
+/// Layers that are alike cost no more than a few.
+#[test]
+fn what_repeats_is_eliminated_once() {
+    let size = 20;
+    let table: Rc<[f64]> = (0..size * size).map(|at| ((at * 7919) % 101) as f64).collect();
+    let chain = |length: usize| Problem {
+        sizes: vec![size; length],
+        terms: (1..length).map(|at| Term { scope: vec![at - 1, at], costs: Rc::clone(&table) }).collect(),
+    };
+    let sums = |length: usize| Solver::default().solve(&chain(length), MOST).expect("it is small").sums;
+    let (short, long) = (sums(50), sums(5000));
+    assert_eq!(short.0, long.0);
+    assert!(long.1 > 50.0 * long.0);
+}
+
+#[test]
+fn what_is_too_wide_is_not_begun() {
+    let scope: Vec<usize> = (0..3).collect();
+    let problem =
+        Problem { sizes: vec![100; 3], terms: vec![Term { scope, costs: vec![0.0; 1_000_000].into() }] };
+    assert_eq!(Solver::default().solve(&problem, 1e5), None);
+}

@@ -1,0 +1,151 @@
+//! Operators that are divided along the same dims: one decision for all of them.
+//!
+//! What is dear (products, attention, embeddings) begins a bundle, and so does what joins several large values; what
+//! follows goes with the value that it reads, and what is made of weights alone with its reader. Operators that read one
+//! value in the same way, such as the projections of queries, keys and values, are one bundle.
+
+use std::collections::BTreeMap;
+
+use graph::{Graph, OpId, Source, TensorId};
+use rules::Analysis;
+
+/// An operator is dear if it has so many operations for each element of what it reads or makes.
+const DEAR: u64 = 4;
+
+/// The operators of each bundle, in their order; the bundle of each operator.
+pub(super) struct Bundles {
+    pub(super) all: Vec<Vec<OpId>>,
+    pub(super) of: Vec<usize>,
+}
+
+/// What is known of an operator.
+pub(super) struct Traits {
+    /// Operations of forward, of the whole.
+    pub(super) operations: u64,
+    /// Elements of the largest operand or result.
+    pub(super) largest: u64,
+}
+
+impl Traits {
+    fn is_dear(&self) -> bool {
+        self.operations > DEAR * self.largest
+    }
+}
+
+pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits]) -> Bundles {
+    let mut made = Made {
+        graph,
+        analysis,
+        traits,
+        of: vec![None; graph.ops.len()],
+        count: 0,
+        siblings: BTreeMap::new(),
+    };
+    graph.op_ids().for_each(|op| made.place(op));
+    made.finish()
+}
+
+struct Made<'g> {
+    graph: &'g Graph,
+    analysis: &'g Analysis,
+    traits: &'g [Traits],
+    /// None of what is made of weights alone, until it is read.
+    of: Vec<Option<usize>>,
+    count: usize,
+    /// Bundles that begin with operators of a kind that read a value at a position.
+    siblings: BTreeMap<(TensorId, usize, String), usize>,
+}
+
+impl Made<'_> {
+    fn place(&mut self, op: OpId) {
+        let inputs = self.graph.op(op).inputs();
+        if self.is_of_weights(&inputs) {
+            return;
+        }
+        let large = self.large(&inputs);
+        let is_dear = self.traits[op.index()].is_dear();
+        let bundle = match large[..] {
+            [(one, _)] if !is_dear => one,
+            [(_, value)] => self.sibling(op, value, &inputs),
+            _ => self.next(),
+        };
+        self.of[op.index()] = Some(bundle);
+        self.takes_along(&inputs, bundle);
+    }
+
+    fn next(&mut self) -> usize {
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn is_of_weights(&self, inputs: &[TensorId]) -> bool {
+        !inputs.is_empty()
+            && inputs.iter().all(|tensor| match &self.graph.tensor(*tensor).source {
+                Source::Op { op, .. } => self.of[op.index()].is_none(),
+                Source::Input { .. } => false,
+                _ => true,
+            })
+    }
+
+    /// The bundles that make the largest values that are read, each with one of these.
+    fn large(&self, inputs: &[TensorId]) -> Vec<(usize, TensorId)> {
+        let size = |tensor: TensorId| self.graph.tensor(tensor).numel();
+        let bundle = |tensor: &TensorId| {
+            let (op, _) = self.graph.producer(*tensor)?;
+            Some((self.of[op.index()]?, *tensor))
+        };
+        let all: Vec<(usize, TensorId)> = inputs.iter().filter_map(bundle).collect();
+        let most = all.iter().map(|(_, tensor)| size(*tensor)).max().unwrap_or(0);
+        let mut found: Vec<(usize, TensorId)> = vec![];
+        for (bundle, tensor) in all.into_iter().filter(|(_, tensor)| 2 * size(*tensor) >= most) {
+            if !found.iter().any(|(known, _)| *known == bundle) {
+                found.push((bundle, tensor));
+            }
+        }
+        found
+    }
+
+    fn sibling(&mut self, op: OpId, value: TensorId, inputs: &[TensorId]) -> usize {
+        let position = inputs.iter().position(|tensor| *tensor == value).unwrap_or(0);
+        let rule = self.analysis.rules[op.index()].as_ref().map(ToString::to_string).unwrap_or_default();
+        let key = (value, position, format!("{} {rule}", self.graph.op(op).target));
+        if let Some(known) = self.siblings.get(&key) {
+            return *known;
+        }
+        let next = self.next();
+        self.siblings.insert(key, next);
+        next
+    }
+
+    /// What is made of weights goes with its first reader.
+    fn takes_along(&mut self, inputs: &[TensorId], bundle: usize) {
+        for tensor in inputs {
+            if let Some((op, _)) = self.graph.producer(*tensor) {
+                if self.of[op.index()].is_none() {
+                    self.of[op.index()] = Some(bundle);
+                    let before = self.graph.op(op).inputs();
+                    self.takes_along(&before, bundle);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) -> Bundles {
+        let mut all = vec![];
+        let mut numbers = BTreeMap::new();
+        let mut of = vec![];
+        for op in self.graph.op_ids() {
+            let bundle = match self.of[op.index()] {
+                Some(bundle) => bundle,
+                None => self.next(),
+            };
+            let number = *numbers.entry(bundle).or_insert_with(|| {
+                all.push(vec![]);
+                all.len() - 1
+            });
+            all[number].push(op);
+            of.push(number);
+        }
+        Bundles { all, of }
+    }
+}

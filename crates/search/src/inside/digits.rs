@@ -1,0 +1,122 @@
+//! The devices as a row of digits.
+
+use cluster::Cluster;
+
+/// What a digit does with a dim of a tensor is one of these, or one more than the factor that it divides.
+pub(super) const COPIES: u8 = 0;
+pub(super) const PARTIAL: u8 = u8::MAX;
+
+/// So many digits between nodes, and inside of them.
+const MOST: usize = 3;
+
+/// Each device is a row of digits, those of its node before those inside of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Digits {
+    pub(super) sizes: Vec<u32>,
+    /// How many of the first are the same for all devices of a node.
+    pub(super) outside: usize,
+}
+
+/// Some of the digits, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Set(pub(super) u32);
+
+impl Digits {
+    pub(super) fn of(cluster: &Cluster, devices: u32) -> Self {
+        let each = u32::try_from(cluster.nodes[0].devices.len()).unwrap_or(1);
+        let even = (0..devices).all(|at| cluster.node(at) == (at / each) as usize) && devices % each == 0;
+        let (nodes, inside) = if even { (devices / each, each) } else { (1, devices) };
+        let (outer, inner) = (digits(nodes), digits(inside));
+        Self { outside: outer.len(), sizes: [outer, inner].concat() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    pub(super) fn count(&self, set: Set) -> u32 {
+        set.digits().map(|at| self.sizes[at]).product()
+    }
+
+    fn stride(&self, at: usize) -> u32 {
+        self.sizes[at + 1..].iter().product()
+    }
+
+    /// Those that are inside of a node.
+    pub(super) fn inside(&self) -> Set {
+        (self.outside..self.len()).fold(Set::default(), Set::with)
+    }
+
+    /// Devices that differ in these digits alone, group after group.
+    pub(super) fn groups(&self, set: Set) -> Vec<Vec<u32>> {
+        let walk = |of: Set, from: u32| {
+            of.digits().fold(vec![from], |known, at| {
+                let (size, stride) = (self.sizes[at], self.stride(at));
+                known.iter().flat_map(|device| (0..size).map(move |digit| device + digit * stride)).collect()
+            })
+        };
+        let others = Set((1 << self.len()) - 1 - set.0);
+        walk(others, 0).into_iter().map(|first| walk(set, first)).collect()
+    }
+}
+
+impl Set {
+    pub(super) fn with(self, at: usize) -> Self {
+        Self(self.0 | 1 << at)
+    }
+
+    pub(super) fn of(digits: impl Iterator<Item = usize>) -> Self {
+        digits.fold(Self::default(), Self::with)
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn digits(self) -> impl Iterator<Item = usize> {
+        (0..u32::BITS as usize).filter(move |at| self.0 >> at & 1 == 1)
+    }
+}
+
+/// Prime factors, or products of them where there are many, the largest last.
+fn digits(mut number: u32) -> Vec<u32> {
+    let mut found = vec![];
+    let mut prime = 2;
+    while number > 1 {
+        while number % prime == 0 {
+            found.push(prime);
+            number /= prime;
+        }
+        prime += 1;
+    }
+    while found.len() > MOST {
+        let least = found.remove(0);
+        found[0] *= least;
+        found.sort_unstable();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_rows_of_digits() {
+        let of = |name: &str, devices: u32| Digits::of(&cluster::named(name).expect("known"), devices);
+        assert_eq!(of("dgx-h100:8x8", 64), Digits { sizes: vec![2; 6], outside: 3 });
+        assert_eq!(of("dgx-h100:8x8", 8), Digits { sizes: vec![2; 3], outside: 0 });
+        assert_eq!(of("dgx-h100:8x64", 512), Digits { sizes: vec![4, 4, 4, 2, 2, 2], outside: 3 });
+        assert_eq!(of("cpu:6", 6), Digits { sizes: vec![2, 3], outside: 0 });
+        assert_eq!(of("dgx-h100:8x8", 12), Digits { sizes: vec![2, 2, 3], outside: 0 });
+    }
+
+    #[test]
+    fn groups_differ_in_their_digits_alone() {
+        let digits = Digits { sizes: vec![2, 3], outside: 1 };
+        assert_eq!(digits.groups(Set(1)), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(digits.groups(Set(2)), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(digits.groups(Set(3)), [[0, 1, 2, 3, 4, 5]]);
+        assert_eq!(digits.inside(), Set(2));
+    }
+}

@@ -1,0 +1,60 @@
+//! What forward keeps for backward: which operator's account each value is on.
+
+use std::collections::BTreeSet;
+
+use graph::{Graph, OpId, Source, TensorId};
+use rules::Cost;
+
+/// For each operator what it keeps: inputs and outputs by position, and whether it keeps what nothing else has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keeps {
+    /// With the share of its elements that are there: of what is expanded it is less.
+    pub(super) inputs: Vec<(usize, Part)>,
+    pub(super) outputs: Vec<usize>,
+    pub(super) more: bool,
+}
+
+/// So many elements of so many.
+pub(super) type Part = (i64, i64);
+
+/// A value is on the account of the first that keeps it; what lies in another's memory is the other.
+pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<Keeps> {
+    let mut span_of: Vec<Option<usize>> = vec![None; graph.ops.len()];
+    for (number, span) in spans.iter().enumerate() {
+        span.iter().for_each(|op| span_of[op.index()] = Some(number));
+    }
+    let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
+    let mut seen: BTreeSet<TensorId> = BTreeSet::new();
+    let mut found = vec![];
+    for op in graph.op_ids() {
+        let (it, cost, own) = (graph.op(op), &costs[op.index()], span_of[op.index()]);
+        let inputs = it.inputs();
+        for (output, tensor) in it.outputs.iter().enumerate() {
+            if let (Some(tensor), Some(input)) = (tensor, cost.lies_in.get(output).copied().flatten()) {
+                lies_in[tensor.index()] = lies_in[inputs[input].index()];
+            }
+        }
+        let mut first = |tensor: TensorId| {
+            let root = lies_in[tensor.index()];
+            let made = match graph.tensor(root).source {
+                Source::Op { op, .. } => Some(span_of[op.index()]),
+                Source::Input { .. } => Some(None),
+                _ => None,
+            };
+            // What its own span computes again is not kept.
+            made.is_some_and(|made| own.is_none() || made != own) && seen.insert(root)
+        };
+        let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
+        // A span keeps all that it reads from others.
+        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || own.is_some());
+        let sizes = |tensor: TensorId| {
+            let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
+            (own.min(all), all.max(1))
+        };
+        keeps.inputs = read.filter(|at| first(inputs[*at])).map(|at| (at, sizes(inputs[at]))).collect();
+        let made = |at: &usize| it.outputs[*at].is_some_and(&mut first);
+        keeps.outputs = cost.kept.outputs.iter().copied().filter(made).collect();
+        found.push(keeps);
+    }
+    found
+}

@@ -1,0 +1,157 @@
+//! What it takes to bring a tensor from one spread to another.
+//!
+//! As lowering does it: what devices have too much of is cut away, partial results are summed and divided at once where
+//! that is wanted, what is cut along another dim is exchanged, and only then gathered. Where digits do not lie as a
+//! collective would need them, what each device lacks is exchanged.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use cluster::{Cluster, Crowd, Effort, Pattern};
+use graph::Dtype;
+
+use super::digits::{COPIES, Digits, PARTIAL, Set};
+use super::spread::{Spread, elements};
+
+/// Seconds of communication, and of work on the device: in all, and what of it is in a backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Price {
+    pub(super) line: f64,
+    pub(super) work: f64,
+    pub(super) back: f64,
+}
+
+/// The sizes of a tensor's factors, and the bytes of an element.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Sizes {
+    pub(super) factors: Vec<i64>,
+    pub(super) width: u64,
+}
+
+pub(super) struct Messages<'c> {
+    cluster: &'c Cluster,
+    pub(super) digits: &'c Digits,
+    groups: RefCell<HashMap<Set, (Vec<u32>, Crowd)>>,
+    known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
+}
+
+impl std::ops::Add for Price {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { line: self.line + other.line, work: self.work + other.work, back: self.back + other.back }
+    }
+}
+
+impl Price {
+    /// The same in a backward.
+    pub(super) fn backward(self) -> Self {
+        Self { back: self.work, ..self }
+    }
+}
+
+impl<'c> Messages<'c> {
+    pub(super) fn new(cluster: &'c Cluster, digits: &'c Digits) -> Self {
+        Self { cluster, digits, groups: RefCell::default(), known: RefCell::default() }
+    }
+
+    /// Seconds of a collective of devices that differ in these digits.
+    pub(super) fn seconds(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+        let key = (pattern, set, bytes as u64);
+        if let Some(known) = self.known.borrow().get(&key) {
+            return *known;
+        }
+        let mut groups = self.groups.borrow_mut();
+        let (group, crowd) = groups.entry(set).or_insert_with(|| {
+            let all = self.digits.groups(set);
+            (all[0].clone(), self.cluster.crowd(all.iter().map(Vec::as_slice)))
+        });
+        let seconds = self.cluster.collective(pattern, group, *crowd, bytes);
+        self.known.borrow_mut().insert(key, seconds);
+        seconds
+    }
+
+    /// The same without what it takes to start, where it goes together with others.
+    pub(super) fn more(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+        (self.seconds(pattern, set, bytes) - self.seconds(pattern, set, 1.0)).max(0.0)
+    }
+
+    /// Seconds to read and write so many bytes on the slowest device.
+    fn copies(&self, bytes: f64) -> f64 {
+        let of = |kind: &cluster::Device| kind.seconds(Effort { operations: 0.0, bytes }, Dtype::F32);
+        self.cluster.kinds.iter().map(of).fold(0.0, f64::max)
+    }
+
+    pub(super) fn between(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {
+        if from == to {
+            return Price::default();
+        }
+        let bytes = |spread: &Spread| elements(&sizes.factors, self.digits, spread) * sizes.width as f64;
+        let mut way = Way { messages: self, at: from.clone(), price: Price::default(), bytes: &bytes };
+        let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
+        if (1..=count).any(|factor| !nests(from, to, factor)) {
+            return way.exchange(to);
+        }
+        way.slice(to);
+        for factor in 1..=count {
+            way.change(PARTIAL, factor, to, Pattern::ReduceScatter);
+        }
+        for (one, other) in (1..=count).flat_map(|one| (1..=count).map(move |other| (one, other))) {
+            if one != other {
+                way.change(one, other, to, Pattern::AllToAll);
+            }
+        }
+        way.change(PARTIAL, COPIES, to, Pattern::AllReduce);
+        for factor in 1..=count {
+            way.change(factor, COPIES, to, Pattern::AllGather);
+        }
+        way.price
+    }
+}
+
+/// Whether the digits that divide a factor are the first ones of those that do before, or the other way round.
+fn nests(from: &Spread, to: &Spread, factor: u8) -> bool {
+    let of = |spread: &Spread| Set::of((0..spread.len()).filter(|at| spread[*at] == factor));
+    let both = Set(of(from).0 & of(to).0);
+    let first = |all: Set| all.digits().zip(both.digits()).all(|(a, b)| a == b);
+    first(of(from)) && first(of(to))
+}
+
+/// From one spread on to the next.
+struct Way<'m, 'c> {
+    messages: &'m Messages<'c>,
+    at: Spread,
+    price: Price,
+    bytes: &'m dyn Fn(&Spread) -> f64,
+}
+
+impl Way<'_, '_> {
+    /// Devices keep their part of what several have.
+    fn slice(&mut self, to: &Spread) {
+        let next: Spread =
+            self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
+        if next != self.at {
+            self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
+            self.at = next;
+        }
+    }
+
+    /// All digits that do one thing and shall do another.
+    fn change(&mut self, one: u8, other: u8, to: &Spread, pattern: Pattern) {
+        let set = Set::of((0..to.len()).filter(|at| self.at[*at] == one && to[*at] == other));
+        if set.is_empty() {
+            return;
+        }
+        let before = (self.bytes)(&self.at);
+        set.digits().for_each(|at| self.at[at] = other);
+        let bytes = if pattern == Pattern::AllGather { (self.bytes)(&self.at) } else { before };
+        self.price.line += self.messages.seconds(pattern, set, bytes);
+    }
+
+    /// What each device lacks comes from the others.
+    fn exchange(&mut self, to: &Spread) -> Price {
+        let set = Set::of((0..to.len()).filter(|at| self.at[*at] != to[*at]));
+        let bytes = (self.bytes)(to).max((self.bytes)(&self.at));
+        Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), ..Price::default() }
+    }
+}

@@ -1,0 +1,30 @@
+//! The best way to divide a model within a block, operator by operator.
+//!
+//! Operators that lie alike are one decision ([`bundles`]), which is for each digit of the devices along which dim
+//! ([`choices`]). What that costs ([`space`]): what is computed, what is moved from bundle to bundle ([`messages`]), how
+//! parameters are held ([`homes`]), what is kept for backward ([`kept`]). The least sum of it is found exactly.
+//!
+//! A step takes at least as long as a device computes and waits for values that it needs at once; and at least as long as
+//! its line is busy, with gradients and parameters, too. So for each share `t` of the one and the rest of the other it takes
+//! at least their sum, and a plan that needs less memory than there is costs no less than that sum and a price for each byte
+//! over what there is. The least of such a sum over all plans is a bound for the step of each of them ([`find`]).
+
+mod bundles;
+mod choices;
+mod digits;
+mod explain;
+mod homes;
+mod kept;
+mod messages;
+mod objective;
+mod rows;
+mod solution;
+mod space;
+mod spread;
+mod tables;
+
+pub use explain::{Alternative, Explanation, explain};
+pub use objective::Totals;
+pub use solution::{Candidate, Claim, Inside, find, member};
+pub(crate) use rows::rows;
+pub use tables::{Tables, tables};

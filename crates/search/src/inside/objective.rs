@@ -1,0 +1,184 @@
+//! What a plan is asked to be least in, as tables.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use compiler::{states, updated};
+use diag::Result;
+use elimination::{Problem, Term};
+
+use super::homes::{Costs, Held, Terms, Way, ways};
+use super::messages::Price;
+use super::space::{Space, Unary};
+
+/// Costs are whole numbers of this: of a second.
+pub(super) const UNIT: f64 = 1e-12;
+
+/// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
+/// for the rest that devices work and wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) line: f64,
+    pub(super) last: f64,
+}
+
+/// What a plan is least in: with the price of a byte in units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    pub(super) look: Look,
+    pub(super) byte: f64,
+}
+
+impl Look {
+    /// Half of the way to what binds a plan that was found; none if nothing but its work does.
+    pub(super) fn towards(self, binds: Look) -> Option<Self> {
+        let half =
+            Self { line: f64::midpoint(self.line, binds.line), last: f64::midpoint(self.last, binds.last) };
+        (binds.line + binds.last > 0.0).then_some(half)
+    }
+}
+
+/// What choices come to, in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Seconds in which a device computes and copies.
+    pub works: f64,
+    /// Seconds in which it waits for values.
+    pub waits: f64,
+    /// What of it is in the last backward.
+    pub last: f64,
+    /// Seconds of what is sent meanwhile: parameters and their gradients.
+    pub sends: f64,
+    /// What of it cannot begin before the last backward.
+    pub late: f64,
+    /// Seconds of the optimizer's step.
+    pub updates: f64,
+    /// Bytes of parameters, gradients, the optimizer's state, and what is kept for backward.
+    pub bytes: f64,
+}
+
+impl Totals {
+    /// Seconds that a step takes at least: it works and waits; its line is busy; what is sent last comes after all but the
+    /// last backward.
+    pub fn least(&self) -> f64 {
+        let works = self.works.max(self.works - self.last + self.late).max(self.sends);
+        works + self.waits + self.updates
+    }
+
+    /// Which of these it is.
+    pub(super) fn binds(&self) -> Look {
+        let (works, last, line) = (self.works, self.works - self.last + self.late, self.sends);
+        let is = |it: bool| if it { 1.0 } else { 0.0 };
+        Look { line: is(line > works && line > last), last: is(last > works && last >= line) }
+    }
+}
+
+impl std::ops::Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            works: self.works + other.works,
+            waits: self.waits + other.waits,
+            last: self.last + other.last,
+            sends: self.sends + other.sends,
+            late: self.late + other.late,
+            updates: self.updates + other.updates,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+/// A space under weights.
+pub(super) struct Objective<'o> {
+    pub(super) space: &'o Space<'o>,
+    weights: Weights,
+    terms: Terms<'o, 'o>,
+}
+
+impl<'o> Objective<'o> {
+    pub(super) fn new(space: &'o Space<'o>, weights: Weights) -> Result<Self> {
+        let question = &space.question;
+        let rate = |kind: &cluster::Device| kind.bandwidth * kind.reached.1;
+        let slowest = question.cluster.kinds.iter().map(rate).fold(f64::INFINITY, f64::min);
+        let terms = Terms {
+            messages: space.messages,
+            batches: f64::from(question.batches),
+            gradients: if question.batches > 1 { 1.0 } else { 0.0 },
+            states: states(question.optimizer)? as f64,
+            update: updated(1, question.optimizer)? as f64 / slowest,
+        };
+        Ok(Self { space, weights, terms })
+    }
+
+    /// Tables of all choices.
+    pub(super) fn problem(&self) -> Problem {
+        let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
+        let mut terms = vec![];
+        for (number, bundle) in self.space.bundles.iter().enumerate() {
+            let at = Rc::as_ptr(&bundle.unary) as usize;
+            let costs =
+                known.entry(at).or_insert_with(|| bundle.unary.iter().map(|it| self.own(it)).collect());
+            terms.push(Term { scope: vec![number], costs: Rc::clone(costs) });
+        }
+        for edge in &self.space.edges {
+            let at = Rc::as_ptr(&edge.prices) as usize;
+            let costs =
+                known.entry(at).or_insert_with(|| edge.prices.iter().map(|it| self.moved(it)).collect());
+            terms.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
+        }
+        Problem { sizes: self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect(), terms }
+    }
+
+    fn own(&self, unary: &Unary) -> f64 {
+        let held = |held: &Held| self.weighted(&self.terms.costs(held, self.way(held))).floor();
+        self.moved(&unary.price)
+            + unary.held.iter().map(held).sum::<f64>()
+            + (unary.kept * self.weights.byte).floor()
+    }
+
+    fn moved(&self, price: &Price) -> f64 {
+        let Look { line, last } = self.weights.look;
+        let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
+        ((works + price.line * self.terms.batches) / UNIT).floor()
+    }
+
+    fn weighted(&self, costs: &Costs) -> f64 {
+        let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
+        (line * costs.sent + last * costs.late + costs.updated) / UNIT + byte * costs.bytes
+    }
+
+    /// The way to hold a parameter that costs least.
+    pub(super) fn way(&self, held: &Held) -> Option<Way> {
+        let costs = |way| (self.weighted(&self.terms.costs(held, way)), way);
+        let all = ways(self.space.digits, held).into_iter().map(costs);
+        all.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|found| found.1)
+    }
+
+    /// What choices come to, whatever the weights.
+    pub(super) fn totals(&self, values: &[usize]) -> Totals {
+        let moved = |price: &Price| Totals {
+            works: price.work * self.terms.batches,
+            waits: price.line * self.terms.batches,
+            last: price.back,
+            ..Totals::default()
+        };
+        let held = |held: &Held| {
+            let costs = self.terms.costs(held, self.way(held));
+            Totals {
+                sends: costs.sent,
+                late: costs.late,
+                updates: costs.updated,
+                bytes: costs.bytes,
+                ..Totals::default()
+            }
+        };
+        let own = self.space.bundles.iter().zip(values).map(|(bundle, value)| {
+            let unary = &bundle.unary[*value];
+            let kept = Totals { bytes: unary.kept, ..Totals::default() };
+            unary.held.iter().map(held).fold(moved(&unary.price) + kept, |a, b| a + b)
+        });
+        let between = self.space.edges.iter().map(|edge| moved(self.space.price(edge, values)));
+        own.chain(between).fold(Totals::default(), |a, b| a + b)
+    }
+}

@@ -1,0 +1,228 @@
+//! The least sums, and the plans that have them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use diag::Result;
+use elimination::{Least, Solver};
+use graph::OpId;
+use plan::{Draft, Home, Plan, sets};
+
+use super::digits::Digits;
+use super::messages::Messages;
+use super::rows::limit;
+use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::space::Space;
+use super::spread::splits;
+use crate::Question;
+
+/// What is looked at first, and how often in all.
+pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+const LOOKS: usize = 4;
+/// Nothing more is computed again where what was found is no more than so many times the bound.
+const ENOUGH: f64 = 1.02;
+/// No table has more entries than this times the values of a variable.
+pub(super) const MOST: f64 = 4e8;
+/// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
+/// are cost this share of the step.
+const NOTHING: f64 = 1e-4;
+/// What is no more than this over the least is as good as it.
+const NEAR: f64 = 2e-3;
+/// How often the price of a byte is halved until memory is just enough.
+const HALVINGS: usize = 6;
+/// What is computed again, from nothing to everything.
+const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+
+/// What was found.
+pub struct Inside {
+    pub plans: Vec<Candidate>,
+    /// Seconds that no plan of the space can beat.
+    pub bound: f64,
+    /// Decisions, their choices in all, and sums that were looked at.
+    pub decisions: usize,
+    pub choices: usize,
+    pub sums: f64,
+}
+
+/// A plan that costs least under some weights, and what it comes to.
+pub struct Candidate {
+    pub plan: Plan,
+    pub claim: Claim,
+}
+
+/// What is claimed of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub totals: Totals,
+    /// What it computes again, and what it is least in.
+    pub(super) again: &'static str,
+    pub(super) weights: Weights,
+}
+
+/// The best plans of one block, and what none can beat.
+pub fn find(question: &Question<'_>) -> Result<Inside> {
+    let digits = Digits::of(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits);
+    let mut inside = Inside { plans: vec![], bound: f64::INFINITY, decisions: 0, choices: 0, sums: 0.0 };
+    for again in AGAIN {
+        let Some(spans) = spans(question, again) else { continue };
+        let space = Space::new(question, &digits, &messages, &spans)?;
+        Rung { space: &space, spans: &spans, again, inside: &mut inside }.climb()?;
+        let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
+        if best <= ENOUGH * inside.bound {
+            break;
+        }
+    }
+    Ok(inside)
+}
+
+/// What backward computes again; none where the model has no layers for it.
+pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
+    let name = if again.is_empty() { "replicate".to_owned() } else { format!("replicate x {again}") };
+    sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
+}
+
+/// All plans that compute the same again.
+struct Rung<'r, 'q> {
+    space: &'r Space<'q>,
+    spans: &'r [Vec<OpId>],
+    again: &'static str,
+    inside: &'r mut Inside,
+}
+
+/// The least under some weights.
+struct Found {
+    least: Least,
+    weights: Weights,
+    totals: Totals,
+    /// By how much it costs more than the least of those that fit, at most, as a share of that.
+    over: f64,
+}
+
+impl Found {
+    /// Without the price of bytes.
+    fn time(&self) -> f64 {
+        self.least.cost - self.weights.byte * self.totals.bytes
+    }
+}
+
+impl Rung<'_, '_> {
+    /// Looks at what binds the plans that are found, a few times.
+    fn climb(&mut self) -> Result<()> {
+        self.inside.decisions = self.space.bundles.len();
+        self.inside.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
+        let (limit, mut bound) = (limit(&self.space.question) as f64, 0.0);
+        let mut looks = VecDeque::from(FIRST);
+        for _ in 0..LOOKS {
+            let Some(look) = looks.pop_front() else { break };
+            let Some(found) = self.cheapest(look, limit, &mut bound)? else { continue };
+            self.keep(&found)?;
+            if looks.is_empty() {
+                looks.extend(look.towards(found.totals.binds()));
+            }
+        }
+        self.inside.bound = self.inside.bound.min(bound);
+        Ok(())
+    }
+
+    /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
+    fn cheapest(&mut self, look: Look, limit: f64, bound: &mut f64) -> Result<Option<Found>> {
+        let floor = crate::bound(&self.space.question)? / UNIT;
+        let nothing = floor * NOTHING / limit;
+        let mut least: f64 = 0.0;
+        let mut at = |byte: f64| -> Result<Option<Found>> {
+            let found = self.least(Weights { look, byte })?;
+            least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
+            *bound = bound.max(least * UNIT);
+            Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
+        };
+        let fits = |found: &Found| found.totals.bytes <= limit;
+        let Some(first) = at(nothing)? else { return Ok(None) };
+        if fits(&first) {
+            return Ok(Some(first));
+        }
+        // So dear that a byte too many costs all the time there is.
+        let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit);
+        let Some(mut best) = at(high)?.filter(fits) else { return Ok(None) };
+        for _ in 0..HALVINGS {
+            if best.over <= NEAR {
+                break;
+            }
+            let middle = (low * high).sqrt();
+            match at(middle)? {
+                Some(found) if fits(&found) => (best, high) = (found, middle),
+                _ => low = middle,
+            }
+        }
+        Ok(Some(best))
+    }
+
+    fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
+        let objective = Objective::new(self.space, weights)?;
+        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
+        self.inside.sums += least.sums.0;
+        let totals = objective.totals(&least.values);
+        Ok(Some(Found { least, weights, totals, over: f64::INFINITY }))
+    }
+
+    fn keep(&mut self, found: &Found) -> Result<()> {
+        let objective = Objective::new(self.space, found.weights)?;
+        let plan = plan(&objective, &found.least.values, (self.again, self.spans))?;
+        let same = |other: &Candidate| {
+            let other = &other.plan;
+            other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute
+        };
+        if !self.inside.plans.iter().any(same) {
+            let claim = Claim { totals: found.totals, again: self.again, weights: found.weights };
+            self.inside.plans.push(Candidate { plan, claim });
+        }
+        Ok(())
+    }
+}
+
+/// The plan that choices mean.
+fn plan(objective: &Objective<'_>, values: &[usize], (again, spans): (&str, &[Vec<OpId>])) -> Result<Plan> {
+    let (space, question) = (objective.space, &objective.space.question);
+    let name = if again.is_empty() { "auto".to_owned() } else { format!("auto x {again}") };
+    let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
+    let devices: Vec<u32> = (0..question.devices).collect();
+    for (bundle, value) in space.bundles.iter().zip(values) {
+        for op in &bundle.ops {
+            let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[*value]));
+            splits.retain(|split| split.parts > 1);
+            draft.set(*op, splits);
+            draft.place(*op, &devices)?;
+        }
+        for (tensor, held) in bundle.params.iter().zip(&bundle.unary[*value].held) {
+            let home = objective.way(held).map(|way| Home {
+                groups: Arc::from(space.digits.groups(way.over)),
+                dim: None,
+                gather: way.gather,
+                reduce: way.reduce,
+            });
+            draft.home(*tensor, home);
+        }
+    }
+    spans.iter().for_each(|span| draft.recompute(span.clone()));
+    draft.finish()
+}
+
+/// Any plan of the space: `pick` gives the number of one of so many choices. With the price of a byte that parameters are
+/// held by.
+pub fn member(
+    question: &Question<'_>,
+    again: &'static str,
+    byte: f64,
+    pick: &mut dyn FnMut(usize) -> usize,
+) -> Result<Option<Candidate>> {
+    let digits = Digits::of(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits);
+    let Some(spans) = spans(question, again) else { return Ok(None) };
+    let space = Space::new(question, &digits, &messages, &spans)?;
+    let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
+    let weights = Weights { look: FIRST[1], byte };
+    let objective = Objective::new(&space, weights)?;
+    let plan = plan(&objective, &values, (again, &spans))?;
+    let claim = Claim { totals: objective.totals(&values), again, weights };
+    Ok(Some(Candidate { plan, claim }))
+}
