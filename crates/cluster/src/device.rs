@@ -39,6 +39,9 @@ pub struct Sort<'n> {
     pub way: Way,
 }
 
+/// What moves bytes and is no operator: slices, sums, casts.
+pub const COPIES: &str = "copies";
+
 /// From the narrowest to the widest.
 const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
 
@@ -53,17 +56,19 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// The same, from what was measured of its kind and type, where there is something; never quicker than the memory.
+    /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
+    /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
     pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
-        let usual = self.seconds(effort, sort.dtype);
-        let Some(measured) = self.measured_of(sort).filter(|_| effort != Effort::default()) else {
-            return usual;
-        };
-        if !measured.by_operations {
-            return measured.curve.seconds(effort.bytes);
+        if effort == Effort::default() {
+            return 0.0;
         }
-        let moves = self.overhead + effort.bytes / (self.bandwidth * self.reached.1);
-        measured.curve.seconds(effort.operations).max(moves)
+        let usual = self.seconds(effort, sort.dtype);
+        if let Some(measured) = self.measured_of(sort) {
+            let size = if measured.by_operations { effort.operations } else { effort.bytes };
+            return measured.curve.seconds(size).max(usual - self.overhead);
+        }
+        let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
+        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
     }
 
     fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {

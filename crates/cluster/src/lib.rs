@@ -18,7 +18,7 @@ mod read_measured;
 
 pub use catalog::{DEVICES, NAMES, named};
 pub use collective::{Crowd, Pattern};
-pub use device::{Device, Effort, Sort};
+pub use device::{COPIES, Device, Effort, Sort};
 pub use link::Link;
 pub use measured::{Curve, Messages, Operators, Origin, Runtime, Way};
 pub use quantity::Unit;

@@ -1,11 +1,9 @@
 //! What the operators of a graph are, as clusters call what was measured.
 
-use cluster::{Sort, Way};
+use cluster::{COPIES, Sort, Way};
 use graph::{Dtype, Graph, OpId};
 use rules::families::family_of;
 
-/// What is no operator: slices, sums, casts.
-const COPIES: &str = "copies";
 const OPTIMIZER: &str = "optimizer";
 
 /// For each operator its own name and that of its family.

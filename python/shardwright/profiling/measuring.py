@@ -25,7 +25,7 @@ TENSORS = 24
 class Measured:
     """Of one device, while all of them measure.
 
-    Operations a second by type, bytes a second of its memory, seconds to start an operator, bytes of its
+    The most operations a second by type, and bytes a second, of any operator; seconds to start an operator, bytes of its
     memory; of messages among all of them seconds without bytes, and bytes a second.
     """
 
@@ -70,8 +70,8 @@ def _measured(rank: int, devices: int) -> Measured:
     return Measured(
         device=device_here(comm.device),
         threads=threads_of(devices),
-        peak={name: _products(comm, dtype) for name, dtype in DTYPES.items()},
-        bandwidth=_sums(comm),
+        peak={name: max(_products(comm, dtype), _most(curves, name)) for name, dtype in DTYPES.items()},
+        bandwidth=max(_sums(comm), _most(curves)),
         overhead=_overhead(comm),
         memory=_memory(comm.device, devices),
         alone=alone,
@@ -105,6 +105,12 @@ def _sums(comm: Comm) -> float:
             x.add_(y)
 
     return 3 * sum(x.nbytes for x in xs) / seconds(comm, add)
+
+
+def _most(curves: list[Curve], dtype: str | None = None) -> float:
+    """The most operations of a type, or else the most bytes, that an operator reached in a second."""
+    found = (one for one in curves if one.by_operations == (dtype is not None) and dtype in (None, one.dtype))
+    return max((size / time for one in found for size, time in one.points), default=0.0)
 
 
 def _overhead(comm: Comm) -> float:

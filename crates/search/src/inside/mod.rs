@@ -25,6 +25,6 @@ mod tables;
 
 pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
-pub use solution::{Candidate, Claim, Inside, find, member};
 pub(crate) use rows::rows;
+pub use solution::{Candidate, Claim, Inside, find, member};
 pub use tables::{Tables, tables};

@@ -22,7 +22,9 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
             break;
         }
         // By as much less as the least of them needs more than there is.
-        let Some(over) = rows.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min() else { break };
+        let Some(over) = rows.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min() else {
+            break;
+        };
         asked = asked.saturating_sub(over + over / 8);
         let tighter = find(&Question { memory: Some(asked), ..*question })?;
         if tighter.plans.is_empty() {

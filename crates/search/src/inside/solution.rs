@@ -10,8 +10,8 @@ use plan::{Draft, Home, Plan, sets};
 
 use super::digits::Digits;
 use super::messages::Messages;
-use super::rows::limit;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::rows::limit;
 use super::space::Space;
 use super::spread::splits;
 use crate::Question;
