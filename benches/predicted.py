@@ -43,6 +43,8 @@ PLANS = {
         ("stages:2 x data:2 x 1f1b", 4),
     ],
 }
+# What others may have of the cores before a pair is measured, and for how long that is waited for.
+QUIET, PATIENCE = 0.2, 10.0
 AIM = "Spearman at least 0.9, median error at most 20%; memory within 10%"
 
 
@@ -126,9 +128,12 @@ def _notes(predicted: Sequence[Figures], measured: Sequence[Figures]) -> list[st
 
     times, memory = errors(lambda it: it.seconds), errors(lambda it: it.memory)
     alike = spearman([it.seconds for it in predicted], [it.seconds for it in measured])
+    quiet = [error for error, it in zip(times, measured, strict=True) if it.others <= QUIET]
+    alone = f" ({statistics.median(quiet):.1%} of the {len(quiet)} pairs" if quiet else " (there are no pairs"
     return [
-        f"Spearman {alike:.3f}, median error {statistics.median(times):.1%}, at most {max(times):.1%}."
-        f" Memory: median error {statistics.median(memory):.1%}, at most {max(memory):.1%}."
+        f"Spearman {alike:.3f}, median error {statistics.median(times):.1%}{alone} before which others had at"
+        f" most {QUIET:.0%} of the cores), at most {max(times):.1%}. Memory: median error"
+        f" {statistics.median(memory):.1%}, at most {max(memory):.1%}."
     ]
 
 
@@ -166,7 +171,7 @@ def _one(name: str, plan: str, batches: int, repeats: int) -> Figures:
         gc.collect()
 
     peak = peak_of(lambda: steps[0](), before=make)
-    others = wait_until_quiet(15)
+    others = wait_until_quiet(PATIENCE, QUIET)
     torch.distributed.barrier()
     times = [seconds(steps[0]) for _ in range(repeats)]
     largest = torch.tensor([low(times), float(peak), others], dtype=torch.float64)

@@ -25,8 +25,8 @@ TENSORS = 24
 class Measured:
     """Of one device, while all of them measure.
 
-    The most operations a second by type, and bytes a second, of any operator; seconds to start an operator, bytes of its
-    memory; of messages among all of them seconds without bytes, and bytes a second.
+    The most operations a second by type, and bytes a second, of any operator; seconds to start an operator,
+    bytes of its memory; of messages among all of them seconds without bytes, and bytes a second.
     """
 
     device: str
