@@ -68,10 +68,10 @@ def measured(table: Table, shape: tuple[str, int], plans: dict[str, int], repeat
     return table
 
 
-def child(*args: str) -> dict[str, float]:
+def child(*args: str, script: str = __file__) -> dict[str, Any]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, __file__, *args], env=env, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, script, *args], env=env, capture_output=True, text=True, check=False, timeout=600
     )
     if done.returncode:
         raise RuntimeError(f"{args}: {done.stderr}")
@@ -114,9 +114,9 @@ def _capture(path: str, shape: str, batch: str) -> dict[str, float]:
 
 
 def _compile(path: str, name: str, devices: str) -> dict[str, float]:
-    core = _extension()
+    core = extension()
     text = Path(path).read_text()
-    before = _rss("VmRSS")
+    before = rss_of("VmRSS")
     start = time.perf_counter()
     graph = core.Graph(text)
     parsed = time.perf_counter()
@@ -124,7 +124,7 @@ def _compile(path: str, name: str, devices: str) -> dict[str, float]:
     planned = time.perf_counter()
     compiled = core.compile(plan, "loss")
     end = time.perf_counter()
-    memory = _rss("VmHWM") - before
+    memory = rss_of("VmHWM") - before
     assert "torch" not in sys.modules
     assert compiled.proof and compiled.files and not compiled.unknown, compiled.unknown
     return {
@@ -137,7 +137,7 @@ def _compile(path: str, name: str, devices: str) -> dict[str, float]:
     }
 
 
-def _extension() -> Any:
+def extension() -> Any:
     """`shardwright._core` alone: importing the package would import torch."""
     package = importlib.util.find_spec("shardwright")
     assert package is not None and package.origin is not None
@@ -149,7 +149,7 @@ def _extension() -> Any:
     return module
 
 
-def _rss(field: str) -> int:
+def rss_of(field: str) -> int:
     """As in `measure`, which imports torch."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field + ":"))

@@ -20,7 +20,11 @@ from shardwright.capture import capture
 # So long the integer program may take.
 LIMIT = 300.0
 CLUSTER, DEVICES = "dgx-h100:8x1", 8
-MODELS = {"GPT, 24 layers": shapes.gpt_24l, "Llama-3-8B": shapes.llama_3_8b, "Llama-3-70B": shapes.llama_3_70b}
+MODELS = {
+    "GPT, 24 layers": shapes.gpt_24l,
+    "Llama-3-8B": shapes.llama_3_8b,
+    "Llama-3-70B": shapes.llama_3_70b,
+}
 
 
 def bench(quick: bool) -> Table:
@@ -132,7 +136,9 @@ def _linear(
     program.col_cost_ = columns / scale
     program.col_lower_, program.col_upper_ = np.zeros(column), np.ones(column)
     program.row_lower_ = program.row_upper_ = np.concatenate(lower)
-    kinds = [highspy.HighsVarType.kInteger] * choices + [highspy.HighsVarType.kContinuous] * (column - choices)
+    kinds = [highspy.HighsVarType.kInteger] * choices + [highspy.HighsVarType.kContinuous] * (
+        column - choices
+    )
     program.integrality_ = kinds
     order = np.argsort(np.concatenate(places), kind="stable")
     counts = np.bincount(np.concatenate(places), minlength=column)

@@ -141,9 +141,8 @@ def _predicted(pair: Pair, cluster: str, world: int) -> Figures:
     name, plan, batches = pair
     module, given = MODELS[name]()
     made = Plan.named(Graph(capture(module, given).graph_text), plan, world)
-    compiled = compile(made)
-    told = [rank.total - rank.peak["inputs"] for rank in compiled.memory()]
-    return Figures(simulate_step(made, compiled, "here", cluster, batches=batches).seconds, max(told))
+    found = simulate_step(made, compile(made), "here", cluster, batches=batches)
+    return Figures(found.seconds, max(needed for needed, _ in found.memory))
 
 
 def _measured(rank: int, pairs: Sequence[Pair], repeats: int) -> list[Figures]:

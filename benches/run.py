@@ -29,6 +29,7 @@ BENCHES = {
     "schedules": "schedules",
     "ilp": "ilp",
     "largest": "largest",
+    "search": "search",
     "predicted": "predicted",
     "predicted-4": "predicted_4",
     "start": "start",

@@ -144,3 +144,19 @@ def _deepseek(batch: int, length: int, **sizes: int) -> Example:
     with torch.device("meta"):
         model = DeepseekV3ForCausalLM(DeepseekV3Config(use_cache=False, **sizes)).to(torch.bfloat16)
         return Loss(model.train()), _words(batch, length)
+
+
+def gpt_24(batch: int = 8, length: int = 1024) -> Example:
+    """A GPT of 350M parameters on `meta`: 24 layers."""
+    return _gpt_on_meta(24, batch, length)
+
+
+def gpt_48(batch: int = 8, length: int = 1024) -> Example:
+    """The same with 48 layers."""
+    return _gpt_on_meta(48, batch, length)
+
+
+def _gpt_on_meta(layers: int, batch: int, length: int) -> Example:
+    with torch.device("meta"):
+        model = Gpt(layers, 1024, 16, 16, 4096, 50304, length).to(torch.bfloat16)
+        return model, _words(batch, length)

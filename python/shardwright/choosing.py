@@ -39,7 +39,13 @@ class Choice:
     deadline: float | None = None
 
     def search(
-        self, graph: Graph, devices: int, every: bool = False, watch: Callable[[str], object] | None = None
+        self,
+        graph: Graph,
+        devices: int,
+        every: bool = False,
+        wanted: int | None = None,
+        below: float | None = None,
+        watch: Callable[[str], object] | None = None,
     ) -> Found:
         return search_plan(
             graph,
@@ -51,6 +57,8 @@ class Choice:
             memory=self.memory,
             deadline=self.deadline,
             every=every,
+            wanted=wanted,
+            below=below,
             watch=watch,
         )
 

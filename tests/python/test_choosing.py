@@ -124,3 +124,20 @@ def test_what_is_known_of_the_devices_here() -> None:
     assert cluster_here("cpu", 4) == "cpu:4"
     with pytest.raises(sw.ClusterError, match="SW0923"):
         cluster_here("abacus", 4)
+
+
+def test_one_device_has_nothing_to_divide(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("compare", GRAPH, "--cluster", "h200:1")) == 0
+    out = capsys.readouterr().out
+    assert "replicate" in out and "on one device there is nothing to divide" in out
+
+
+def test_memory_over_time_comes_to_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "simulate", GRAPH, "--devices", "4", "--plan", "stages:4 x 1f1b"
+    found = told(capsys, *words, "--cluster", "h200:4", "--batches", "8")
+    assert [one["rank"] for one in found["memory_over_time"]] == [0, 1, 2, 3]
+    for one in found["memory_over_time"]:
+        most = max(bytes for _, _, bytes in one["stretches"])
+        # It grows a little with micro-batches beyond those that what is needed is counted of.
+        assert most == pytest.approx(found["memory"][one["rank"]]["needed"], rel=0.01)
+        assert all(0 <= start <= end <= found["seconds"] for start, end, _ in one["stretches"])

@@ -13,7 +13,7 @@ use rules::{Cost, Interval};
 
 use crate::held::Part;
 use crate::memory::held_as;
-use crate::purpose::Masters;
+use crate::purpose::{Masters, Phase};
 use crate::region::numel;
 use crate::state::{Context, Rank};
 
@@ -24,6 +24,8 @@ pub struct Course {
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
     pub deeds: Rc<Vec<Deed>>,
+    /// What it has in each turn, if that is asked for.
+    pub held: Vec<Phase>,
 }
 
 /// What an instruction takes.
@@ -64,7 +66,7 @@ pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Mas
             alike.push(Rc::new(deeds));
             Rc::clone(&alike[alike.len() - 1])
         });
-        Course { rank: rank.id, role: rank.role, deeds }
+        Course { rank: rank.id, role: rank.role, deeds, held: vec![] }
     };
     ranks.iter().map(course).collect()
 }

@@ -94,7 +94,7 @@ pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
-pub use purpose::{Masters, Memory, Moment, Purpose};
+pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -116,7 +116,7 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, LONG, &Wanted { masters, courses: false })?.proof)
+    Ok(checked(model, program, LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?.proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
@@ -125,32 +125,54 @@ pub fn courses(
     program: &Program,
     masters: &Masters,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, LONG, &Wanted { masters, courses: true })?;
-    Ok((told.proof, told.courses))
+    courses_folding(model, program, masters, (LONG, 1))
 }
 
-/// The same, and what every rank does: all are followed, however alike.
-pub fn every_course(
+/// The same, and what each has in memory in each turn of a step of so many micro-batches.
+pub fn courses_over(
     model: &Graph,
     program: &Program,
     masters: &Masters,
+    batches: u32,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, u32::MAX, &Wanted { masters, courses: true })?;
+    let told =
+        checked(model, program, LONG, &Wanted { masters, courses: true, over: Some(batches), batches })?;
+    Ok((told.proof, told.courses))
+}
+
+/// The same, given how long an axis must be to be folded, and of how many micro-batches the step is whose memory is told.
+pub fn courses_folding(
+    model: &Graph,
+    program: &Program,
+    masters: &Masters,
+    (least, batches): (u32, u32),
+) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+    let told = checked(model, program, least, &Wanted { masters, courses: true, over: None, batches })?;
     Ok((told.proof, told.courses))
 }
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
-const LONG: u32 = 16;
+pub const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, least, &Wanted { masters: &Masters::new(), courses: false })?.proof)
+    Ok(checked(
+        model,
+        program,
+        least,
+        &Wanted { masters: &Masters::new(), courses: false, over: None, batches: 1 },
+    )?
+    .proof)
 }
 
 /// What is asked besides the proof.
 struct Wanted<'m> {
     masters: &'m Masters,
     courses: bool,
+    /// Micro-batches of a step of which memory is asked for, turn by turn.
+    over: Option<u32>,
+    /// Of the step whose memory is told.
+    batches: u32,
 }
 
 struct Told {
@@ -212,14 +234,19 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let courses = wanted.courses_of(&mut cx, &ranks);
     Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
 }
 
 impl Wanted<'_> {
     fn courses_of<'a>(&self, cx: &mut Context<'a>, ranks: &[Rank<'a>]) -> Vec<Course> {
-        if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] }
+        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] };
+        if let Some(batches) = self.over {
+            let held = memory::over(cx, ranks, self.masters, batches);
+            courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
+        }
+        courses
     }
 }
 
@@ -243,7 +270,7 @@ fn folded(
     if !cx.faults.is_empty() {
         return None;
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters);
+    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let courses = wanted.courses_of(&mut cx, &ranks);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();

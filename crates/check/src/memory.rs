@@ -39,17 +39,34 @@ mod walk;
 
 use graph::{Dtype, Source, Tensor};
 
-use crate::purpose::{Masters, Memory};
+use crate::purpose::{Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
 use lives::Lives;
 use walk::Walk;
 
-/// Of each rank, all of which were followed to their ends.
-pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Memory> {
+/// Of each rank, all of which were followed to their ends, in a step of so many micro-batches.
+pub(crate) fn of_all<'a>(
+    cx: &mut Context<'a>,
+    ranks: &[Rank<'a>],
+    masters: &Masters,
+    batches: u32,
+) -> Vec<Memory> {
     let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).step()).collect()
+    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).step(batches)).collect()
+}
+
+/// What each rank has in each turn of a step of so many micro-batches.
+pub(crate) fn over<'a>(
+    cx: &mut Context<'a>,
+    ranks: &[Rank<'a>],
+    masters: &Masters,
+    batches: u32,
+) -> Vec<Vec<Phase>> {
+    let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
+    let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
+    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).over(batches)).collect()
 }
 
 /// The type in which a tensor is held between steps.

@@ -76,6 +76,15 @@ pub struct Memory {
     pub trained_on_host: (u64, u64),
 }
 
+/// A turn of a rank: a code that runs for a micro-batch, and the most bytes at once in it, without an optimizer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    pub block: u32,
+    pub pass: program::Pass,
+    pub batch: u32,
+    pub most: u64,
+}
+
 /// Where in a step a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moment {

@@ -84,11 +84,6 @@ fn prove(graph: &Graph, program: &Program, masters: &Masters) -> Result<Proof> {
     check::check_held(graph, program, masters).map_err(first_of)
 }
 
-/// The proof of a program, and what each rank does.
-fn prove_with(graph: &Graph, program: &Program, masters: &Masters) -> Result<(Proof, Vec<check::Course>)> {
-    check::courses(graph, program, masters).map_err(first_of)
-}
-
 /// The first of several faults, and how many there are.
 fn first_of(faults: Vec<check::Fault>) -> Error {
     let count = faults.len();

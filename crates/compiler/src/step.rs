@@ -1,16 +1,17 @@
 //! A step of a program on a cluster: how long it takes, and what of that is work on the model.
 
-use check::{Course, Masters};
+use check::{Course, Masters, Phase, Purpose};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
-use program::{Boundary, Program};
+use program::{Boundary, Program, RankId};
 use rules::Analysis;
-use simulate::{Kinds, Scene, Simulation, Told, manifest, simulate, trace};
+use simulate::{Held, Kinds, Scene, Simulation, Told, manifest, simulate, trace};
 
 use crate::memory::{optimizer, with_optimizer};
-use crate::{Compiled, File, Memory, first_of, prove_with, work};
+use crate::work::operations;
+use crate::{Compiled, File, Memory, first_of};
 
 /// What is simulated besides the program.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,21 @@ pub struct Step {
     pub manifest: String,
     /// In the format of Chrome's traces.
     pub trace: String,
+    /// What ranks have in memory over time, of those whose spans are known.
+    pub held: Vec<Held>,
+}
+
+/// Of a course its turns, with an optimizer's state, and what is there when it steps.
+type Turns<'c> = (RankId, &'c [Phase], u64, u64);
+
+fn turns_of<'c>(courses: &'c [Course], memory: &[Memory], optimizer: &str) -> Result<Vec<Turns<'c>>> {
+    let of = |course: &'c Course| {
+        let memory = &memory[course.rank.index()];
+        let only = Memory { trained: memory.trained, ..Memory::default() };
+        let state = with_optimizer(&[only], optimizer)?[0].peak[Purpose::Optimizer as usize];
+        Ok((course.rank, &course.held[..], state, memory.end.iter().sum()))
+    };
+    courses.iter().map(of).collect()
 }
 
 /// What a plan takes.
@@ -50,23 +66,31 @@ pub fn step(
     setting: &Setting<'_>,
 ) -> Result<Step> {
     let program = &compiled.program;
-    let (proof, courses) = prove_with(graph, program, setting.masters)?;
+    let (proof, courses) =
+        check::courses_over(graph, program, setting.masters, setting.batches).map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = Kinds::of(&rewritten);
     let scene = scene(program, &courses, &kinds, setting, &updated)?;
     let simulation = simulate(&scene)?;
+    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
+    let (simulation, memory) = (&estimate.simulation, &estimate.memory);
+    let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Roles)),
-        trace: trace(&scene, &rewritten, &simulation),
-        estimate: told((graph, analysis), plan, simulation, &proof.memory, setting)?,
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
+        trace: trace(&scene, &rewritten, simulation, &held),
+        held,
+        estimate,
     })
 }
 
 /// What every rank communicates in a step of a program that is read from files, as JSON.
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
     let program = emit::read(graph, files)?;
-    let (proof, courses) = check::every_course(graph, &program, setting.masters).map_err(first_of)?;
+    // All ranks are followed, however alike.
+    let (proof, courses) =
+        check::courses_folding(graph, &program, setting.masters, (u32::MAX, setting.batches))
+            .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = Kinds::of(&rewritten);
@@ -74,6 +98,9 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let simulation = simulate(&scene)?;
     Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
 }
+
+/// Where all devices are of one kind an axis of so many is folded: many plans are estimated, and none is kept.
+const SHORT: u32 = 5;
 
 /// Runs a step of a plan whose program is proved and not written.
 pub fn estimate(
@@ -83,11 +110,18 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let (proof, courses) = prove_with(graph, &program, setting.masters)?;
+    let least = if is_uniform(setting.cluster) { SHORT } else { check::LONG };
+    let (proof, courses) = check::courses_folding(graph, &program, setting.masters, (least, setting.batches))
+        .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
     let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
     told((graph, analysis), plan, simulation, &proof.memory, setting)
+}
+
+/// Whether all nodes are alike, with devices of one kind.
+fn is_uniform(cluster: &Cluster) -> bool {
+    cluster.kinds.len() == 1 && cluster.nodes.windows(2).all(|two| two[0] == two[1])
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -126,7 +160,7 @@ fn told(
     memory: &[Memory],
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
-    let operations = work(graph, analysis, plan).model * f64::from(setting.batches);
+    let operations = operations(graph, analysis) * f64::from(setting.batches);
     let could = peak(graph, setting.cluster, plan.devices) * simulation.seconds;
     let utilisation = if could > 0.0 { operations / could } else { 0.0 };
     Ok(Estimate { simulation, memory: with_optimizer(memory, setting.optimizer)?, operations, utilisation })

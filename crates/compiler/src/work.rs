@@ -35,9 +35,9 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
     plan.recompute.iter().flatten().for_each(|op| spans[op.index()] += 1);
     for op in graph.op_ids() {
         let mut costs = Costs::new(graph, analysis, op, &needs_grad);
-        let whole = operations(&costs.whole().cost);
+        let whole = of_cost(&costs.whole().cost);
         work.model += whole;
-        let computed = computed(&mut costs, plan.op(op), plan.devices, operations);
+        let computed = computed(&mut costs, plan.op(op), plan.devices, of_cost);
         for (device, operations) in work.devices.iter_mut().zip(&computed) {
             *device += operations;
         }
@@ -57,8 +57,15 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
     work
 }
 
+/// Operations of the model in a micro-batch, forward and backward.
+pub(crate) fn operations(graph: &Graph, analysis: &Analysis) -> f64 {
+    let needs_grad = graph.needs_grad();
+    let of = |op: OpId| of_cost(&Costs::new(graph, analysis, op, &needs_grad).whole().cost);
+    graph.op_ids().map(of).sum()
+}
+
 /// Forward and backward.
-fn operations(cost: &Cost) -> f64 {
+fn of_cost(cost: &Cost) -> f64 {
     (cost.flops + cost.gradients.iter().sum::<u64>()) as f64
 }
 

@@ -267,7 +267,7 @@ impl Graph {
         (0..self.tensors.len()).map(TensorId::new)
     }
 
-    pub fn op_ids(&self) -> impl Iterator<Item = OpId> + use<> {
+    pub fn op_ids(&self) -> impl DoubleEndedIterator<Item = OpId> + Clone + use<> {
         (0..self.ops.len()).map(OpId::new)
     }
 

@@ -7,7 +7,7 @@ use compiler::Masters;
 use program::Inputs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use search::{Question, Row};
+use search::{Question, Row, Wanted};
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
@@ -49,6 +49,12 @@ impl Found {
         self.inner.tried
     }
 
+    /// How many plans were not lowered: they are not among the quickest that were wanted.
+    #[getter]
+    fn left_out(&self) -> usize {
+        self.inner.left_out
+    }
+
     /// Plans that are none for this model, and why.
     #[getter]
     fn passed_over(&self) -> Vec<(String, String)> {
@@ -73,11 +79,12 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
 }
 
 /// Looks for the quickest plan for so many devices of a cluster: a name, or the text of a file and what that is called.
-/// With `every` all plans are given, also if none fits; else one that fits is the first. `watch` is told each by its name.
+/// With `every` all plans are given, also if none fits, or at least so many of the quickest as `wanted` says, of those
+/// below so many seconds; else one that fits is the first. `watch` is told each by its name.
 #[pyfunction]
 #[pyo3(signature = (
     graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
-    every = false, watch = None
+    every = false, wanted = None, below = None, watch = None
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn search_plan(
@@ -91,6 +98,8 @@ pub(crate) fn search_plan(
     memory: Option<Size>,
     deadline: Option<f64>,
     every: bool,
+    wanted: Option<usize>,
+    below: Option<f64>,
     watch: Option<Py<PyAny>>,
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
@@ -111,8 +120,12 @@ pub(crate) fn search_plan(
         };
         let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
         py.detach(|| {
-            let search = if every { search::compare } else { search::best };
-            search(&question, deadline, &mut tell)
+            let wanted =
+                Wanted { count: wanted.unwrap_or(usize::MAX).max(1), below: below.unwrap_or(f64::INFINITY) };
+            match every {
+                true => search::quickest(&question, wanted, deadline, &mut tell),
+                false => search::best(&question, deadline, &mut tell),
+            }
         })
     })?;
     Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) } })

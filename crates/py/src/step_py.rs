@@ -66,6 +66,16 @@ impl Simulated {
         sound(Evidence::none(), || self.inner.estimate.simulation.drawn())
     }
 
+    /// What ranks have in memory over time, of those that are drawn: of each its number, the most bytes of each stretch
+    /// with its start and end, and a line of them, as high as the most of all.
+    #[getter]
+    fn held(&self) -> Vec<(u32, Vec<(f64, f64, u64)>, String)> {
+        let (held, seconds) = (&self.inner.held, self.seconds());
+        let most = held.iter().flat_map(|it| &it.over).map(|it| it.bytes).max().unwrap_or(0);
+        let over = |it: &simulate::Held| it.over.iter().map(|it| (it.start, it.end, it.bytes)).collect();
+        held.iter().map(|it| (it.rank.0, over(it), it.drawn(seconds, most))).collect()
+    }
+
     /// What each role communicates, as JSON.
     #[getter]
     fn manifest(&self) -> &str {

@@ -2,11 +2,15 @@
 //!
 //! The space is that of the well-known plans in all their shapes ([`space`]): so many stages, copies and ways of
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
-//! proved and simulated: what is claimed of a plan is what its program takes. [`bound`] is what no plan can beat, in this
-//! space or any other, under the same costs.
+//! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
+//! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). Plans of one block that have
+//! no name are found operator by operator ([`inside`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! the same costs.
 
 mod bound;
 pub mod inside;
+mod least;
+mod queue;
 mod space;
 
 use std::time::{Duration, Instant};
@@ -16,11 +20,13 @@ use cluster::Cluster;
 use compiler::{Estimate, Setting, estimate};
 use diag::{Error, Result};
 use graph::Graph;
-use plan::{Plan, sets};
+use plan::Plan;
 use program::Boundary;
 use rules::Analysis;
 
 pub use bound::bound;
+pub use inside::{Claim, Told};
+pub use least::{Least, Leasts};
 pub use space::{Shape, shapes};
 
 /// What is asked.
@@ -47,6 +53,8 @@ pub struct Row {
     pub estimate: Estimate,
     /// The rank that uses most of its memory: how much it needs, and how much there is.
     pub memory: (u32, u64, u64),
+    /// What was claimed of it, if it has no name.
+    pub claim: Option<Claim>,
 }
 
 /// What was found.
@@ -60,6 +68,21 @@ pub struct Found {
     pub bound: f64,
     /// How many shapes were looked at, of how many.
     pub tried: (usize, usize),
+    /// Of plans of one block, operator by operator, if these were looked at.
+    pub inside: Option<Told>,
+    /// How many plans were not lowered, because they are not among those that were wanted.
+    pub left_out: usize,
+}
+
+/// Which plans are wanted: so many of the quickest that fit, of those that are below so many seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub count: usize,
+    pub below: f64,
+}
+
+impl Wanted {
+    pub const ALL: Self = Self { count: usize::MAX, below: f64::INFINITY };
 }
 
 impl Row {
@@ -78,14 +101,14 @@ pub fn compare(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
-    search(question, deadline, false, watch)
+    quickest(question, Wanted::ALL, deadline, watch)
 }
 
-/// With `prune` nothing is looked at that cannot be the quickest: who computes more again is no quicker.
-fn search(
+/// The same, for the plans that are wanted. Of others some may be there, too.
+pub fn quickest(
     question: &Question<'_>,
+    wanted: Wanted,
     deadline: Option<Duration>,
-    prune: bool,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     let there = question.cluster.devices();
@@ -98,19 +121,19 @@ fn search(
         .why("a plan has at least one device, and each is one of the cluster's")
         .fix(format!("give a number from 1 to {there}, or name a larger cluster")));
     }
-    let start = Instant::now();
-    let shapes = shapes(question.devices, question.batches);
-    let mut found = Found { bound: bound(question)?, tried: (0, shapes.len()), ..Found::default() };
-    for shape in &shapes {
-        let late = deadline.is_some_and(|deadline| start.elapsed() >= deadline);
-        if late && !found.rows.is_empty() {
-            break;
-        }
-        found.tried.0 += 1;
-        look(question, shape, prune, &mut found, watch)?;
+    let end = deadline.map(|deadline| Instant::now() + deadline);
+    if question.devices == 1 {
+        return queue::search(question, wanted, end, watch);
     }
+    let (rows, told) = inside::rows(question, end, watch)?;
+    // A plan with a name is wanted only if it is quicker than those without.
+    let fitting = rows.iter().filter(|row| row.fits()).map(Row::seconds);
+    let below =
+        if wanted.count == usize::MAX { f64::INFINITY } else { fitting.fold(f64::INFINITY, f64::min) };
+    let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
+    found.rows.extend(rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
-    Ok(found)
+    Ok(Found { inside: Some(told), ..found })
 }
 
 /// The quickest plan that fits.
@@ -119,7 +142,7 @@ pub fn best(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
-    let found = search(question, deadline, true, watch)?;
+    let found = quickest(question, Wanted { count: 1, below: f64::INFINITY }, deadline, watch)?;
     let Some(first) = found.rows.first() else {
         let why =
             found.passed_over.first().map_or_else(String::new, |(name, why)| format!("`{name}`: {why}"));
@@ -155,37 +178,7 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
     }
 }
 
-/// A shape in each of its ways to hold parameters, each with as little computed again as fits.
-fn look(
-    question: &Question<'_>,
-    shape: &Shape,
-    prune: bool,
-    found: &mut Found,
-    watch: &mut dyn FnMut(&str),
-) -> Result<()> {
-    for ladder in shape.ladders() {
-        for name in ladder {
-            watch(&name);
-            let plan = match sets::named(&name, question.graph, question.analysis, question.devices) {
-                Ok(plan) => plan,
-                Err(error) => {
-                    found.passed_over.push((name, error.what));
-                    break;
-                }
-            };
-            let row = row(question, plan)?;
-            let known = found.rows.iter().any(|other| other.fits() && other.seconds() <= row.seconds());
-            let over = row.fits() || prune && known;
-            found.rows.push(row);
-            if over {
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
+pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let setting = Setting {
         cluster: question.cluster,
         batches: question.batches,
@@ -197,5 +190,5 @@ fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
     let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
-    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate })
+    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate, claim: None })
 }

@@ -12,6 +12,15 @@ pub struct Shape {
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
 /// What is computed again, from nothing to everything.
 const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+/// What is on the host besides, where nothing else fits.
+const AWAY: [&str; 3] = [
+    "recompute x offload:activations",
+    "recompute x offload:state",
+    "recompute x offload:activations x offload:state",
+];
+/// The schedule of most pipelines, and those that are tried where stages wait for long.
+pub(crate) const USUAL: &str = "1f1b";
+pub(crate) const SCHEDULES: [&str; 6] = ["gpipe", "interleaved:2", "interleaved:4", "zb-h1", "zb-v", "kf1b"];
 
 /// All that fill so many devices: first those with few stages, and of these with many copies. A stage has something to
 /// do where there are at least as many micro-batches as stages.
@@ -25,19 +34,32 @@ pub fn shapes(devices: u32, batches: u32) -> Vec<Shape> {
 impl Shape {
     /// For each way to hold parameters names of plans, each of which needs less memory than the one before.
     pub fn ladders(&self) -> Vec<Vec<String>> {
-        let held = if self.copies > 1 { &HELD[..] } else { &HELD[..1] };
-        held.iter().map(|held| AGAIN.iter().map(|again| self.name(held, again)).collect()).collect()
+        self.held().iter().map(|held| self.ladder(held, USUAL)).collect()
     }
 
-    fn name(&self, held: &str, again: &str) -> String {
+    /// The ways to hold parameters.
+    pub(crate) fn held(&self) -> &'static [&'static str] {
+        if self.copies > 1 { &HELD } else { &HELD[..1] }
+    }
+
+    pub(crate) fn ladder(&self, held: &str, schedule: &str) -> Vec<String> {
+        AGAIN.iter().map(|again| self.name(held, schedule, again)).collect()
+    }
+
+    /// What is tried where none of that fits.
+    pub(crate) fn away(&self, held: &str) -> Vec<String> {
+        AWAY.iter().map(|away| self.name(held, USUAL, away)).collect()
+    }
+
+    fn name(&self, held: &str, schedule: &str, saves: &str) -> String {
         let axis = |set: &str, size: u32| (size > 1).then(|| format!("{set}:{size}"));
         let axes = [axis("stages", self.stages), axis(held, self.copies), axis("megatron", self.ways)];
         let mut words: Vec<String> = axes.into_iter().flatten().collect();
         if words.is_empty() {
             words.push("replicate".into());
         }
-        words.extend((self.stages > 1).then(|| "1f1b".into()));
-        words.extend((!again.is_empty()).then(|| again.into()));
+        words.extend((self.stages > 1).then(|| schedule.into()));
+        words.extend((!saves.is_empty()).then(|| saves.into()));
         words.join(" x ")
     }
 }

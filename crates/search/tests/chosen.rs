@@ -2,11 +2,12 @@
 
 use check::Masters;
 use cluster::{Cluster, named, read};
+use compiler::{Setting, estimate};
 use diag::Result;
 use graph::Graph;
 use program::{Boundary, Inputs};
 use rules::Analysis;
-use search::{Found, Question, best, bound, compare};
+use search::{Found, Leasts, Question, Wanted, best, bound, compare, quickest};
 
 struct Model {
     graph: Graph,
@@ -91,8 +92,9 @@ fn slow_links_are_used_less() {
     let model = Model::gpt();
     let (slow, quick) = (devices(4, "10 GFLOP/s", "1 MB/s"), devices(4, "10 GFLOP/s", "100 GB/s"));
     let name = |cluster: &Cluster| {
-        let found = found(&model.question(cluster, 4, 4));
-        (found.rows[0].plan.name.clone(), found.rows[0].seconds())
+        let found = compare(&model.question(cluster, 4, 4), None, &mut |_| ()).expect("plans");
+        let row = found.rows.iter().find(|row| row.claim.is_none()).expect("plans that have names");
+        (row.plan.name.clone(), row.seconds())
     };
     let (slow, quick) = (name(&slow), name(&quick));
     assert_ne!(slow.0, quick.0);
@@ -162,4 +164,126 @@ fn the_bound_of_unequal_devices_is_below_that_of_their_best_use() -> Result<()> 
     let found = found(&model.question(&mixed, 2, 1));
     assert!(found.rows.iter().all(|row| row.seconds() >= both));
     Ok(())
+}
+
+/// Names of the space, with schedules and what is on the host, whether or not they are plans of a model.
+fn names(devices: u32, batches: u32) -> Vec<String> {
+    let others = ["gpipe", "interleaved:2", "zb-h1", "zb-v"];
+    let usual: Vec<String> =
+        search::shapes(devices, batches).iter().flat_map(search::Shape::ladders).flatten().collect();
+    let piped = usual.iter().filter(|name| name.contains("1f1b"));
+    let other = piped.flat_map(|name| others.map(|other| name.replace("1f1b", other)));
+    let away = usual.iter().filter(|name| name.ends_with("recompute"));
+    let away = away.flat_map(|name| ["activations", "state"].map(|what| format!("{name} x offload:{what}")));
+    usual.iter().cloned().chain(other).chain(away).collect()
+}
+
+#[test]
+fn nothing_takes_less_than_it_must() {
+    let graphs = [
+        include_str!("../../../tests/python/golden/gpt.graph"),
+        include_str!("../../../tests/python/golden/mlp.graph"),
+        include_str!("../../../tests/python/golden/resnet.graph"),
+        include_str!("../../../tests/python/golden/two_losses.graph"),
+    ];
+    let clusters = [
+        devices(4, "1 GFLOP/s", "1 GB/s"),
+        devices(4, "1 TFLOP/s", "10 MB/s"),
+        devices(8, "10 GFLOP/s", "100 GB/s"),
+        named("dgx-h100:2x4").expect("known"),
+        named("cpu:6").expect("known"),
+    ];
+    let (mut plans, mut closest) = (0, 0.0_f64);
+    for model in graphs.map(Model::new) {
+        for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6]) {
+            let question = model.question(cluster, cluster.devices(), batches);
+            let setting =
+                Setting { cluster, batches, optimizer: question.optimizer, masters: question.masters };
+            let mut leasts = Leasts::new(&question);
+            for name in names(cluster.devices(), batches) {
+                let Ok(plan) = plan::sets::named(&name, &model.graph, &model.analysis, question.devices)
+                else {
+                    continue;
+                };
+                let least = leasts.of(&plan).expect("a least");
+                let Ok(told) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
+                else {
+                    continue;
+                };
+                let (seconds, memory) =
+                    (told.simulation.seconds, told.memory.iter().map(check::Memory::total).max());
+                let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
+                assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
+                assert!(Some(least.memory) <= memory, "{who}: {} > {memory:?}", least.memory);
+                assert!(least.computes <= least.flat && least.flat <= least.seconds);
+                (plans, closest) = (plans + 1, closest.max(least.seconds / seconds));
+            }
+        }
+    }
+    assert!(plans > 500 && closest > 0.8, "{plans} {closest}");
+}
+
+#[test]
+fn so_many_of_the_quickest_are_those_of_all() {
+    let model = Model::gpt();
+    for (cluster, batches) in
+        [(devices(4, "1 GFLOP/s", "100 MB/s"), 4), (named("dgx-h100:2x4").expect("known"), 8)]
+    {
+        let question = model.question(&cluster, cluster.devices(), batches);
+        let all = compare(&question, None, &mut |_| ()).expect("plans");
+        let first = |found: &Found| -> Vec<(String, f64)> {
+            found.rows.iter().take(3).map(|row| (row.plan.name.clone(), row.seconds())).collect()
+        };
+        let some = quickest(&question, Wanted { count: 3, below: f64::INFINITY }, None, &mut |_| ());
+        let some = some.expect("plans");
+        assert_eq!(first(&some), first(&all));
+        assert!(some.left_out > 0 && some.rows.len() < all.rows.len() && all.left_out == 0);
+        let below = Wanted { count: 3, below: 0.0 };
+        let none = quickest(&question, below, None, &mut |_| ()).expect("plans");
+        assert!(none.rows.iter().all(|row| row.claim.is_some()));
+    }
+}
+
+#[test]
+fn another_schedule_is_taken_where_stages_wait() {
+    let model = Model::gpt();
+    let cluster = devices(4, "1 GFLOP/s", "1 MB/s");
+    let found = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
+    let seconds = |name: &str| {
+        let row = found.rows.iter().find(|row| row.plan.name == name);
+        row.map(search::Row::seconds).expect("it was looked at")
+    };
+    assert!(seconds("stages:4 x zb-h1") < seconds("stages:4 x 1f1b"));
+    assert!(!found.rows[0].plan.name.contains("1f1b"), "{}", found.rows[0].plan.name);
+}
+
+#[test]
+fn what_fits_in_no_other_way_is_on_the_host() {
+    let model = Model::gpt();
+    let cluster = devices(1, "1 GFLOP/s", "1 GB/s");
+    let free = compare(&model.question(&cluster, 1, 1), None, &mut |_| ()).expect("plans");
+    assert!(free.rows.iter().all(|row| !row.plan.name.contains("offload")));
+    let tight = |memory: u64| {
+        let question = Question { memory: Some(memory), ..model.question(&cluster, 1, 1) };
+        compare(&question, None, &mut |_| ()).expect("plans")
+    };
+    let least =
+        tight(1).rows.iter().filter(|row| !row.plan.name.contains("offload")).map(|row| row.memory.1).min();
+    let found = tight(least.expect("plans") - 1);
+    assert!(
+        found.rows[0].fits() && found.rows[0].plan.name.contains("offload"),
+        "{}",
+        found.rows[0].plan.name
+    );
+}
+
+#[test]
+fn a_deadline_that_is_over_gives_what_fits_and_how_far_it_can_be() {
+    let model = Model::gpt();
+    let cluster = devices(8, "1 GFLOP/s", "1 GB/s");
+    let all = compare(&model.question(&cluster, 8, 4), None, &mut |_| ()).expect("plans");
+    let least = all.rows.iter().filter(|row| row.fits()).map(|row| row.memory.1).min().expect("plans");
+    let tight = Question { memory: Some(least), ..model.question(&cluster, 8, 4) };
+    let found = best(&tight, Some(std::time::Duration::ZERO), &mut |_| ()).expect("a plan");
+    assert!(found.rows[0].fits() && found.bound > 0.0 && found.rows[0].seconds() >= found.bound);
 }

@@ -14,6 +14,7 @@
 //! Of ranks that are alike those are followed that the proof followed.
 
 mod engine;
+mod held;
 mod kinds;
 mod manifest;
 mod meeting;
@@ -29,6 +30,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
+pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Told, manifest};
 pub use trace::trace;

@@ -1,17 +1,17 @@
 //! A step as a timeline, in the format of Chrome's traces, which Perfetto opens: a process for each rank, with what it
-//! computes and what it communicates.
+//! computes, what it communicates, and what it holds.
 
 use graph::{Graph, OpId};
 use program::Program;
 use serde_json::{Value, json};
 
-use crate::{Scene, Simulation, Span, What};
+use crate::{Held, Scene, Simulation, Span, What};
 
 const COMPUTES: u32 = 0;
 const COMMUNICATES: u32 = 1;
 
 /// `graph` is the one that the program's numbers are of.
-pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation) -> String {
+pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[Held]) -> String {
     let mut events = vec![];
     for (at, lane) in simulation.ranks.iter().enumerate() {
         let spans: Vec<&Span> = simulation.spans.iter().filter(|span| span.rank == lane.rank).collect();
@@ -46,7 +46,22 @@ pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation) -> Strin
             })
         }));
     }
+    events.extend(held.iter().flat_map(counted));
     json!({ "traceEvents": events, "displayTimeUnit": "ms" }).to_string()
+}
+
+/// What a rank holds, as a counter.
+fn counted(held: &Held) -> Vec<Value> {
+    let event = |stretch: &crate::Stretch| {
+        json!({
+            "name": "memory",
+            "ph": "C",
+            "pid": held.rank.0,
+            "ts": micro(stretch.start),
+            "args": { "bytes": stretch.bytes },
+        })
+    };
+    held.over.iter().map(event).collect()
 }
 
 fn named(what: &str, rank: u32, lane: u32, name: &str) -> Value {

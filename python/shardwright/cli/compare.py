@@ -45,9 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
     told = {
         "model": model,
         "cluster": arguments.cluster,
+        "devices": arguments.devices or _devices(arguments),
         "bound": bound,
         "tried": [sum(one.tried[at] for _, _, one in found) for at in (0, 1)],
         "seconds": time.perf_counter() - start,
+        "left_out": sum(one.left_out for _, _, one in found),
         "passed_over": sorted({name: why for _, _, one in found for name, why in one.passed_over}.items()),
         "uncut": uncut,
         "rows": rows,
@@ -69,6 +71,8 @@ def _found(
 
     asked = arguments.micro_batches or (1 if arguments.batches is not None else None)
     many = asked or 1
+    shown = None if arguments.all or arguments.json else SHOWN
+    steps: list[float] = []
     while many <= (asked or MOST):
         late = arguments.deadline is not None and time.perf_counter() - start > arguments.deadline
         if late and many > 1 and not asked:
@@ -81,17 +85,20 @@ def _found(
             uncut.append(f"in {many} parts it cannot be cut: {error.what}")
             return
         choice = choice_of(arguments, many)
-        devices = arguments.devices or _devices(choice.cluster, choice.text)
+        devices = arguments.devices or _devices(arguments)
         with Progress(wanted(None)).phases(f"{many} micro-batches") as phases:
-            found = choice.search(graph, devices, every=True, watch=phases.begin)
+            below = sorted(steps)[SHOWN - 1] if shown and len(steps) >= SHOWN else None
+            found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
+        steps += [row["seconds"] for row in found.rows if row["fits"]]
         yield choice.batches, graph, found
         many *= 2
 
 
-def _devices(cluster: str, text: str | None) -> int:
+def _devices(arguments: argparse.Namespace) -> int:
     from .._core import cluster_devices
+    from ..choosing import cluster_of
 
-    return cluster_devices(cluster, text)
+    return cluster_devices(*cluster_of(arguments.cluster))
 
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
@@ -116,6 +123,10 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
             f" {best / told['bound']:.2f} times the least"
         )
     yield from told["uncut"]
+    if told["left_out"]:
+        yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"
+    if told["devices"] == 1:
+        yield "on one device there is nothing to divide"
     none = len(told["passed_over"])
     yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans are none for this model"
 

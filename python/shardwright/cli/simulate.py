@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .parser import Commands
 
+# There are at most so many of memory over time.
+LINES = 32
+
 if TYPE_CHECKING:
     from .._core import Graph, Plan, Simulated
 
@@ -54,11 +57,31 @@ def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, clus
         *found.drawn.splitlines(),
         "",
     ]
+    lines += _held(found)
     memory = found.memory
     rank = max(range(len(memory)), key=lambda at: (memory[at][0] / memory[at][1], -at))
     needed, there = memory[rank]
     fits = "" if needed <= there else ": it does not fit"
     return [*lines, f"memory: at most {size_of(needed)} of {size_of(there)}, on rank {rank}{fits}"]
+
+
+def _held(found: Simulated) -> list[str]:
+    """Memory over time; devices in a row that hold the same are one line."""
+    from ..memory import size_of
+
+    rows: list[tuple[int, int, str]] = []
+    for rank, over, drawn in found.held:
+        most = max(bytes for _, _, bytes in over)
+        line = f"{drawn}  {size_of(most)} of {size_of(found.memory[rank][1])}"
+        if rows and rows[-1][1] + 1 == rank and rows[-1][2] == line:
+            rows[-1] = rows[-1][0], rank, line
+        else:
+            rows.append((rank, rank, line))
+    shown = [
+        f"{first if first == last else f'{first}..{last}':<12}{line}" for first, last, line in rows[:LINES]
+    ]
+    more = [f"... and {len(rows) - LINES} lines more"] if len(rows) > LINES else []
+    return [f"{'device':<12}memory over time", *shown, *more, ""] if rows else []
 
 
 def _numbers(graph: Graph, plan: Plan, found: Simulated, batches: int) -> dict[str, Any]:
@@ -73,4 +96,7 @@ def _numbers(graph: Graph, plan: Plan, found: Simulated, batches: int) -> dict[s
         "utilisation": utilisation,
         "ranks": found.ranks,
         "memory": [{"needed": needed, "there": there} for needed, there in found.memory],
+        "memory_over_time": [
+            {"rank": rank, "stretches": [list(stretch) for stretch in over]} for rank, over, _ in found.held
+        ],
     }

@@ -35,6 +35,8 @@ pub(super) struct Ledger {
     /// Bytes on the host, now and at most.
     away: u64,
     pub(super) most_away: u64,
+    /// All together at most, since [`Ledger::mark`].
+    pub(super) high: u64,
 }
 
 impl State {
@@ -50,6 +52,11 @@ impl Ledger {
         self.blocks.push(State { bytes, purpose, holders: 1, kept: 0 });
         self.add(bytes, purpose);
         Block(self.blocks.len() - 1)
+    }
+
+    /// From now on the most is looked for anew.
+    pub(super) fn mark(&mut self) {
+        self.high = self.now.iter().sum();
     }
 
     /// Bytes that live for this moment only.
@@ -130,7 +137,9 @@ impl Ledger {
         self.now[purpose as usize] += bytes;
         let most = &mut self.most[purpose as usize];
         *most = self.now[purpose as usize].max(*most);
-        if self.now.iter().sum::<u64>() > self.peak.0.iter().sum() {
+        let all = self.now.iter().sum::<u64>();
+        self.high = self.high.max(all);
+        if all > self.peak.0.iter().sum() {
             self.peak = (self.now, self.at);
         }
     }

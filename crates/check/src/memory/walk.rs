@@ -10,7 +10,7 @@ use rules::{Cost, Interval, Region};
 use crate::cuts::extents;
 use crate::held::Part;
 use crate::intern::Map;
-use crate::purpose::{Memory, Moment, Purpose};
+use crate::purpose::{Memory, Moment, Phase, Purpose};
 use crate::region::numel;
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
@@ -28,6 +28,7 @@ pub(super) struct Walk<'w, 'a> {
     /// For each tensor the type in which it is held.
     held: &'w [Dtype],
     pub(super) ledger: Ledger,
+    phases: Vec<Phase>,
     /// The memory of each buffer that has a value.
     pub(super) values: Vec<Option<Block>>,
     /// Of each shard that is held between steps.
@@ -72,6 +73,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             lives,
             held,
             ledger: Ledger::default(),
+            phases: vec![],
             values: vec![None; bufs],
             shards: vec![],
             copies: vec![],
@@ -89,20 +91,38 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    pub(super) fn step(mut self) -> Memory {
+    pub(super) fn step(mut self, asked: u32) -> Memory {
         if self.rank.body.timetable.goes_on() {
             return self.steps();
         }
         self.begin();
+        let most = batches(self.cx.program, self.rank.body);
+        // With one block the second micro-batch finds the gradients of the first, and others are as it is.
+        self.turns(if most == 1 { asked.clamp(1, 2) } else { most });
+        self.take_gradients();
+        self.told()
+    }
+
+    /// What is there in each turn of a step of so many micro-batches; nothing where steps go on into the next.
+    pub(super) fn over(mut self, batches: u32) -> Vec<Phase> {
+        if self.rank.body.timetable.goes_on() {
+            return vec![];
+        }
+        self.begin();
+        self.turns(batches);
+        self.phases
+    }
+
+    fn turns(&mut self, batches: u32) {
         let body = self.rank.body;
         let leaves = self.values.clone();
-        let batches = batches(self.cx.program, body);
         let mut lanes: BTreeMap<u32, Lane> = BTreeMap::new();
         let once = |block: u32, pass: Pass| {
             body.codes.iter().position(|code| (code.block, code.pass) == (block, pass))
         };
         if let Some(at) = once(0, Pass::Begin) {
             self.run(at, false);
+            self.note(0, Pass::Begin, 0);
         }
         for (task, batch) in body.timetable.tasks(batches) {
             let lane = lanes.remove(&batch).unwrap_or_else(|| self.lane(&leaves));
@@ -110,15 +130,21 @@ impl<'w, 'a> Walk<'w, 'a> {
             let settles = task.settles().is(batch, batches);
             if let Some(at) = once(task.block, task.pass()) {
                 self.run(at, settles);
+                self.note(task.block, task.pass(), batch);
             }
             lanes.insert(batch, self.leave());
         }
         self.values = leaves;
         if let Some(at) = once(0, Pass::End) {
             self.run(at, true);
+            self.note(0, Pass::End, 0);
         }
-        self.take_gradients();
-        self.told()
+    }
+
+    /// What was there at most since the turn before.
+    fn note(&mut self, block: u32, pass: Pass, batch: u32) {
+        self.phases.push(Phase { block, pass, batch, most: self.ledger.high });
+        self.ledger.mark();
     }
 
     /// Goes through a code, with what communicates sums of gradients or without.

@@ -42,7 +42,7 @@ pub struct Model<'g> {
 }
 
 impl<'g> Model<'g> {
-    pub(crate) fn new(graph: &'g Graph, analysis: &'g Analysis) -> Self {
+    pub fn new(graph: &'g Graph, analysis: &'g Analysis) -> Self {
         let mut readers: Vec<Vec<OpId>> = vec![vec![]; graph.ops.len()];
         for op in graph.op_ids() {
             for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t)) {
@@ -176,23 +176,34 @@ pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Re
     explained(name, graph, analysis, devices).map(|found| found.0)
 }
 
-/// The same, and for each operator why several devices compute the same of it, if they do.
+/// The same, of a model that is looked at once for many names.
+pub fn named_of(name: &str, model: &Model<'_>, devices: u32) -> Result<Plan> {
+    can_be_filled(name, devices)?;
+    decided(name, model, devices)?.0.finish()
+}
+
+/// The same as [`named`], and for each operator why several devices compute the same of it, if they do.
 pub fn explained(
     name: &str,
     graph: &Graph,
     analysis: &Analysis,
     devices: u32,
 ) -> Result<(Plan, Vec<Option<String>>)> {
-    if !(1..=MOST).contains(&devices) {
-        return Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
-            .why("a plan has at least one device, and no more than can be listed")
-            .fix(format!("give a number from 1 to {MOST}")));
-    }
+    can_be_filled(name, devices)?;
     let model = Model::new(graph, analysis);
     let (draft, axes, choices) = decided(name, &model, devices)?;
     let plan = draft.finish()?;
     let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
     Ok((plan, reasons))
+}
+
+fn can_be_filled(name: &str, devices: u32) -> Result<()> {
+    if (1..=MOST).contains(&devices) {
+        return Ok(());
+    }
+    Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
+        .why("a plan has at least one device, and no more than can be listed")
+        .fix(format!("give a number from 1 to {MOST}")))
 }
 
 /// What a name decides, to be gone on with.

@@ -41,8 +41,9 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<K
                 Source::Input { .. } => Some(None),
                 _ => None,
             };
-            // What its own span computes again is not kept.
-            made.is_some_and(|made| own.is_none() || made != own) && seen.insert(root)
+            // What its own span computes again is not kept, and what another does is given to what is dear.
+            made.is_some_and(|made| if own.is_some() { made != own } else { made.is_none() })
+                && seen.insert(root)
         };
         let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
         // A span keeps all that it reads from others.

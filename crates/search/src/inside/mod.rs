@@ -26,5 +26,5 @@ mod tables;
 pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
 pub(crate) use rows::rows;
-pub use solution::{Candidate, Claim, Inside, find, member};
+pub use solution::{Candidate, Claim, Inside, Told, find, member};
 pub use tables::{Tables, tables};

@@ -1,8 +1,10 @@
 //! Plans that were found, as they are lowered and simulated.
 
+use std::time::Instant;
+
 use diag::Result;
 
-use super::solution::{Candidate, Inside, find};
+use super::solution::{Candidate, Told, find, is_late};
 use crate::{Question, Row, row};
 
 /// So many of the plans that promise most are looked at each time.
@@ -11,14 +13,18 @@ const FEW: usize = 3;
 const TIMES: usize = 3;
 
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
-pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Vec<Row>, Inside)> {
+pub(crate) fn rows(
+    question: &Question<'_>,
+    end: Option<Instant>,
+    watch: &mut dyn FnMut(&str),
+) -> Result<(Vec<Row>, Told)> {
     watch("auto");
-    let found = find(question)?;
+    let found = find(question, end)?;
     let mut rows = looked_at(question, &found.plans, watch)?;
     let there = limit(question);
     let mut asked = there;
     for _ in 0..TIMES {
-        if rows.iter().any(Row::fits) {
+        if rows.iter().any(Row::fits) || is_late(end) {
             break;
         }
         // By as much less as the least of them needs more than there is.
@@ -26,13 +32,13 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
             break;
         };
         asked = asked.saturating_sub(over + over / 8);
-        let tighter = find(&Question { memory: Some(asked), ..*question })?;
+        let tighter = find(&Question { memory: Some(asked), ..*question }, end)?;
         if tighter.plans.is_empty() {
             break;
         }
         rows.extend(looked_at(question, &tighter.plans, watch)?);
     }
-    Ok((rows, found))
+    Ok((rows, found.told))
 }
 
 fn looked_at(question: &Question<'_>, plans: &[Candidate], watch: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {

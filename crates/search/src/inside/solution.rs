@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use diag::Result;
 use elimination::{Least, Solver};
@@ -36,12 +37,19 @@ const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
 /// What was found.
 pub struct Inside {
     pub plans: Vec<Candidate>,
-    /// Seconds that no plan of the space can beat.
+    pub told: Told,
+}
+
+/// What is known of all plans of a space.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Told {
+    /// Seconds that none of them can beat.
     pub bound: f64,
-    /// Decisions, their choices in all, and sums that were looked at.
+    /// Decisions, their choices in all, sums that were looked at, and how long that took.
     pub decisions: usize,
     pub choices: usize,
     pub sums: f64,
+    pub seconds: f64,
 }
 
 /// A plan that costs least under some weights, and what it comes to.
@@ -59,21 +67,27 @@ pub struct Claim {
     pub(super) weights: Weights,
 }
 
-/// The best plans of one block, and what none can beat.
-pub fn find(question: &Question<'_>) -> Result<Inside> {
+/// The best plans of one block, and what none can beat; once it is late, no further ones.
+pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits);
-    let mut inside = Inside { plans: vec![], bound: f64::INFINITY, decisions: 0, choices: 0, sums: 0.0 };
+    let start = Instant::now();
+    let mut inside = Inside { plans: vec![], told: Told { bound: f64::INFINITY, ..Told::default() } };
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        Rung { space: &space, spans: &spans, again, inside: &mut inside }.climb()?;
+        Rung { space: &space, spans: &spans, again, end, inside: &mut inside }.climb()?;
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
-        if best <= ENOUGH * inside.bound {
+        if best <= ENOUGH * inside.told.bound || is_late(end) && !inside.plans.is_empty() {
             break;
         }
     }
+    inside.told.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
+}
+
+pub(super) fn is_late(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| Instant::now() >= end)
 }
 
 /// What backward computes again; none where the model has no layers for it.
@@ -87,6 +101,7 @@ struct Rung<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
     again: &'static str,
+    end: Option<Instant>,
     inside: &'r mut Inside,
 }
 
@@ -109,19 +124,22 @@ impl Found {
 impl Rung<'_, '_> {
     /// Looks at what binds the plans that are found, a few times.
     fn climb(&mut self) -> Result<()> {
-        self.inside.decisions = self.space.bundles.len();
-        self.inside.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
+        self.inside.told.decisions = self.space.bundles.len();
+        self.inside.told.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
         let (limit, mut bound) = (limit(&self.space.question) as f64, 0.0);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
             let Some(look) = looks.pop_front() else { break };
             let Some(found) = self.cheapest(look, limit, &mut bound)? else { continue };
             self.keep(&found)?;
+            if is_late(self.end) {
+                break;
+            }
             if looks.is_empty() {
                 looks.extend(look.towards(found.totals.binds()));
             }
         }
-        self.inside.bound = self.inside.bound.min(bound);
+        self.inside.told.bound = self.inside.told.bound.min(bound);
         Ok(())
     }
 
@@ -160,7 +178,7 @@ impl Rung<'_, '_> {
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
         let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
-        self.inside.sums += least.sums.0;
+        self.inside.told.sums += least.sums.0;
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY }))
     }

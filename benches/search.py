@@ -1,0 +1,85 @@
+"""How long it takes to choose a plan, and what is chosen.
+
+Every measurement is a fresh process of one thread, without torch, so that its memory can be seen. Run as a
+script, this file is such a process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import compile_time
+from tables import Table, size_of, time_of
+
+# The shape, the sequences of a micro-batch, the micro-batches of a step, and the cluster.
+CASES = [
+    ("llama_3_8b", 8, 8, "dgx-h100:8x1"),
+    ("llama_3_8b", 64, 8, "dgx-h100:8x8"),
+    ("llama_3_8b", 512, 8, "dgx-h100:8x64"),
+    ("llama_3_70b", 64, 16, "dgx-h100:8x8"),
+    ("llama_3_70b", 512, 16, "dgx-h100:8x64"),
+    ("llama_3_405b", 512, 16, "dgx-h100:8x128"),
+    ("gpt_24", 8, 8, "dgx-h100:8x1"),
+    ("gpt_48", 8, 8, "dgx-h100:8x1"),
+]
+
+
+def bench(quick: bool) -> Table:
+    repeats = 1 if quick else 3
+    table = Table(
+        "search",
+        "Choosing a plan",
+        "Full size on `meta`, the sequences of `benches/shapes.py`, AdamW, one thread. From the graph's text"
+        f" to the plan `auto`, without capture: medians of {repeats} fresh processes. Memory is what is added"
+        " to the process's peak. The gap is to what no plan can beat.",
+        ["model", "cluster", "micro-batches", "time", "memory", "plan", "step", "of the bound", "lowered"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for shape, batch, batches, cluster in CASES[:1] if quick else CASES:
+            text = Path(folder) / f"{shape}-{batch}.txt"
+            if not text.is_file():
+                compile_time.child("capture", str(text), shape, str(batch))
+            found = [_child(text, cluster, batches) for _ in range(repeats)]
+            told = found[0]
+            seconds = statistics.median(one["seconds"] for one in found)
+            memory = statistics.median(one["memory"] for one in found)
+            table.add(
+                f"{shape}, {batch} sequences", cluster, str(batches), time_of(seconds), size_of(memory),
+                f"`{told['plan']}`", time_of(told["step"]), f"{told['step'] / told['bound']:.2f}",
+                str(told["lowered"]),
+            )  # fmt: skip
+            table.values[f"{shape}, {cluster}"] = {**told, "seconds": seconds, "memory": memory}
+    return table
+
+
+def _child(text: Path, cluster: str, batches: int) -> dict[str, Any]:
+    return compile_time.child(str(text), cluster, str(batches), script=__file__)
+
+
+def _search(path: str, cluster: str, batches: str) -> dict[str, object]:
+    core = compile_time.extension()
+    text = Path(path).read_text()
+    before = compile_time.rss_of("VmRSS")
+    start = time.perf_counter()
+    graph = core.Graph(text)
+    found = core.search_plan(graph, core.cluster_devices(cluster), cluster, batches=int(batches))
+    seconds = time.perf_counter() - start
+    first = found.rows[0]
+    return {
+        "seconds": seconds,
+        "memory": compile_time.rss_of("VmHWM") - before,
+        "plan": first["plan"],
+        "step": first["seconds"],
+        "bound": found.bound,
+        "lowered": len(found.rows),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_search(*sys.argv[1:])))

@@ -1,0 +1,112 @@
+//! What a plan takes at least, known before it is lowered: a plan whose least is above what another one takes need not
+//! be looked at.
+//!
+//! A rank does one thing after the other. For each micro-batch it computes its parts, forward and backward ([`parts`]: of
+//! parts that differ, the smallest one), and waits for collectives that lie on one path of dependencies ([`chains`]); at
+//! the end it updates its parameters. All its collectives go over one line, one after the other: those on the path, the
+//! sums of gradients, and the parameters that it gathers. In a pipeline a stage waits for the stages before it, and
+//! those wait for its gradients ([`stages`]). What it holds is at least its parameters, their gradients, and what the
+//! optimizer keeps of them.
+
+mod chains;
+mod held;
+mod parts;
+mod stages;
+
+use diag::Result;
+use graph::OpId;
+use plan::{Plan, Schedule};
+
+use crate::Question;
+use chains::{Chains, Line};
+use parts::Parts;
+use stages::Stages;
+
+/// Of any rank of a plan: no step is shorter, and no peak of memory is lower for the rank that has most.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Least {
+    pub seconds: f64,
+    pub memory: u64,
+    /// If stages never waited for each other.
+    pub flat: f64,
+    /// However parameters are held, as well.
+    pub computes: f64,
+}
+
+/// What is the same for all plans of a question.
+pub struct Leasts<'q> {
+    question: &'q Question<'q>,
+    needs_grad: Vec<bool>,
+    parts: Parts<'q>,
+    /// For each tensor the operators that read it, and as which input.
+    uses: Vec<Vec<(OpId, usize)>>,
+}
+
+/// What the ranks of one stage do in a step, each of them at least.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Of a micro-batch: computing and waiting, forward and backward.
+    forward: f64,
+    backward: f64,
+    /// What of these are collectives.
+    waits: (f64, f64),
+    /// On the line: sums of gradients at the end of the step, and with each micro-batch; gathers, as well.
+    sums: (f64, f64),
+    gathers: (f64, f64),
+    update: f64,
+    memory: u64,
+}
+
+impl Load {
+    fn seconds(&self, batches: f64) -> f64 {
+        let of_batch = self.forward + self.backward;
+        let last = self.backward.max(self.waits.1 + self.sums.0);
+        let line = batches * (self.waits.0 + self.waits.1 + self.sums.1 + self.gathers.1)
+            + self.sums.0
+            + self.gathers.0;
+        ((batches - 1.0) * of_batch + self.forward + last).max(line) + self.update
+    }
+}
+
+impl<'q> Leasts<'q> {
+    pub fn new(question: &'q Question<'q>) -> Self {
+        let needs_grad = question.boundary.needs_grad(question.graph);
+        let parts = Parts::new(question, &needs_grad);
+        Self { question, parts, needs_grad, uses: question.graph.uses() }
+    }
+
+    pub fn of(&mut self, plan: &Plan) -> Result<Least> {
+        let Question { graph, analysis, cluster, .. } = *self.question;
+        let costs = self.parts.of_all(plan);
+        let stages = Stages::of(graph, plan);
+        let line = Line::of(cluster, plan, &stages);
+        let mut loads = vec![Load::default(); stages.count];
+        let again = stages.again(&costs);
+        for op in graph.op_ids() {
+            let (load, cost) = (&mut loads[stages.of[op.index()]], &costs[op.index()]);
+            let (forward, backward) = self.parts.seconds(cost);
+            load.forward += forward;
+            load.backward += backward + if again[op.index()] { forward } else { 0.0 };
+        }
+        let (needs_grad, costs, stages, line) = (&self.needs_grad[..], &costs[..], &stages, &line);
+        let chains = Chains { graph, analysis, plan, costs, stages, needs_grad, line, among: None };
+        for (load, waits) in loads.iter_mut().zip(chains.waits()) {
+            (load.forward, load.backward) = (load.forward + waits.0, load.backward + waits.1);
+            load.waits = waits;
+        }
+        held::hold(self, &chains, &mut loads)?;
+        let batches = f64::from(self.question.batches);
+        let piped = matches!(plan.schedule, Schedule::OneFOneB | Schedule::Gpipe | Schedule::ZbH1);
+        // Where backward has halves, gradients leave before all work is done.
+        let whole = plan.schedule != Schedule::ZbH1;
+        let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
+        let piped = if piped { stages.piped(self, &chains, (&loads, &again), (batches, whole)) } else { 0.0 };
+        let flat = loads.iter().map(|load| load.seconds(batches)).fold(0.0, f64::max);
+        Ok(Least {
+            seconds: flat.max(piped),
+            memory: loads.iter().map(|load| load.memory).max().unwrap_or(0),
+            flat,
+            computes: loads.iter().map(|load| batches * (load.forward + load.backward)).fold(0.0, f64::max),
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! Looks at plans in the order of what they take at least, until none that is left can be among the wanted ones.
+//!
+//! Of each shape and way to hold parameters there is a ladder of plans, each of which needs less memory than the one
+//! before: the next one is looked at if one does not fit. First with the usual schedule; then other schedules of the few
+//! that would be quickest if stages never waited; and if nothing fits, what is on the host besides.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use diag::{Error, Result};
+use plan::{Plan, sets};
+
+use crate::least::{Least, Leasts};
+use crate::space::{SCHEDULES, USUAL};
+use crate::{Found, Question, Row, Shape, Wanted, bound, row, shapes};
+
+/// Of so many the other schedules are looked at.
+const FEW: usize = 2;
+
+/// A ladder of plans, on one of its rungs.
+#[derive(Clone)]
+struct Rung {
+    shape: usize,
+    /// Where it stands among all: of plans that take the same the first is taken.
+    place: usize,
+    names: Vec<String>,
+    at: usize,
+    least: Least,
+    /// Whether that is of this plan; else of others that take no more.
+    is_own: bool,
+}
+
+struct Search<'q, 'w> {
+    question: &'q Question<'q>,
+    model: sets::Model<'q>,
+    leasts: Leasts<'q>,
+    wanted: Wanted,
+    end: Option<Instant>,
+    watch: &'w mut dyn FnMut(&str),
+    found: Found,
+    /// Of each row its place.
+    places: Vec<usize>,
+    open: Vec<Rung>,
+    /// Those that cannot fit, whatever is computed again.
+    too_large: Vec<Rung>,
+    /// The shapes that were looked at.
+    seen: BTreeSet<usize>,
+    is_late: bool,
+}
+
+pub(crate) fn search<'q>(
+    question: &'q Question<'q>,
+    wanted: Wanted,
+    end: Option<Instant>,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Found> {
+    let all = shapes(question.devices, question.batches);
+    let found = Found { bound: bound(question)?, tried: (0, all.len()), ..Found::default() };
+    let mut search = Search {
+        question,
+        model: sets::Model::new(question.graph, question.analysis),
+        leasts: Leasts::new(question),
+        wanted,
+        end,
+        watch,
+        found,
+        places: vec![],
+        open: vec![],
+        too_large: vec![],
+        seen: BTreeSet::new(),
+        is_late: false,
+    };
+    let usual = search.usual(&all)?;
+    search.open.clone_from(&usual);
+    search.go_on()?;
+    search.schedules(&all, usual)?;
+    // What was left out may fit.
+    if !search.fits() && search.found.left_out == 0 {
+        search.away(&all)?;
+        search.least_of_all()?;
+    }
+    Ok(search.told(&all))
+}
+
+impl Search<'_, '_> {
+    /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
+    fn usual(&mut self, all: &[Shape]) -> Result<Vec<Rung>> {
+        let mut ladders: Vec<Rung> = vec![];
+        for (at, shape) in all.iter().enumerate() {
+            if self.looks_at_all() && self.is_late() && !ladders.is_empty() {
+                break;
+            }
+            let mut of_shape: Option<Least> = None;
+            for held in shape.held() {
+                let names = shape.ladder(held, USUAL);
+                let (least, is_own) = match of_shape {
+                    Some(known) => {
+                        let seconds = known.computes;
+                        (Least { seconds, flat: seconds, memory: 0, computes: seconds }, false)
+                    }
+                    None => match self.named(&names[0]) {
+                        Some(plan) => (self.leasts.of(&plan)?, true),
+                        None => continue,
+                    },
+                };
+                of_shape = of_shape.or(Some(least));
+                ladders.push(Rung { shape: at, place: ladders.len() * 100, names, at: 0, least, is_own });
+            }
+        }
+        Ok(ladders)
+    }
+
+    fn named(&mut self, name: &str) -> Option<Plan> {
+        let found = sets::named_of(name, &self.model, self.question.devices);
+        found.map_err(|error| self.found.passed_over.push((name.into(), error.what))).ok()
+    }
+
+    fn is_late(&mut self) -> bool {
+        self.is_late |= self.end.is_some_and(|end| Instant::now() >= end);
+        self.is_late
+    }
+
+    /// What takes more is not wanted.
+    fn limit(&self) -> f64 {
+        let fits = self.found.rows.iter().filter(|row| row.fits());
+        let mut seconds: Vec<f64> = fits.map(Row::seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        let last = self.wanted.count.checked_sub(1).and_then(|last| seconds.get(last));
+        last.copied().unwrap_or(f64::INFINITY).min(self.wanted.below)
+    }
+
+    fn fits(&self) -> bool {
+        self.found.rows.iter().any(Row::fits)
+    }
+
+    fn looks_at_all(&self) -> bool {
+        self.wanted.count == usize::MAX
+    }
+
+    /// What a rank has at most.
+    fn there(&self) -> u64 {
+        let of = |rank: u32| self.question.cluster.device(rank).memory;
+        self.question.memory.unwrap_or_else(|| (0..self.question.devices).map(of).max().unwrap_or(0))
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        while let Some(first) = self.pop() {
+            let enough = if self.looks_at_all() { !self.found.rows.is_empty() } else { self.fits() };
+            if self.is_late() && enough {
+                break;
+            }
+            if first.least.seconds > self.limit() {
+                self.found.left_out += 1 + self.open.len();
+                break;
+            }
+            self.step(first)?;
+        }
+        self.open.clear();
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Rung> {
+        let key = |rung: &Rung| (rung.least.seconds, rung.place);
+        let less = |a: &Rung, b: &Rung| {
+            let ((a, first), (b, second)) = (key(a), key(b));
+            a.total_cmp(&b).then(first.cmp(&second))
+        };
+        let at = (0..self.open.len()).min_by(|a, b| less(&self.open[*a], &self.open[*b]))?;
+        Some(self.open.swap_remove(at))
+    }
+
+    /// Looks at a plan, if it may be among the wanted ones, and else puts it back to where it belongs.
+    fn step(&mut self, mut rung: Rung) -> Result<()> {
+        self.seen.insert(rung.shape);
+        let name = rung.names[rung.at].clone();
+        let Some(plan) = self.named(&name) else { return Ok(()) };
+        if !rung.is_own {
+            (rung.least, rung.is_own) = (self.leasts.of(&plan)?, true);
+            if rung.least.seconds > self.limit() {
+                self.open.push(rung);
+                return Ok(());
+            }
+        }
+        if !self.looks_at_all() && rung.least.memory > self.there() {
+            self.too_large.push(rung);
+            return Ok(());
+        }
+        (self.watch)(&name);
+        let row = match row(self.question, plan) {
+            Err(error) if !is_usual(&name) && is_refusal(&error) => {
+                self.found.passed_over.push((name, error.what));
+                return Ok(());
+            }
+            other => other?,
+        };
+        let next = !row.fits() && rung.at + 1 < rung.names.len();
+        self.found.rows.push(row);
+        self.places.push(rung.place + rung.at);
+        if next {
+            self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
+        }
+        Ok(())
+    }
+
+    /// The other schedules of the few that would be quickest if stages never waited.
+    fn schedules(&mut self, all: &[Shape], usual: Vec<Rung>) -> Result<()> {
+        let mut few: Vec<Rung> = vec![];
+        for mut rung in usual.into_iter().filter(|rung| all[rung.shape].stages > 1) {
+            if rung.least.flat > self.limit() || self.is_late() {
+                continue;
+            }
+            if !rung.is_own {
+                let Some(plan) = self.named(&rung.names[0]) else { continue };
+                rung.least = self.leasts.of(&plan)?;
+            }
+            few.push(rung);
+        }
+        few.sort_by(|a, b| a.least.flat.total_cmp(&b.least.flat).then(a.place.cmp(&b.place)));
+        few.truncate(FEW);
+        for rung in few {
+            for (at, schedule) in SCHEDULES.iter().enumerate() {
+                let names: Vec<String> =
+                    rung.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
+                let Ok(plan) = sets::named_of(&names[0], &self.model, self.question.devices) else {
+                    continue;
+                };
+                let place = rung.place + 10 * (at + 1);
+                let least = self.leasts.of(&plan)?;
+                self.open.push(Rung { names, place, at: 0, least, is_own: true, ..rung.clone() });
+            }
+        }
+        self.go_on()
+    }
+
+    /// With some of it on the host.
+    fn away(&mut self, all: &[Shape]) -> Result<()> {
+        for (at, shape) in all.iter().enumerate() {
+            for held in shape.held() {
+                let (names, place) = (shape.away(held), self.places.len() * 100 + at);
+                self.open.push(Rung {
+                    shape: at,
+                    place,
+                    names,
+                    at: 0,
+                    least: Least::default(),
+                    is_own: false,
+                });
+            }
+        }
+        self.go_on()
+    }
+
+    /// If there is no plan so far, the one that needs least: so that it can be said how much that is.
+    fn least_of_all(&mut self) -> Result<()> {
+        if !self.found.rows.is_empty() {
+            return Ok(());
+        }
+        let Some(least) = self.too_large.iter().min_by_key(|rung| (rung.least.memory, rung.place)) else {
+            return Ok(());
+        };
+        let last = least.names[least.names.len() - 1].clone();
+        if let Some(plan) = self.named(&last) {
+            (self.watch)(&last);
+            self.found.rows.push(row(self.question, plan)?);
+            self.places.push(0);
+        }
+        Ok(())
+    }
+
+    fn told(mut self, all: &[Shape]) -> Found {
+        let mut order: Vec<usize> = (0..self.found.rows.len()).collect();
+        order.sort_by(|a, b| {
+            let (first, second) = (&self.found.rows[*a], &self.found.rows[*b]);
+            let quicker = || first.seconds().total_cmp(&second.seconds());
+            let fits = second.fits().cmp(&first.fits());
+            fits.then_with(quicker).then_with(|| self.places[*a].cmp(&self.places[*b]))
+        });
+        let mut rows: Vec<Option<Row>> = std::mem::take(&mut self.found.rows).into_iter().map(Some).collect();
+        self.found.rows = order.into_iter().filter_map(|at| rows[at].take()).collect();
+        self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
+        self.found
+    }
+}
+
+fn is_usual(name: &str) -> bool {
+    !SCHEDULES.iter().any(|schedule| name.contains(schedule)) && !name.contains("offload")
+}
+
+/// Whether a plan is none for the model; an own program that is refused is a bug.
+fn is_refusal(error: &Error) -> bool {
+    !error.code.starts_with("SW05")
+}
