@@ -47,7 +47,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz quick lint format bench build edges rust-tests python-tests oldest wheel clean
+.PHONY: help demo test fuzz quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ format: $(VENV)/.tools ## rewrites the sources as `lint` wants them
 
 bench: build ## times and sizes
 	$(BIN)/python benches/run.py
+
+bench-real: build ## steps on this machine, beside what is predicted of them
+	$(BIN)/python benches/run.py --only predicted --only predicted-4
 
 build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
 

@@ -105,6 +105,28 @@ def _status(field: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field + ":"))
 
 
+def busy(over: float = 0.25) -> float:
+    """What others make of this machine's cores meanwhile, while this process does nothing: from 0 to 1."""
+
+    def times() -> tuple[int, int]:
+        with open("/proc/stat") as file:
+            found = [int(word) for word in file.readline().split()[1:9]]
+        return found[3] + found[4], sum(found)
+
+    idle, all_ = times()
+    time.sleep(over)
+    idle_then, all_then = times()
+    return 1 - (idle_then - idle) / max(all_then - all_, 1)
+
+
+def wait_until_quiet(limit: float, quiet: float = 0.15) -> float:
+    """Waits for so many seconds at most; what others made of the cores at the end."""
+    end = time.monotonic() + limit
+    while (found := busy()) > quiet and time.monotonic() < end:
+        pass
+    return found
+
+
 def one_thread() -> None:
     torch.set_num_threads(1)
 

@@ -1,36 +1,51 @@
-"""What a step is said to take on the devices here, beside what it takes."""
+"""What a step is said to take on the devices here, in time and in memory, beside what it takes."""
 
 from __future__ import annotations
 
+import gc
+import os
 import statistics
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import shapes
 import torch
-from measure import pin
+from measure import peak_of, seconds, wait_until_quiet
 from shapes import Example
-from tables import Table, time_of
+from tables import Table, size_of, time_of
 
 import shardwright as sw
 from shardwright._core import Graph, Plan, compile, simulate_step
 from shardwright.capture import capture
-from shardwright.profiling import profile
+from shardwright.profiling.clock import low
+from shardwright.profiling.measuring import profile, threads_of
 
-WORLD = 2
-PLANS = [
-    ("data:2", 1),
-    ("data:2", 4),
-    ("zero1:2", 1),
-    ("zero3:2", 1),
-    ("megatron:2", 1),
-    ("data:2 x recompute", 1),
-    ("stages:2 x 1f1b", 4),
-    ("stages:2 x gpipe x recompute", 2),
-]
-AIM = "Spearman at least 0.9, median error at most 20%"
+Pair = tuple[str, str, int]
+
+# By the number of ranks; a plan, and micro-batches of its step.
+PLANS = {
+    2: [
+        ("data:2", 1),
+        ("data:2", 4),
+        ("zero1:2", 1),
+        ("zero3:2", 1),
+        ("megatron:2", 1),
+        ("data:2 x recompute", 1),
+        ("stages:2 x 1f1b", 4),
+        ("stages:2 x gpipe x recompute", 2),
+    ],
+    4: [
+        ("data:4", 1),
+        ("megatron:4", 1),
+        ("zero3:4", 1),
+        ("data:2 x megatron:2", 1),
+        ("data:4 x recompute", 1),
+        ("stages:2 x data:2 x 1f1b", 4),
+    ],
+}
+# What others may have of the cores before a pair is measured, and for how long that is waited for.
+QUIET, PATIENCE = 0.2, 10.0
+AIM = "Spearman at least 0.9, median error at most 20%; memory within 10%"
 
 
 def small() -> Example:
@@ -56,58 +71,111 @@ def _gpt(layers: int, width: int, inner: int, words: int, batch: int, length: in
     return model, (tokens, targets)
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Of a step: seconds, and bytes of the rank that needs most."""
+
+    seconds: float
+    memory: int
+    # What others made of the cores right before it was measured.
+    others: float = 0.0
+
+
 def bench(quick: bool) -> Table:
-    text = profile(WORLD)
-    pairs = [(name, *plan) for name in MODELS for plan in PLANS]
+    return table_of(2, quick)
+
+
+def table_of(world: int, quick: bool) -> Table:
+    before = wait_until_quiet(60)
+    text = profile(world)
+    pairs: list[Pair] = [(name, *plan) for name in MODELS for plan in PLANS[world]]
     pairs = pairs[:3] if quick else pairs
-    measured = sw.launch(_measured, WORLD, (pairs, 3 if quick else 15), timeout=1800)
+    measured = sw.launch(_measured, world, (pairs, 4 if quick else 15), timeout=1800)
     table = Table(
-        "predicted",
-        "Predicted and measured steps",
-        f"Models for {WORLD} processes on Gloo, one thread each, float32, AdamW; measured are medians."
-        " Predicted by `shardwright simulate` with what `shardwright profile` measured before, in one run."
-        f" The aim is {AIM}.",
-        ["model", "plan", "micro-batches", "predicted", "measured", "predicted of measured"],
+        "predicted" if world == 2 else f"predicted-{world}",
+        f"Predicted and measured steps of {world} ranks",
+        f"Models for {world} processes on Gloo, {threads_of(world)} thread each, {os.cpu_count()} cores,"
+        " float32, AdamW. Predicted by `shardwright simulate` with what `shardwright profile` measured right"
+        " before, on other models; times are lower quartiles, of a step with the optimizer's. Memory is that"
+        f" of the rank that needs most. Aim: {AIM}. Others had {before:.0%} of the cores before the profile,"
+        f" and {statistics.mean(it.others for it in measured):.0%} before a pair on the mean: what they do"
+        " adds to what is measured.",
+        ["model", "plan", "micro-batches", "predicted", "measured", "of measured", "told", "peak", "of peak"],
     )
-    predicted = [_predicted(name, plan, batches, text) for name, plan, batches in pairs]
-    for (name, plan, batches), told, found in zip(pairs, predicted, measured, strict=True):
-        cells = time_of(told), time_of(found), f"{told / found:.2f}"
-        table.add(name, f"`{plan}`", str(batches), *cells)
-        table.values[f"{name}, {plan}, {batches}"] = {"predicted": told, "measured": found}
-    errors = [abs(a / b - 1) for a, b in zip(predicted, measured, strict=True)]
-    table.notes.append(
-        f"Spearman {spearman(predicted, measured):.3f}, median error {statistics.median(errors):.1%}."
-    )
-    table.notes.append("```toml\n" + text + "```")
+    predicted = [_predicted(pair, text, world) for pair in pairs]
+    for pair, told, found in zip(pairs, predicted, measured, strict=True):
+        _add(table, pair, told, found)
+    table.notes += _notes(predicted, measured)
     return table
 
 
-def _predicted(name: str, plan: str, batches: int, cluster: str) -> float:
+def _add(table: Table, pair: Pair, told: Figures, found: Figures) -> None:
+    name, plan, batches = pair
+    times = time_of(told.seconds), time_of(found.seconds), f"{told.seconds / found.seconds:.2f}"
+    sizes = size_of(told.memory), size_of(found.memory), f"{told.memory / found.memory:.2f}"
+    table.add(name, f"`{plan}`", str(batches), *times, *sizes)
+    table.values[f"{name}, {plan}, {batches}"] = {
+        "predicted": told.seconds,
+        "measured": found.seconds,
+        "told": told.memory,
+        "peak": found.memory,
+    }
+
+
+def _notes(predicted: Sequence[Figures], measured: Sequence[Figures]) -> list[str]:
+    def errors(of: Callable[[Figures], float]) -> list[float]:
+        return [abs(of(a) / of(b) - 1) for a, b in zip(predicted, measured, strict=True)]
+
+    times, memory = errors(lambda it: it.seconds), errors(lambda it: it.memory)
+    alike = spearman([it.seconds for it in predicted], [it.seconds for it in measured])
+    quiet = [error for error, it in zip(times, measured, strict=True) if it.others <= QUIET]
+    alone = f" ({statistics.median(quiet):.1%} of the {len(quiet)} pairs" if quiet else " (there are no pairs"
+    return [
+        f"Spearman {alike:.3f}, median error {statistics.median(times):.1%}{alone} before which others had at"
+        f" most {QUIET:.0%} of the cores), at most {max(times):.1%}. Memory: median error"
+        f" {statistics.median(memory):.1%}, at most {max(memory):.1%}."
+    ]
+
+
+def _predicted(pair: Pair, cluster: str, world: int) -> Figures:
+    name, plan, batches = pair
     module, given = MODELS[name]()
-    made = Plan.named(Graph(capture(module, given).graph_text), plan, WORLD)
-    return simulate_step(made, compile(made), "here", cluster, batches=batches).seconds
+    made = Plan.named(Graph(capture(module, given).graph_text), plan, world)
+    found = simulate_step(made, compile(made), "here", cluster, batches=batches)
+    return Figures(found.seconds, max(needed for needed, _ in found.memory))
 
 
-def _measured(rank: int, pairs: Sequence[tuple[str, str, int]], repeats: int) -> list[float]:
-    """Medians of each pair."""
-    pin(rank)
-    torch.set_num_threads(1)
-    found = []
-    for name, plan, batches in pairs:
-        module, given = MODELS[name]()
-        with tempfile.TemporaryDirectory() as folder:
-            options = {"cache": False, "progress": False, "save_to": Path(folder, "program")}
-            model = sw.parallelize(module, given, plan=plan, **options)
+def _measured(rank: int, pairs: Sequence[Pair], repeats: int) -> list[Figures]:
+    torch.set_num_threads(threads_of(torch.distributed.get_world_size()))
+    return [_one(*pair, repeats) for pair in pairs]
+
+
+def _one(name: str, plan: str, batches: int, repeats: int) -> Figures:
+    """Both, the larger of all ranks'."""
+    module, given = MODELS[name]()
+    steps: list[Callable[[], None]] = []
+
+    def make() -> None:
+        model = sw.parallelize(module, given, plan=plan, cache=False, progress=False)
         optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-4)
-        times = []
-        for _ in range(repeats + 2):
-            start = time.perf_counter()
+
+        def step() -> None:
             model.train_step([given] * batches)
             optimizer.step()
             optimizer.zero_grad()
-            times.append(time.perf_counter() - start)
-        found.append(statistics.median(times[2:]))
-    return found
+
+        step()
+        steps.append(step)
+        # What was needed to make it and is in circles would be counted by chance.
+        gc.collect()
+
+    peak = peak_of(lambda: steps[0](), before=make)
+    others = wait_until_quiet(PATIENCE, QUIET)
+    torch.distributed.barrier()
+    times = [seconds(steps[0]) for _ in range(repeats)]
+    largest = torch.tensor([low(times), float(peak), others], dtype=torch.float64)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+    return Figures(float(largest[0]), int(largest[1]), float(largest[2]))
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

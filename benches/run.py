@@ -31,6 +31,7 @@ BENCHES = {
     "largest": "largest",
     "search": "search",
     "predicted": "predicted",
+    "predicted-4": "predicted_4",
     "start": "start",
 }
 

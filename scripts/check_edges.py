@@ -29,7 +29,7 @@ ALLOWED = {
     "lower": "diag graph rules schedule plan layout program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
-    "simulate": "diag graph program check cluster",
+    "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
     "search": "diag graph rules elimination plan program check cluster compiler",
     "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search",

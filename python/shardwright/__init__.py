@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .lengths import pad_to
     from .planning import make_plan
     from .precision import Precision
+    from .recording import Recorded, record
     from .runtime import ParallelModule, clip_grad_norm_
     from .runtime.communication.launch import launch
     from .runtime.optimizers.optimizer import optimizer
@@ -47,6 +48,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Precision",
+    "Recorded",
     "RuntimeFault",
     "ShardwrightError",
     "clip_grad_norm_",
@@ -58,6 +60,7 @@ __all__ = [
     "optimizer",
     "pad_to",
     "parallelize",
+    "record",
     "sampler",
     "save",
     "save_program",
@@ -76,6 +79,7 @@ _HOMES = {
         "lengths": "pad_to",
         "planning": "make_plan",
         "precision": "Precision",
+        "recording": "Recorded record",
         "runtime": "ParallelModule clip_grad_norm_",
         "runtime.communication.launch": "launch",
         "runtime.optimizers.optimizer": "optimizer",

@@ -1,6 +1,6 @@
 """The compiler. Everything that decides, derives, plans, proves and prints is behind this module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "_fail",
     "blocks_of_shape",
     "cluster_devices",
+    "cluster_origin",
+    "communications",
     "compile",
     "decision_tables",
     "micro_batch_weight",
@@ -325,6 +327,14 @@ def plan_names() -> list[str]: ...
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...
+def communications(
+    graph_text: str,
+    files: Mapping[str, str],
+    cluster: tuple[str, str | None],
+    batches: int = 1,
+    optimizer: str = "adamw",
+    kept: Mapping[str, str] | None = None,
+) -> str: ...
 def simulate_step(
     plan: Plan,
     compiled: Compiled,
@@ -348,6 +358,7 @@ def search_plan(
     below: float | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Found: ...
+def cluster_origin(cluster: str, text: str | None = None) -> tuple[str, str, int] | None: ...
 def decision_tables(
     graph: Graph,
     devices: int,

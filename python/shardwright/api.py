@@ -22,6 +22,7 @@ from .micro_batches import Cut, made, of_example, proved
 from .outputs import Asked, require_outputs
 from .planning import PlanLike
 from .precision import Precision, precision_of
+from .profiling.origin import require_from_here
 from .progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.together import each, from_rank_0
@@ -114,7 +115,7 @@ def parallelize(
 
     require_one_model(comm, module)
     bundle, cut = from_rank_0(comm, compile_here)
-    program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
+    program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)
@@ -143,6 +144,7 @@ def _choice(
     cluster: str | None, comm: Comm, devices: int, batches: int, optimizer: str, memory: int | str | None
 ) -> Choice:
     name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
+    require_from_here(name, text, comm.device)
     return Choice(name, text, batches, optimizer, memory)
 
 

@@ -57,7 +57,7 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
         # Ranks may be threads: nobody runs anything while the model is traced.
         comm.barrier()
         bundle = from_rank_0(comm, make)
-        program = load_program(bundle.files, digest=bundle.digest, world=comm.world)
+        program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
         return Made(program, bundle.captured, bundle.captured.constants)
 
     return compile

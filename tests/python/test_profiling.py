@@ -1,25 +1,140 @@
-"""`shardwright profile`: what it writes is a cluster, with figures of the machine."""
+"""`shardwright profile`: what it writes is a cluster, with figures of this machine, and is for it."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from shardwright._core import cluster_devices
+import models
+import shardwright as sw
+from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, compile, simulate_step
+from shardwright.capture import capture
 from shardwright.cli import main
+from shardwright.profiling import operators
+from shardwright.profiling.measuring import threads_of
+from shardwright.profiling.operators import KINDS, Kind
+from shardwright.profiling.origin import device_here, require_from_here
+from shardwright.runtime import run_local
 
-pytestmark = pytest.mark.processes
 
-
+@pytest.mark.processes
 def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "here.toml"
     assert main(("profile", "--devices", "2", "-o", str(path))) == 0
-    assert capsys.readouterr().out == path.read_text()
-    assert cluster_devices("here", path.read_text()) == 2
+    text = path.read_text()
+    assert capsys.readouterr().out == text
+    assert cluster_devices("here", text) == 2
+    assert cluster_origin("here", text) == (device_here("cpu"), torch.__version__, threads_of(2))
+    for kind in (*KINDS, "copies", "optimizer"):
+        assert f'kind = "{kind if isinstance(kind, str) else kind.name}"' in text
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"):
+        assert f'kind = "{kind}"\ndevices = 2' in text
     graph = str(Path(__file__).parent / "golden" / "gpt.graph")
     assert main(("simulate", graph, "--devices", "2", "--cluster", str(path))) == 0
     assert "a step takes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_operators_are_what_their_graphs_say(kind: Kind, dtype: str) -> None:
+    sizes = [operators.effort(kind, dtype, sizes) for sizes in kind.sizes]
+    assert all(a < b for way in zip(*sizes, strict=True) for a, b in itertools.pairwise(way))
+    given = [
+        torch.randint(below, shape) if below else torch.randn(shape).to(operators.DTYPES[dtype])
+        for shape, below in kind.shapes(kind.sizes[0])
+    ]
+    captured = capture(_Calls(kind), tuple(given)).graph_text
+    [line] = [line for line in captured.splitlines() if line.startswith("op ")]
+    [ours] = [
+        line for line in operators.graph_of(kind, dtype, kind.sizes[0]).splitlines() if line.startswith("op ")
+    ]
+    assert (line.split()[2], line.split(" = ")[1].split("(")[0]) == (
+        ours.split()[2],
+        ours.split(" = ")[1].split("(")[0],
+    )
+
+
+class _Calls(torch.nn.Module):
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        return self.kind.call(*given)
+
+
+def test_a_step_of_adamw_moves_so_many_bytes() -> None:
+    """A device that has measured its optimizer's step, by the bytes that a profile tells."""
+    graph = Graph(capture(*models.mlp()).graph_text)
+    made = Plan.named(graph, "data:1", 1)
+    compiled = compile(made)
+    trained = compiled.trained[0] * operators.PASSES
+
+    def update(bytes_: float) -> float:
+        row = (
+            f"kind = 'optimizer'\ndtype = 'f32'\npass = 'forward'\nbytes = [{float(bytes_)}]\nseconds = [1.0]"
+        )
+        head = "[[nodes]]\ndevices = 'here:1'\n[devices.here]\nlike = 'cpu'\n"
+        text = f"{head}[[devices.here.operators]]\n{row}\n"
+        [rank] = simulate_step(made, compiled, "here", text).ranks
+        return float(rank["update"])
+
+    assert update(trained) == pytest.approx(1.0)
+    assert update(trained / 2) == pytest.approx(2.0)
+
+
+def _written(device: str, torch_: str, threads: int) -> str:
+    origin = f'[profile]\ndevice = "{device}"\ntorch = "{torch_}"\nthreads = {threads}\n'
+    return f'{origin}[[nodes]]\ndevices = "cpu:2"\n'
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "threads", "said"),
+    [
+        (None, None, 0, None),
+        ("another", None, 0, "on another"),
+        (None, "1.0", 0, "with PyTorch 1.0"),
+        (None, None, 7, "with threads: "),
+    ],
+)
+def test_a_profile_of_elsewhere_is_not_for_runs_here(
+    device: str | None, version: str | None, threads: int, said: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "here.toml"
+    path.write_text(_written(device or device_here("cpu"), version or torch.__version__, 1 + threads))
+
+    def rank(rank: int, comm: Any) -> str:
+        module, args = made[rank]
+        options: dict[str, Any] = {"cache": False, "progress": False, "comm": comm}
+        return sw.parallelize(module, args, plan="auto", cluster=str(path), **options).program.plan
+
+    def recorded(rank: int, comm: Any) -> None:
+        module, args = made[rank]
+        model = sw.parallelize(module, args, plan="data", cache=False, progress=False, comm=comm)
+        with sw.record(cluster=str(path)):
+            model.train_step(args)
+
+    for run in (rank, recorded):
+        made = [models.mlp() for _ in range(2)]
+        if said is None:
+            run_local(2, run)
+            continue
+        with pytest.raises(sw.ClusterError, match=said) as found:
+            run_local(2, run)
+        assert found.value.code == "SW0917"
+
+
+def test_what_is_simulated_may_be_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "there.toml"
+    path.write_text(_written("another", "1.0", 64))
+    graph = str(Path(__file__).parent / "golden" / "mlp.graph")
+    assert main(("simulate", graph, "--devices", "2", "--plan", "data", "--cluster", str(path))) == 0
+    assert "a step takes" in capsys.readouterr().out
+    require_from_here("cpu:2", None, "cpu")
 
 
 @pytest.mark.parametrize(

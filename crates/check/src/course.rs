@@ -40,6 +40,8 @@ pub struct Deed {
     pub sent: Vec<(RankId, u64)>,
     /// Bytes that go to the host or come from there.
     pub to_host: u64,
+    /// Of a backward the bytes of gradients of parameters, which are added to those of the micro-batches before.
+    pub added: u64,
     /// The operator whose value is moved or computed first.
     pub op: Option<OpId>,
 }
@@ -159,14 +161,27 @@ impl<'a> Watch<'_, 'a> {
             return Deed::default();
         };
         let first = self.cx.codes[self.rank.role].first_op[index];
-        let mut work = vec![];
+        let (mut work, mut leaves) = (vec![], BTreeMap::new());
         for offset in (0..call.ops.len()).rev() {
             let Some(part) = self.rank.parts[first + offset] else { continue };
             let (cost, (mine, all)) = (self.cost(&part), self.share(&part, grad.which));
             let moved = (cost.backward.read + cost.backward.written) * mine.1;
             work.extend(moved.checked_div(all).and_then(|bytes| self.work(&part, mine.0, bytes)));
+            self.leaves(&part, grad.which, &mut leaves);
         }
-        Deed { work, op: call.ops.last().map(|op| op.op), ..Deed::default() }
+        let added = leaves.into_values().sum();
+        Deed { work, added, op: call.ops.last().map(|op| op.op), ..Deed::default() }
+    }
+
+    /// The bytes of the leaves of which gradients arise in this half, by where they are.
+    fn leaves(&self, part: &Part, which: Which, found: &mut BTreeMap<u32, u64>) {
+        let code = &self.cx.codes[self.rank.role];
+        let uses = &self.cx.facts.op(part.op).uses;
+        for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
+            if which != Which::Inputs && uses[*input].is_some() && code.leaf_of.contains_key(buf) {
+                found.insert(buf.0, self.bytes(*buf));
+            }
+        }
     }
 
     /// The operations of those gradients of a part that arise in this half, how many gradients these are, and how many
@@ -196,7 +211,7 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn moved(&self, moved: u64, buf: BufId) -> Deed {
-        let of = self.rank.body.buf(buf).tensor;
+        let of = self.tensor(buf);
         let op = self.cx.facts.graph.producer(of).map(|(op, _)| op);
         Deed { moved, dtype: Some(self.dtype(buf)), op, ..Deed::default() }
     }
@@ -268,7 +283,12 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn dtype(&self, buf: BufId) -> Dtype {
-        self.cx.facts.graph.tensor(self.rank.body.buf(buf).tensor).dtype
+        self.cx.facts.graph.tensor(self.tensor(buf)).dtype
+    }
+
+    /// What a buffer was seen to hold: files that were read back do not say it of all.
+    fn tensor(&self, buf: BufId) -> TensorId {
+        self.rank.held(buf).map_or(self.rank.body.buf(buf).tensor, |held| held.of.tensor)
     }
 
     fn bytes(&self, buf: BufId) -> u64 {

@@ -3,7 +3,7 @@
 use diag::{Error, Result};
 use graph::Dtype;
 
-use crate::{Cluster, Device, Link, Node};
+use crate::{Cluster, Device, Link, Node, Runtime};
 
 /// The names of the devices that need no description.
 pub const DEVICES: [&str; 7] = ["v100", "a100", "a100-40g", "h100", "h200", "l4", "cpu"];
@@ -34,6 +34,8 @@ pub(crate) fn device(name: &str) -> Option<Device> {
         overhead: 4.0 * MICRO,
         reached: (0.8, 0.9),
         host: host * GIGA,
+        measured: vec![],
+        runtime: Runtime::default(),
     };
     let (f64_, f32_, f16, bf16) = (Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16);
     Some(match name {
@@ -51,6 +53,8 @@ pub(crate) fn device(name: &str) -> Option<Device> {
             overhead: 6.0 * MICRO,
             reached: (0.8, 0.8),
             host: 5.0 * GIGA,
+            measured: vec![],
+            runtime: Runtime::default(),
         },
         _ => return None,
     })
@@ -65,6 +69,7 @@ pub(crate) fn link_of(device: &str) -> Link {
         reached: 0.77,
         shared: false,
         sums,
+        measured: vec![],
     };
     match device {
         "v100" => nvlink(150.0, false),
@@ -84,6 +89,7 @@ fn network(gigabits: f64, shared: bool) -> Link {
         reached: 0.85,
         shared,
         sums: false,
+        measured: vec![],
     }
 }
 

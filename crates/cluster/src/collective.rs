@@ -4,7 +4,7 @@
 //! as the slowest link that it crosses; a tree goes up and down in `2 log2 n` hops, and so starts sooner; with a network
 //! between nodes that are large, sums are made inside of nodes first (`hierarchical`). What is quickest is counted.
 
-use crate::Cluster;
+use crate::{Cluster, Link};
 
 /// What the members of a group do together, and what its bytes are counted of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +17,15 @@ pub enum Pattern {
     ReduceScatter,
     /// Bytes of what each has.
     AllToAll,
+}
+
+impl Pattern {
+    pub const ALL: [(Pattern, &'static str); 4] = [
+        (Pattern::AllReduce, "all_reduce"),
+        (Pattern::AllGather, "all_gather"),
+        (Pattern::ReduceScatter, "reduce_scatter"),
+        (Pattern::AllToAll, "all_to_all"),
+    ];
 }
 
 /// How many groups communicate at the same time over the network of each node.
@@ -49,6 +58,11 @@ impl Cluster {
         if group.len() < 2 || bytes == 0.0 {
             return 0.0;
         }
+        if let Some(seconds) =
+            self.inside(group).and_then(|link| link.measured(Some(pattern), group.len() as u32, bytes))
+        {
+            return seconds;
+        }
         let shape = self.shape(group, crowd);
         match pattern {
             Pattern::AllGather | Pattern::ReduceScatter => shape.ring(1.0, bytes),
@@ -66,6 +80,12 @@ impl Cluster {
         }
     }
 
+    /// The link of the node that has all of a group.
+    fn inside(&self, group: &[u32]) -> Option<&Link> {
+        let node = self.node(*group.first()?);
+        group.iter().all(|at| self.node(*at) == node).then_some(&self.nodes[node].link)
+    }
+
     /// Seconds until what one device sends is at another.
     pub fn message(&self, from: u32, to: u32, crowd: Crowd, bytes: f64) -> f64 {
         if from == to || bytes == 0.0 {
@@ -73,6 +93,9 @@ impl Cluster {
         }
         let (here, there) = (self.node(from), self.node(to));
         let link = if here == there { &self.nodes[here].link } else { &self.network };
+        if let Some(seconds) = link.measured(None, 2, bytes) {
+            return seconds;
+        }
         link.latency + bytes / (link.rate() / if link.shared { f64::from(crowd.0.max(1)) } else { 1.0 })
     }
 

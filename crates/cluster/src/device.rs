@@ -2,6 +2,8 @@
 
 use graph::Dtype;
 
+use crate::{Operators, Runtime, Way};
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     pub name: String,
@@ -17,6 +19,9 @@ pub struct Device {
     pub reached: (f64, f64),
     /// Bytes a second from and to the host.
     pub host: f64,
+    /// What was measured of operators.
+    pub measured: Vec<Operators>,
+    pub runtime: Runtime,
 }
 
 /// Some work: operations and bytes that are moved.
@@ -25,6 +30,17 @@ pub struct Effort {
     pub operations: f64,
     pub bytes: f64,
 }
+
+/// What some work is: names of its kind, the narrower one first, its type, and of which pass it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sort<'n> {
+    pub kinds: [&'n str; 2],
+    pub dtype: Dtype,
+    pub way: Way,
+}
+
+/// What moves bytes and is no operator: slices, sums, casts.
+pub const COPIES: &str = "copies";
 
 /// From the narrowest to the widest.
 const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
@@ -38,6 +54,27 @@ impl Device {
         let computes = effort.operations / (self.peak_of(dtype) * self.reached.0);
         let moves = effort.bytes / (self.bandwidth * self.reached.1);
         self.overhead + computes.max(moves)
+    }
+
+    /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
+    /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
+    pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
+        if effort == Effort::default() {
+            return 0.0;
+        }
+        let usual = self.seconds(effort, sort.dtype);
+        if let Some(measured) = self.measured_of(sort) {
+            let size = if measured.by_operations { effort.operations } else { effort.bytes };
+            return measured.curve.seconds(size).max(usual - self.overhead);
+        }
+        let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
+        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+    }
+
+    fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {
+        let is =
+            |it: &&Operators, kind: &str| (&it.kind[..], it.dtype, it.way) == (kind, sort.dtype, sort.way);
+        sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 
     /// Operations a second of a type. Integers are counted as the widest of floats that is not double.

@@ -11,13 +11,16 @@ mod catalog;
 mod collective;
 mod device;
 mod link;
+mod measured;
 mod quantity;
 mod read;
+mod read_measured;
 
 pub use catalog::{DEVICES, NAMES, named};
 pub use collective::{Crowd, Pattern};
-pub use device::{Device, Effort};
+pub use device::{COPIES, Device, Effort, Sort};
 pub use link::Link;
+pub use measured::{Curve, Messages, Operators, Origin, Runtime, Way};
 pub use quantity::Unit;
 pub use read::read;
 
@@ -29,6 +32,8 @@ pub struct Cluster {
     pub kinds: Vec<Device>,
     pub nodes: Vec<Node>,
     pub network: Link,
+    /// Of figures that were measured.
+    pub origin: Option<Origin>,
     /// The node of each device, and its kind.
     places: Vec<(usize, usize)>,
 }
@@ -45,7 +50,7 @@ impl Cluster {
     pub fn new(name: String, kinds: Vec<Device>, nodes: Vec<Node>, network: Link) -> Self {
         let places = nodes.iter().enumerate();
         let places = places.flat_map(|(at, node)| node.devices.iter().map(move |kind| (at, *kind))).collect();
-        Self { name, kinds, nodes, network, places }
+        Self { name, kinds, nodes, network, origin: None, places }
     }
 
     /// How many devices it has.

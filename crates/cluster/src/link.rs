@@ -1,5 +1,7 @@
 //! A link between devices.
 
+use crate::{Messages, Pattern};
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// Bytes a second in each direction, of each device; of all devices of a node together where it is shared.
@@ -13,11 +15,19 @@ pub struct Link {
     pub shared: bool,
     /// Whether what connects the devices sums what they send, so that each sends and receives it once.
     pub sums: bool,
+    /// What was measured of it, which is taken for what is of the same pattern among as many devices.
+    pub measured: Vec<Messages>,
 }
 
 impl Link {
     /// Bytes a second that a large message reaches.
     pub fn rate(&self) -> f64 {
         self.bandwidth * self.reached
+    }
+
+    /// Seconds of a message among so many devices, if that was measured.
+    pub(crate) fn measured(&self, pattern: Option<Pattern>, devices: u32, bytes: f64) -> Option<f64> {
+        let found = self.measured.iter().find(|it| (it.pattern, it.devices) == (pattern, devices))?;
+        Some(found.curve.seconds(bytes))
     }
 }

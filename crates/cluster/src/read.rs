@@ -9,7 +9,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::quantity::Unit;
-use crate::{Cluster, Device, Link, Node, catalog};
+use crate::read_measured::{WrittenMessages, WrittenOperators, WrittenRuntime};
+use crate::{Cluster, Device, Link, Node, Origin, Runtime, catalog};
 
 /// More devices than any cluster has.
 const MOST: u64 = 1 << 20;
@@ -22,6 +23,16 @@ struct File {
     network: Option<WrittenLink>,
     #[serde(default)]
     devices: BTreeMap<String, Spanned<WrittenDevice>>,
+    profile: Option<WrittenOrigin>,
+}
+
+/// Where measured figures are from.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenOrigin {
+    device: String,
+    torch: String,
+    threads: u32,
 }
 
 #[derive(Deserialize)]
@@ -51,6 +62,8 @@ struct WrittenLink {
     shared: bool,
     #[serde(default)]
     sums: bool,
+    #[serde(default)]
+    collectives: Vec<Spanned<WrittenMessages>>,
 }
 
 #[derive(Deserialize)]
@@ -65,11 +78,14 @@ struct WrittenDevice {
     compute_reached: Option<Spanned<Written>>,
     memory_reached: Option<Spanned<Written>>,
     host: Option<Spanned<Written>>,
+    #[serde(default)]
+    operators: Vec<Spanned<WrittenOperators>>,
+    runtime: Option<WrittenRuntime>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+pub(crate) enum Written {
     Integer(i64),
     Float(f64),
     Text(String),
@@ -94,7 +110,7 @@ impl Devices {
     }
 }
 
-struct Reader<'t> {
+pub(crate) struct Reader<'t> {
     text: &'t str,
     file: &'t str,
 }
@@ -134,7 +150,9 @@ impl Reader<'_> {
             }
         };
         let name = found.name.unwrap_or_else(|| self.file.to_owned());
-        Ok(Cluster::new(name, kinds, nodes, network))
+        let origin =
+            found.profile.map(|it| Origin { device: it.device, torch: it.torch, threads: it.threads });
+        Ok(Cluster { origin, ..Cluster::new(name, kinds, nodes, network) })
     }
 
     fn node(&self, written: &WrittenNode, kinds: &mut Vec<Device>) -> Result<Node> {
@@ -203,6 +221,8 @@ impl Reader<'_> {
                 share(&it.memory_reached, |d| d.reached.1)?,
             ),
             host: number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?,
+            measured: it.operators.iter().map(|it| self.operators(it)).collect::<Result<_>>()?,
+            runtime: it.runtime.as_ref().map_or(Ok(Runtime::default()), |it| self.runtime(it))?,
         })
     }
 
@@ -221,15 +241,7 @@ impl Reader<'_> {
         };
         let mut peak = vec![];
         for (dtype, rate) in given {
-            let known = Dtype::parse(dtype).ok_or_else(|| {
-                let known = Dtype::ALL.map(|row| row.1).join(", ");
-                self.refuse(
-                    rate.span(),
-                    &format!("there is no type {dtype:?}"),
-                    &format!("it is one of {known}"),
-                )
-            })?;
-            peak.push((known, self.number(rate, Unit::OperationsPerSecond)?));
+            peak.push((self.dtype(dtype, rate.span())?, self.number(rate, Unit::OperationsPerSecond)?));
         }
         if peak.is_empty() {
             return Err(self.refuse(
@@ -239,6 +251,13 @@ impl Reader<'_> {
             ));
         }
         Ok(peak)
+    }
+
+    pub(crate) fn dtype(&self, name: &str, span: Range<usize>) -> Result<Dtype> {
+        Dtype::parse(name).ok_or_else(|| {
+            let known = Dtype::ALL.map(|row| row.1).join(", ");
+            self.refuse(span, &format!("there is no type {name:?}"), &format!("it is one of {known}"))
+        })
     }
 
     fn link(&self, written: &WrittenLink, usual: &Link) -> Result<Link> {
@@ -253,10 +272,11 @@ impl Reader<'_> {
             reached: number(&written.reached, Unit::Share, usual.reached)?,
             shared: written.shared,
             sums: written.sums,
+            measured: written.collectives.iter().map(|it| self.messages(it)).collect::<Result<_>>()?,
         })
     }
 
-    fn number(&self, written: &Spanned<Written>, unit: Unit) -> Result<f64> {
+    pub(crate) fn number(&self, written: &Spanned<Written>, unit: Unit) -> Result<f64> {
         let (text, read) = match written.get_ref() {
             Written::Text(text) => (text.clone(), unit.read(text)),
             Written::Integer(number) => (number.to_string(), bare(*number as f64, unit)),
@@ -290,7 +310,7 @@ impl Reader<'_> {
     }
 
     /// A refusal at the line and column of a place in the text.
-    fn refuse(&self, span: Range<usize>, what: &str, why: &str) -> Error {
+    pub(crate) fn refuse(&self, span: Range<usize>, what: &str, why: &str) -> Error {
         let before = &self.text[..span.start.min(self.text.len())];
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;

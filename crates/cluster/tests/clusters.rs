@@ -1,6 +1,6 @@
 //! Clusters as people write them, and messages beside what others measured.
 
-use cluster::{Cluster, Crowd, Effort, Pattern, named, read};
+use cluster::{Cluster, Crowd, Effort, Pattern, Sort, Way, named, read};
 use graph::Dtype;
 
 const MIXED: &str = r#"
@@ -186,4 +186,131 @@ fn an_operator_takes_as_long_as_what_it_has_more_of() {
     assert!((2e9 / seconds(0.0, 2e9) / 4.3e12 - 1.0).abs() < 0.03);
     assert_eq!(seconds(0.0, 0.0), 0.0);
     assert!(seconds(1.0, 1.0) >= device.overhead);
+}
+
+const PROFILE: &str = r#"
+[profile]
+device = "a processor"
+torch = "2.15.0"
+threads = 2
+
+[[nodes]]
+devices = "here:4"
+
+[nodes.link]
+bandwidth = "1 GB/s"
+latency = "10 us"
+
+[[nodes.link.collectives]]
+kind = "all_reduce"
+devices = 2
+bytes = [1000.0, 1000000.0]
+seconds = [1e-4, 1e-2]
+
+[[nodes.link.collectives]]
+kind = "message"
+devices = 2
+bytes = [1000.0]
+seconds = [5e-5]
+
+[devices.here]
+like = "cpu"
+
+[devices.here.runtime]
+step = "1 ms"
+call = "50 us"
+wake = "20 us"
+hidden = 0.25
+
+[[devices.here.operators]]
+kind = "contraction"
+dtype = "f32"
+pass = "forward"
+operations = [1e6, 1e8]
+seconds = [1e-4, 1e-2]
+
+[[devices.here.operators]]
+kind = "pointwise"
+dtype = "f32"
+pass = "backward"
+bytes = [1e6]
+seconds = [1e-3]
+
+[[devices.here.operators]]
+kind = "aten.gelu"
+dtype = "f32"
+pass = "backward"
+bytes = [1e6]
+seconds = [4e-3]
+"#;
+
+fn is(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{found}, not {expected}");
+}
+
+#[test]
+fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
+    let cluster = read(PROFILE, "here.toml").expect("it reads");
+    let origin = cluster.origin.clone().expect("it says where it is from");
+    assert_eq!((origin.device.as_str(), origin.torch.as_str(), origin.threads), ("a processor", "2.15.0", 2));
+    let device = cluster.device(3);
+    is(device.runtime.step, 1e-3);
+    is(device.runtime.call, 5e-5);
+    is(device.runtime.wake, 2e-5);
+    is(device.runtime.hidden, 0.25);
+    let sort = |kinds, way| Sort { kinds, dtype: Dtype::F32, way };
+    let product = sort(["aten.linear", "contraction"], Way::Forward);
+    let effort = |operations, bytes| Effort { operations, bytes };
+    is(device.seconds_of(effort(1e7, 1e3), product), 1e-3);
+    // Nothing is quicker than the peak: what has many bytes for its operations is as slow as the memory.
+    let thin = effort(1e6, 1e9);
+    is(device.seconds_of(thin, product), device.seconds(thin, Dtype::F32) - device.overhead);
+    // An operator of its own name comes before its family.
+    let backward = effort(0.0, 2e6);
+    is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Way::Backward)), 8e-3);
+    is(device.seconds_of(backward, sort(["aten.mul", "pointwise"], Way::Backward)), 2e-3);
+    // Of what was not measured the roofline is told: of another pass, type or kind.
+    let usual = |sort: Sort<'_>| is(device.seconds_of(thin, sort), device.seconds(thin, sort.dtype));
+    usual(sort(["aten.mul", "pointwise"], Way::Forward));
+    usual(sort(["aten.sort", ""], Way::Forward));
+    usual(Sort { dtype: Dtype::F64, ..product });
+    // It takes no less than copies of its bytes, where these were measured.
+    let row = "[[devices.here.operators]]\nkind = \"copies\"\ndtype = \"f32\"\npass = \"forward\"\nbytes = [1e6]\nseconds = [1.0]\n";
+    let cluster = read(&format!("{PROFILE}{row}"), "here.toml").expect("it reads");
+    is(cluster.device(0).seconds_of(effort(1.0, 2e6), sort(["aten.sort", ""], Way::Backward)), 2.0);
+    assert_eq!(device.seconds_of(Effort::default(), product).to_bits(), 0.0_f64.to_bits(), "a view");
+}
+
+#[test]
+fn what_was_measured_of_messages_is_taken_for_groups_of_that_size() {
+    let measured = read(PROFILE, "here.toml").expect("it reads");
+    let bare = PROFILE.split("[[nodes.link.collectives]]").next().expect("a part").to_owned()
+        + "[devices.here]\nlike = \"cpu\"";
+    let bare = read(&bare, "here.toml").expect("it reads");
+    let seconds =
+        |cluster: &Cluster, group: &[u32]| cluster.collective(Pattern::AllReduce, group, Crowd(1), 1e4);
+    is(seconds(&measured, &[0, 1]), 1e-4 * 10_f64.powf(2.0 / 3.0));
+    is(seconds(&measured, &[0, 1, 2, 3]), seconds(&bare, &[0, 1, 2, 3]));
+    is(measured.message(0, 3, Crowd(1), 4e3), 2e-4);
+    let gather = |cluster: &Cluster| cluster.collective(Pattern::AllGather, &[0, 1], Crowd(1), 1e4);
+    is(gather(&measured), gather(&bare));
+}
+
+#[test]
+fn what_is_no_measurement_is_refused_with_its_place() {
+    for (from, to, expected) in [
+        ("operations = [1e6, 1e8]", "operations = [1e8, 1e6]", "no row of sizes"),
+        ("operations = [1e6, 1e8]", "operations = [1e6]", "no row of sizes"),
+        ("operations = [1e6, 1e8]", "", "what the sizes of \"contraction\" are"),
+        ("seconds = [5e-5]", "seconds = [0.0]", "no row of sizes"),
+        ("pass = \"forward\"", "pass = \"sideways\"", "no pass \"sideways\""),
+        ("dtype = \"f32\"", "dtype = \"f31\"", "no type \"f31\""),
+        ("kind = \"all_reduce\"", "kind = \"broadcast\"", "no collective \"broadcast\""),
+        ("hidden = 0.25", "hidden = 1.5", "1.5 is no value"),
+        ("call = \"50 us\"", "call = 50", "no value for this"),
+        ("threads = 2", "threads = -2", "no description of a cluster"),
+    ] {
+        let (place, why) = refused(&PROFILE.replacen(from, to, 1));
+        assert!(place.starts_with("c.toml:") && why.contains(expected), "{place}: {why}, not {expected}");
+    }
 }

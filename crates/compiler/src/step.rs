@@ -7,11 +7,11 @@ use graph::Graph;
 use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
-use simulate::{Held, Scene, Simulation, manifest, simulate, trace};
+use simulate::{Held, Kinds, Scene, Simulation, Told, manifest, simulate, trace};
 
 use crate::memory::{optimizer, with_optimizer};
 use crate::work::operations;
-use crate::{Compiled, Memory, first_of};
+use crate::{Compiled, File, Memory, first_of};
 
 /// What is simulated besides the program.
 #[derive(Clone, Copy, Debug)]
@@ -69,18 +69,34 @@ pub fn step(
     let (proof, courses) =
         check::courses_over(graph, program, setting.masters, setting.batches).map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
-    let scene = scene(program, &courses, setting, &updated)?;
-    let simulation = simulate(&scene)?;
     let rewritten = program.rewritten(graph)?.graph;
+    let kinds = Kinds::of(&rewritten);
+    let scene = scene(program, &courses, &kinds, setting, &updated)?;
+    let simulation = simulate(&scene)?;
     let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
         trace: trace(&scene, &rewritten, simulation, &held),
         held,
         estimate,
     })
+}
+
+/// What every rank communicates in a step of a program that is read from files, as JSON.
+pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
+    let program = emit::read(graph, files)?;
+    // All ranks are followed, however alike.
+    let (proof, courses) =
+        check::courses_folding(graph, &program, setting.masters, (u32::MAX, setting.batches))
+            .map_err(first_of)?;
+    let updated = updates(&proof.memory, setting.optimizer)?;
+    let rewritten = program.rewritten(graph)?.graph;
+    let kinds = Kinds::of(&rewritten);
+    let scene = scene(&program, &courses, &kinds, setting, &updated)?;
+    let simulation = simulate(&scene)?;
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
 }
 
 /// Where all devices are of one kind an axis of so many is folded: many plans are estimated, and none is kept.
@@ -98,7 +114,8 @@ pub fn estimate(
     let (proof, courses) = check::courses_folding(graph, &program, setting.masters, (least, setting.batches))
         .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
-    let simulation = simulate(&scene(&program, &courses, setting, &updated)?)?;
+    let kinds = Kinds::of(&program.rewritten(graph)?.graph);
+    let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
     told((graph, analysis), plan, simulation, &proof.memory, setting)
 }
 
@@ -124,6 +141,7 @@ fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
 fn scene<'s>(
     program: &'s Program,
     courses: &'s [Course],
+    kinds: &'s Kinds,
     setting: &Setting<'s>,
     updated: &'s [u64],
 ) -> Result<Scene<'s>> {
@@ -132,7 +150,7 @@ fn scene<'s>(
             .why("it was to be simulated with none")
             .fix("give --batches 1, or more"));
     }
-    Ok(Scene { program, courses, cluster: setting.cluster, batches: setting.batches, updated })
+    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updated })
 }
 
 fn told(

@@ -31,9 +31,9 @@ mod _core {
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
     #[pymodule_export]
-    use super::search_py::{Found, cluster_devices, search_plan};
+    use super::search_py::{Found, cluster_devices, cluster_origin, search_plan};
     #[pymodule_export]
-    use super::step_py::{Simulated, simulate_step};
+    use super::step_py::{Simulated, communications, simulate_step};
 
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -181,8 +181,7 @@ pub(crate) fn compile(
     let mut tell = telling(watch);
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
-        let dtype = |(name, dtype): (String, String)| Some((name, graph::Dtype::parse_torch(&dtype)?));
-        let masters: Masters = kept.unwrap_or_default().into_iter().filter_map(dtype).collect();
+        let masters = masters_of(kept);
         let limit = match memory {
             Some((size, optimizer)) => Some(Limit { bytes: size.bytes()?, optimizer, masters: &masters }),
             None => None,
@@ -218,14 +217,22 @@ fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Res
     }
 }
 
+/// The types in which ranks hold parameters, by name.
+pub(crate) fn masters_of(kept: Option<BTreeMap<String, String>>) -> Masters {
+    let dtype = |(name, dtype): (String, String)| Some((name, graph::Dtype::parse_torch(&dtype)?));
+    kept.unwrap_or_default().into_iter().filter_map(dtype).collect()
+}
+
+pub(crate) fn files_of(files: BTreeMap<String, String>) -> Vec<emit::File> {
+    files.into_iter().map(|(name, text)| emit::File { name, text }).collect()
+}
+
 /// Reads emitted files back and proves them against the text of the model's graph.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, graph_text: &str, files: BTreeMap<String, String>) -> PyResult<String> {
     let proof = || {
         let graph: graph::Graph = graph_text.parse()?;
-        let files: Vec<emit::File> =
-            files.into_iter().map(|(name, text)| emit::File { name, text }).collect();
-        compiler::verify(&graph, &files).map(|proof| proof.to_string())
+        compiler::verify(&graph, &files_of(files)).map(|proof| proof.to_string())
     };
     guarded(Evidence::text(graph_text), || py.detach(proof))
 }

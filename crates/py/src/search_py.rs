@@ -203,3 +203,11 @@ pub(crate) fn cluster_of(name: &str, text: Option<&str>) -> diag::Result<Cluster
 pub(crate) fn cluster_devices(cluster: &str, text: Option<&str>) -> PyResult<u32> {
     guarded(Evidence::none(), || Ok(cluster_of(cluster, text)?.devices()))
 }
+
+/// Where the measured figures of a cluster's file are from: the device, the version of PyTorch, and the threads of a rank.
+#[pyfunction]
+#[pyo3(signature = (cluster, text = None))]
+pub(crate) fn cluster_origin(cluster: &str, text: Option<&str>) -> PyResult<Option<(String, String, u32)>> {
+    let origin = guarded(Evidence::none(), || Ok(cluster_of(cluster, text)?.origin))?;
+    Ok(origin.map(|it| (it.device, it.torch, it.threads)))
+}

@@ -1,12 +1,14 @@
 //! A step on a cluster, as Python sees it.
 
+use std::collections::BTreeMap;
+
 use compiler::{Masters, Setting, Step};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::guard::{Evidence, guarded, sound};
 use crate::plan_py::Plan;
-use crate::program_py::Compiled;
+use crate::program_py::{Compiled, files_of, masters_of};
 use crate::search_py::cluster_of;
 
 /// A step of a program on a cluster, as it was simulated.
@@ -111,5 +113,28 @@ pub(crate) fn simulate_step(
             py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting))?;
         let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
         Ok(Simulated { inner, there })
+    })
+}
+
+/// What every rank communicates in a step of so many micro-batches, as JSON: of emitted files, which are read back and
+/// proved against the text of the model's graph. `cluster` is its name, and what its file says if it has one; `kept` are the types in which ranks hold parameters, as of `compile`.
+#[pyfunction]
+#[pyo3(signature = (graph_text, files, cluster, batches = 1, optimizer = "adamw", kept = None))]
+pub(crate) fn communications(
+    py: Python<'_>,
+    graph_text: &str,
+    files: BTreeMap<String, String>,
+    cluster: (String, Option<String>),
+    batches: u32,
+    optimizer: &str,
+    kept: Option<BTreeMap<String, String>>,
+) -> PyResult<String> {
+    guarded(Evidence::text(graph_text), || {
+        let graph: graph::Graph = graph_text.parse()?;
+        let files = files_of(files);
+        let ((name, text), masters) = (cluster, masters_of(kept));
+        let cluster = cluster_of(&name, text.as_deref())?;
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
+        py.detach(|| compiler::communications(&graph, &files, &setting))
     })
 }

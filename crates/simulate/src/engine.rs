@@ -6,9 +6,9 @@ use std::rc::Rc;
 use check::Deed;
 use cluster::Effort;
 use diag::{Error, Result};
-use graph::Dtype;
 use program::{Away, CallId, ExchangeId, Instr, Kind, Pass, RankId};
 
+use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
 use crate::price::{Groups, Price, prices};
 use crate::rank::{Rank, Turn};
@@ -64,7 +64,7 @@ impl<'s> Engine<'s> {
         Self {
             scene: *scene,
             groups: Groups::new(scene.program, scene.cluster),
-            prices: prices(scene.courses, scene.cluster),
+            prices: prices(scene),
             ready: (0..ranks.len()).collect(),
             watched: watched(&ranks),
             ranks,
@@ -78,6 +78,10 @@ impl<'s> Engine<'s> {
     }
 
     pub(crate) fn run(mut self) -> Result<Simulation> {
+        for at in 0..self.ranks.len() {
+            let rank = &mut self.ranks[at];
+            rank.takes(self.scene.cluster.device(rank.course.rank.0).runtime.step);
+        }
         while let Some(at) = self.ready.pop_front() {
             self.advance(at);
         }
@@ -140,7 +144,7 @@ impl<'s> Engine<'s> {
             Instr::Gather { copies, .. } => {
                 let host = self.price(at, turn).host;
                 self.ranks[at].brings(host, copies);
-                if let Some(key) = self.come(at, turn, instr) {
+                if let Some(key) = self.goes_on(at, turn, instr) {
                     self.ranks[at].coming.push((key, copies.clone()));
                 }
                 true
@@ -148,7 +152,7 @@ impl<'s> Engine<'s> {
             Instr::Scatter { .. } | Instr::ReduceGradients { .. } => {
                 let allowed = if instr.kind() == Kind::Scatter { SCATTERS } else { usize::MAX };
                 self.settle(at, allowed) && {
-                    let key = self.come(at, turn, instr);
+                    let key = self.goes_on(at, turn, instr);
                     self.ranks[at].settling.extend(key);
                     true
                 }
@@ -176,6 +180,7 @@ impl<'s> Engine<'s> {
 
     pub(crate) fn local(&mut self, at: usize, turn: Turn, instr: &Instr) -> bool {
         let price = self.price(at, turn);
+        let work = price.work + if turn.batch > 0 { price.added } else { 0.0 };
         let kind = instr.kind();
         let rank = &mut self.ranks[at];
         let pass = rank.pass(turn);
@@ -185,11 +190,11 @@ impl<'s> Engine<'s> {
             Kind::Grad => &mut rank.lane.backward,
             _ => &mut rank.lane.copies,
         };
-        *spent += price.work;
+        *spent += work;
         if price.host > 0.0 {
             rank.host = rank.host.max(rank.clock) + price.host;
         }
-        self.spends(at, turn, What::Instr(kind, self.ranks[at].at.1), price.work);
+        self.spends(at, turn, What::Instr(kind, self.ranks[at].at.1), work);
         true
     }
 
@@ -216,7 +221,8 @@ impl<'s> Engine<'s> {
         let rank = &self.ranks[at];
         let id = rank.course.rank;
         let bytes = self.scene.updated.get(id.index()).copied().unwrap_or(0) as f64;
-        let seconds = self.scene.cluster.device(id.0).seconds(Effort { operations: 0.0, bytes }, Dtype::F32);
+        let effort = Effort { operations: 0.0, bytes };
+        let seconds = self.scene.cluster.device(id.0).seconds_of(effort, step());
         let last = Turn { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
         self.ranks[at].lane.update += seconds;
         self.spends(at, last, What::Update, seconds);

@@ -15,6 +15,7 @@
 
 mod engine;
 mod held;
+mod kinds;
 mod manifest;
 mod meeting;
 mod price;
@@ -30,7 +31,8 @@ use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
 pub use held::{Held, Stretch};
-pub use manifest::manifest;
+pub use kinds::Kinds;
+pub use manifest::{Told, manifest};
 pub use trace::trace;
 
 /// What is simulated.
@@ -39,6 +41,8 @@ pub struct Scene<'s> {
     pub program: &'s Program,
     pub courses: &'s [Course],
     pub cluster: &'s Cluster,
+    /// Of the graph that the program's numbers are of.
+    pub kinds: &'s Kinds,
     /// Micro-batches of the step.
     pub batches: u32,
     /// For each rank, the bytes that its optimizer reads and writes in a step.
@@ -68,7 +72,7 @@ pub struct Lane {
     pub backward: f64,
     /// What backward computes a second time.
     pub again: f64,
-    /// Slices, sums, what goes to the host.
+    /// Slices, sums, what goes to the host, and what the runtime and messages take of the device meanwhile.
     pub copies: f64,
     /// It waits for a communication that goes on.
     pub exposed: f64,

@@ -1,7 +1,7 @@
 //! What ranks communicate in a step, for who tunes it: `docs/manifest.md` describes it.
 //!
 //! For each role the communications of its first rank, in the order in which that comes to them; its other ranks do the
-//! same in their groups.
+//! same in their groups. Or those of each rank by itself.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,33 @@ use crate::{Part, Scene, Simulation, What};
 
 const FORMAT: u32 = 1;
 
+/// Of which ranks it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The first of each role.
+    Roles,
+    /// All that were followed.
+    Ranks,
+}
+
 /// `graph` is the one that the program's numbers are of.
-pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation) -> Value {
+pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, told: Told) -> Value {
     let program = scene.program;
     let mut seen = vec![false; program.roles.len()];
     let mut roles = vec![];
     for (at, course) in scene.courses.iter().enumerate() {
-        if std::mem::replace(&mut seen[course.role], true) {
+        if std::mem::replace(&mut seen[course.role], true) && told == Told::Roles {
             continue;
         }
+        let ranks = match told {
+            Told::Roles => ranges(&program.roles[course.role].ranks),
+            Told::Ranks => ranges(&[course.rank]),
+        };
         let computed = computed(simulation, course.rank);
         let messages = simulation.parts[at].iter().map(|part| message(graph, simulation, part, &computed));
         roles.push(json!({
             "role": course.role,
-            "ranks": ranges(&program.roles[course.role].ranks),
+            "ranks": ranks,
             "rank": course.rank.0,
             "communications": messages.collect::<Vec<_>>(),
         }));

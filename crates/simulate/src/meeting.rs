@@ -18,6 +18,8 @@ pub(crate) struct Meeting {
     pub(crate) here: Vec<(usize, f64)>,
     /// How long it goes on once all are here.
     pub(crate) seconds: f64,
+    /// How long before that it held up the members that came to it.
+    pub(crate) own: f64,
     pub(crate) bytes: u64,
     /// When it began and ended.
     pub(crate) time: Option<(f64, f64)>,

@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use check::{Course, Deed};
-use cluster::{Cluster, Crowd, Device, Effort, Pattern};
-use program::{GroupingId, Kind, Program, RankId};
+use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
+use graph::Dtype;
+use program::{GroupingId, Instr, Kind, Program, RankId};
 
-use crate::Message;
+use crate::{Kinds, Message, Scene};
+
+/// One is added to another: both are read, and one is written.
+const SUM: f64 = 3.0;
 
 /// Seconds of each instruction of a rank: on its device, and to and from the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Price {
     pub(crate) work: f64,
     pub(crate) host: f64,
+    /// Where gradients of an earlier micro-batch are there.
+    pub(crate) added: f64,
 }
 
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
-pub(crate) fn prices(courses: &[Course], cluster: &Cluster) -> Vec<Rc<Vec<Price>>> {
+pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
+    let (courses, cluster) = (scene.courses, scene.cluster);
     let mut known: Vec<(&Course, Rc<Vec<Price>>)> = vec![];
     let device = |course: &Course| cluster.device(course.rank.0);
     let same = |a: &Course, b: &Course| Rc::ptr_eq(&a.deeds, &b.deeds) && device(a).name == device(b).name;
@@ -25,7 +32,10 @@ pub(crate) fn prices(courses: &[Course], cluster: &Cluster) -> Vec<Rc<Vec<Price>
     for course in courses {
         let found = known.iter().find(|(other, _)| same(other, course)).map(|(_, found)| Rc::clone(found));
         prices.push(found.unwrap_or_else(|| {
-            let made = Rc::new(course.deeds.iter().map(|deed| price(deed, device(course))).collect());
+            let instrs = scene.program.roles[course.role].body.instrs();
+            let price =
+                |(deed, instr): (&Deed, &Instr)| price(deed, instr.kind(), device(course), scene.kinds);
+            let made = Rc::new(course.deeds.iter().zip(instrs).map(price).collect());
             known.push((course, Rc::clone(&made)));
             made
         }));
@@ -33,12 +43,19 @@ pub(crate) fn prices(courses: &[Course], cluster: &Cluster) -> Vec<Rc<Vec<Price>
     prices
 }
 
-fn price(deed: &Deed, device: &Device) -> Price {
+fn price(deed: &Deed, kind: Kind, device: &Device, kinds: &Kinds) -> Price {
+    let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
     let seconds = |work: &check::Work| {
         let effort = Effort { operations: work.operations as f64, bytes: work.bytes as f64 };
-        device.seconds(effort, work.dtype)
+        device.seconds_of(effort, kinds.sort(work.op, work.dtype, way))
     };
-    Price { work: deed.work.iter().map(seconds).sum(), host: device.seconds_to_host(deed.to_host as f64) }
+    let around = if matches!(kind, Kind::Call | Kind::Grad) { device.runtime.call } else { 0.0 };
+    let sum = Effort { operations: 0.0, bytes: SUM * deed.added as f64 };
+    Price {
+        work: around + deed.work.iter().map(seconds).sum::<f64>(),
+        host: device.seconds_to_host(deed.to_host as f64),
+        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
+    }
 }
 
 /// The groups of a program's collectives, as the cluster sees them.

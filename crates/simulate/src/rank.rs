@@ -109,6 +109,12 @@ impl<'s> Rank<'s> {
         *count - 1
     }
 
+    /// So many seconds for what is no instruction.
+    pub(crate) fn takes(&mut self, seconds: f64) {
+        self.clock += seconds;
+        self.lane.copies += seconds;
+    }
+
     /// Parts of copies come from the host, in so many seconds.
     pub(crate) fn brings(&mut self, seconds: f64, copies: &[usize]) {
         if seconds > 0.0 {

@@ -44,7 +44,7 @@ impl<'s> Engine<'s> {
     pub(crate) fn meets(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
         let key = match self.ranks[at].came {
             Some(key) => key,
-            None => match self.come(at, turn, instr) {
+            None => match self.come(at, turn, instr, 1.0) {
                 Some(key) => key,
                 None => return self.local(at, turn, instr),
             },
@@ -57,8 +57,15 @@ impl<'s> Engine<'s> {
         self.local(at, turn, instr)
     }
 
-    /// Comes to a meeting, and gives its key; none where there is nobody to meet.
-    pub(crate) fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> Option<Key> {
+    /// Comes to what goes on while the rank computes; what of it holds the device up is over by then.
+    pub(crate) fn goes_on(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> Option<Key> {
+        let rank = self.ranks[at].course.rank;
+        self.come(at, turn, instr, self.scene.cluster.device(rank.0).runtime.hidden)
+    }
+
+    /// Comes to a meeting, and gives its key; none where there is nobody to meet. Of its time a part is hidden, the
+    /// rest is this rank's own.
+    fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
         let (deed, id) = (self.deed(at, turn), self.ranks[at].course.rank);
         let (key, members) = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
@@ -80,12 +87,15 @@ impl<'s> Engine<'s> {
             }
             Key::Exchange(..) => self.leaves(id, deed),
         };
+        let (own, seconds) = ((1.0 - hidden) * seconds, hidden * seconds);
+        self.ranks[at].takes(own);
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
         let clock = self.ranks[at].clock;
         let (meeting, message) = self.meetings.entry(key).or_default();
         meeting.expected = expected;
         meeting.here.push((at, clock));
         meeting.seconds = meeting.seconds.max(seconds);
+        meeting.own = meeting.own.max(own);
         meeting.bytes = meeting.bytes.max(deed.moved);
         let message = *message.get_or_insert_with(|| {
             self.found.messages.push(Message::of(instr.kind(), members, deed));
@@ -144,7 +154,7 @@ impl<'s> Engine<'s> {
             }
             if let Some(message) = message {
                 let told = &mut self.found.messages[*message];
-                (told.start, told.end, told.bytes) = (start, end, meeting.bytes);
+                (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
                 told.share = self.groups.share(told);
             }
         }
@@ -172,14 +182,16 @@ impl<'s> Engine<'s> {
 
     /// A rank waits for what goes on from one moment to another; gives for how long while it goes on.
     fn waits(&mut self, at: usize, start: f64, end: f64) -> f64 {
+        let id = self.ranks[at].course.rank;
+        let wake = self.scene.cluster.device(id.0).runtime.wake;
         let rank = &mut self.ranks[at];
         let (clock, begins) = (rank.clock, start.max(rank.clock));
         if end <= clock {
             return 0.0;
         }
-        rank.lane.idle += begins - clock;
+        rank.lane.idle += begins - clock + wake;
         rank.lane.exposed += end - begins;
-        rank.clock = end;
+        rank.clock = end + wake;
         if let Some(turn) = rank.turn() {
             self.span(at, turn, What::Wait, begins);
         }
@@ -190,8 +202,10 @@ impl<'s> Engine<'s> {
         let (deed, from) = (self.deed(at, turn), self.ranks[at].course.rank);
         for &(to, bytes) in &deed.sent {
             let seconds = self.scene.cluster.message(from.0, to.0, Crowd(1), bytes as f64);
+            let hidden = self.scene.cluster.device(from.0).runtime.hidden * seconds;
             let rank = &mut self.ranks[at];
-            let start = rank.sent.max(rank.clock);
+            rank.takes(seconds - hidden);
+            let start = rank.sent.max(rank.clock) - (seconds - hidden);
             (rank.sent, rank.lane.communication) = (start + seconds, rank.lane.communication + seconds);
             let told = Message {
                 bytes,

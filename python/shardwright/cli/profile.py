@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..profiling import profile
+    from ..profiling.measuring import profile
     from .cluster import write
 
     path = Path(arguments.to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +18,7 @@ from ..errors import RuntimeFault
 from ..precision import Precision
 from .agreement.agreement import Agreement
 from .communication.comm import Comm
+from .communication.timed import Notes, recorder
 from .communication.watch import inside
 from .execution import inputs as given_inputs
 from .execution.local_code import LocalCode
@@ -234,6 +235,8 @@ class ParallelModule(nn.Module):
         return self._as_it_is(args, kwargs) if torch.compiler.is_compiling() else self._call(args, kwargs)
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if (watching := recorder.get()) is not None:
+            watching.refuse_call()
         self.issued = []
         with inside("forward"), program_runs():
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
@@ -266,7 +269,18 @@ class ParallelModule(nn.Module):
         the mean loss, or `None` on a rank that has no loss. Under `2bw` gradients and loss are those of the
         batches of the call before, and of the first call there are none; `finish` has those of the last.
         """
-        self.issued = []
+        watching = recorder.get()
+        if watching is None:
+            return self._train_step(batches, scale)
+        notes = watching.begin(self)
+        loss = self._train_step(batches, scale, notes)
+        notes.seconds = notes.now()
+        watching.end(notes)
+        return loss
+
+    def _train_step(self, batches: Any, scale: float | None, notes: Notes | None = None) -> Tensor | None:
+        """`notes` are taken where it is recorded; then all ranks do so."""
+        self.issued = [] if notes is None else notes
         self._refuse_hooks_of_calls()
         with inside("train_step"), program_runs():
             micro = self._micro_batches
@@ -275,7 +289,8 @@ class ParallelModule(nn.Module):
                 found = given_inputs.batches_of(batches, self._tensors)
                 return found if micro is None else micro.cut(found)
 
-            calls = self._agreed("train_step", given, scale, says=has_hooks(self._parameters_here()))
+            kind = "train_step" if notes is None else "train_step, recorded"
+            calls = self._agreed(kind, given, scale, says=has_hooks(self._parameters_here()))
             number = len(calls) if micro is None else len(micro.numbers)
             shares = [1.0] * number if micro is None else micro.shares(calls)
             # What counts nothing may have a loss that is no number.
@@ -296,10 +311,11 @@ class ParallelModule(nn.Module):
             goes_on = chosen[-1].worker.program.goes_on
             # The losses are those of the step before: whoever waits for them waits for nothing of this one.
             before = self._loss_before() if goes_on else None
-            if goes_on:
-                self._steady.run(step, 1 / number if scale is None else scale, number)
-            else:
-                step.run(1 / number if scale is None else scale)
+            with nullcontext() if notes is None else notes.of(chosen):
+                if goes_on:
+                    self._steady.run(step, 1 / number if scale is None else scale, number)
+                else:
+                    step.run(1 / number if scale is None else scale)
             guard(self._in_parts)
             self._agree_about_overflow({})
             self._count(chosen[-1])

@@ -27,7 +27,7 @@ class Coming:
 
 class Mail:
     def __init__(self, comm: Comm):
-        self._comm = comm
+        self.comm = comm
         # What was asked for before it is read.
         self._coming: dict[Message, Coming] = {}
         # What is on its way from here: it must stay as it is. Gloo knows of nothing that it has arrived.
@@ -38,7 +38,7 @@ class Mail:
         self._own: dict[Message, list[Tensor]] = {}
 
     def send(self, part: Part, number: int, batch: int, xs: Sequence[Tensor]) -> None:
-        comm = self._comm
+        comm = self.comm
         self._leaving = [one for one in self._leaving if not one[0].is_completed()]
         if own := own_pieces(part, xs, comm.rank):
             self._own[number, batch] = own
@@ -54,12 +54,12 @@ class Mail:
         coming = self._coming.pop((number, batch), None) or self._asked_for(part, number, batch, dtype)
         for work in coming.works:
             work.wait()
-        return made(self._comm, part, self._own.pop((number, batch), []), coming.messages, dtype)
+        return made(self.comm, part, self._own.pop((number, batch), []), coming.messages, dtype)
 
     def _asked_for(self, part: Part, number: int, batch: int, dtype: torch.dtype) -> Coming:
-        messages = room_for(self._comm, part, dtype)
+        messages = room_for(self.comm, part, dtype)
         awaited = nonempty(messages).items()
-        return Coming(messages, [self._comm.receive(x, peer, number, batch) for peer, x in awaited])
+        return Coming(messages, [self.comm.receive(x, peer, number, batch) for peer, x in awaited])
 
     def leave_open(self) -> None:
         """At the end of a step that goes on."""

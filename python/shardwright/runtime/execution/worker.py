@@ -93,6 +93,10 @@ class Worker:
         self.mail = Mail(comm)
         comm.prepare(program.groups, lines(program))
 
+    def talk_by(self, comm: Comm) -> None:
+        """From now on its messages go that way."""
+        self.comm = self.mail.comm = comm
+
     def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
         """A worker for the same program over other shards; without a word to other ranks."""
         found = copy.copy(self)

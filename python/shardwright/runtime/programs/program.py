@@ -274,6 +274,8 @@ class Program:
     state_on_host: frozenset[int]
     files: Mapping[str, str]
     folder: Path | None = None
+    # The text of the model's graph, if it is known.
+    graph: str = ""
     _codes: dict[str, Code] = field(default_factory=dict)
 
     @functools.cached_property
@@ -340,10 +342,12 @@ def load_program(
     world: int | None = None,
     digest: str | None = None,
     version: str | None = None,
+    graph: str = "",
 ) -> Program:
     """Reads a program from `{file name: text}` or a folder; refuses what does not fit.
 
-    Files may have been edited since they were proved. With their `graph.txt` they are proved again.
+    Files may have been edited since they were proved. With their `graph.txt` they are proved again;
+    `graph` is what it says where it is not among them.
     """
     folder = None if isinstance(files, Mapping) else Path(files)
     texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
@@ -370,7 +374,7 @@ def load_program(
         raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
     if GRAPH in texts:
         verify(texts[GRAPH], {name: text for name, text in texts.items() if name != GRAPH})
-    return program
+    return replace(program, graph=texts.get(GRAPH, graph))
 
 
 def _unreadable(why: str, folder: Path | None) -> RuntimeFault:

@@ -1,0 +1,197 @@
+"""Measures on all devices here at once, and writes the file of a cluster."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass
+from math import ceil, log2
+
+import torch
+
+from ..runtime.communication.comm import Comm, TorchComm
+from ..runtime.communication.launch import launch
+from . import messages, operators, overhead
+from .clock import seconds
+from .operators import DTYPES, Curve
+from .origin import device_here
+from .overhead import Overhead
+
+CHAIN = 100
+TENSORS = 24
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one device, while all of them measure.
+
+    The most operations a second by type, and bytes a second, of any operator; seconds to start an operator,
+    bytes of its memory; of messages among all of them seconds without bytes, and bytes a second.
+    """
+
+    device: str
+    threads: int
+    peak: dict[str, float]
+    bandwidth: float
+    overhead: float
+    memory: int
+    alone: float
+    rate: float
+    curves: list[Curve]
+    messages: dict[tuple[str, int], messages.Points]
+    hidden: float
+    # The steps of the probes.
+    steps: list[float]
+
+
+def profile(devices: int, backend: str = "gloo") -> str:
+    """The file of a cluster with so many devices like those here: rank 0's text."""
+    measured: Measured = launch(_measured, devices, (devices,), backend=backend)
+
+    def text(besides: Overhead) -> str:
+        return _text(measured, devices, besides)
+
+    return text(overhead.of_steps(devices, measured.steps, text))
+
+
+def threads_of(devices: int) -> int:
+    """Of each rank, where as many share the cores."""
+    return max(1, (os.cpu_count() or 1) // devices)
+
+
+def _measured(rank: int, devices: int) -> Measured:
+    torch.set_num_threads(threads_of(devices))
+    comm = TorchComm()
+    groups = messages.groups_of(devices)
+    comm.prepare([groups[size] for size in groups] or [[range(devices)]])
+    curves = operators.measured(comm, _types(comm))
+    found = messages.measured(comm)
+    alone, rate = _rate(found, devices) if devices > 1 else (1e-4, 1e9)
+    return Measured(
+        device=device_here(comm.device),
+        threads=threads_of(devices),
+        peak={name: max(_products(comm, dtype), _most(curves, name)) for name, dtype in DTYPES.items()},
+        bandwidth=max(_sums(comm), _most(curves)),
+        overhead=_overhead(comm),
+        memory=_memory(comm.device, devices),
+        alone=alone,
+        rate=rate,
+        curves=curves,
+        messages=found,
+        hidden=messages.hidden(comm) if devices > 1 else 1.0,
+        steps=overhead.measured(devices),
+    )
+
+
+def _types(comm: Comm) -> list[str]:
+    return ["f32", "f64", "bf16"] if comm.device.type == "cpu" else ["f32", "f64", "bf16", "f16"]
+
+
+def _products(comm: Comm, dtype: torch.dtype) -> float:
+    size = 768 if comm.device.type == "cpu" else 8192
+    if comm.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16):
+        size = 256  # without instructions of its own such a product takes long
+    x, w = (torch.randn(size, size, device=comm.device).to(dtype) for _ in range(2))
+    return 2 * size**3 / seconds(comm, lambda: torch.nn.functional.linear(x, w))
+
+
+def _sums(comm: Comm) -> float:
+    """Bytes a second of more than caches hold, one tensor after the other, as optimizers do it."""
+    size = 1 << (20 if comm.device.type == "cpu" else 26)
+    xs, ys = ([torch.zeros(size, device=comm.device) for _ in range(TENSORS)] for _ in range(2))
+
+    def add() -> None:
+        for x, y in zip(xs, ys, strict=True):
+            x.add_(y)
+
+    return 3 * sum(x.nbytes for x in xs) / seconds(comm, add)
+
+
+def _most(curves: list[Curve], dtype: str | None = None) -> float:
+    """The most operations of a type, or else the most bytes, that an operator reached in a second."""
+    found = (one for one in curves if one.by_operations == (dtype is not None) and dtype in (None, one.dtype))
+    return max((size / time for one in found for size, time in one.points), default=0.0)
+
+
+def _overhead(comm: Comm) -> float:
+    """Of an operator, forward and backward."""
+    start = torch.zeros(4, device=comm.device, requires_grad=True)
+
+    def chain() -> None:
+        x: torch.Tensor = start
+        for _ in range(CHAIN):
+            x = x + 1.0
+        x.sum().backward()
+
+    return seconds(comm, chain) / (2 * CHAIN)
+
+
+def _rate(found: dict[tuple[str, int], messages.Points], devices: int) -> tuple[float, float]:
+    """For groups of sizes that were not measured: seconds without bytes, and bytes a second."""
+    summed, gathered = found["all_reduce", devices], found["all_gather", devices]
+    alone, (nbytes, whole), (_, parts) = summed[0][1], summed[-1], gathered[-1]
+    share = (devices - 1) / devices * nbytes
+    rates = 2 * share / max(whole - alone, 1e-9), share / max(parts - alone, 1e-9)
+    return alone, statistics.geometric_mean(rates)
+
+
+def _memory(device: torch.device, devices: int) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / devices)
+
+
+def _text(found: Measured, devices: int, besides: Overhead) -> str:
+    hops = max(1, ceil(log2(devices)))
+    peak = ", ".join(f'{name} = "{rate / 1e9:.4g} GFLOP/s"' for name, rate in found.peak.items())
+    head = f"""# What `shardwright profile` measured, on {devices} processes at the same time.
+name = "{devices} devices here"
+
+[profile]
+device = "{found.device}"
+torch = "{torch.__version__}"
+threads = {found.threads}
+
+[[nodes]]
+devices = "here:{devices}"
+
+[nodes.link]
+bandwidth = "{found.rate / 1e9:.4g} GB/s"
+latency = "{found.alone / 4 / hops * 1e6:.4g} us"
+start = "{found.alone / 2 * 1e6:.4g} us"
+reached = 1.0
+"""
+    device = f"""
+[devices.here]
+memory = "{found.memory / 1e9:.4g} GB"
+bandwidth = "{found.bandwidth / 1e9:.4g} GB/s"
+peak = {{ {peak} }}
+overhead = "{found.overhead * 1e6:.4g} us"
+compute_reached = 1.0
+memory_reached = 1.0
+
+[devices.here.runtime]
+step = "{besides.step * 1e6:.4g} us"
+call = "{besides.call * 1e6:.4g} us"
+wake = "{besides.wake * 1e6:.4g} us"
+hidden = {found.hidden:.3f}
+"""
+    links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", points)
+             for (kind, size), points in found.messages.items()]  # fmt: skip
+    return head + "".join(links) + device + "".join(map(_of_curve, found.curves))
+
+
+def _of_curve(curve: Curve) -> str:
+    said = f'kind = "{curve.kind}"\ndtype = "{curve.dtype}"\npass = "{curve.way}"'
+    sizes = "operations" if curve.by_operations else "bytes"
+    return _row("devices.here.operators", said, sizes, curve.points)
+
+
+def _row(table: str, said: str, sizes: str, points: list[tuple[float, float]]) -> str:
+    """What was measured of one thing; a size that costs nothing is none."""
+    counted = [(size, time) for size, time in points if size > 0]
+    if not counted:
+        return ""
+    first = ", ".join(f"{float(size):.0f}.0" for size, _ in counted)
+    second = ", ".join(f"{time:.4e}" for _, time in counted)
+    return f"\n[[{table}]]\n{said}\n{sizes} = [{first}]\nseconds = [{second}]\n"
