@@ -32,8 +32,8 @@ def bench(quick: bool) -> Table:
     table = Table(
         "ilp",
         "The same decisions as an integer program",
-        f"Plans of one block for {CLUSTER}, a micro-batch: the least time that devices work and wait. The same"
-        f" tables for both; one thread, at most {LIMIT:.0f} s.",
+        f"Plans of one block for {CLUSTER}, a micro-batch: the least time that devices work and wait."
+        f" The same tables for both; one thread, at most {LIMIT:.0f} s.",
         ["model", "decisions", "values", "ours", "in", "HiGHS", "in", "times as long"],
     )
     models = {"GPT, 24 layers": shapes.gpt_24l} if quick else MODELS

@@ -88,7 +88,7 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     count, ways = told
     others = "" if count == 1 else f", with {count - 1} more that lie as it does"
     yield f"{path}{others}: what the best plan takes with each way to divide it"
-    yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  it would be better if"
+    yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  better if"
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
@@ -109,7 +109,7 @@ def _operator(graph: Graph, path: str) -> int:
     if fits or inside:
         return max(fits or inside, key=lambda it: it[1].cost.flops)[0]
     raise PlanError(
-        "SW0302",
+        "SW0926",
         f"no operator has the path {path}",
         why="`shardwright plan` prints the paths of all operators",
         fix=did_you_mean(path, {it.path for it in graph.operators})
