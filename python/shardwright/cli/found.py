@@ -81,7 +81,8 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     if told is None:
         yield "no plan was found operator by operator: there is one device, or none fits"
         return
-    first, mine = found.rows[0], next(row for row in found.rows if row["plan"].startswith("auto"))
+    rows = found.rows
+    first, mine = rows[0], next(row for row in rows if row["plan"].startswith("auto"))
     if first is not mine:
         step, own = time_of(first["seconds"]), time_of(mine["seconds"])
         yield f"`{first['plan']}` takes {step}, the best plan of one block {own}: this is about the second"
