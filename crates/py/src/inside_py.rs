@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use compiler::Masters;
-use program::Inputs;
 use pyo3::prelude::*;
-use search::{Question, inside};
+use search::inside;
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
-use crate::search_py::cluster_of;
+use crate::search_py::{Asked, cluster_of};
 
 /// Tables over variables: how many values each has, the variables of each table with its place among those that are
 /// different, these tables, and the least sum with how long it took to make and to solve them.
@@ -40,19 +38,8 @@ pub(crate) fn decision_tables(
     let model = &graph.model;
     guarded(Evidence::of(model), || {
         let cluster = cluster_of(cluster, text)?;
-        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
-        let question = Question {
-            graph: &model.graph,
-            analysis: &model.analysis,
-            boundary: &boundary,
-            masters: &masters,
-            cluster: &cluster,
-            devices,
-            batches,
-            optimizer,
-            memory: None,
-        };
-        py.detach(|| Ok(told(inside::tables(&question, byte)?)))
+        let asked = Asked { cluster, devices, batches, optimizer: optimizer.into(), memory: None };
+        py.detach(|| asked.of(model, |question| Ok(told(inside::tables(question, byte)?))))
     })
 }
 

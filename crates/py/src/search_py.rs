@@ -24,17 +24,17 @@ pub(crate) struct Found {
 }
 
 /// What was asked, but for the model.
-struct Asked {
-    cluster: Cluster,
-    devices: u32,
-    batches: u32,
-    optimizer: String,
-    memory: Option<u64>,
+pub(crate) struct Asked {
+    pub(crate) cluster: Cluster,
+    pub(crate) devices: u32,
+    pub(crate) batches: u32,
+    pub(crate) optimizer: String,
+    pub(crate) memory: Option<u64>,
 }
 
 impl Asked {
     /// The whole question.
-    fn of<T>(&self, model: &crate::graph_py::Model, ask: impl FnOnce(&Question<'_>) -> T) -> T {
+    pub(crate) fn of<T>(&self, model: &crate::graph_py::Model, ask: impl FnOnce(&Question<'_>) -> T) -> T {
         let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
         ask(&Question {
             graph: &model.graph,

@@ -1,46 +1,13 @@
 //! What is chosen, on clusters whose answer is known.
 
-use check::Masters;
+mod model;
+
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use diag::Result;
-use graph::Graph;
-use program::{Boundary, Inputs};
-use rules::Analysis;
 use search::{Found, Leasts, Question, Wanted, best, bound, compare, quickest};
 
-struct Model {
-    graph: Graph,
-    analysis: Analysis,
-    boundary: Boundary,
-    masters: Masters,
-}
-
-impl Model {
-    fn new(text: &str) -> Self {
-        let graph: Graph = text.parse().expect("it parses");
-        let boundary = lower::loss(&graph, Inputs::Global);
-        Self { analysis: Analysis::of(&graph), boundary, masters: Masters::new(), graph }
-    }
-
-    fn gpt() -> Self {
-        Self::new(include_str!("../../../tests/python/golden/gpt.graph"))
-    }
-
-    fn question<'q>(&'q self, cluster: &'q Cluster, devices: u32, batches: u32) -> Question<'q> {
-        Question {
-            graph: &self.graph,
-            analysis: &self.analysis,
-            boundary: &self.boundary,
-            masters: &self.masters,
-            cluster,
-            devices,
-            batches,
-            optimizer: "adamw",
-            memory: None,
-        }
-    }
-}
+use model::Model;
 
 /// Devices that are slow beside their links, or links that are slow beside their devices.
 fn devices(count: u32, peak: &str, link: &str) -> Cluster {

@@ -1,46 +1,17 @@
 //! Plans of one block: what is claimed of them, beside what their programs take.
 
-use check::Masters;
+mod model;
+
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
-use graph::Graph;
 use plan::{Plan, sets};
-use program::{Boundary, Inputs};
-use rules::Analysis;
 use search::Question;
 use search::inside::{Candidate, explain, find, member};
 
-struct Model {
-    graph: Graph,
-    analysis: Analysis,
-    boundary: Boundary,
-    masters: Masters,
-}
-
-impl Model {
-    fn new(text: &str) -> Self {
-        let graph: Graph = text.parse().expect("it parses");
-        let boundary = lower::loss(&graph, Inputs::Global);
-        Self { analysis: Analysis::of(&graph), boundary, masters: Masters::new(), graph }
-    }
-
-    fn question<'q>(&'q self, cluster: &'q Cluster, devices: u32, batches: u32) -> Question<'q> {
-        Question {
-            graph: &self.graph,
-            analysis: &self.analysis,
-            boundary: &self.boundary,
-            masters: &self.masters,
-            cluster,
-            devices,
-            batches,
-            optimizer: "adamw",
-            memory: None,
-        }
-    }
-}
+use model::Model;
 
 fn models() -> Vec<Model> {
-    vec![Model::new(include_str!("../../../tests/python/golden/gpt.graph"))]
+    vec![Model::gpt()]
 }
 
 /// Devices that are slow beside their links, and links that are slow beside their devices; in one node and in two.

@@ -27,7 +27,7 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    fn is_dear(&self) -> bool {
+    pub(super) fn is_dear(&self) -> bool {
         self.operations > DEAR * self.largest
     }
 }

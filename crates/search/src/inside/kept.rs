@@ -19,10 +19,7 @@ pub(super) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<Keeps> {
-    let mut span_of: Vec<Option<usize>> = vec![None; graph.ops.len()];
-    for (number, span) in spans.iter().enumerate() {
-        span.iter().for_each(|op| span_of[op.index()] = Some(number));
-    }
+    let span_of = spans_of(graph, spans);
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut found = vec![];
@@ -56,6 +53,15 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<K
         let made = |at: &usize| it.outputs[*at].is_some_and(&mut first);
         keeps.outputs = cost.kept.outputs.iter().copied().filter(made).collect();
         found.push(keeps);
+    }
+    found
+}
+
+/// The span of each operator.
+pub(super) fn spans_of(graph: &Graph, spans: &[Vec<OpId>]) -> Vec<Option<usize>> {
+    let mut found = vec![None; graph.ops.len()];
+    for (number, span) in spans.iter().enumerate() {
+        span.iter().for_each(|op| found[op.index()] = Some(number));
     }
     found
 }

@@ -15,6 +15,7 @@ mod digits;
 mod explain;
 mod homes;
 mod kept;
+mod maker;
 mod messages;
 mod objective;
 mod rows;

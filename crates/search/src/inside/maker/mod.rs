@@ -1,0 +1,100 @@
+//! Makes the tables of a space, once for what is alike.
+
+mod between;
+mod own;
+mod part;
+mod signature;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use graph::{Graph, OpId, TensorId};
+use plan::OpPlan;
+use plan::classes::Classes;
+use rules::Cost;
+
+use super::bundles::{Bundles, Traits, find};
+use super::digits::Digits;
+use super::kept::{Keeps, keeps, spans_of};
+use super::messages::{Messages, Sizes};
+use super::spread::Loops;
+use crate::Question;
+use part::{Part, part, traits};
+
+/// What is known while a space is made.
+pub(super) struct Maker<'q> {
+    pub(super) question: Question<'q>,
+    pub(super) digits: &'q Digits,
+    messages: &'q Messages<'q>,
+    pub(super) classes: Classes,
+    needs_grad: Vec<bool>,
+    pub(super) traits: Vec<Traits>,
+    /// Of each operator as a whole.
+    seconds: Vec<f64>,
+    texts: Vec<Rc<str>>,
+    pub(super) bundles: Bundles,
+    keeps: Vec<Keeps>,
+    span_of: Vec<Option<usize>>,
+    readers: Vec<Vec<(OpId, usize)>>,
+    /// For each operator its loops under each choice of its bundle.
+    pub(super) loops: Vec<Rc<Vec<Loops>>>,
+    /// Parts by the operator's signature and its loops.
+    parts: HashMap<(Rc<str>, Loops), Part>,
+    /// The number of each operator within its bundle.
+    numbers: Vec<usize>,
+}
+
+impl<'q> Maker<'q> {
+    pub(super) fn new(
+        question: &Question<'q>,
+        digits: &'q Digits,
+        messages: &'q Messages<'q>,
+        spans: &[Vec<OpId>],
+    ) -> Self {
+        let (graph, analysis) = (question.graph, question.analysis);
+        let needs_grad = question.boundary.needs_grad(graph);
+        let whole: Vec<Part> =
+            graph.op_ids().map(|op| part(question, &needs_grad, op, &OpPlan::default())).collect();
+        let traits: Vec<Traits> =
+            graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
+        let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
+        let bundles = find(graph, analysis, &traits);
+        let mut maker = Self {
+            question: *question,
+            digits,
+            messages,
+            classes: Classes::of(graph, analysis),
+            needs_grad,
+            traits,
+            seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
+            texts: vec![],
+            keeps: keeps(graph, &costs, spans),
+            span_of: spans_of(graph, spans),
+            readers: graph.uses(),
+            loops: graph.ops.iter().map(|_| Rc::default()).collect(),
+            parts: HashMap::new(),
+            numbers: places(graph, &bundles),
+            bundles,
+        };
+        maker.texts = graph.op_ids().map(|op| maker.signature(op)).collect();
+        maker
+    }
+
+    fn graph(&self) -> &'q Graph {
+        self.question.graph
+    }
+
+    fn sizes(&self, tensor: TensorId) -> Sizes {
+        let width = self.graph().tensor(tensor).dtype.bytes() as u64;
+        Sizes { factors: self.question.analysis.flat(tensor), width }
+    }
+}
+
+/// The place of each operator in its bundle.
+fn places(graph: &Graph, bundles: &Bundles) -> Vec<usize> {
+    let mut found = vec![0; graph.ops.len()];
+    for ops in &bundles.all {
+        ops.iter().enumerate().for_each(|(number, op)| found[op.index()] = number);
+    }
+    found
+}

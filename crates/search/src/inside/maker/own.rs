@@ -1,0 +1,132 @@
+//! What a bundle costs by itself.
+
+use std::rc::Rc;
+
+use check::held_as;
+use graph::{OpId, Source, TensorId};
+use plan::OpPlan;
+use rules::Cost;
+
+use super::super::choices::dims;
+use super::super::digits::{COPIES, PARTIAL, Set};
+use super::super::homes::Held;
+use super::super::messages::Price;
+use super::super::space::Unary;
+use super::super::spread::{Loops, elements, read, splits, written};
+use super::Maker;
+use super::part::{Part, part};
+
+/// What takes less of the work than this is copied, and not worth a decision,
+const SMALL: f64 = 1e-4;
+/// if what it makes has so many times fewer elements than what it is read with: positions, masks.
+const BESIDE: u64 = 16;
+
+impl Maker<'_> {
+    /// The dims along which a bundle may be divided.
+    pub(in super::super) fn dims(&self, number: usize) -> Vec<usize> {
+        let ops = &self.bundles.all[number];
+        let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
+        if own < SMALL * self.seconds.iter().sum::<f64>() && self.is_beside(number, ops) {
+            return vec![];
+        }
+        dims(self.question.analysis, &self.classes, ops, &self.seconds)
+    }
+
+    /// Whether what a bundle makes is small beside what others read with it.
+    fn is_beside(&self, bundle: usize, ops: &[OpId]) -> bool {
+        let size = |tensor: TensorId| self.graph().tensor(tensor).numel().unsigned_abs();
+        let made = || ops.iter().flat_map(|op| self.graph().op(*op).outputs.iter().flatten().copied());
+        let readers = made().flat_map(|tensor| &self.readers[tensor.index()]).map(|(op, _)| *op);
+        let others = readers.filter(|op| self.bundles.of[op.index()] != bundle);
+        let beside = others.flat_map(|op| self.graph().op(op).inputs()).map(size).max().unwrap_or(0);
+        made().map(size).max().unwrap_or(0).saturating_mul(BESIDE) < beside
+    }
+
+    /// Whether a tensor is needed whole on all devices.
+    pub(super) fn leaves(&self, tensor: TensorId) -> bool {
+        let all = self.graph().outputs.iter().zip(&self.question.boundary.outputs);
+        all.into_iter().any(|(it, how)| *it == Some(tensor) && *how == program::Output::Whole)
+    }
+
+    /// The parameters of which some operators are the first readers.
+    pub(in super::super) fn params(&self, ops: &[OpId]) -> Vec<TensorId> {
+        let mut found = vec![];
+        for op in ops {
+            for tensor in self.graph().op(*op).inputs() {
+                let first = self.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
+                let is_param = matches!(self.graph().tensor(tensor).source, Source::Param { .. });
+                if is_param && first && !found.contains(&tensor) {
+                    found.push(tensor);
+                }
+            }
+        }
+        found
+    }
+
+    fn part(&mut self, op: OpId, loops: &Loops) -> Part {
+        let key = (Rc::clone(&self.texts[op.index()]), loops.clone());
+        if let Some(known) = self.parts.get(&key) {
+            return known.clone();
+        }
+        let plan = OpPlan { splits: splits(self.digits, loops), devices: vec![] };
+        let made = part(&self.question, &self.needs_grad, op, &plan);
+        self.parts.insert(key, made.clone());
+        made
+    }
+
+    pub(in super::super) fn unary(&mut self, ops: &[OpId], params: &[TensorId], at: usize) -> Unary {
+        let mut all = Unary::default();
+        for op in ops {
+            let loops = self.loops[op.index()][at].clone();
+            let part = self.part(*op, &loops);
+            let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
+            let back = part.backward + again;
+            all.price = all.price + Price { line: 0.0, work: part.forward + back, back };
+            all.kept += self.kept(*op, &loops, &part.cost);
+            let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
+            for tensor in outputs {
+                let own = self.bundles.of[op.index()];
+                all.price = all.price + self.moved(tensor, own, (at, at));
+                if self.leaves(tensor) {
+                    let from = self.written(tensor, at);
+                    all.price = all.price
+                        + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
+                }
+            }
+        }
+        all.held = params.iter().map(|tensor| self.held(*tensor, at)).collect();
+        all
+    }
+
+    fn kept(&self, op: OpId, loops: &Loops, cost: &Cost) -> f64 {
+        let (keeps, it) = (&self.keeps[op.index()], self.graph().op(op));
+        let analysis = self.question.analysis;
+        let inputs = it.inputs();
+        let bytes = |tensor: TensorId, spread: &Vec<u8>| {
+            let sizes = self.sizes(tensor);
+            elements(&sizes.factors, self.digits, spread) * sizes.width as f64
+        };
+        let read = keeps.inputs.iter().map(|(at, (own, all))| {
+            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64
+        });
+        let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
+        let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));
+        read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
+    }
+
+    fn held(&self, tensor: TensorId, at: usize) -> Held {
+        let it = self.graph().tensor(tensor);
+        let (op, input) = self.readers[tensor.index()][0];
+        let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
+        let sizes = self.sizes(tensor);
+        let width = held_as(it, self.question.masters).bytes() as f64;
+        let partial = Set::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
+        Held {
+            bytes: elements(&sizes.factors, self.digits, &read.value) * width,
+            partial,
+            longest: it.shape.iter().copied().max().unwrap_or(1),
+            is_trained: matches!(it.source, Source::Param { frozen: false, .. })
+                && self.needs_grad[tensor.index()],
+        }
+    }
+}
