@@ -22,6 +22,7 @@ pub use cost::{Costs, PartCost};
 pub use figure::drawn;
 pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
 pub use rules::Bytes;
+pub use simulate::Kinds;
 pub use step::{Estimate, Setting, Step, communications, estimate, states, step, updated};
 pub use summary::{Communication, Divided, Summary};
 pub use work::{Repeated, Work, work};

@@ -7,7 +7,7 @@
 //! divided by their number. Communication, waiting, and what several devices compute alike come on top.
 
 use check::{Masters, held_as};
-use cluster::{Device, Effort};
+use cluster::{Cluster, Device, Effort};
 use compiler::{Costs, updated};
 use diag::Result;
 use graph::{Dtype, Graph, Source, TensorId};
@@ -17,7 +17,7 @@ use crate::Question;
 /// Seconds of a step.
 pub fn bound(question: &Question<'_>) -> Result<f64> {
     let devices: Vec<&Device> = (0..question.devices).map(|at| question.cluster.device(at)).collect();
-    let kinds: Vec<&Device> = distinct(&devices);
+    let kinds: Vec<&Device> = kinds(question.cluster, question.devices);
     let work = work(question)?;
     // For each kind how long it takes for each piece of work.
     let seconds: Vec<Vec<f64>> =
@@ -33,10 +33,11 @@ pub fn bound(question: &Question<'_>) -> Result<f64> {
     Ok(if found.is_finite() { found } else { 0.0 })
 }
 
-fn distinct<'d>(devices: &[&'d Device]) -> Vec<&'d Device> {
+/// The different ones among the first devices.
+pub(crate) fn kinds(cluster: &Cluster, devices: u32) -> Vec<&Device> {
     let mut found: Vec<&Device> = vec![];
-    for device in devices {
-        if !found.contains(device) {
+    for device in (0..devices).map(|at| cluster.device(at)) {
+        if !found.contains(&device) {
             found.push(device);
         }
     }

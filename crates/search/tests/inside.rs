@@ -139,3 +139,15 @@ fn what_was_chosen_is_the_best_of_the_ways_that_are_told() {
         }
     }
 }
+
+#[test]
+fn of_devices_that_differ_plans_are_found_and_no_bound_is_claimed() {
+    let text = "[[nodes]]\ndevices = [\"h200:1\", \"l4:1\"]\n";
+    let cluster = read(text, "mixed.toml").expect("it reads");
+    let model = Model::gpt();
+    let question = model.question(&cluster, 2, 1);
+    let inside = find(&question, None).expect("plans");
+    assert!(!inside.plans.is_empty());
+    assert_eq!(inside.told.bound, 0.0);
+    inside.plans.iter().for_each(|it| assert!(seconds(&question, &it.plan).0 > 0.0));
+}

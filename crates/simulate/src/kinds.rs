@@ -15,7 +15,8 @@ impl Kinds {
         Self(graph.ops.iter().map(|op| kind(&op.target)).collect())
     }
 
-    pub(crate) fn sort(&self, op: Option<OpId>, dtype: Dtype, way: Way) -> Sort<'_> {
+    /// What work of an operator is; of none it is a copy.
+    pub fn sort(&self, op: Option<OpId>, dtype: Dtype, way: Way) -> Sort<'_> {
         let known = op.and_then(|op| self.0.get(op.index()));
         let kinds = known.map_or([COPIES, COPIES], |[own, family]| [own, family]);
         Sort { kinds, dtype, way }

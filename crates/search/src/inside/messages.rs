@@ -7,8 +7,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use cluster::{Cluster, Crowd, Effort, Pattern};
+use cluster::{COPIES as OF_COPIES, Cluster, Crowd, Device, Effort, Pattern, Sort};
 use graph::Dtype;
+
+use crate::bound::kinds;
 
 use super::digits::{COPIES, Digits, PARTIAL, Set};
 use super::spread::{Spread, elements};
@@ -30,6 +32,7 @@ pub(super) struct Sizes {
 
 pub(super) struct Messages<'c> {
     cluster: &'c Cluster,
+    pub(super) kinds: Vec<&'c Device>,
     pub(super) digits: &'c Digits,
     groups: RefCell<HashMap<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
@@ -52,7 +55,8 @@ impl Price {
 
 impl<'c> Messages<'c> {
     pub(super) fn new(cluster: &'c Cluster, digits: &'c Digits) -> Self {
-        Self { cluster, digits, groups: RefCell::default(), known: RefCell::default() }
+        let kinds = kinds(cluster, digits.sizes.iter().product());
+        Self { cluster, kinds, digits, groups: RefCell::default(), known: RefCell::default() }
     }
 
     /// Seconds of a collective of devices that differ in these digits.
@@ -78,8 +82,9 @@ impl<'c> Messages<'c> {
 
     /// Seconds to read and write so many bytes on the slowest device.
     fn copies(&self, bytes: f64) -> f64 {
-        let of = |kind: &cluster::Device| kind.seconds(Effort { operations: 0.0, bytes }, Dtype::F32);
-        self.cluster.kinds.iter().map(of).fold(0.0, f64::max)
+        let effort = Effort { operations: 0.0, bytes };
+        let sort = Sort { kinds: [OF_COPIES, OF_COPIES], dtype: Dtype::F32, way: cluster::Way::Forward };
+        self.kinds.iter().map(|kind| kind.seconds_of(effort, sort)).fold(0.0, f64::max)
     }
 
     pub(super) fn between(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {

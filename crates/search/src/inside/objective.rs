@@ -100,7 +100,7 @@ impl<'o> Objective<'o> {
     pub(super) fn new(space: &'o Space<'o>, weights: Weights) -> Result<Self> {
         let question = &space.question;
         let rate = |kind: &cluster::Device| kind.bandwidth * kind.reached.1;
-        let slowest = question.cluster.kinds.iter().map(rate).fold(f64::INFINITY, f64::min);
+        let slowest = space.messages.kinds.iter().map(|kind| rate(kind)).fold(f64::INFINITY, f64::min);
         let terms = Terms {
             messages: space.messages,
             batches: f64::from(question.batches),

@@ -8,6 +8,7 @@ mod signature;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use compiler::Kinds;
 use graph::{Graph, OpId, TensorId};
 use plan::OpPlan;
 use plan::classes::Classes;
@@ -28,6 +29,7 @@ pub(super) struct Maker<'q> {
     messages: &'q Messages<'q>,
     pub(super) classes: Classes,
     needs_grad: Vec<bool>,
+    kinds: Kinds,
     pub(super) traits: Vec<Traits>,
     /// Of each operator as a whole.
     seconds: Vec<f64>,
@@ -53,8 +55,11 @@ impl<'q> Maker<'q> {
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let needs_grad = question.boundary.needs_grad(graph);
-        let whole: Vec<Part> =
-            graph.op_ids().map(|op| part(question, &needs_grad, op, &OpPlan::default())).collect();
+        let kinds = Kinds::of(graph);
+        let whole: Vec<Part> = graph
+            .op_ids()
+            .map(|op| part(question, (&needs_grad, &kinds, &messages.kinds), op, &OpPlan::default()))
+            .collect();
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
@@ -65,6 +70,7 @@ impl<'q> Maker<'q> {
             messages,
             classes: Classes::of(graph, analysis),
             needs_grad,
+            kinds,
             traits,
             seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
             texts: vec![],

@@ -69,7 +69,7 @@ impl Maker<'_> {
             return known.clone();
         }
         let plan = OpPlan { splits: splits(self.digits, loops), devices: vec![] };
-        let made = part(&self.question, &self.needs_grad, op, &plan);
+        let made = part(&self.question, (&self.needs_grad, &self.kinds, &self.messages.kinds), op, &plan);
         self.parts.insert(key, made.clone());
         made
     }

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use cluster::Effort;
-use compiler::Costs;
+use cluster::{Device, Effort, Way};
+use compiler::{Costs, Kinds};
 use graph::{Dtype, Graph, OpId};
 use plan::{On, OpPlan};
 use rules::Cost;
@@ -20,18 +20,24 @@ pub(super) struct Part {
 }
 
 /// The first part of an operator, which is the largest, on the slowest device.
-pub(super) fn part(question: &Question<'_>, needs_grad: &[bool], op: OpId, plan: &OpPlan) -> Part {
+pub(super) fn part(
+    question: &Question<'_>,
+    (needs_grad, kinds, devices): (&[bool], &Kinds, &[&Device]),
+    op: OpId,
+    plan: &OpPlan,
+) -> Part {
     debug_assert!(plan.splits.iter().all(|split| split.on != On::Value));
     let mut costs = Costs::new(question.graph, question.analysis, op, needs_grad);
     let cost = Rc::new(costs.part(plan, 0).cost.clone());
     let dtype = question.graph.computes_in(op).unwrap_or(Dtype::F32);
-    let slowest = |operations: u64, bytes: compiler::Bytes| {
+    let slowest = |operations: u64, bytes: compiler::Bytes, way: Way| {
         let effort = Effort { operations: operations as f64, bytes: (bytes.read + bytes.written) as f64 };
-        question.cluster.kinds.iter().map(|kind| kind.seconds(effort, dtype)).fold(0.0, f64::max)
+        let sort = kinds.sort(Some(op), dtype, way);
+        devices.iter().map(|device| device.seconds_of(effort, sort)).fold(0.0, f64::max)
     };
     Part {
-        forward: slowest(cost.flops, cost.forward),
-        backward: slowest(cost.gradients.iter().sum(), cost.backward),
+        forward: slowest(cost.flops, cost.forward, Way::Forward),
+        backward: slowest(cost.gradients.iter().sum(), cost.backward, Way::Backward),
         cost,
     }
 }
