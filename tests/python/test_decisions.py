@@ -11,6 +11,7 @@ from shardwright import demo
 from shardwright._core import Graph, decision_tables
 from shardwright.capture import capture
 
+pytest.importorskip("highspy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
 from ilp import solved
 

@@ -85,10 +85,13 @@ impl Found {
     fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
         let Some(claim) = self.inner.rows.iter().find_map(|row| row.claim) else { return Ok(None) };
         let model = &self.graph.model;
+        if operator >= model.graph.ops.len() {
+            return Err(pyo3::exceptions::PyIndexError::new_err("there are fewer operators"));
+        }
         guarded(Evidence::of(model), || {
             py.detach(|| {
                 self.asked.of(model, |question| {
-                    let found = search::inside::explain(question, &claim, OpId::new(operator), most)?;
+                    let found = search::inside::explain(question, &claim, OpId::new(operator), most.max(1))?;
                     Ok(found.map(|found| explained(&found, search::inside::limit(question))))
                 })
             })

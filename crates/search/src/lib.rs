@@ -111,16 +111,7 @@ pub fn quickest(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
-    let there = question.cluster.devices();
-    if question.devices == 0 || question.devices > there {
-        let cluster = &question.cluster.name;
-        return Err(Error::new(
-            "SW0921",
-            format!("{} devices of the {there} of {cluster} were asked for", question.devices),
-        )
-        .why("a plan has at least one device, and each is one of the cluster's")
-        .fix(format!("give a number from 1 to {there}, or name a larger cluster")));
-    }
+    refuse_numbers(question)?;
     let end = deadline.map(|deadline| Instant::now() + deadline);
     if question.devices == 1 {
         return queue::search(question, wanted, end, watch);
@@ -133,6 +124,21 @@ pub fn quickest(
     found.rows.extend(rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     Ok(Found { inside: Some(told), ..found })
+}
+
+/// Refuses no devices, and more than there are.
+pub(crate) fn refuse_numbers(question: &Question<'_>) -> Result<()> {
+    let there = question.cluster.devices();
+    if question.devices == 0 || question.devices > there {
+        let cluster = &question.cluster.name;
+        return Err(Error::new(
+            "SW0921",
+            format!("{} devices of the {there} of {cluster} were asked for", question.devices),
+        )
+        .why("a plan has at least one device, and each is one of the cluster's")
+        .fix(format!("give a number from 1 to {there}, or name a larger cluster")));
+    }
+    Ok(())
 }
 
 /// The quickest plan that fits.

@@ -62,13 +62,14 @@ def lines_of(found: Found) -> Iterator[str]:
     step, parts = row["seconds"], ("forward", "backward", "again", "copies", "exposed", "idle", "update")
     spent = ", ".join(f"{row[part] / step:.1%} {part}" for part in parts if row[part] >= step / 1000)
     yield f"a step takes {time_of(step)}: {spent}; {row['utilisation']:.1%} of what the devices can compute"
-    times = step / found.bound
-    yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
+    if found.bound > 0:
+        times = step / found.bound
+        yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
     if found.inside is None:
         return
     bound, decisions, choices, sums, seconds = found.inside
     if 0 < bound <= step:
-        yield f"no plan of one block takes less than {time_of(bound)}: {step / bound:.3f} times that"
+        yield f"as the search counts, none of one block takes less than {time_of(bound)}: {step / bound:.3f} times that"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"

@@ -98,8 +98,9 @@ impl Terms<'_, '_> {
         let sent =
             gathers * more(Pattern::AllGather, way.over, held.bytes) + (reductions - 1.0) * reduced + late;
         let whole = |stays: bool| if stays { held.bytes } else { part };
-        let bytes =
-            whole(way.gather == Gather::Step) + whole(way.reduce == Reduce::Last) + self.states * part;
+        let bytes = whole(way.gather == Gather::Step)
+            + self.gradients * whole(way.reduce == Reduce::Last)
+            + self.states * part;
         Costs { sent, late, updated: self.update * part, bytes }
     }
 }

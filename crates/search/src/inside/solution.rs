@@ -77,23 +77,33 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        Rung { space: &space, spans: &spans, again, end, inside: &mut inside }.climb()?;
+        let is_tight = Rung { space: &space, spans: &spans, again, end, inside: &mut inside }.climb()?;
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
-        if best <= ENOUGH * inside.told.bound || is_late(end) && !inside.plans.is_empty() {
+        if !is_tight && best <= ENOUGH * inside.told.bound {
+            // Who computes more again takes no less.
+            break;
+        }
+        if is_late(end) && !inside.plans.is_empty() {
+            // Of those that compute more again nothing is known.
+            inside.told.bound = 0.0;
             break;
         }
     }
-    if !is_uniform(question) {
-        // Who is slowest in one thing may be the quickest in another.
+    if !is_plain(question) {
         inside.told.bound = 0.0;
     }
     inside.told.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
 }
 
-fn is_uniform(question: &Question<'_>) -> bool {
-    let nodes = &question.cluster.nodes;
-    kinds(question.cluster, question.devices).len() == 1 && nodes.iter().all(|node| *node == nodes[0])
+/// Whether a bound can be claimed. Of devices or nodes that differ, who is slowest in one thing may be the quickest in
+/// another; and of messages that were measured or are hidden in part, several take less together than one by one.
+fn is_plain(question: &Question<'_>) -> bool {
+    let (nodes, network) = (&question.cluster.nodes, &question.cluster.network);
+    let kinds = kinds(question.cluster, question.devices);
+    let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
+    let hidden = kinds.iter().all(|kind| kind.runtime.hidden >= 1.0);
+    kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas && hidden
 }
 
 pub(super) fn is_late(end: Option<Instant>) -> bool {
@@ -122,6 +132,8 @@ struct Found {
     totals: Totals,
     /// By how much it costs more than the least of those that fit, at most, as a share of that.
     over: f64,
+    /// Whether memory had a price.
+    is_tight: bool,
 }
 
 impl Found {
@@ -132,15 +144,17 @@ impl Found {
 }
 
 impl Rung<'_, '_> {
-    /// Looks at what binds the plans that are found, a few times.
-    fn climb(&mut self) -> Result<()> {
+    /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
+    fn climb(&mut self) -> Result<bool> {
         self.inside.told.decisions = self.space.bundles.len();
         self.inside.told.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
-        let (limit, mut bound) = (limit(&self.space.question) as f64, 0.0);
+        let (limit, mut bound, mut is_tight) = (limit(&self.space.question) as f64, 0.0, false);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
             let Some(look) = looks.pop_front() else { break };
-            let Some(found) = self.cheapest(look, limit, &mut bound)? else { continue };
+            let found = self.cheapest(look, limit, &mut bound)?;
+            is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
+            let Some(found) = found else { continue };
             self.keep(&found)?;
             if is_late(self.end) {
                 break;
@@ -150,7 +164,7 @@ impl Rung<'_, '_> {
             }
         }
         self.inside.told.bound = self.inside.told.bound.min(bound);
-        Ok(())
+        Ok(is_tight)
     }
 
     /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
@@ -182,7 +196,7 @@ impl Rung<'_, '_> {
                 _ => low = middle,
             }
         }
-        Ok(Some(best))
+        Ok(Some(Found { is_tight: true, ..best }))
     }
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
@@ -190,7 +204,7 @@ impl Rung<'_, '_> {
         let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
         let totals = objective.totals(&least.values);
-        Ok(Some(Found { least, weights, totals, over: f64::INFINITY }))
+        Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
     }
 
     fn keep(&mut self, found: &Found) -> Result<()> {

@@ -23,6 +23,7 @@ pub struct Tables {
 
 /// Where a byte has a price of so many units.
 pub fn tables(question: &Question<'_>, byte: f64) -> Result<Tables> {
+    crate::refuse_numbers(question)?;
     let start = Instant::now();
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits);

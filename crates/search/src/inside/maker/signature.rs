@@ -27,9 +27,12 @@ impl Maker<'_> {
     /// The same of a bundle: its operators, how they are connected, and along which of its dims they go.
     pub(in super::super) fn bundle_signature(&self, number: usize, dims: &[usize]) -> Rc<str> {
         let ops = &self.bundles.all[number];
+        let params = self.params(ops);
         let mut text = format!("{}", dims.len());
         let first_span = ops.iter().find_map(|op| self.span_of[op.index()]);
         for op in ops {
+            // A parameter is on the account of its first reader.
+            let own = |tensor: &TensorId| params.iter().position(|own| own == tensor);
             let source = |tensor: &TensorId| match &self.graph().tensor(*tensor).source {
                 Source::Op { op, output } if self.bundles.of[op.index()] == number => {
                     format!("{}.{output}", self.numbers[op.index()])
@@ -38,7 +41,7 @@ impl Maker<'_> {
                 Source::Input { .. } => "i".into(),
                 Source::Param { frozen, .. } => {
                     let held = held_as(self.graph().tensor(*tensor), self.question.masters);
-                    format!("p{}{held:?}", u8::from(*frozen))
+                    format!("p{}{held:?}{:?}", u8::from(*frozen), own(tensor))
                 }
                 _ => "c".into(),
             };
