@@ -70,7 +70,7 @@ def lines_of(found: Found) -> Iterator[str]:
     bound, decisions, choices, sums, seconds = found.inside
     if 0 < bound <= step:
         times = step / bound
-        yield f"as the search counts, none of one block takes less than {time_of(bound)}: {times:.3f} times that"
+        yield f"as it is counted, none of one block takes less than {time_of(bound)}: {times:.3f} times that"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
