@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardwright.profiling.origin import processor
+
 
 def seconds(step: Callable[[], Any]) -> float:
     start = time.perf_counter()
@@ -145,15 +147,7 @@ def machine() -> dict[str, str]:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.machine()}",
+        "machine": f"{os.cpu_count()} cores, {processor()}, {platform.system()} {platform.machine()}",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}",
         "conditions": f"load average {load:.1f} at the start",
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"

@@ -52,9 +52,7 @@ pub(crate) fn of_all<'a>(
     masters: &Masters,
     batches: u32,
 ) -> Vec<Memory> {
-    let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
-    let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).step(batches)).collect()
+    walked(cx, ranks, masters, |walk| walk.step(batches))
 }
 
 /// What each rank has in each turn of a step of so many micro-batches.
@@ -64,9 +62,19 @@ pub(crate) fn over<'a>(
     masters: &Masters,
     batches: u32,
 ) -> Vec<Vec<Phase>> {
+    walked(cx, ranks, masters, |walk| walk.over(batches))
+}
+
+/// What is asked of each rank's walk.
+fn walked<'a, T>(
+    cx: &mut Context<'a>,
+    ranks: &[Rank<'a>],
+    masters: &Masters,
+    ask: impl Fn(Walk<'_, 'a>) -> T,
+) -> Vec<T> {
     let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    ranks.iter().map(|rank| Walk::new(cx, rank, &lives[rank.role], &held).over(batches)).collect()
+    ranks.iter().map(|rank| ask(Walk::new(cx, rank, &lives[rank.role], &held))).collect()
 }
 
 /// The type in which a tensor is held between steps.

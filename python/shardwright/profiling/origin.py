@@ -12,7 +12,7 @@ from ..errors import ClusterError
 
 def device_here(device: torch.device | str) -> str:
     """What the machine calls it."""
-    return torch.cuda.get_device_name() if torch.device(device).type == "cuda" else _processor()
+    return torch.cuda.get_device_name() if torch.device(device).type == "cuda" else processor()
 
 
 def require_from_here(name: str, text: str | None, device: torch.device | str) -> None:
@@ -47,7 +47,7 @@ def require_from_here(name: str, text: str | None, device: torch.device | str) -
         )
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))

@@ -4,10 +4,10 @@
 //! ([`choices`]). What that costs ([`space`]): what is computed, what is moved from bundle to bundle ([`messages`]), how
 //! parameters are held ([`homes`]), what is kept for backward ([`kept`]). The least sum of it is found exactly.
 //!
-//! A step takes at least as long as a device computes and waits for values that it needs at once; and at least as long as
-//! its line is busy, with gradients and parameters, too. So for each share `t` of the one and the rest of the other it takes
-//! at least their sum, and a plan that needs less memory than there is costs no less than that sum and a price for each byte
-//! over what there is. The least of such a sum over all plans is a bound for the step of each of them ([`find`]).
+//! A step takes at least as long as a device computes and waits for values that it needs at once; as its line is busy, with
+//! gradients and parameters, too; and as everything before the last backward takes with what cannot be sent before it. So
+//! it takes no less than any mean of the three, and a plan that needs less memory than there is costs no less than that sum and a price for each byte
+//! over what there is. The least of such a mean over all plans is a bound for the step of each of them ([`find`]).
 
 mod bundles;
 mod choices;

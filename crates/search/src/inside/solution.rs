@@ -74,10 +74,12 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     let messages = Messages::new(question.cluster, &digits);
     let start = Instant::now();
     let mut inside = Inside { plans: vec![], told: Told { bound: f64::INFINITY, ..Told::default() } };
+    let floor = crate::bound(question)?;
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        let is_tight = Rung { space: &space, spans: &spans, again, end, inside: &mut inside }.climb()?;
+        let is_tight =
+            Rung { space: &space, spans: &spans, again, floor, end, inside: &mut inside }.climb()?;
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
         if !is_tight && best <= ENOUGH * inside.told.bound {
             // Who computes more again takes no less.
@@ -121,6 +123,8 @@ struct Rung<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
     again: &'static str,
+    /// Seconds that no plan can beat.
+    floor: f64,
     end: Option<Instant>,
     inside: &'r mut Inside,
 }
@@ -167,10 +171,9 @@ impl Rung<'_, '_> {
         Ok(is_tight)
     }
 
-    /// The least that fits with a price for bytes that is just enough, and whether that is as good as nothing.
+    /// The least that fits with a price for bytes that is just enough, or as good as nothing.
     fn cheapest(&mut self, look: Look, limit: f64, bound: &mut f64) -> Result<Option<Found>> {
-        let floor = crate::bound(&self.space.question)? / UNIT;
-        let nothing = floor * NOTHING / limit;
+        let nothing = self.floor / UNIT * NOTHING / limit;
         let mut least: f64 = 0.0;
         let mut at = |byte: f64| -> Result<Option<Found>> {
             let found = self.least(Weights { look, byte })?;

@@ -45,10 +45,11 @@ impl Maker<'_> {
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
     pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
         let (sizes, written) = (self.sizes(tensor), self.written(tensor, from));
-        self.reads(tensor, reader, to)
-            .iter()
-            .map(|way| self.way(&sizes, &written, way))
-            .fold(Price::default(), |a, b| a + b)
+        self.ways(&sizes, &written, &self.reads(tensor, reader, to))
+    }
+
+    fn ways(&self, sizes: &Sizes, written: &Vec<u8>, ways: &[(Read, bool, bool)]) -> Price {
+        ways.iter().map(|way| self.way(sizes, written, way)).fold(Price::default(), |a, b| a + b)
     }
 
     fn way(&self, sizes: &Sizes, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
@@ -97,12 +98,9 @@ impl Maker<'_> {
             let sizes = self.sizes(*tensor);
             let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
-            let price = |written: &Vec<u8>, ways: &Vec<(Read, bool, bool)>| {
-                ways.iter().map(|way| self.way(&sizes, written, way)).fold(Price::default(), |a, b| a + b)
-            };
             let table: Vec<Vec<Price>> = writes
                 .iter()
-                .map(|written| reads.iter().map(|ways| price(written, ways)).collect())
+                .map(|written| reads.iter().map(|ways| self.ways(&sizes, written, ways)).collect())
                 .collect();
             let share = 1.0 / *shared as f64;
             for (row, write) in of_row.iter().enumerate() {
