@@ -18,6 +18,7 @@ mod kept;
 mod maker;
 mod messages;
 mod objective;
+mod respects;
 mod rows;
 mod solution;
 mod space;
@@ -26,6 +27,7 @@ mod tables;
 
 pub use explain::{Alternative, Explanation, explain};
 pub use objective::Totals;
+pub(crate) use respects::Skeleton;
 pub use rows::limit;
 pub(crate) use rows::rows;
 pub use solution::{Candidate, Claim, Inside, Told, find, member};

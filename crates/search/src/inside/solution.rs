@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
-use elimination::{Least, Solver};
+use elimination::{Least, NEVER, Solver};
 use graph::OpId;
 use plan::{Draft, Home, Plan, sets};
 
@@ -76,8 +76,10 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     let mut inside = Inside { plans: vec![], told: Told { bound: f64::INFINITY, ..Told::default() } };
     let floor = crate::bound(question)?;
     for again in AGAIN {
-        let Some(spans) = spans(question, again) else { continue };
-        let space = Space::new(question, &digits, &messages, &spans)?;
+        let Some(spans) = spans(question, again).filter(|spans| may_recompute(question, spans)) else {
+            continue;
+        };
+        let Some(space) = Space::new(question, &digits, &messages, &spans)? else { break };
         let is_tight =
             Rung { space: &space, spans: &spans, again, floor, end, inside: &mut inside }.climb()?;
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
@@ -106,6 +108,11 @@ fn is_plain(question: &Question<'_>) -> bool {
     let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
     let hidden = kinds.iter().all(|kind| kind.runtime.hidden >= 1.0);
     kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas && hidden
+}
+
+/// Whether constraints let these be computed again.
+fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
+    spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 
 pub(super) fn is_late(end: Option<Instant>) -> bool {
@@ -150,8 +157,9 @@ impl Found {
 impl Rung<'_, '_> {
     /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
     fn climb(&mut self) -> Result<bool> {
-        self.inside.told.decisions = self.space.bundles.len();
-        self.inside.told.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
+        let deciding = || self.space.ties.deciding();
+        self.inside.told.decisions = deciding().count();
+        self.inside.told.choices = deciding().map(|at| self.space.bundles[at].choices.len()).sum();
         let (limit, mut bound, mut is_tight) = (limit(&self.space.question) as f64, 0.0, false);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
@@ -204,8 +212,12 @@ impl Rung<'_, '_> {
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
+        let Some(mut least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
+        if least.cost == NEVER {
+            return Ok(None);
+        }
+        least.values = self.space.ties.spread(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
     }
@@ -263,7 +275,7 @@ pub fn member(
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits);
     let Some(spans) = spans(question, again) else { return Ok(None) };
-    let space = Space::new(question, &digits, &messages, &spans)?;
+    let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;

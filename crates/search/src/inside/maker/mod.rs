@@ -18,6 +18,7 @@ use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
 use super::kept::{Keeps, keeps, spans_of};
 use super::messages::{Messages, Sizes};
+use super::respects::marks;
 use super::spread::Loops;
 use crate::Question;
 use part::{Part, part, traits};
@@ -63,7 +64,7 @@ impl<'q> Maker<'q> {
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let bundles = find(graph, analysis, &traits);
+        let bundles = find(graph, analysis, &traits, marks(question));
         let mut maker = Self {
             question: *question,
             digits,
