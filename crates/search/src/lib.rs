@@ -96,6 +96,8 @@ pub struct Found {
     pub inside: Option<Told>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
+    /// How many constraints all of them respect.
+    pub constraints: usize,
 }
 
 /// Which plans are wanted: so many of the quickest that fit, of those that are below so many seconds.
@@ -136,7 +138,8 @@ pub fn quickest(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     refuse_numbers(question)?;
-    let found = looked_for(question, wanted, deadline, watch)?;
+    let mut found = looked_for(question, wanted, deadline, watch)?;
+    found.constraints = question.constraints.map_or(0, |it| it.all.len());
     match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {
         Some(constraints) => Err(constraints::clash::clash(question, constraints)?),
         None => Ok(found),

@@ -5,7 +5,7 @@ mod model;
 use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
-use search::inside::{find, member, tables};
+use search::inside::{Count, find, member, tables};
 use search::{Constraints, Question, best, compare};
 
 use model::Model;
@@ -74,7 +74,8 @@ fn what_is_left_is_what_respects_the_constraints() {
             .map(|values| {
                 let mut next = values.iter();
                 let mut pick = |_: usize| *next.next().expect("a value");
-                let plan = member(&free, "", 0.0, &mut pick).expect("a member").expect("a plan").plan;
+                let plan =
+                    member(&free, "", 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan").plan;
                 (plan, all.cost(values))
             })
             .collect();
@@ -136,7 +137,8 @@ fn a_tie_makes_fewer_decisions_which_are_equal_everywhere() {
         (seed >> 33) as usize % count
     };
     // Other plans of the same space are not tied, and that is seen.
-    let plans = (0..8).map(|_| member(&free, "", 0.0, &mut pick).expect("a member").expect("a plan").plan);
+    let plans = (0..8)
+        .map(|_| member(&free, "", 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan").plan);
     assert!(plans.into_iter().any(|plan| broken(&constraints, &model, &plan) == [0]));
     tied.plans.iter().for_each(|it| assert!(broken(&constraints, &model, &it.plan).is_empty()));
 }
@@ -175,7 +177,12 @@ fn a_plan_that_breaks_them_is_seen() {
     let (data, copies) = (named("data:4"), [Split { on: On::Copies, parts: 4 }]);
     for lines in ["tie Block", "pin \"*\": split batch 4", "use \"data:4\"", "pin Linear: split batch"] {
         assert!(!is_broken(lines, &data), "{lines}");
-        assert!(is_broken(lines, &fault(&data, "h.1.mlp.c_fc", &copies)), "{lines}");
+        let faulty = fault(&data, "h.1.mlp.c_fc", &copies);
+        assert!(is_broken(lines, &faulty), "{lines}");
+        let constraints = read(&model, &cluster, lines).expect(lines);
+        let confirmed = |plan: &Plan| constraints.confirm(plan, &model.graph, &model.analysis);
+        assert_eq!(confirmed(&data), Ok(()));
+        assert_eq!(confirmed(&faulty).expect_err("a fault").code, "SW0532");
     }
 }
 

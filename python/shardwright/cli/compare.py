@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         "left_out": sum(one.left_out for _, _, one in found),
         "passed_over": sorted({name: why for _, _, one in found for name, why in one.passed_over}.items()),
         "uncut": uncut,
+        "constraints": max(one.constraints for _, _, one in found),
         "rows": rows,
     }
     if arguments.json:
@@ -122,6 +123,8 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
             f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
             f" {best / told['bound']:.2f} times the least"
         )
+    if told["constraints"]:
+        yield f"all of them respect the constraints: {told['constraints']}"
     yield from told["uncut"]
     if told["left_out"]:
         yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"

@@ -139,6 +139,6 @@ fn refusal(question: &Question<'_>, constraints: &Constraints, set: &Set, which:
     let error = Error::new("SW0333", what).why(why);
     match &told[..] {
         [_] => error.fix("take it out, or give it room: fewer ways, another dim, `limit` for `pin`"),
-        _ => error.fix("take one of them out: all others hold with what is left"),
+        _ => error.fix("take one of these out: without it the others of them can hold"),
     }
 }

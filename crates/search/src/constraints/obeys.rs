@@ -89,7 +89,7 @@ impl Constraints {
     }
 
     /// Refuses an own plan that does not respect them: that is a bug.
-    pub(crate) fn confirm(&self, plan: &Plan, graph: &Graph, analysis: &Analysis) -> Result<()> {
+    pub fn confirm(&self, plan: &Plan, graph: &Graph, analysis: &Analysis) -> Result<()> {
         match self.broken(plan, graph, analysis).first() {
             None => Ok(()),
             Some(number) => {

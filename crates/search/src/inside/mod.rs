@@ -10,6 +10,7 @@
 //! over what there is. The least of such a mean over all plans is a bound for the step of each of them ([`find`]).
 
 mod bundles;
+mod certificate;
 mod choices;
 mod digits;
 mod explain;
@@ -26,6 +27,7 @@ mod spread;
 mod tables;
 
 pub use explain::{Alternative, Explanation, explain};
+pub use messages::Count;
 pub use objective::Totals;
 pub(crate) use respects::Skeleton;
 pub use rows::limit;

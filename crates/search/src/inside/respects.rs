@@ -15,7 +15,7 @@ use rules::Analysis;
 use super::choices::{Choice, choices, loops};
 use super::digits::Digits;
 use super::maker::Maker;
-use super::messages::Messages;
+use super::messages::{Count, Messages};
 use super::solution::{MOST, spans};
 use super::space::Bundle;
 use super::spread::{Loops, splits};
@@ -174,7 +174,7 @@ pub(crate) struct Skeleton {
 impl Skeleton {
     pub(crate) fn of(question: &Question<'_>, constraints: &Constraints) -> Result<Self> {
         let digits = Digits::of(question.cluster, question.devices);
-        let messages = Messages::new(question.cluster, &digits);
+        let messages = Messages::new(question.cluster, &digits, Count::Alone);
         let maker = Maker::new(question, &digits, &messages, &[]);
         let (mut bundles, mut all) = (vec![], vec![]);
         for number in 0..maker.bundles.all.len() {
