@@ -70,9 +70,9 @@ def parallelize(
     captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
     `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
     a function `plan(graph, draft)`; or `"auto"`, the quickest that is found for a `cluster`: a name such as
-    `dgx-h100:8x4`, or its file; without it what is known of the devices here. It respects `constraints`: their
-    file, its text, the name of a plan, or `Constraints`. With `devices` it is for a
-    unit of so many, and all units together share the batch. With `micro_batches` the program is for one of
+    `dgx-h100:8x4`, or its file; without it what is known of the devices here. It respects
+    `constraints`: their file, its text, the name of a plan, or `Constraints`. With `devices` it is for a unit
+    of so many, and all units together share the batch. With `micro_batches` the program is for one of
     so many equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be

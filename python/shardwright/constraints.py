@@ -1,4 +1,4 @@
-"""What a plan that is chosen must respect: a file, its text, the name of a plan, or lines that are built here."""
+"""What a plan that is chosen must respect: a file, its text, the name of a plan, or lines built here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CALLED = "the constraints"
 
 
 class Constraints:
-    """Lines in the words of plans, which `plan="auto"` respects: `Constraints().pin("split inner", "h.*.mlp.up")`.
+    """Lines in the words of plans, which `plan="auto"` respects.
 
-    Operators are named by the path of their module, a glob, and their `kind`, such as `aten.linear.*`, or by
-    the class of a `module` that they are in. `nodes` is `"between"` or `"inside"`: of how an operator is divided
-    what is meant is that between nodes, or that among the devices of a node. `text` is what a file would say.
+    Operators are named by the path of their module, a glob, and their `kind`, such as `aten.linear.*`, or
+    by the class of a `module` that they are in. With `nodes`, `"between"` or `"inside"`, only how nodes, or
+    the devices of each, divide them is meant. `text` is what a file would say.
     """
 
     def __init__(self, *lines: str):
@@ -35,7 +35,7 @@ class Constraints:
         module: str | None = None,
         nodes: str | None = None,
     ) -> Constraints:
-        """Operators are divided so, and in no other way: `split inner 4`, `split batch, split heads`, `single`."""
+        """Operators are divided so, and in no other way: `split inner 4`, `split batch`, `single`."""
         return self._add(f"pin {_who(path, kind, module, nodes)}: {what}")
 
     def forbid(
@@ -60,7 +60,7 @@ class Constraints:
         module: str | None = None,
         nodes: str | None = None,
     ) -> Constraints:
-        """`split DIM WAYS`: operators are divided at most so often. `memory SIZE`, `stages NUMBER`: of the plan."""
+        """`split DIM WAYS`: at most in so many. `memory SIZE`, `stages NUMBER`: of the whole plan."""
         whole = what.startswith(("memory ", "stages "))
         return self._add(f"limit {what}" if whole else f"limit {_who(path, kind, module, nodes)}: {what}")
 

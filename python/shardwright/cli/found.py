@@ -73,9 +73,8 @@ def lines_of(found: Found) -> Iterator[str]:
     if 0 < bound <= step:
         times = step / bound
         of = "that respects them " if found.constraints else ""
-        yield (
-            f"as it is counted, none of one block {of}takes less than {time_of(bound)}: {times:.3f} times that"
-        )
+        least = f"{time_of(bound)}: {times:.3f} times that"
+        yield f"as it is counted, none of one block {of}takes less than {least}"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"

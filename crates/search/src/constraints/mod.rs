@@ -8,6 +8,7 @@ pub(crate) mod clash;
 mod obeys;
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use cluster::Cluster;
 use diag::{Error, Result};
@@ -22,6 +23,8 @@ pub struct Constraints {
     pub all: Vec<Constraint>,
     /// For each operator who demands what of it.
     demands: Vec<Vec<(usize, Demand)>>,
+    /// For each operator who says on which devices it is.
+    on: Vec<Vec<usize>>,
     /// The node of each device.
     nodes: Vec<usize>,
     pub(crate) memory: Option<u64>,
@@ -47,7 +50,8 @@ impl Constraints {
     }
 
     fn of(all: Vec<Constraint>, graph: &Graph, nodes: Vec<usize>) -> Result<Self> {
-        let mut found = Self { all: vec![], demands: vec![vec![]; graph.ops.len()], nodes, memory: None };
+        let (demands, on) = (vec![vec![]; graph.ops.len()], vec![vec![]; graph.ops.len()]);
+        let mut found = Self { all: vec![], demands, on, nodes, memory: None };
         for (number, constraint) in all.iter().enumerate() {
             match &constraint.says {
                 Says::Ways(demands) => {
@@ -59,6 +63,7 @@ impl Constraints {
                     let size = compiler::bytes(size).map_err(|error| error.at(constraint.place.clone()))?;
                     found.memory = Some(found.memory.map_or(size, |known| known.min(size)));
                 }
+                Says::Devices { ops, .. } => ops.iter().for_each(|op| found.on[op.index()].push(number)),
                 _ => {}
             }
         }
@@ -73,32 +78,29 @@ impl Constraints {
 
     /// Who forbids this of an operator that all devices run: how often its loops are divided, in all and among the
     /// devices of a node.
-    pub(crate) fn against(&self, op: OpId, all: &Ways, inside: &Ways) -> impl Iterator<Item = usize> {
+    pub(crate) fn against(&self, op: OpId, all: &Ways, inside: &Ways) -> Vec<usize> {
         let between = between(all, inside);
-        let broken = move |demand: &Demand| !demand.holds(of_level(demand.level, all, &between, inside));
-        let ways: Vec<usize> =
-            self.demands[op.index()].iter().filter(|(_, it)| broken(it)).map(|(number, _)| *number).collect();
-        let everywhere = |devices: &BTreeSet<u32>| {
-            (0..self.nodes.len()).all(|device| u32::try_from(device).is_ok_and(|it| devices.contains(&it)))
+        let broken = |demand: &Demand| !demand.holds(of_level(demand.level, all, &between, inside));
+        let ways = self.demands[op.index()].iter().filter(|(_, it)| broken(it)).map(|(number, _)| *number);
+        let everywhere = |number: &usize| match &self.all[*number].says {
+            Says::Devices { devices, .. } => {
+                (0..).zip(&self.nodes).all(|(device, _)| devices.contains(&device))
+            }
+            _ => true,
         };
-        let elsewhere = self.all.iter().enumerate().filter(move |(_, constraint)| match &constraint.says {
-            Says::Devices { ops, devices } => ops.contains(&op) && !everywhere(devices),
-            _ => false,
-        });
-        ways.into_iter().chain(elsewhere.map(|(number, _)| number)).collect::<Vec<_>>().into_iter()
+        ways.chain(self.on[op.index()].iter().copied().filter(|number| !everywhere(number))).collect()
     }
 
-    /// What is demanded of an operator, as text: equal of operators of which the same is.
-    pub(crate) fn mark(&self, op: OpId) -> String {
-        let demands: Vec<_> = self.demands[op.index()]
-            .iter()
-            .map(|(_, it)| (it.level, &it.along, it.only, it.copies))
-            .collect();
-        let has = |constraint: &&Constraint| match &constraint.says {
-            Says::Devices { ops, .. } => ops.contains(&op),
-            _ => false,
+    /// What is demanded of an operator, as text, with a word for each of its loops: empty if nothing is.
+    pub(crate) fn mark<W: Debug + Ord>(&self, op: OpId, word: impl Fn(usize) -> W) -> String {
+        let along = |along: &Along| {
+            let words: BTreeSet<W> = along.loops.iter().map(|index| word(*index)).collect();
+            (words, along.least, along.most)
         };
-        let on: Vec<_> = self.all.iter().filter(has).map(|constraint| &constraint.text).collect();
+        let demands: Vec<_> = (self.demands[op.index()].iter())
+            .map(|(_, it)| (it.level, it.along.iter().map(along).collect::<Vec<_>>(), it.only, it.copies))
+            .collect();
+        let on: Vec<_> = self.on[op.index()].iter().map(|number| &self.all[*number].text).collect();
         if demands.is_empty() && on.is_empty() { String::new() } else { format!("{demands:?} {on:?}") }
     }
 

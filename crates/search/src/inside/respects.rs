@@ -22,10 +22,20 @@ use super::spread::{Loops, splits};
 use crate::Question;
 use crate::constraints::{Constraints, by_digits, named_splits};
 
-/// For each operator what is demanded of it, as text.
-pub(super) fn marks(question: &Question<'_>) -> Vec<String> {
-    let of = |op: OpId| question.constraints.map_or_else(String::new, |it| it.mark(op));
+/// For each operator what is demanded of it along the model's dims: equal of those that can be one decision.
+pub(super) fn marks(question: &Question<'_>, classes: &Classes) -> Vec<String> {
+    let of = |op: OpId| {
+        let class = |index| classes.of_loop(op, index);
+        question.constraints.map_or_else(String::new, |it| it.mark(op, class))
+    };
     question.graph.op_ids().map(of).collect()
+}
+
+/// What is demanded of operators along their own loops: equal of bundles that have the same choices.
+pub(super) fn own_marks(question: &Question<'_>, ops: &[OpId]) -> Option<String> {
+    let constraints = question.constraints?;
+    let marks: Vec<String> = ops.iter().map(|op| constraints.mark(*op, |index| index)).collect();
+    marks.iter().any(|mark| !mark.is_empty()).then(|| format!("{marks:?}"))
 }
 
 /// The dims along which constraints have operators divided.
@@ -52,7 +62,7 @@ fn against(maker: &Maker<'_>, constraints: &Constraints, ops: &[OpId], choice: &
         let count = question.analysis.op(*op).loops.len();
         let all = by_digits(count, loops.iter().zip(&digits.sizes));
         let inside = by_digits(count, loops.iter().zip(&digits.sizes).skip(digits.outside));
-        constraints.against(*op, &all, &inside).collect::<Vec<_>>()
+        constraints.against(*op, &all, &inside)
     };
     ops.iter().flat_map(of).collect()
 }
@@ -65,6 +75,8 @@ pub(super) fn left(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Vec<Choic
     }
     all
 }
+
+type Costs = Rc<[f64]>;
 
 /// Bundles that are decided together.
 pub(super) struct Ties {
@@ -102,7 +114,7 @@ impl Ties {
     pub(super) fn tied(&self, mut problem: Problem) -> Problem {
         problem.terms.extend(self.terms.iter().cloned());
         // With each table that was given, so that nothing else comes to lie there.
-        let mut known: BTreeMap<usize, (Rc<[f64]>, Rc<[f64]>)> = BTreeMap::new();
+        let mut known: BTreeMap<usize, (Costs, Costs)> = BTreeMap::new();
         for term in &mut problem.terms {
             term.scope.iter_mut().for_each(|it| *it = self.of[*it]);
             if let [one, other] = term.scope[..] {

@@ -13,7 +13,7 @@ use super::digits::Digits;
 use super::homes::Held;
 use super::maker::Maker;
 use super::messages::{Messages, Price};
-use super::respects::{Ties, left, marks};
+use super::respects::{Ties, left, own_marks};
 use super::spread::Loops;
 use crate::Question;
 
@@ -62,12 +62,11 @@ impl<'q> Space<'q> {
         spans: &[Vec<OpId>],
     ) -> Result<Option<Self>> {
         let mut maker = Maker::new(question, digits, messages, spans);
-        let marks = marks(question);
         let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
         let mut known: HashMap<Rc<str>, usize> = HashMap::new();
         for number in 0..maker.bundles.all.len() {
             let dims = maker.dims(number);
-            let signature = marked(&maker, &marks, number, &dims);
+            let signature = marked(&maker, number, &dims);
             let bundle = match known.get(&signature) {
                 Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
                 None => fresh(&mut maker, (number, dims)),
@@ -97,12 +96,11 @@ impl<'q> Space<'q> {
 }
 
 /// A bundle's signature, with what is demanded of its operators.
-fn marked(maker: &Maker<'_>, marks: &[String], number: usize, dims: &[usize]) -> Rc<str> {
+fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Rc<str> {
     let signature = maker.bundle_signature(number, dims);
-    let marks: Vec<&str> = maker.bundles.all[number].iter().map(|op| marks[op.index()].as_str()).collect();
-    match marks.iter().all(|mark| mark.is_empty()) {
-        true => signature,
-        false => format!("{signature}\n{marks:?}").into(),
+    match own_marks(&maker.question, &maker.bundles.all[number]) {
+        Some(marks) => format!("{signature}\n{marks}").into(),
+        None => signature,
     }
 }
 

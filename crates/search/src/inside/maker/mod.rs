@@ -71,7 +71,8 @@ impl<'q> Maker<'q> {
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let bundles = find(graph, analysis, &traits, marks(question));
+        let classes = Classes::of(graph, analysis);
+        let bundles = find(graph, analysis, &traits, marks(question, &classes));
         let wanted = compiler::wanted(graph, question.boundary);
         let mut readers = graph.uses();
         readers.iter_mut().for_each(|all| all.retain(|(op, _)| wanted[op.index()]));
@@ -80,7 +81,7 @@ impl<'q> Maker<'q> {
             question: *question,
             digits,
             messages,
-            classes: Classes::of(graph, analysis),
+            classes,
             passes: passing::passes(graph, &readers, &needs_grad),
             needs_grad,
             kinds,
