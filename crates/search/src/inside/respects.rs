@@ -89,18 +89,27 @@ impl Ties {
     pub(super) fn new(maker: &Maker<'_>, bundles: &[Bundle]) -> Self {
         let mut ties = Self { of: (0..bundles.len()).collect(), terms: vec![] };
         let Some(constraints) = maker.question.constraints else { return ties };
-        let sets: Vec<&Vec<OpId>> = constraints.ties().map(|(_, set)| set).collect();
-        for ((one, other), pairs) in pairs(maker, &sets) {
+        let (mut same, mut others) = (Pairs::new(), Pairs::new());
+        for (_, set) in constraints.ties() {
+            collect(maker, bundles, set, (&mut same, &mut others));
+        }
+        for ((one, other), pairs) in same {
             let first = keys(maker, &bundles[one].choices, pairs.iter().map(|it| it.0));
             let second = keys(maker, &bundles[other].choices, pairs.iter().map(|it| it.1));
-            let is_one = first.iter().collect::<BTreeSet<_>>().len() == first.len();
-            let same = Rc::ptr_eq(&bundles[one].unary, &bundles[other].unary) && first == second;
-            if one != other && same && is_one {
+            let tied: BTreeSet<OpId> = pairs.iter().map(|it| it.1).collect();
+            let differ = first.iter().collect::<BTreeSet<_>>().len() == first.len();
+            let is_one = differ || tied.len() == bundles[other].ops.len();
+            if one != other && first == second && is_one {
                 let (a, b) = (ties.of[one], ties.of[other]);
                 ties.of.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
             } else {
                 ties.terms.push(equal((one, other), &first, &second));
             }
+        }
+        for ((one, other), pairs) in others {
+            let first = keys(maker, &bundles[one].choices, pairs.iter().map(|it| it.0));
+            let second = keys(maker, &bundles[other].choices, pairs.iter().map(|it| it.1));
+            ties.terms.push(equal((one, other), &first, &second));
         }
         ties
     }
@@ -139,16 +148,35 @@ impl Ties {
 
 type Pairs = BTreeMap<(usize, usize), Vec<(OpId, OpId)>>;
 
-/// The first operator of each set beside the others, by their bundles.
-fn pairs(maker: &Maker<'_>, sets: &[&Vec<OpId>]) -> Pairs {
+/// The first operator of a set beside the others, by their bundles.
+fn pairs(maker: &Maker<'_>, set: &[OpId]) -> Pairs {
     let mut found: Pairs = BTreeMap::new();
-    for set in sets {
-        for other in &set[1..] {
-            let bundles = (maker.bundles.of[set[0].index()], maker.bundles.of[other.index()]);
-            found.entry(bundles).or_default().push((set[0], *other));
-        }
+    for other in &set[1..] {
+        let bundles = (maker.bundles.of[set[0].index()], maker.bundles.of[other.index()]);
+        found.entry(bundles).or_default().push((set[0], *other));
     }
     found
+}
+
+/// Of operators that are tied those whose bundles have one table beside the first of them, and one of each table beside the
+/// first of all.
+fn collect(maker: &Maker<'_>, bundles: &[Bundle], set: &[OpId], (same, others): (&mut Pairs, &mut Pairs)) {
+    let bundle = |op: OpId| maker.bundles.of[op.index()];
+    let mut firsts: Vec<OpId> = vec![];
+    for op in set {
+        let is_same =
+            |first: &&OpId| Rc::ptr_eq(&bundles[bundle(**first)].unary, &bundles[bundle(*op)].unary);
+        let (pairs, first) = match firsts.iter().find(is_same) {
+            Some(first) => (&mut *same, *first),
+            None => {
+                firsts.push(*op);
+                (&mut *others, firsts[0])
+            }
+        };
+        if first != *op {
+            pairs.entry((bundle(first), bundle(*op))).or_default().push((first, *op));
+        }
+    }
 }
 
 type Key = Vec<Vec<(String, u32)>>;
@@ -197,7 +225,7 @@ impl Skeleton {
         }
         let mut ties = vec![];
         for (who, set) in constraints.ties() {
-            for ((one, other), pairs) in pairs(&maker, &[set]) {
+            for ((one, other), pairs) in pairs(&maker, set) {
                 let first = keys(&maker, &all[one], pairs.iter().map(|it| it.0));
                 let second = keys(&maker, &all[other], pairs.iter().map(|it| it.1));
                 ties.push((who, equal((one, other), &first, &second)));

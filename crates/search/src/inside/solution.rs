@@ -291,6 +291,7 @@ pub fn member(
     let Some(spans) = spans(question, again) else { return Ok(None) };
     let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
+    let values = space.ties.spread(&values);
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
     let plan = plan(&objective, &values, (again, &spans))?;
