@@ -30,6 +30,7 @@ BENCHES = {
     "ilp": "ilp",
     "largest": "largest",
     "search": "search",
+    "constraints": "constraints",
     "predicted": "predicted",
     "predicted-4": "predicted_4",
     "start": "start",

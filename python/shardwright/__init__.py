@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .api import parallelize, save_program
     from .checkpoint import load, save
     from .compiling import Bundle, compile_model
+    from .constraints import Constraints
     from .errors import (
         CaptureError,
         CheckError,
@@ -40,6 +41,7 @@ __all__ = [
     "ClusterError",
     "CompileError",
     "Compiled",
+    "Constraints",
     "Draft",
     "Graph",
     "Operator",
@@ -75,6 +77,7 @@ _HOMES = {
         "api": "parallelize save_program",
         "checkpoint": "load save",
         "compiling": "Bundle compile_model",
+        "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
         "lengths": "pad_to",
         "planning": "make_plan",

@@ -15,6 +15,7 @@ from torch import nn
 from .cache import open_cache
 from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
+from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
 from .errors import RuntimeFault
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
@@ -46,6 +47,7 @@ def parallelize(
     *,
     devices: int | None = None,
     cluster: str | None = None,
+    constraints: ConstraintsLike | None = None,
     micro_batches: int = 1,
     inputs: str = "global",
     outputs: Asked = "loss",
@@ -68,8 +70,9 @@ def parallelize(
     captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
     `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
     a function `plan(graph, draft)`; or `"auto"`, the quickest that is found for a `cluster`: a name such as
-    `dgx-h100:8x4`, or its file; without it what is known of the devices here. With `devices` it is for a
-    unit of so many, and all units together share the batch. With `micro_batches` the program is for one of
+    `dgx-h100:8x4`, or its file; without it what is known of the devices here. It respects
+    `constraints`: their file, its text, the name of a plan, or `Constraints`. With `devices` it is for a unit
+    of so many, and all units together share the batch. With `micro_batches` the program is for one of
     so many equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
@@ -85,6 +88,8 @@ def parallelize(
     to `"whole"` or `"local"`, this rank's part.
     """
     require_one_of("inputs", inputs, ("global", "local"))
+    if constraints is not None and plan != AUTO:
+        raise nothing_to_choose(plan)
     require_outputs(outputs)
     require_one_of("randomness", randomness, MODES)
     comm = comm or joined()
@@ -104,7 +109,7 @@ def parallelize(
         capturing,
         open_cache(cache and first),
         says,
-        _choice(cluster, comm, unit, micro_batches, optimizer, memory) if plan == AUTO else None,
+        _choice(cluster, comm, unit, micro_batches, optimizer, memory, constraints) if plan == AUTO else None,
     )
 
     def compile_here() -> tuple[Bundle, Cut | None]:
@@ -141,11 +146,17 @@ def parallelize(
 
 
 def _choice(
-    cluster: str | None, comm: Comm, devices: int, batches: int, optimizer: str, memory: int | str | None
+    cluster: str | None,
+    comm: Comm,
+    devices: int,
+    batches: int,
+    optimizer: str,
+    memory: int | str | None,
+    constraints: ConstraintsLike | None,
 ) -> Choice:
     name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
     require_from_here(name, text, comm.device)
-    return Choice(name, text, batches, optimizer, memory)
+    return Choice(name, text, batches, optimizer, memory, constraints=constraints_of(constraints))
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:

@@ -37,6 +37,8 @@ class Choice:
     memory: int | str | None = None
     """Of each device, where that is not what the cluster says."""
     deadline: float | None = None
+    constraints: tuple[str, str] | None = None
+    """What all plans respect: what it is called, and what it says."""
 
     def search(
         self,
@@ -60,6 +62,7 @@ class Choice:
             wanted=wanted,
             below=below,
             watch=watch,
+            constraints=self.constraints,
         )
 
     def plan(self, graph: Graph, devices: int) -> Plan:

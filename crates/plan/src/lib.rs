@@ -8,6 +8,7 @@
 //! A plan knows devices by number only, and nothing of communication.
 
 mod blocks;
+pub mod constraints;
 pub mod dim_names;
 mod fit;
 mod folded;

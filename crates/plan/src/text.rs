@@ -290,7 +290,7 @@ pub fn spread(count: usize, devices: u32) -> Vec<u32> {
     (0..count).map(|i| u32::try_from(place(i)).unwrap_or(u32::MAX)).collect()
 }
 
-fn device_list(text: &str) -> Result<Vec<u32>> {
+pub(crate) fn device_list(text: &str) -> Result<Vec<u32>> {
     let bad = |word: &str| {
         Error::new("SW0301", format!("`{}` is not a device", clip(word)))
             .fix("write `on 0 1 2 3` or `on 0..4`")

@@ -38,7 +38,8 @@ pub(crate) fn decision_tables(
     let model = &graph.model;
     guarded(Evidence::of(model), || {
         let cluster = cluster_of(cluster, text)?;
-        let asked = Asked { cluster, devices, batches, optimizer: optimizer.into(), memory: None };
+        let asked =
+            Asked { cluster, devices, batches, optimizer: optimizer.into(), memory: None, constraints: None };
         py.detach(|| asked.of(model, |question| Ok(told(inside::tables(question, byte)?))))
     })
 }

@@ -8,7 +8,7 @@ use graph::OpId;
 use program::Inputs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use search::{Question, Row, Wanted};
+use search::{Constraints, Question, Row, Wanted};
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
@@ -30,11 +30,22 @@ pub(crate) struct Asked {
     pub(crate) batches: u32,
     pub(crate) optimizer: String,
     pub(crate) memory: Option<u64>,
+    /// What the file is called, and what it says.
+    pub(crate) constraints: Option<(String, String)>,
 }
 
 impl Asked {
     /// The whole question.
-    pub(crate) fn of<T>(&self, model: &crate::graph_py::Model, ask: impl FnOnce(&Question<'_>) -> T) -> T {
+    pub(crate) fn of<T>(
+        &self,
+        model: &crate::graph_py::Model,
+        ask: impl FnOnce(&Question<'_>) -> diag::Result<T>,
+    ) -> diag::Result<T> {
+        let of = (&model.graph, &model.analysis);
+        let read = |(called, text): &(String, String)| {
+            Constraints::read(text, called, of, &self.cluster, self.devices)
+        };
+        let constraints = self.constraints.as_ref().map(read).transpose()?;
         let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
         ask(&Question {
             graph: &model.graph,
@@ -46,6 +57,7 @@ impl Asked {
             batches: self.batches,
             optimizer: &self.optimizer,
             memory: self.memory,
+            constraints: constraints.as_ref(),
         })
     }
 }
@@ -96,6 +108,12 @@ impl Found {
                 })
             })
         })
+    }
+
+    /// How many constraints all plans respect.
+    #[getter]
+    fn constraints(&self) -> usize {
+        self.inner.constraints
     }
 
     /// How many shapes were looked at, of how many.
@@ -149,11 +167,12 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
 
 /// Looks for the quickest plan for so many devices of a cluster: a name, or the text of a file and what that is called.
 /// With `every` all plans are given, also if none fits, or at least so many of the quickest as `wanted` says, of those
-/// below so many seconds; else one that fits is the first. `watch` is told each by its name.
+/// below so many seconds; else one that fits is the first. `watch` is told each by its name. `constraints` are what their
+/// file is called and what it says.
 #[pyfunction]
 #[pyo3(signature = (
     graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
-    every = false, wanted = None, below = None, watch = None
+    every = false, wanted = None, below = None, watch = None, constraints = None
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn search_plan(
@@ -170,6 +189,7 @@ pub(crate) fn search_plan(
     wanted: Option<usize>,
     below: Option<f64>,
     watch: Option<Py<PyAny>>,
+    constraints: Option<(String, String)>,
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
     let model = &graph.model;
@@ -180,6 +200,7 @@ pub(crate) fn search_plan(
             batches,
             optimizer: optimizer.into(),
             memory: memory.map(Size::bytes).transpose()?,
+            constraints,
         };
         let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
         py.detach(|| {

@@ -8,6 +8,7 @@
 //! the same costs.
 
 mod bound;
+mod constraints;
 pub mod inside;
 mod least;
 mod queue;
@@ -25,6 +26,7 @@ use program::Boundary;
 use rules::Analysis;
 
 pub use bound::bound;
+pub use constraints::Constraints;
 pub use inside::{Claim, Told};
 pub use least::{Least, Leasts};
 pub use space::{Shape, shapes};
@@ -44,6 +46,28 @@ pub struct Question<'q> {
     pub optimizer: &'q str,
     /// Of each device, where that is not what the cluster says.
     pub memory: Option<u64>,
+    /// What all plans must respect.
+    pub constraints: Option<&'q Constraints>,
+}
+
+impl Question<'_> {
+    /// Bytes of memory that a rank may use.
+    pub(crate) fn there(&self, rank: u32) -> u64 {
+        let own = self.memory.unwrap_or_else(|| self.cluster.device(rank).memory);
+        self.constraints.and_then(|it| it.memory).map_or(own, |limit| limit.min(own))
+    }
+
+    /// A plan, if it respects the constraints; else the first that it does not.
+    pub(crate) fn respected(&self, plan: Plan) -> Result<Plan> {
+        let Some(constraints) = self.constraints else { return Ok(plan) };
+        match constraints.broken(&plan, self.graph, self.analysis).first() {
+            None => Ok(plan),
+            Some(number) => {
+                let broken = &constraints.all[*number];
+                Err(Error::new("SW0333", format!("it breaks `{}` ({})", broken.text, broken.place)))
+            }
+        }
+    }
 }
 
 /// A plan that was looked at.
@@ -72,6 +96,8 @@ pub struct Found {
     pub inside: Option<Told>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
+    /// How many constraints all of them respect.
+    pub constraints: usize,
 }
 
 /// Which plans are wanted: so many of the quickest that fit, of those that are below so many seconds.
@@ -112,6 +138,20 @@ pub fn quickest(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     refuse_numbers(question)?;
+    let mut found = looked_for(question, wanted, deadline, watch)?;
+    found.constraints = question.constraints.map_or(0, |it| it.all.len());
+    match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {
+        Some(constraints) => Err(constraints::clash::clash(question, constraints)?),
+        None => Ok(found),
+    }
+}
+
+fn looked_for(
+    question: &Question<'_>,
+    wanted: Wanted,
+    deadline: Option<Duration>,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Found> {
     let end = deadline.map(|deadline| Instant::now() + deadline);
     if question.devices == 1 {
         return queue::search(question, wanted, end, watch);
@@ -157,6 +197,11 @@ pub fn best(
     if first.fits() {
         return Ok(found);
     }
+    if let Some(constraints) = question.constraints {
+        if let Some(error) = constraints::clash::too_tight(question, constraints)? {
+            return Err(error);
+        }
+    }
     let least = found.rows.iter().min_by_key(|row| row.memory.1).expect("there is one");
     Err(fits_in_no_way(question, least))
 }
@@ -183,7 +228,11 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
     }
 }
 
+/// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
 pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
+    if let Some(constraints) = question.constraints {
+        constraints.confirm(&plan, question.graph, question.analysis)?;
+    }
     let setting = Setting {
         cluster: question.cluster,
         batches: question.batches,
@@ -191,7 +240,7 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
         masters: question.masters,
     };
     let estimate = estimate((question.graph, question.analysis), &plan, question.boundary, &setting)?;
-    let there = |rank: u32| question.memory.unwrap_or(question.cluster.device(rank).memory);
+    let there = |rank: u32| question.there(rank);
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
     let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });

@@ -112,6 +112,7 @@ impl Search<'_, '_> {
 
     fn named(&mut self, name: &str) -> Option<Plan> {
         let found = sets::named_of(name, &self.model, self.question.devices);
+        let found = found.and_then(|plan| self.question.respected(plan));
         found.map_err(|error| self.found.passed_over.push((name.into(), error.what))).ok()
     }
 
@@ -139,8 +140,7 @@ impl Search<'_, '_> {
 
     /// What a rank has at most.
     fn there(&self) -> u64 {
-        let of = |rank: u32| self.question.cluster.device(rank).memory;
-        self.question.memory.unwrap_or_else(|| (0..self.question.devices).map(of).max().unwrap_or(0))
+        (0..self.question.devices).map(|rank| self.question.there(rank)).max().unwrap_or(0)
     }
 
     fn go_on(&mut self) -> Result<()> {
@@ -221,9 +221,8 @@ impl Search<'_, '_> {
             for (at, schedule) in SCHEDULES.iter().enumerate() {
                 let names: Vec<String> =
                     rung.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
-                let Ok(plan) = sets::named_of(&names[0], &self.model, self.question.devices) else {
-                    continue;
-                };
+                let found = sets::named_of(&names[0], &self.model, self.question.devices);
+                let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
                 let place = rung.place + 10 * (at + 1);
                 let least = self.leasts.of(&plan)?;
                 self.open.push(Rung { names, place, at: 0, least, is_own: true, ..rung.clone() });

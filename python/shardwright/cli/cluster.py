@@ -25,6 +25,11 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
     )
     suggest(cluster, CLUSTERS)
     parser.add_argument(
+        "--constraints",
+        metavar="FILE",
+        help="what a plan that is chosen must respect: a file, a partial plan, or the name of a plan",
+    )
+    parser.add_argument(
         "--batches", type=int, help="micro-batches of a step, each as large as the model's example inputs"
     )
     parser.add_argument(
@@ -35,12 +40,14 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
 def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -> Choice:
     """For what a plan is chosen, or what it is simulated on."""
     from ..choosing import Choice, cluster_of
+    from ..constraints import constraints_of
 
     many = micro_batches or arguments.micro_batches
     batches = many if arguments.batches is None else arguments.batches
     memory = getattr(arguments, "memory", None)
     name, text = cluster_of(arguments.cluster)
-    return Choice(name, text, max(batches, 0), arguments.optimizer, memory, arguments.deadline)
+    constraints = constraints_of(arguments.constraints)
+    return Choice(name, text, max(batches, 0), arguments.optimizer, memory, arguments.deadline, constraints)
 
 
 def write(code: str, what: str, path: Path, text: str) -> None:

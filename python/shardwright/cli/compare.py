@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ShardwrightError
+from ..errors import PlanError, ShardwrightError
 from .parser import Commands
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
     uncut: list[str] = []
-    found = list(_found(arguments, start, uncut))
+    clashes: list[ShardwrightError] = []
+    found = list(_found(arguments, start, uncut, clashes))
+    if not found:
+        raise clashes[-1]
     rows = [{"micro_batches": many, **row} for many, _, one in found for row in one.rows]
     rows.sort(key=lambda row: (not row["fits"], row["seconds"]))
     model = found[0][1].model
@@ -52,6 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         "left_out": sum(one.left_out for _, _, one in found),
         "passed_over": sorted({name: why for _, _, one in found for name, why in one.passed_over}.items()),
         "uncut": uncut,
+        "constraints": max(one.constraints for _, _, one in found),
         "rows": rows,
     }
     if arguments.json:
@@ -62,9 +66,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _found(
-    arguments: argparse.Namespace, start: float, uncut: list[str]
+    arguments: argparse.Namespace, start: float, uncut: list[str], clashes: list[ShardwrightError]
 ) -> Iterator[tuple[int, Graph, Found]]:
-    """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not."""
+    """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not.
+
+    `clashes` are of those numbers with which no plan respects the constraints.
+    """
     from ..progress import Progress, wanted
     from .cluster import choice_of
     from .model import graph_of
@@ -88,7 +95,14 @@ def _found(
         devices = arguments.devices or _devices(arguments)
         with Progress(wanted(None)).phases(f"{many} micro-batches") as phases:
             below = sorted(steps)[SHOWN - 1] if shown and len(steps) >= SHOWN else None
-            found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
+            try:
+                found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
+            except PlanError as error:
+                if error.code != "SW0333":
+                    raise
+                clashes.append(error)
+                many *= 2
+                continue
         steps += [row["seconds"] for row in found.rows if row["fits"]]
         yield choice.batches, graph, found
         many *= 2
@@ -122,6 +136,8 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
             f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
             f" {best / told['bound']:.2f} times the least"
         )
+    if told["constraints"]:
+        yield f"all of them respect the constraints: {told['constraints']}"
     yield from told["uncut"]
     if told["left_out"]:
         yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"

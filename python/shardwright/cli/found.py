@@ -65,12 +65,16 @@ def lines_of(found: Found) -> Iterator[str]:
     if found.bound > 0:
         times = step / found.bound
         yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
+    if found.constraints:
+        yield f"it respects all constraints: {found.constraints}"
     if found.inside is None:
         return
     bound, decisions, choices, sums, seconds = found.inside
     if 0 < bound <= step:
         times = step / bound
-        yield f"as it is counted, none of one block takes less than {time_of(bound)}: {times:.3f} times that"
+        of = "that respects them " if found.constraints else ""
+        least = f"{time_of(bound)}: {times:.3f} times that"
+        yield f"as it is counted, none of one block {of}takes less than {least}"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"

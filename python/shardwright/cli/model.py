@@ -101,10 +101,13 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
     from ..choosing import AUTO
+    from ..constraints import nothing_to_choose
     from ..planning import make_plan
     from .cluster import choice_of
 
     named = plan or arguments.plan
+    if arguments.constraints is not None and named != AUTO:
+        raise nothing_to_choose(named)
     chooses = named == AUTO and arguments.cluster is not None
     choice = choice_of(arguments) if chooses else None
     return make_plan(graph, named, devices_of(arguments, graph, named), choice)

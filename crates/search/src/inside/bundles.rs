@@ -32,13 +32,15 @@ impl Traits {
     }
 }
 
-pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits]) -> Bundles {
+/// An operator of which something is demanded begins a bundle, unless the one that it would go with has the same mark.
+pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits], marks: Vec<String>) -> Bundles {
     let mut made = Made {
         graph,
         analysis,
         traits,
+        marks,
         of: vec![None; graph.ops.len()],
-        count: 0,
+        begun: vec![],
         siblings: BTreeMap::new(),
     };
     graph.op_ids().for_each(|op| made.place(op));
@@ -49,9 +51,11 @@ struct Made<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
     traits: &'g [Traits],
+    marks: Vec<String>,
     /// None of what is made of weights alone, until it is read.
     of: Vec<Option<usize>>,
-    count: usize,
+    /// Of each bundle the operator that it begins with.
+    begun: Vec<OpId>,
     /// Bundles that begin with operators of a kind that read a value at a position.
     siblings: BTreeMap<(TensorId, usize, String), usize>,
 }
@@ -65,17 +69,22 @@ impl Made<'_> {
         let large = self.large(&inputs);
         let is_dear = self.traits[op.index()].is_dear();
         let bundle = match large[..] {
-            [(one, _)] if !is_dear => one,
+            [(one, _)] if !is_dear && self.goes_with(op, one) => one,
             [(_, value)] => self.sibling(op, value, &inputs),
-            _ => self.next(),
+            _ => self.next(op),
         };
         self.of[op.index()] = Some(bundle);
         self.takes_along(&inputs, bundle);
     }
 
-    fn next(&mut self) -> usize {
-        self.count += 1;
-        self.count - 1
+    fn next(&mut self, op: OpId) -> usize {
+        self.begun.push(op);
+        self.begun.len() - 1
+    }
+
+    fn goes_with(&self, op: OpId, bundle: usize) -> bool {
+        let mark = &self.marks[op.index()];
+        mark.is_empty() || *mark == self.marks[self.begun[bundle].index()]
     }
 
     fn is_of_weights(&self, inputs: &[TensorId]) -> bool {
@@ -108,11 +117,12 @@ impl Made<'_> {
     fn sibling(&mut self, op: OpId, value: TensorId, inputs: &[TensorId]) -> usize {
         let position = inputs.iter().position(|tensor| *tensor == value).unwrap_or(0);
         let rule = self.analysis.rules[op.index()].as_ref().map(ToString::to_string).unwrap_or_default();
-        let key = (value, position, format!("{} {rule}", self.graph.op(op).target));
+        let mark = &self.marks[op.index()];
+        let key = (value, position, format!("{} {rule} {mark}", self.graph.op(op).target));
         if let Some(known) = self.siblings.get(&key) {
             return *known;
         }
-        let next = self.next();
+        let next = self.next(op);
         self.siblings.insert(key, next);
         next
     }
@@ -121,7 +131,7 @@ impl Made<'_> {
     fn takes_along(&mut self, inputs: &[TensorId], bundle: usize) {
         for tensor in inputs {
             if let Some((op, _)) = self.graph.producer(*tensor) {
-                if self.of[op.index()].is_none() {
+                if self.of[op.index()].is_none() && self.goes_with(op, bundle) {
                     self.of[op.index()] = Some(bundle);
                     let before = self.graph.op(op).inputs();
                     self.takes_along(&before, bundle);
@@ -137,7 +147,7 @@ impl Made<'_> {
         for op in self.graph.op_ids() {
             let bundle = match self.of[op.index()] {
                 Some(bundle) => bundle,
-                None => self.next(),
+                None => self.next(op),
             };
             let number = *numbers.entry(bundle).or_insert_with(|| {
                 all.push(vec![]);

@@ -5,6 +5,8 @@
 //! order, copies last: which of them it is makes no difference. Those between nodes divide the first dim, which is the
 //! batch wherever there is one, and at most one other.
 
+use std::collections::BTreeSet;
+
 use graph::{Graph, OpId};
 use plan::classes::Classes;
 use rules::{Analysis, Kind};
@@ -18,8 +20,14 @@ pub(super) type Choice = Vec<Option<usize>>;
 /// A bundle is divided along so many dims.
 const DIMS: usize = 4;
 
-/// The dims along which most of the work of some operators can be divided, in the model's order.
-pub(super) fn dims(analysis: &Analysis, classes: &Classes, ops: &[OpId], work: &[f64]) -> Vec<usize> {
+/// The dims along which most of the work of some operators can be divided, and those along which it must be, in the
+/// model's order.
+pub(super) fn dims(
+    analysis: &Analysis,
+    classes: &Classes,
+    (ops, pinned): (&[OpId], &BTreeSet<usize>),
+    work: &[f64],
+) -> Vec<usize> {
     let mut found: Vec<(usize, f64)> = vec![];
     for op in ops {
         let mut own: Vec<usize> = vec![];
@@ -38,17 +46,19 @@ pub(super) fn dims(analysis: &Analysis, classes: &Classes, ops: &[OpId], work: &
     }
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let mut dims: Vec<usize> = found.into_iter().map(|(class, _)| class).take(DIMS).collect();
+    dims.extend(pinned);
     dims.sort_unstable();
+    dims.dedup();
     dims
 }
 
 /// All choices, the whole first. What is dear is not copied along some digits only, unless it is divided along at most one
-/// dim besides.
-pub(super) fn choices(digits: &Digits, dims: &[usize], is_dear: bool) -> Vec<Choice> {
+/// dim besides. Where a dim is asked for, nodes may divide any.
+pub(super) fn choices(digits: &Digits, dims: &[usize], (is_dear, is_pinned): (bool, bool)) -> Vec<Choice> {
     let mut found = vec![vec![]];
     for at in 0..digits.len() {
         let level = if at < digits.outside { 0 } else { digits.outside };
-        found = found.iter().flat_map(|known| longer(digits, dims, known, level)).collect();
+        found = found.iter().flat_map(|known| longer(digits, (dims, is_pinned), known, level)).collect();
     }
     let kinds = |choice: &Choice| dims.iter().filter(|dim| choice.contains(&Some(**dim))).count();
     found.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 1);
@@ -56,7 +66,7 @@ pub(super) fn choices(digits: &Digits, dims: &[usize], is_dear: bool) -> Vec<Cho
     found
 }
 
-fn longer(digits: &Digits, dims: &[usize], known: &Choice, level: usize) -> Vec<Choice> {
+fn longer(digits: &Digits, (dims, is_pinned): (&[usize], bool), known: &Choice, level: usize) -> Vec<Choice> {
     let at = known.len();
     let options = dims.iter().map(|dim| Some(*dim)).chain([None]);
     // After what the digit before it has, if that is of its size.
@@ -65,7 +75,7 @@ fn longer(digits: &Digits, dims: &[usize], known: &Choice, level: usize) -> Vec<
     let first =
         if at > level && digits.sizes[at - 1] == digits.sizes[at] { place(&known[at - 1]) } else { 0 };
     let longer = options.filter(|it| place(it) >= first).map(|it| [&known[..], &[it]].concat());
-    longer.filter(|choice: &Choice| at >= digits.outside || divides_few(choice, dims)).collect()
+    longer.filter(|choice: &Choice| is_pinned || at >= digits.outside || divides_few(choice, dims)).collect()
 }
 
 /// Whether digits between nodes divide the first dim and at most one other.

@@ -41,10 +41,11 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let Some(spans) = spans(question, found.again) else { return Ok(None) };
-    let space = Space::new(question, &digits, &messages, &spans)?;
+    let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
     let objective = Objective::new(&space, found.weights)?;
     let problem = objective.problem();
-    let bundle = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
+    let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
+    let bundle = space.ties.of[own];
     let Some(each) = Solver::default().each(&problem, bundle, MOST) else { return Ok(None) };
     let mut order: Vec<usize> = (0..each.len()).filter(|at| each[*at] < NEVER).collect();
     order.sort_by(|a, b| each[*a].total_cmp(&each[*b]).then(a.cmp(b)));
@@ -61,9 +62,9 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
         let fixed = with(&problem, bundle, at);
         let Some(least) = Solver::default().solve(&fixed, MOST) else { continue };
         let more = (each[at] - each.iter().copied().fold(NEVER, f64::min)) * UNIT;
-        ways.push(Alternative { name, more, totals: objective.totals(&least.values) });
+        ways.push(Alternative { name, more, totals: objective.totals(&space.ties.spread(&least.values)) });
     }
-    Ok(Some(Explanation { ops: space.bundles[bundle].ops.clone(), ways }))
+    Ok(Some(Explanation { ops: space.bundles[own].ops.clone(), ways }))
 }
 
 /// The same problem with one value for a variable.

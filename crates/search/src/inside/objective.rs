@@ -116,7 +116,7 @@ impl<'o> Objective<'o> {
         Ok(Self { space, weights, terms })
     }
 
-    /// Tables of all choices.
+    /// Tables of all choices; of bundles that are tied one decides for all ([`super::respects::Ties`]).
     pub(super) fn problem(&self) -> Problem {
         let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
         let mut terms = vec![];
@@ -132,7 +132,8 @@ impl<'o> Objective<'o> {
                 known.entry(at).or_insert_with(|| edge.prices.iter().map(|it| self.moved(it)).collect());
             terms.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
         }
-        Problem { sizes: self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect(), terms }
+        let sizes = self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect();
+        self.space.ties.tied(Problem { sizes, terms })
     }
 
     fn own(&self, unary: &Unary) -> f64 {

@@ -54,6 +54,5 @@ fn looked_at(question: &Question<'_>, plans: &[Candidate], watch: &mut dyn FnMut
 
 /// Bytes of the device that has fewest.
 pub fn limit(question: &Question<'_>) -> u64 {
-    let of = |rank| question.memory.unwrap_or(question.cluster.device(rank).memory);
-    (0..question.devices).map(of).min().unwrap_or(0)
+    (0..question.devices).map(|rank| question.there(rank)).min().unwrap_or(0)
 }

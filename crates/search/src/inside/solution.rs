@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
-use elimination::{Least, Solver};
+use elimination::{Least, NEVER, Solver};
 use graph::OpId;
 use plan::{Draft, Home, Plan, sets};
 
@@ -79,8 +79,10 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     let floor = crate::bound(question)?;
     let (mut looked, mut promised) = (vec![], f64::INFINITY);
     for again in AGAIN {
-        let Some(spans) = spans(question, again) else { continue };
-        let space = Space::new(question, &digits, &messages, &spans)?;
+        let Some(spans) = spans(question, again).filter(|spans| may_recompute(question, spans)) else {
+            continue;
+        };
+        let Some(space) = Space::new(question, &digits, &messages, &spans)? else { break };
         let mut rung = Rung {
             space: &space,
             spans: &spans,
@@ -88,7 +90,6 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
             floor,
             end,
             inside: &mut inside,
-
             promised: (0.0, None),
         };
         let is_tight = rung.climb()?;
@@ -115,6 +116,11 @@ fn is_plain(question: &Question<'_>) -> bool {
     let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
     let hidden = kinds.iter().all(|kind| kind.runtime.hidden >= 1.0);
     kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas && hidden
+}
+
+/// Whether constraints let these be computed again.
+fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
+    spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 
 pub(super) fn is_late(end: Option<Instant>) -> bool {
@@ -161,8 +167,9 @@ impl Found {
 impl Rung<'_, '_> {
     /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
     fn climb(&mut self) -> Result<bool> {
-        self.inside.told.decisions = self.space.bundles.len();
-        self.inside.told.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
+        let deciding = || self.space.ties.deciding();
+        self.inside.told.decisions = deciding().count();
+        self.inside.told.choices = deciding().map(|at| self.space.bundles[at].choices.len()).sum();
         let (limit, mut is_tight) = (limit(&self.space.question) as f64, false);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
@@ -220,8 +227,12 @@ impl Rung<'_, '_> {
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
+        let Some(mut least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
+        if least.cost == NEVER {
+            return Ok(None);
+        }
+        least.values = self.space.ties.spread(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
     }
@@ -280,8 +291,9 @@ pub fn member(
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, count);
     let Some(spans) = spans(question, again) else { return Ok(None) };
-    let space = Space::new(question, &digits, &messages, &spans)?;
+    let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
+    let values = space.ties.spread(&values);
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
     let plan = plan(&objective, &values, (again, &spans))?;

@@ -8,11 +8,12 @@ use diag::Result;
 use graph::{OpId, TensorId};
 use plan::classes::Classes;
 
-use super::choices::{Choice, choices, loops};
+use super::choices::{Choice, loops};
 use super::digits::Digits;
 use super::homes::Held;
 use super::maker::Maker;
 use super::messages::{Messages, Price};
+use super::respects::{Ties, left, own_marks};
 use super::spread::Loops;
 use crate::Question;
 
@@ -49,31 +50,37 @@ pub(super) struct Space<'q> {
     pub(super) classes: Classes,
     pub(super) bundles: Vec<Bundle>,
     pub(super) edges: Vec<Edge>,
+    pub(super) ties: Ties,
 }
 
 impl<'q> Space<'q> {
+    /// None if constraints leave some bundle no choice.
     pub(super) fn new(
         question: &Question<'q>,
         digits: &'q Digits,
         messages: &'q Messages<'q>,
         spans: &[Vec<OpId>],
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let mut maker = Maker::new(question, digits, messages, spans);
         let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
         let mut known: HashMap<Rc<str>, usize> = HashMap::new();
         for number in 0..maker.bundles.all.len() {
             let dims = maker.dims(number);
-            let signature = maker.bundle_signature(number, &dims);
+            let signature = marked(&maker, number, &dims);
             let bundle = match known.get(&signature) {
                 Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
                 None => fresh(&mut maker, (number, dims)),
             };
+            if bundle.choices.is_empty() {
+                return Ok(None);
+            }
             known.entry(Rc::clone(&signature)).or_insert(number);
             bundles.push(bundle);
             signatures.push(signature);
         }
         let edges = maker.edges(&bundles, &signatures);
-        Ok(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges })
+        let ties = Ties::new(&maker, &bundles);
+        Ok(Some(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges, ties }))
     }
 
     /// What an edge costs under choices of all bundles.
@@ -88,11 +95,19 @@ impl<'q> Space<'q> {
     }
 }
 
+/// A bundle's signature, with what is demanded of its operators.
+fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Rc<str> {
+    let signature = maker.bundle_signature(number, dims);
+    match own_marks(&maker.question, &maker.bundles.all[number]) {
+        Some(marks) => format!("{signature}\n{marks}").into(),
+        None => signature,
+    }
+}
+
 /// A bundle as none before it.
 fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
     let ops = maker.bundles.all[number].clone();
-    let is_dear = ops.iter().any(|op| maker.traits[op.index()].is_dear());
-    let choices = Rc::new(choices(maker.digits, &dims, is_dear));
+    let choices = Rc::new(left(maker, &ops, &dims));
     let (graph, analysis) = (maker.question.graph, maker.question.analysis);
     for op in &ops {
         let of = |choice| loops(graph, analysis, &maker.classes, maker.digits, *op, choice);

@@ -21,13 +21,13 @@ pub struct Tables {
     pub seconds: (f64, f64),
 }
 
-/// Where a byte has a price of so many units.
+/// Where a byte has a price of so many units; under constraints that leave each bundle some choice.
 pub fn tables(question: &Question<'_>, byte: f64) -> Result<Tables> {
     crate::refuse_numbers(question)?;
     let start = Instant::now();
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
-    let space = Space::new(question, &digits, &messages, &[])?;
+    let space = Space::new(question, &digits, &messages, &[])?.expect("constraints leave choices");
     let problem = Objective::new(&space, Weights { look: FIRST[0], byte })?.problem();
     let made = start.elapsed().as_secs_f64();
     let least = Solver::default().solve(&problem, MOST);

@@ -36,6 +36,7 @@ impl Model {
             batches,
             optimizer: "adamw",
             memory: None,
+            constraints: None,
         }
     }
 }

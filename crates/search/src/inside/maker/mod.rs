@@ -19,6 +19,7 @@ use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
+use super::respects::marks;
 use super::spread::Loops;
 use crate::Question;
 use crate::bound::arriving;
@@ -70,7 +71,8 @@ impl<'q> Maker<'q> {
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let bundles = find(graph, analysis, &traits);
+        let classes = Classes::of(graph, analysis);
+        let bundles = find(graph, analysis, &traits, marks(question, &classes));
         let wanted = compiler::wanted(graph, question.boundary);
         let mut readers = graph.uses();
         readers.iter_mut().for_each(|all| all.retain(|(op, _)| wanted[op.index()]));
@@ -79,7 +81,7 @@ impl<'q> Maker<'q> {
             question: *question,
             digits,
             messages,
-            classes: Classes::of(graph, analysis),
+            classes,
             passes: passing::passes(graph, &readers, &needs_grad),
             needs_grad,
             kinds,

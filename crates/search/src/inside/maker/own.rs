@@ -11,6 +11,7 @@ use super::super::choices::dims;
 use super::super::digits::{PARTIAL, Set};
 use super::super::homes::Held;
 use super::super::messages::{Count, Price};
+use super::super::respects::pinned;
 use super::super::space::Unary;
 use super::super::spread::{Loops, Spread, elements, read, splits, written};
 use super::Maker;
@@ -26,10 +27,12 @@ impl Maker<'_> {
     pub(in super::super) fn dims(&self, number: usize) -> Vec<usize> {
         let ops = &self.bundles.all[number];
         let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
-        if own < SMALL * self.seconds.iter().sum::<f64>() && self.is_beside(number, ops) {
+        let pinned = pinned(&self.question, &self.classes, ops);
+        if pinned.is_empty() && own < SMALL * self.seconds.iter().sum::<f64>() && self.is_beside(number, ops)
+        {
             return vec![];
         }
-        dims(self.question.analysis, &self.classes, ops, &self.seconds)
+        dims(self.question.analysis, &self.classes, (ops, &pinned), &self.seconds)
     }
 
     /// Whether what a bundle makes is small beside what others read with it.
