@@ -32,8 +32,11 @@ impl Traits {
     }
 }
 
-pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits]) -> Bundles {
+/// No bundle has operators of two segments, which are given by operator; of what is made of weights alone it does not matter.
+pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits], segments: &[usize]) -> Bundles {
     let mut made = Made {
+        segments,
+        begun: vec![],
         graph,
         analysis,
         traits,
@@ -49,11 +52,15 @@ struct Made<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
     traits: &'g [Traits],
+    /// The segment of each operator; none if there is one.
+    segments: &'g [usize],
+    /// And of each bundle.
+    begun: Vec<usize>,
     /// None of what is made of weights alone, until it is read.
     of: Vec<Option<usize>>,
     count: usize,
     /// Bundles that begin with operators of a kind that read a value at a position.
-    siblings: BTreeMap<(TensorId, usize, String), usize>,
+    siblings: BTreeMap<(TensorId, usize, String, usize), usize>,
 }
 
 impl Made<'_> {
@@ -65,15 +72,29 @@ impl Made<'_> {
         let large = self.large(&inputs);
         let is_dear = self.traits[op.index()].is_dear();
         let bundle = match large[..] {
-            [(one, _)] if !is_dear => one,
+            [(one, value)] if !is_dear => {
+                self.within(op, one, &inputs).unwrap_or_else(|| self.sibling(op, value, &inputs))
+            }
             [(_, value)] => self.sibling(op, value, &inputs),
-            _ => self.next(),
+            _ => self.next(op),
         };
         self.of[op.index()] = Some(bundle);
         self.takes_along(&inputs, bundle);
     }
 
-    fn next(&mut self) -> usize {
+    fn segment(&self, op: OpId) -> usize {
+        self.segments.get(op.index()).copied().unwrap_or(0)
+    }
+
+    /// A bundle that goes on with an operator; where that is in another segment, one of this segment that it reads, too.
+    fn within(&self, op: OpId, bundle: usize, inputs: &[TensorId]) -> Option<usize> {
+        let maker = |tensor: &TensorId| self.of[self.graph.producer(*tensor)?.0.index()];
+        let mut all = std::iter::once(bundle).chain(inputs.iter().filter_map(maker));
+        all.find(|it| self.begun[*it] == self.segment(op))
+    }
+
+    fn next(&mut self, op: OpId) -> usize {
+        self.begun.push(self.segment(op));
         self.count += 1;
         self.count - 1
     }
@@ -108,11 +129,12 @@ impl Made<'_> {
     fn sibling(&mut self, op: OpId, value: TensorId, inputs: &[TensorId]) -> usize {
         let position = inputs.iter().position(|tensor| *tensor == value).unwrap_or(0);
         let rule = self.analysis.rules[op.index()].as_ref().map(ToString::to_string).unwrap_or_default();
-        let key = (value, position, format!("{} {rule}", self.graph.op(op).target));
+        let kind = format!("{} {rule}", self.graph.op(op).target);
+        let key = (value, position, kind, self.segment(op));
         if let Some(known) = self.siblings.get(&key) {
             return *known;
         }
-        let next = self.next();
+        let next = self.next(op);
         self.siblings.insert(key, next);
         next
     }
@@ -137,7 +159,7 @@ impl Made<'_> {
         for op in self.graph.op_ids() {
             let bundle = match self.of[op.index()] {
                 Some(bundle) => bundle,
-                None => self.next(),
+                None => self.next(op),
             };
             let number = *numbers.entry(bundle).or_insert_with(|| {
                 all.push(vec![]);

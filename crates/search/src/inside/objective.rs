@@ -94,6 +94,8 @@ pub(super) struct Objective<'o> {
     pub(super) space: &'o Space<'o>,
     weights: Weights,
     terms: Terms<'o, 'o>,
+    /// Of so many micro-batches something is kept at once.
+    kept: f64,
 }
 
 impl<'o> Objective<'o> {
@@ -108,7 +110,12 @@ impl<'o> Objective<'o> {
             states: states(question.optimizer)? as f64,
             update: updated(1, question.optimizer)? as f64 / slowest,
         };
-        Ok(Self { space, weights, terms })
+        Ok(Self { space, weights, terms, kept: 1.0 })
+    }
+
+    /// Where something is kept of so many micro-batches at once.
+    pub(super) fn keeping(self, kept: f64) -> Self {
+        Self { kept, ..self }
     }
 
     /// Tables of all choices.
@@ -134,7 +141,7 @@ impl<'o> Objective<'o> {
         let held = |held: &Held| self.weighted(&self.terms.costs(held, self.way(held))).floor();
         self.moved(&unary.price)
             + unary.held.iter().map(held).sum::<f64>()
-            + (unary.kept * self.weights.byte).floor()
+            + (unary.kept * self.kept * self.weights.byte).floor()
     }
 
     fn moved(&self, price: &Price) -> f64 {
@@ -157,12 +164,14 @@ impl<'o> Objective<'o> {
 
     /// What choices come to, whatever the weights.
     pub(super) fn totals(&self, values: &[usize]) -> Totals {
-        let moved = |price: &Price| Totals {
-            works: price.work * self.terms.batches,
-            waits: price.line * self.terms.batches,
-            last: price.back,
-            ..Totals::default()
-        };
+        let own = values.iter().enumerate().map(|(bundle, value)| self.of_bundle(bundle, *value));
+        let between = self.space.edges.iter().map(|edge| self.of_price(self.space.price(edge, values)));
+        own.chain(between).fold(Totals::default(), |a, b| a + b)
+    }
+
+    /// The same of one bundle.
+    pub(super) fn of_bundle(&self, bundle: usize, value: usize) -> Totals {
+        let unary = &self.space.bundles[bundle].unary[value];
         let held = |held: &Held| {
             let costs = self.terms.costs(held, self.way(held));
             Totals {
@@ -173,12 +182,16 @@ impl<'o> Objective<'o> {
                 ..Totals::default()
             }
         };
-        let own = self.space.bundles.iter().zip(values).map(|(bundle, value)| {
-            let unary = &bundle.unary[*value];
-            let kept = Totals { bytes: unary.kept, ..Totals::default() };
-            unary.held.iter().map(held).fold(moved(&unary.price) + kept, |a, b| a + b)
-        });
-        let between = self.space.edges.iter().map(|edge| moved(self.space.price(edge, values)));
-        own.chain(between).fold(Totals::default(), |a, b| a + b)
+        let kept = Totals { bytes: unary.kept, ..Totals::default() };
+        unary.held.iter().map(held).fold(self.of_price(&unary.price) + kept, |a, b| a + b)
+    }
+
+    pub(super) fn of_price(&self, price: &Price) -> Totals {
+        Totals {
+            works: price.work * self.terms.batches,
+            waits: price.line * self.terms.batches,
+            last: price.back,
+            ..Totals::default()
+        }
     }
 }

@@ -105,9 +105,8 @@ impl Maker<'_> {
             let share = 1.0 / *shared as f64;
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
-                    let Price { line, work, back } = table[*write][*read];
                     let sum = &mut all[row * columns + column];
-                    *sum = *sum + Price { line: line * share, work: work * share, back: back * share };
+                    *sum = *sum + table[*write][*read].share(share);
                 }
             }
         }

@@ -51,7 +51,7 @@ impl<'q> Maker<'q> {
         question: &Question<'q>,
         digits: &'q Digits,
         messages: &'q Messages<'q>,
-        spans: &[Vec<OpId>],
+        (spans, segments): (&[Vec<OpId>], &[usize]),
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let needs_grad = question.boundary.needs_grad(graph);
@@ -63,7 +63,7 @@ impl<'q> Maker<'q> {
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let bundles = find(graph, analysis, &traits);
+        let bundles = find(graph, analysis, &traits, segments);
         let mut maker = Self {
             question: *question,
             digits,

@@ -81,7 +81,7 @@ impl Maker<'_> {
             let part = self.part(*op, &loops);
             let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
             let back = part.backward + again;
-            all.price = all.price + Price { line: 0.0, work: part.forward + back, back };
+            all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
             all.kept += self.kept(*op, &loops, &part.cost);
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {

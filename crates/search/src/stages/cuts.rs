@@ -1,0 +1,144 @@
+//! Where to cut, and how many devices each stage has: the pipeline that takes least, exactly.
+//!
+//! A pipeline is made from its last stage to its first. What was made so far is known by where it begins, in the model and
+//! among the devices, and how many stages it has: so it is known how many micro-batches each stage keeps, and of those that
+//! begin alike only such stay that nothing else is better than in all that counts for what comes before ([`Flow`]). What
+//! cannot be quicker than a plan that is known is left out.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::flow::{Flow, Stage};
+
+/// Some segments of a model on some devices, from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Run {
+    pub segments: (usize, usize),
+    pub devices: (u32, u32),
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub segments: usize,
+    pub devices: u32,
+    pub batches: u32,
+    pub stages: u32,
+    /// What takes longer is not wanted.
+    pub below: f64,
+}
+
+/// What stages cost.
+pub trait Costs {
+    /// How many devices a stage may have that ends before a device.
+    fn groups(&self, end: u32) -> Vec<u32>;
+    /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
+    fn ways(&mut self, run: Run, kept: u32) -> Rc<[Stage]>;
+    /// Seconds in which a micro-batch comes from one run to the next.
+    fn sent(&self, from: Run, to: Run) -> f64;
+    /// Device-seconds that a micro-batch takes in the first segments, at least.
+    fn least(&self, segments: usize) -> f64;
+}
+
+/// A stage of a pipeline: its run, how many micro-batches it keeps, and which of the ways it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    pub run: Run,
+    pub kept: u32,
+    pub way: usize,
+}
+
+/// A pipeline, from its first stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    pub stages: Vec<Chosen>,
+    pub flow: Flow,
+}
+
+/// What was made so far: its first stage, and what comes after that.
+struct Made {
+    flow: Flow,
+    chosen: Chosen,
+    after: Option<Rc<Made>>,
+}
+
+/// By where the first stage begins, in the model and among the devices, and which devices it has.
+type Row = BTreeMap<(usize, u32), Vec<Rc<Made>>>;
+
+/// For each number of stages the pipeline that takes least, if there is one; and how many were looked at.
+pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
+    let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
+    let mut row = Row::new();
+    for stages in 0..ask.stages.min(ask.batches) {
+        let mut next = Row::new();
+        let ends: Vec<(usize, u32)> =
+            if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
+        for end in ends {
+            let after = row.get(&end).map_or(&[][..], |made| &made[..]);
+            looked += longer(ask, costs, (stages, end, after), &mut next);
+        }
+        found.extend(best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])));
+        next.remove(&(0, 0));
+        row = next;
+    }
+    (found, looked)
+}
+
+/// All that have one stage more.
+fn longer(
+    ask: &Ask,
+    costs: &mut dyn Costs,
+    (stages, (segment, device), after): (u32, (usize, u32), &[Rc<Made>]),
+    next: &mut Row,
+) -> usize {
+    let (mut looked, kept) = (0, ask.batches.min(stages + 1));
+    for size in costs.groups(device) {
+        let first = device - size;
+        for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
+            let run = Run { segments: (from, segment), devices: (first, device) };
+            for (way, stage) in costs.ways(run, kept).iter().enumerate() {
+                let chosen = Chosen { run, kept, way };
+                let before: Vec<Option<&Rc<Made>>> =
+                    if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
+                for after in before {
+                    looked += 1;
+                    let made = made(ask, costs, (chosen, stage), after);
+                    if is_wanted(ask, costs, &made) {
+                        keep(next.entry((from, first)).or_default(), made);
+                    }
+                }
+            }
+        }
+    }
+    looked
+}
+
+fn made(ask: &Ask, costs: &dyn Costs, (chosen, stage): (Chosen, &Stage), after: Option<&Rc<Made>>) -> Made {
+    let sent = after.map_or(0.0, |after| costs.sent(chosen.run, after.chosen.run));
+    let flow = after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches);
+    Made { flow, chosen, after: after.cloned() }
+}
+
+/// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
+fn is_wanted(ask: &Ask, costs: &dyn Costs, made: &Made) -> bool {
+    let run = made.chosen.run;
+    let left = if run.devices.0 == 0 { 0.0 } else { costs.least(run.segments.0) / f64::from(run.devices.0) };
+    let before = (left + made.flow.end).max(f64::from(ask.batches) * left);
+    before.max(made.flow.busy) <= ask.below
+}
+
+/// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
+fn keep(all: &mut Vec<Rc<Made>>, made: Made) {
+    let alike = |other: &Made| other.chosen.run.devices == made.chosen.run.devices;
+    if all.iter().any(|other| alike(other) && other.flow.is_no_worse(&made.flow)) {
+        return;
+    }
+    all.retain(|other| !(alike(other) && made.flow.is_no_worse(&other.flow)));
+    all.push(Rc::new(made));
+}
+
+fn best(all: &[Rc<Made>]) -> Option<Pipeline> {
+    let made = all.iter().min_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()))?;
+    let chain = std::iter::successors(Some(made), |made| made.after.as_ref());
+    Some(Pipeline { stages: chain.map(|made| made.chosen).collect(), flow: made.flow })
+}

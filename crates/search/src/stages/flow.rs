@@ -1,0 +1,66 @@
+//! What a step of a pipeline takes at least, from its last stage to its first.
+//!
+//! Under `1f1b` a stage with `n` others after it runs `n + 1` forwards before its first backward, and then one of each; so
+//! after its last forward `n + 1` backwards are left. The gradient of its first micro-batch cannot be there before that
+//! has gone through all stages after it and back, and no more can that of its last one.
+
+/// What a stage takes: seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// Of a micro-batch.
+    pub forward: f64,
+    pub backward: f64,
+    /// After its last backward: gradients that could not be sent before it, and the optimizer.
+    pub tail: f64,
+    /// If it never waited for other stages.
+    pub busy: f64,
+}
+
+/// A stage and all after it, from when the first micro-batch comes to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Flow {
+    pub stages: u32,
+    /// A micro-batch goes through all of them and back.
+    pub through: f64,
+    /// The gradient of the last micro-batch leaves the stage.
+    pub last: f64,
+    /// All of them have stepped.
+    pub end: f64,
+    /// The most that one of them takes if it never waits.
+    pub busy: f64,
+}
+
+impl Flow {
+    /// With a stage before them, and so many seconds from it to the next one, and as many back.
+    pub fn after(&self, stage: &Stage, sent: f64, batches: u32) -> Self {
+        let (f, b, m) = (stage.forward, stage.backward, f64::from(batches));
+        let ahead = f64::from(self.stages) + 1.0;
+        let (below, sent) = if self.stages == 0 { (0.0, 0.0) } else { (self.through + 2.0 * sent, sent) };
+        let own = if m >= ahead {
+            (f + below).max(ahead * f) + (m - ahead) * (f + b) + (below + b).max(ahead * b)
+        } else {
+            (f + below + m * b).max(m * f + below + b)
+        };
+        let last = own.max(f + sent + self.last + sent + b);
+        Self {
+            stages: self.stages + 1,
+            through: f + below + b,
+            last,
+            end: (last + stage.tail).max(f + sent + self.end),
+            busy: self.busy.max(stage.busy),
+        }
+    }
+
+    /// Seconds of a step that begins with this stage.
+    pub fn seconds(&self) -> f64 {
+        self.end.max(self.busy)
+    }
+
+    /// Whether whatever is put before the other takes as long before this one, or longer.
+    pub fn is_no_worse(&self, other: &Self) -> bool {
+        self.through <= other.through
+            && self.last <= other.last
+            && self.end <= other.end
+            && self.busy <= other.busy
+    }
+}
