@@ -9,6 +9,7 @@
 //! it takes no less than any mean of the three, and a plan that needs less memory than there is costs no less than that sum and a price for each byte
 //! over what there is. The least of such a mean over all plans is a bound for the step of each of them ([`find`]).
 
+mod borders;
 mod bundles;
 mod choices;
 mod digits;

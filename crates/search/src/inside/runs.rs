@@ -8,9 +8,10 @@ use std::rc::Rc;
 
 use diag::Result;
 use elimination::{Problem, Solver, Term};
-use graph::OpId;
+use graph::{OpId, TensorId};
 use plan::Draft;
 
+use super::borders::Borders;
 use super::digits::Digits;
 use super::messages::{Messages, Price};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
@@ -22,6 +23,8 @@ use crate::stages::Stage;
 
 /// Under the first a stage waits for what it sends at its end, under the second hardly.
 const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
+/// So much of what stages send each other is not hidden.
+const SENT: [f64; 2] = [1.0, 0.1];
 /// What a byte costs, in as good as nothing.
 const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
 
@@ -37,6 +40,8 @@ pub(crate) struct Inner {
     totals: Totals,
     /// Bytes that forward keeps of a micro-batch.
     kept: f64,
+    /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
+    crossing: (f64, f64),
 }
 
 /// All runs of segments on one group of devices.
@@ -46,6 +51,8 @@ pub(crate) struct Runs<'q> {
     messages: &'q Messages<'q>,
     /// The segment of each operator.
     segments: &'q [usize],
+    /// The value that crosses to each segment.
+    crossing: &'q [Option<TensorId>],
     /// What a byte costs at least.
     nothing: f64,
     rungs: Vec<Option<Rung<'q>>>,
@@ -59,6 +66,8 @@ struct Rung<'q> {
     segments: Vec<usize>,
     /// Whether a span is in a segment and in the one before it.
     is_spanned: Vec<bool>,
+    /// What comes to each segment and goes from it.
+    borders: Borders,
     /// Runs by their tables, and what is known of each.
     alike: HashMap<Vec<usize>, usize>,
     numbers: HashMap<(usize, usize), usize>,
@@ -73,6 +82,9 @@ type Asked = (usize, usize, u32);
 struct Priced {
     weights: Weights,
     all: Problem,
+    /// What a byte costs that comes from another stage.
+    byte: f64,
+    crossing: HashMap<usize, Rc<[f64]>>,
     solver: Solver,
 }
 
@@ -85,6 +97,8 @@ impl Inner {
             backward: self.backward,
             tail: (it.late - it.last).max(0.0) + it.updates,
             busy: it.least(),
+            takes: self.crossing.0,
+            gives: self.crossing.1,
         }
     }
 
@@ -99,11 +113,11 @@ impl<'q> Runs<'q> {
     pub(crate) fn new(
         question: Question<'q>,
         (digits, messages): (&'q Digits, &'q Messages<'q>),
-        segments: &'q [usize],
+        (segments, crossing): (&'q [usize], &'q [Option<TensorId>]),
         floor: f64,
     ) -> Self {
         let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
-        Self { question, digits, messages, segments, nothing, rungs: vec![] }
+        Self { question, digits, messages, segments, crossing, nothing, rungs: vec![] }
     }
 
     /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
@@ -198,9 +212,10 @@ impl<'q> Rung<'q> {
             let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
             (first + 1..=last).for_each(|at| is_spanned[at] = true);
         }
+        let borders = Borders::new(&space, &segments, runs.crossing);
         let (alike, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { space, spans, segments, is_spanned, alike, numbers, priced, known })
+        Ok(Self { space, spans, segments, is_spanned, borders, alike, numbers, priced, known })
     }
 
     fn cuts_a_span(&self, (from, to): (usize, usize)) -> bool {
@@ -235,7 +250,12 @@ impl<'q> Rung<'q> {
             let place = |bundle: usize| places[bundle].expect("it is within");
             [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
         });
-        let text: Vec<usize> = own.chain([usize::MAX]).chain(between).collect();
+        let borders = self.borders.of(run);
+        let borders = borders.iter().flat_map(|(bundle, bytes)| {
+            [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]
+        });
+        let text: Vec<usize> =
+            own.chain([usize::MAX]).chain(borders).chain([usize::MAX]).chain(between).collect();
         let next = self.alike.len();
         let number = *self.alike.entry(text).or_insert(next);
         self.numbers.insert(run, number);
@@ -252,11 +272,16 @@ impl<'q> Rung<'q> {
         let members = self.members(run);
         let (places, edges) = self.within(&members);
         let priced = self.priced.get_mut(&asked).expect("it was made");
-        let problem = priced.of(&members, &places, &edges);
+        let mut problem = priced.of(&members, &places, &edges);
+        for (bundle, bytes) in self.borders.of(run) {
+            if let Some(place) = places[bundle] {
+                problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
+            }
+        }
         let least = priced.solver.solve(&problem, MOST);
         let weights = priced.weights;
         let found = match least {
-            Some(least) => Some(self.found((&members, &edges), least.values.into(), weights)?),
+            Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),
             None => None,
         };
         self.known.insert(key, found.clone());
@@ -269,15 +294,20 @@ impl<'q> Rung<'q> {
         }
         let (look, price, kept) = asked;
         let weights = Weights { look: LOOKS[look], byte: nothing * PRICES[price] };
+        let question = &self.space.question;
+        let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
         let all = Objective::new(&self.space, weights)?.keeping(f64::from(kept)).problem();
-        self.priced.insert(asked, Priced { weights, all, solver: Solver::default() });
+        self.priced.insert(
+            asked,
+            Priced { weights, all, byte, crossing: HashMap::new(), solver: Solver::default() },
+        );
         Ok(())
     }
 
     /// What choices of a run come to.
     fn found(
         &self,
-        (members, edges): (&[usize], &[usize]),
+        (run, members, edges): ((usize, usize), &[usize], &[usize]),
         values: Rc<[usize]>,
         weights: Weights,
     ) -> Result<Inner> {
@@ -295,11 +325,21 @@ impl<'q> Rung<'q> {
         let backward = price.back + price.line_back;
         let kept = members.iter().map(|at| unary(at).kept).sum();
         let forward = (price.work + price.line - backward).max(0.0);
-        Ok(Inner { rung: 0, values, weights, forward, backward, totals, kept })
+        let chosen: Vec<Option<usize>> =
+            all.iter().enumerate().map(|(at, value)| members.contains(&at).then_some(*value)).collect();
+        let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
+        Ok(Inner { rung: 0, values, weights, forward, backward, totals, kept, crossing })
     }
 }
 
 impl Priced {
+    /// What bytes that come from another stage cost.
+    fn crossing(&mut self, bytes: &Rc<[f64]>) -> Rc<[f64]> {
+        let key = Rc::as_ptr(bytes).cast::<f64>() as usize;
+        let made = || bytes.iter().map(|bytes| (bytes * self.byte).floor()).collect();
+        Rc::clone(self.crossing.entry(key).or_insert_with(made))
+    }
+
     /// The tables that are within a run.
     fn of(&self, members: &[usize], places: &[Option<usize>], edges: &[usize]) -> Problem {
         let place = |bundle: &usize| places[*bundle].expect("it is within");

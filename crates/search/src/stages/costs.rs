@@ -7,7 +7,7 @@ use cluster::Crowd;
 use diag::{Error, Result};
 
 use super::cuts::{Costs, Run};
-use super::flow::Stage;
+use super::flow::{Flow, Stage};
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::Question;
@@ -18,7 +18,6 @@ type Ways = (Rc<[Inner]>, Rc<[Stage]>);
 
 pub(super) struct Found<'q> {
     question: Question<'q>,
-    segments: &'q Segments,
     groups: &'q Groups,
     /// For each kind of group.
     pub(super) runs: Vec<Runs<'q>>,
@@ -45,7 +44,7 @@ impl<'q> Found<'q> {
         let mut runs = vec![];
         for (cluster, ground) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
             let own = Question { cluster, devices: cluster.devices(), ..question };
-            runs.push(Runs::new(own, ground, &segments.of, floor));
+            runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
         }
         let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
         let mut first = vec![0.0];
@@ -54,7 +53,7 @@ impl<'q> Found<'q> {
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { question, segments, groups, runs, least, first, below, kinds, known, error: None })
+        Ok(Self { question, groups, runs, least, first, below, kinds, known, error: None })
     }
 }
 
@@ -100,11 +99,12 @@ impl Costs for Found<'_> {
         }
     }
 
-    /// Each device of the larger group needs its part of the largest value.
-    fn sent(&self, from: Run, to: Run) -> f64 {
-        let size = |run: Run| run.devices.1 - run.devices.0;
-        let bytes = self.segments.crossing[to.segments.0] / f64::from(size(from).max(size(to)));
-        self.question.cluster.message(from.devices.1 - 1, to.devices.0, Crowd(1), bytes)
+    /// What the devices of the one need is sent by those of the other, each of which sends one thing after another.
+    fn sent(&self, (from, stage): (Run, &Stage), (to, flow): (Run, &Flow)) -> (f64, f64) {
+        let size = |run: Run| f64::from(run.devices.1 - run.devices.0);
+        let (here, there) = (from.devices.1 - 1, to.devices.0);
+        let seconds = |bytes: f64| self.question.cluster.message(here, there, Crowd(1), bytes);
+        (seconds(flow.takes / size(from)), seconds(stage.gives / size(to)))
     }
 
     fn least(&self, segments: usize) -> f64 {

@@ -34,8 +34,8 @@ pub trait Costs {
     fn groups(&self, end: u32) -> Vec<u32>;
     /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
     fn ways(&mut self, run: Run, kept: u32) -> Rc<[Stage]>;
-    /// Seconds in which a micro-batch comes from one run to the next.
-    fn sent(&self, from: Run, to: Run) -> f64;
+    /// Seconds in which a micro-batch is sent from one stage to the next, and back.
+    fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least.
     fn least(&self, segments: usize) -> f64;
 }
@@ -65,8 +65,20 @@ struct Made {
 /// By where the first stage begins, in the model and among the devices, and which devices it has.
 type Row = BTreeMap<(usize, u32), Vec<Rc<Made>>>;
 
-/// For each number of stages the pipeline that takes least, if there is one; and how many were looked at.
+/// What takes more than so many times the best is not among the quick ones.
+const NEAR: f64 = 1.1;
+
+/// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
+/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
+/// longer than the best of these is wanted.
 pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
+    let (first, few) = pass(*ask, costs, true);
+    let least = first.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+    let (found, all) = pass(Ask { below: ask.below.min(NEAR * least), ..*ask }, costs, false);
+    (found, few + all)
+}
+
+fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
     let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
     let mut row = Row::new();
     for stages in 0..ask.stages.min(ask.batches) {
@@ -75,9 +87,12 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
             if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
         for end in ends {
             let after = row.get(&end).map_or(&[][..], |made| &made[..]);
-            looked += longer(ask, costs, (stages, end, after), &mut next);
+            looked += longer((&ask, is_quick), costs, (stages, end, after), &mut next);
         }
-        found.extend(best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])));
+        if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
+            ask.below = ask.below.min(NEAR * best.flow.seconds());
+            found.push(best);
+        }
         next.remove(&(0, 0));
         row = next;
     }
@@ -86,7 +101,7 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
 
 /// All that have one stage more.
 fn longer(
-    ask: &Ask,
+    (ask, is_quick): (&Ask, bool),
     costs: &mut dyn Costs,
     (stages, (segment, device), after): (u32, (usize, u32), &[Rc<Made>]),
     next: &mut Row,
@@ -104,7 +119,7 @@ fn longer(
                     looked += 1;
                     let made = made(ask, costs, (chosen, stage), after);
                     if is_wanted(ask, costs, &made) {
-                        keep(next.entry((from, first)).or_default(), made);
+                        keep(next.entry((from, first)).or_default(), made, is_quick);
                     }
                 }
             }
@@ -114,7 +129,8 @@ fn longer(
 }
 
 fn made(ask: &Ask, costs: &dyn Costs, (chosen, stage): (Chosen, &Stage), after: Option<&Rc<Made>>) -> Made {
-    let sent = after.map_or(0.0, |after| costs.sent(chosen.run, after.chosen.run));
+    let to = after.map(|after| costs.sent((chosen.run, stage), (after.chosen.run, &after.flow)));
+    let sent = to.unwrap_or_default();
     let flow = after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches);
     Made { flow, chosen, after: after.cloned() }
 }
@@ -128,12 +144,16 @@ fn is_wanted(ask: &Ask, costs: &dyn Costs, made: &Made) -> bool {
 }
 
 /// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
-fn keep(all: &mut Vec<Rc<Made>>, made: Made) {
+fn keep(all: &mut Vec<Rc<Made>>, made: Made, is_quick: bool) {
     let alike = |other: &Made| other.chosen.run.devices == made.chosen.run.devices;
-    if all.iter().any(|other| alike(other) && other.flow.is_no_worse(&made.flow)) {
+    let is_no_worse = |one: &Flow, other: &Flow| match is_quick {
+        true => one.seconds() <= other.seconds(),
+        false => one.is_no_worse(other),
+    };
+    if all.iter().any(|other| alike(other) && is_no_worse(&other.flow, &made.flow)) {
         return;
     }
-    all.retain(|other| !(alike(other) && made.flow.is_no_worse(&other.flow)));
+    all.retain(|other| !(alike(other) && is_no_worse(&made.flow, &other.flow)));
     all.push(Rc::new(made));
 }
 

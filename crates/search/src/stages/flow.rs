@@ -2,9 +2,10 @@
 //!
 //! Under `1f1b` a stage with `n` others after it runs `n + 1` forwards before its first backward, and then one of each; so
 //! after its last forward `n + 1` backwards are left. The gradient of its first micro-batch cannot be there before that
-//! has gone through all stages after it and back, and no more can that of its last one.
+//! has gone through all stages after it and back, and no more can that of its last one. What a stage sends goes on while it
+//! computes, one after the other.
 
-/// What a stage takes: seconds.
+/// What a stage takes: seconds, and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
     /// Of a micro-batch.
@@ -14,6 +15,9 @@ pub struct Stage {
     pub tail: f64,
     /// If it never waited for other stages.
     pub busy: f64,
+    /// Bytes that all its devices together need of what the stage before makes, and hold of what the next one reads.
+    pub takes: f64,
+    pub gives: f64,
 }
 
 /// A stage and all after it, from when the first micro-batch comes to it.
@@ -28,26 +32,33 @@ pub struct Flow {
     pub end: f64,
     /// The most that one of them takes if it never waits.
     pub busy: f64,
+    /// The stage sends a micro-batch on.
+    pub sends: f64,
+    /// Bytes that it needs for that.
+    pub takes: f64,
 }
 
 impl Flow {
-    /// With a stage before them, and so many seconds from it to the next one, and as many back.
-    pub fn after(&self, stage: &Stage, sent: f64, batches: u32) -> Self {
+    /// With a stage before them, and the seconds in which a micro-batch is sent from it to the next one, and back.
+    pub fn after(&self, stage: &Stage, (on, back): (f64, f64), batches: u32) -> Self {
         let (f, b, m) = (stage.forward, stage.backward, f64::from(batches));
         let ahead = f64::from(self.stages) + 1.0;
-        let (below, sent) = if self.stages == 0 { (0.0, 0.0) } else { (self.through + 2.0 * sent, sent) };
+        let below = if self.stages == 0 { 0.0 } else { on + self.through + back };
         let own = if m >= ahead {
             (f + below).max(ahead * f) + (m - ahead) * (f + b) + (below + b).max(ahead * b)
         } else {
             (f + below + m * b).max(m * f + below + b)
         };
-        let last = own.max(f + sent + self.last + sent + b);
+        let sent = below + (m - 1.0) * on.max(back);
+        let last = own.max(f + sent + b).max(f + on + self.last + back + b);
         Self {
             stages: self.stages + 1,
             through: f + below + b,
             last,
-            end: (last + stage.tail).max(f + sent + self.end),
-            busy: self.busy.max(stage.busy),
+            end: (last + stage.tail).max(f + on + self.end),
+            busy: self.busy.max(stage.busy).max(m * (self.sends + back)),
+            sends: on,
+            takes: stage.takes,
         }
     }
 
@@ -58,9 +69,14 @@ impl Flow {
 
     /// Whether whatever is put before the other takes as long before this one, or longer.
     pub fn is_no_worse(&self, other: &Self) -> bool {
-        self.through <= other.through
-            && self.last <= other.last
-            && self.end <= other.end
-            && self.busy <= other.busy
+        let both = [
+            (self.through, other.through),
+            (self.last, other.last),
+            (self.end, other.end),
+            (self.busy, other.busy),
+            (self.sends, other.sends),
+            (self.takes, other.takes),
+        ];
+        both.iter().all(|(own, other)| own <= other)
     }
 }

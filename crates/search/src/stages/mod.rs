@@ -13,7 +13,7 @@ mod segments;
 
 pub use cuts::{Ask, Chosen, Costs, Pipeline, Run, cut};
 pub use flow::{Flow, Stage};
-pub(crate) use rows::rows;
+pub use rows::rows;
 
 /// What is known of the search for pipelines.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -21,7 +21,7 @@ const FEW: usize = 3;
 const TIMES: usize = 3;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
-pub(crate) fn rows(
+pub fn rows(
     question: &Question<'_>,
     below: f64,
     end: Option<Instant>,
@@ -77,6 +77,13 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     found.truncate(FEW);
     let mut plans = vec![];
     for pipeline in &found {
+        if std::env::var("DEBUG_STAGES").is_ok() {
+            eprintln!("{:?}", pipeline.flow);
+            for chosen in &pipeline.stages {
+                let (ways, stages) = costs.inner(chosen.run, chosen.kept)?;
+                eprintln!("{:?} {} {:?} {:?}", chosen.run, chosen.kept, stages[chosen.way], ways[chosen.way]);
+            }
+        }
         plans.push((written(question, &mut costs, pipeline)?, Some(pipeline.flow.seconds())));
     }
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());

@@ -1,6 +1,6 @@
 //! Where a model can be cut: in the order of operators, where little is alive.
 
-use graph::{Graph, OpId};
+use graph::{Graph, OpId, TensorId};
 use plan::sets;
 
 use crate::Question;
@@ -12,8 +12,8 @@ pub(super) struct Segments {
     /// The segment of each operator.
     pub(super) of: Vec<usize>,
     pub(super) count: usize,
-    /// For each place between two segments the bytes of the largest value that crosses it and learns.
-    pub(super) crossing: Vec<f64>,
+    /// For each segment the largest of the values that learn which it, or a later one, reads of those before.
+    pub(super) crossing: Vec<Option<TensorId>>,
 }
 
 impl Segments {
@@ -37,16 +37,15 @@ fn is_within(span: &[OpId], place: usize) -> bool {
     span.iter().any(|op| op.index() < place) && span.iter().any(|op| op.index() >= place)
 }
 
-fn crossing(graph: &Graph, needs_grad: &[bool], place: usize) -> f64 {
-    let mut most = 0_u64;
-    for op in graph.op_ids().skip(place) {
-        for tensor in graph.op(op).inputs() {
-            let made = graph.producer(tensor).is_some_and(|(maker, _)| maker.index() < place);
-            if made && needs_grad[tensor.index()] {
-                let it = graph.tensor(tensor);
-                most = most.max(it.numel().unsigned_abs() * it.dtype.bytes() as u64);
-            }
-        }
-    }
-    most as f64
+fn crossing(graph: &Graph, needs_grad: &[bool], place: usize) -> Option<TensorId> {
+    let read = graph.op_ids().skip(place).flat_map(|op| graph.op(op).inputs());
+    let crosses = |tensor: &TensorId| {
+        let is_before = graph.producer(*tensor).is_some_and(|(maker, _)| maker.index() < place);
+        is_before && needs_grad[tensor.index()]
+    };
+    let size = |tensor: &TensorId| {
+        let it = graph.tensor(*tensor);
+        it.numel().unsigned_abs() * it.dtype.bytes() as u64
+    };
+    read.filter(crosses).max_by_key(|tensor| (size(tensor), std::cmp::Reverse(*tensor)))
 }
