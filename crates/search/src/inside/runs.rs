@@ -66,6 +66,8 @@ struct Rung<'q> {
     segments: Vec<usize>,
     /// Whether a span is in a segment and in the one before it.
     is_spanned: Vec<bool>,
+    /// Bytes of each segment that are there all the time, and of each micro-batch, at least.
+    bytes: Vec<(f64, f64)>,
     /// What comes to each segment and goes from it.
     borders: Borders,
     /// Runs by their tables, and what is known of each.
@@ -142,19 +144,21 @@ impl<'q> Runs<'q> {
             self.made(at)?;
             let nothing = self.nothing;
             let Some(rung) = self.rungs[at].as_mut().filter(|rung| !rung.cuts_a_span(run)) else { continue };
+            if rung.least_bytes(run, kept) > limit {
+                continue;
+            }
             let mut is_easy = true;
             for look in 0..LOOKS.len() {
-                for price in 0..PRICES.len() {
-                    // What is as good as nothing is the same however many there are.
-                    let counted = if price == 0 { 1 } else { kept.next_power_of_two() };
-                    let asked = (look, price, counted);
-                    let Some(inner) = rung.inner(run, asked, nothing)? else { break };
-                    if inner.bytes(kept) <= limit {
-                        found.push(Inner { rung: at, ..inner });
-                        break;
-                    }
-                    is_easy = false;
-                }
+                // What is as good as nothing is the same however many there are.
+                let first = rung.inner(run, (look, 0, 1), nothing)?;
+                let fits = |it: &Inner| it.bytes(kept) <= limit;
+                let first_fits = first.as_ref().is_some_and(fits);
+                is_easy &= first_fits;
+                let inner = match first {
+                    Some(first) if first_fits => Some(first),
+                    _ => rung.tight(run, (look, kept), (nothing, &fits))?,
+                };
+                found.extend(inner.map(|inner| Inner { rung: at, ..inner }));
             }
             if is_easy && !found.is_empty() {
                 break;
@@ -199,57 +203,6 @@ impl<'q> Runs<'q> {
 impl<'q> Rung<'q> {
     fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Self> {
         let space = Space::cut(&runs.question, runs.digits, runs.messages, (&spans, runs.segments))?;
-        // What is made of weights alone goes with its reader, which comes later.
-        let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
-        let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
-        let mut of = runs.segments.to_vec();
-        for (bundle, segment) in space.bundles.iter().zip(&segments) {
-            bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
-        }
-        let mut is_spanned = vec![false; segments.iter().max().map_or(0, |last| last + 1)];
-        for span in &spans {
-            let own = span.iter().map(|op| of[op.index()]);
-            let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
-            (first + 1..=last).for_each(|at| is_spanned[at] = true);
-        }
-        let borders = Borders::new(&space, &segments, runs.crossing);
-        let (alike, numbers) = (HashMap::new(), HashMap::new());
-        let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { space, spans, segments, is_spanned, borders, alike, numbers, priced, known })
-    }
-
-    fn cuts_a_span(&self, (from, to): (usize, usize)) -> bool {
-        let is_cut = |at: usize| self.is_spanned.get(at).copied().unwrap_or(false);
-        is_cut(from) || is_cut(to)
-    }
-
-    /// The bundles of a run.
-    fn members(&self, (from, to): (usize, usize)) -> Vec<usize> {
-        (0..self.segments.len()).filter(|at| (from..to).contains(&self.segments[*at])).collect()
-    }
-
-    /// For each bundle its place in a run, and the edges that are within it.
-    fn within(&self, members: &[usize]) -> (Vec<Option<usize>>, Vec<usize>) {
-        let mut places = vec![None; self.segments.len()];
-        members.iter().enumerate().for_each(|(place, bundle)| places[*bundle] = Some(place));
-        let both = |edge: &Edge| places[edge.ends.0].is_some() && places[edge.ends.1].is_some();
-        let edges = (0..self.space.edges.len()).filter(|at| both(&self.space.edges[*at])).collect();
-        (places, edges)
-    }
-
-    /// The number of a run: those of one number have the same tables.
-    fn number(&mut self, run: (usize, usize)) -> usize {
-        if let Some(known) = self.numbers.get(&run) {
-            return *known;
-        }
-        let members = self.members(run);
-        let (places, edges) = self.within(&members);
-        let own = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
-        let between = edges.iter().flat_map(|at| {
-            let edge = &self.space.edges[*at];
-            let place = |bundle: usize| places[bundle].expect("it is within");
-            [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
-        });
         let borders = self.borders.of(run);
         let borders = borders.iter().flat_map(|(bundle, bytes)| {
             [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]
@@ -325,11 +278,31 @@ impl<'q> Rung<'q> {
         let backward = price.back + price.line_back;
         let kept = members.iter().map(|at| unary(at).kept).sum();
         let forward = (price.work + price.line - backward).max(0.0);
-        let chosen: Vec<Option<usize>> =
-            all.iter().enumerate().map(|(at, value)| members.contains(&at).then_some(*value)).collect();
+        let mut chosen = vec![None; all.len()];
+        members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
         let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
         Ok(Inner { rung: 0, values, weights, forward, backward, totals, kept, crossing })
     }
+}
+
+/// For each segment.
+fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -> Result<Vec<(f64, f64)>> {
+    // Nothing but bytes counts.
+    let weights = Weights { look: Look { line: 0.0, last: 0.0 }, byte: 1.0 / UNIT };
+    let objective = Objective::new(space, weights)?;
+    let mut found = vec![(0.0, 0.0); count];
+    let mut known: HashMap<usize, (f64, f64)> = HashMap::new();
+    for (number, (bundle, segment)) in space.bundles.iter().zip(segments).enumerate() {
+        let least = || {
+            let kept = |value: usize| bundle.unary[value].kept;
+            let held = |value: usize| objective.of_bundle(number, value).bytes - kept(value);
+            let all = 0..bundle.unary.len();
+            (all.clone().map(held).fold(f64::INFINITY, f64::min), all.map(kept).fold(f64::INFINITY, f64::min))
+        };
+        let (held, kept) = *known.entry(Rc::as_ptr(&bundle.unary) as usize).or_insert_with(least);
+        found[*segment] = (found[*segment].0 + held, found[*segment].1 + kept);
+    }
+    Ok(found)
 }
 
 impl Priced {

@@ -25,8 +25,6 @@ pub(super) struct Found<'q> {
     least: Vec<Vec<f64>>,
     /// Device-seconds of the first segments.
     first: Vec<f64>,
-    /// What takes longer is not wanted.
-    below: f64,
     kinds: HashMap<(u32, u32), usize>,
     /// By segments, kind of group, and micro-batches that are kept.
     known: HashMap<((usize, usize), usize, u32), Ways>,
@@ -39,7 +37,7 @@ impl<'q> Found<'q> {
         question: Question<'q>,
         (segments, groups): (&'q Segments, &'q Groups),
         (digits, messages): (&'q [Digits], &'q [Messages<'q>]),
-        (below, floor): (f64, f64),
+        floor: f64,
     ) -> Result<Self> {
         let mut runs = vec![];
         for (cluster, ground) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
@@ -53,7 +51,7 @@ impl<'q> Found<'q> {
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { question, groups, runs, least, first, below, kinds, known, error: None })
+        Ok(Self { question, groups, runs, least, first, kinds, known, error: None })
     }
 }
 
@@ -71,16 +69,18 @@ impl Found<'_> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let (from, to) = run.segments;
-        let least: f64 = self.least[kind][from..to].iter().sum();
-        let found = match least * f64::from(self.question.batches) > self.below {
-            true => vec![],
-            false => self.runs[kind].ways(run.segments, kept)?,
-        };
+        let found = self.runs[kind].ways(run.segments, kept)?;
         let stages = found.iter().map(Inner::stage).collect();
-        let ways = (Rc::from(found), stages);
-        self.known.insert(key, (Rc::clone(&ways.0), Rc::clone(&ways.1)));
+        let ways: Ways = (Rc::from(found), stages);
+        self.known.insert(key, ways.clone());
         Ok(ways)
+    }
+
+    /// Seconds of all micro-batches, at least.
+    fn at_least(&mut self, run: Run) -> f64 {
+        let kind = self.kind(run.devices);
+        let (from, to) = run.segments;
+        self.least[kind][from..to].iter().sum::<f64>() * f64::from(self.question.batches)
     }
 }
 
@@ -89,7 +89,10 @@ impl Costs for Found<'_> {
         self.groups.sizes(end)
     }
 
-    fn ways(&mut self, run: Run, kept: u32) -> Rc<[Stage]> {
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]> {
+        if self.at_least(run) > below || self.error.is_some() {
+            return Rc::from([]);
+        }
         match self.inner(run, kept) {
             Ok((_, stages)) => stages,
             Err(error) => {

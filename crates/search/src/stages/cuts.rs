@@ -24,8 +24,9 @@ pub struct Ask {
     pub devices: u32,
     pub batches: u32,
     pub stages: u32,
-    /// What takes longer is not wanted.
+    /// What takes longer is not wanted, and nothing takes less than the floor.
     pub below: f64,
+    pub floor: f64,
 }
 
 /// What stages cost.
@@ -33,7 +34,8 @@ pub trait Costs {
     /// How many devices a stage may have that ends before a device.
     fn groups(&self, end: u32) -> Vec<u32>;
     /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
-    fn ways(&mut self, run: Run, kept: u32) -> Rc<[Stage]>;
+    /// Of such as take longer than `below` for all micro-batches none need be given.
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
     /// Seconds in which a micro-batch is sent from one stage to the next, and back.
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least.
@@ -72,10 +74,21 @@ const NEAR: f64 = 1.1;
 /// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
 /// longer than the best of these is wanted.
 pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
-    let (first, few) = pass(*ask, costs, true);
-    let least = first.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-    let (found, all) = pass(Ask { below: ask.below.min(NEAR * least), ..*ask }, costs, false);
-    (found, few + all)
+    let (mut below, mut looked) = (2.0 * ask.floor, 0);
+    // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
+    loop {
+        below = below.min(ask.below);
+        let (found, few) = pass(Ask { below, ..*ask }, costs, true);
+        looked += few;
+        let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+        if least < f64::INFINITY || below >= ask.below || below <= 0.0 {
+            below = below.min(NEAR * least);
+            break;
+        }
+        below *= 2.0;
+    }
+    let (found, all) = pass(Ask { below, ..*ask }, costs, false);
+    (found, looked + all)
 }
 
 fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
@@ -111,7 +124,7 @@ fn longer(
         let first = device - size;
         for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
             let run = Run { segments: (from, segment), devices: (first, device) };
-            for (way, stage) in costs.ways(run, kept).iter().enumerate() {
+            for (way, stage) in costs.ways(run, kept, ask.below).iter().enumerate() {
                 let chosen = Chosen { run, kept, way };
                 let before: Vec<Option<&Rc<Made>>> =
                     if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };

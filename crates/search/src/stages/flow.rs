@@ -2,7 +2,7 @@
 //!
 //! Under `1f1b` a stage with `n` others after it runs `n + 1` forwards before its first backward, and then one of each; so
 //! after its last forward `n + 1` backwards are left. The gradient of its first micro-batch cannot be there before that
-//! has gone through all stages after it and back, and no more can that of its last one. What a stage sends goes on while it
+//! has gone through all stages after it and back, no more can that of its last one, and forward `n + 1` waits for the first. What a stage sends goes on while it
 //! computes, one after the other.
 
 /// What a stage takes: seconds, and bytes.
@@ -49,8 +49,9 @@ impl Flow {
         } else {
             (f + below + m * b).max(m * f + below + b)
         };
+        let rounds = self.rounds(stage, below, batches);
         let sent = below + (m - 1.0) * on.max(back);
-        let last = own.max(f + sent + b).max(f + on + self.last + back + b);
+        let last = own.max(rounds).max(f + sent + b).max(f + on + self.last + back + b);
         Self {
             stages: self.stages + 1,
             through: f + below + b,
@@ -60,6 +61,19 @@ impl Flow {
             sends: on,
             takes: stage.takes,
         }
+    }
+
+    /// Of so many micro-batches as may be under way the first one is back before the next ones begin: so the way to the end
+    /// and back is gone once for each of these rounds.
+    fn rounds(&self, stage: &Stage, below: f64, batches: u32) -> f64 {
+        let (ahead, last) = (self.stages + 1, batches - 1);
+        let from = |first: u32| {
+            let (rounds, rest) = ((last - first) / ahead + 1, (last - first) % ahead);
+            f64::from(first) * stage.forward
+                + f64::from(rounds) * (stage.forward + below + stage.backward)
+                + f64::from(rest) * stage.backward
+        };
+        from(0).max(from(last % ahead))
     }
 
     /// Seconds of a step that begins with this stage.

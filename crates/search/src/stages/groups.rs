@@ -30,7 +30,7 @@ impl Groups {
         groups
     }
 
-    /// The sizes of groups that end before a device.
+    /// The sizes of groups that end before a device, but for all devices.
     pub(super) fn sizes(&self, end: u32) -> Vec<u32> {
         if end == 0 {
             return vec![];
@@ -40,12 +40,15 @@ impl Groups {
         let all = next - first;
         let fits = |size: &u32| all % size == 0 && (end - first) % size == 0 && (*size < all || end == next);
         let mut sizes: Vec<u32> = (1..=end - first).filter(fits).collect();
+        let count = self.borders[self.borders.len() - 1];
         if end == next {
             let nodes = u32::try_from(self.borders.len() - 1).unwrap_or(u32::MAX);
             let counts = (2..=node + 1).map(|count| (u32::try_from(count).unwrap_or(u32::MAX), count));
             let some = counts.filter(|(count, _)| *count <= FEW || nodes % count == 0);
             sizes.extend(some.map(|(_, count)| end - self.borders[node + 1 - count]));
         }
+        // All of them are one stage, which is no pipeline.
+        sizes.retain(|size| *size < count);
         sizes
     }
 
@@ -82,12 +85,12 @@ mod tests {
 
     #[test]
     fn a_group_is_a_part_of_a_node_or_whole_nodes() {
-        assert_eq!(sizes("dgx-h100:8x4", 32, 32), [1, 2, 4, 8, 16, 24, 32]);
+        assert_eq!(sizes("dgx-h100:8x4", 32, 32), [1, 2, 4, 8, 16, 24]);
         assert_eq!(sizes("dgx-h100:8x4", 32, 28), [1, 2, 4]);
         assert_eq!(sizes("dgx-h100:8x4", 32, 27), [1]);
         assert_eq!(sizes("dgx-h100:8x4", 32, 8), [1, 2, 4, 8]);
-        assert_eq!(sizes("dgx-h100:8x2", 12, 12), [1, 2, 4, 12]);
-        assert_eq!(sizes("cpu:6", 6, 6), [1, 2, 3, 6]);
+        assert_eq!(sizes("dgx-h100:8x2", 12, 12), [1, 2, 4]);
+        assert_eq!(sizes("cpu:6", 6, 6), [1, 2, 3]);
     }
 
     #[test]
@@ -96,7 +99,7 @@ mod tests {
             let cluster = cluster::named(name).expect("known");
             Groups::new(&cluster, devices).kinds.len()
         };
-        assert_eq!(count("dgx-h100:8x4", 32), 7);
-        assert_eq!(count("cpu:4", 4), 3);
+        assert_eq!(count("dgx-h100:8x4", 32), 6);
+        assert_eq!(count("cpu:4", 4), 2);
     }
 }

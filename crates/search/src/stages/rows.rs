@@ -60,13 +60,14 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     let messages: Vec<Messages<'_>> =
         groups.kinds.iter().zip(&digits).map(|(cluster, digits)| Messages::new(cluster, digits)).collect();
     let floor = bound(question)?;
-    let mut costs = Found::new(*question, (&segments, &groups), (&digits, &messages), (below, floor))?;
+    let mut costs = Found::new(*question, (&segments, &groups), (&digits, &messages), floor)?;
     let ask = Ask {
         segments: segments.count,
         devices: question.devices,
         batches: question.batches,
         stages: MOST,
         below,
+        floor,
     };
     let (mut found, looked) = cut(&ask, &mut costs);
     if let Some(error) = costs.error.take() {
@@ -77,13 +78,6 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     found.truncate(FEW);
     let mut plans = vec![];
     for pipeline in &found {
-        if std::env::var("DEBUG_STAGES").is_ok() {
-            eprintln!("{:?}", pipeline.flow);
-            for chosen in &pipeline.stages {
-                let (ways, stages) = costs.inner(chosen.run, chosen.kept)?;
-                eprintln!("{:?} {} {:?} {:?}", chosen.run, chosen.kept, stages[chosen.way], ways[chosen.way]);
-            }
-        }
         plans.push((written(question, &mut costs, pipeline)?, Some(pipeline.flow.seconds())));
     }
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
