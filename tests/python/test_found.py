@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from models_to_search import MODELS
 from shardwright import demo
 from shardwright._core import Graph
 from shardwright.capture import capture
 from shardwright.choosing import Choice
 from shardwright.cli import main
+
+GRAPHS = Path(__file__).parents[2] / "crates" / "search" / "tests" / "graphs"
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,14 @@ def test_a_plan_that_was_named_is_not_explained(file: str, capsys: pytest.Captur
 def test_one_device_has_nothing_to_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, file, "--plan", "auto", "--cluster", "h200:1", "--explain", "h.0.mlp.up")
     assert "one device" in out
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_search_is_tested_on_graphs_of_models(name: str) -> None:
+    model, inputs = MODELS[name]()
+    file = GRAPHS / f"{name}.graph"
+    text = capture(model, inputs).graph_text
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert file.read_text() == text

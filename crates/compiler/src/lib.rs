@@ -20,6 +20,7 @@ use rules::Analysis;
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
 pub use figure::drawn;
+pub use lower::{arriving, wanted};
 pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::Kinds;

@@ -25,12 +25,7 @@ fn outputs(graph: &Graph, inputs: Inputs, leaves: impl Fn(TensorId) -> bool) -> 
 
 /// For each tensor that needs a gradient, whether one arrives: not from operators of which no part reads
 /// it, since its shape is all that matters.
-pub(crate) fn arriving(
-    graph: &Graph,
-    analysis: &Analysis,
-    boundary: &Boundary,
-    needs_grad: &[bool],
-) -> Vec<bool> {
+pub fn arriving(graph: &Graph, analysis: &Analysis, boundary: &Boundary, needs_grad: &[bool]) -> Vec<bool> {
     let mut arrives = vec![false; graph.tensors.len()];
     let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
     leaving.filter_map(|(tensor, _)| *tensor).for_each(|t| arrives[t.index()] = needs_grad[t.index()]);
@@ -52,7 +47,7 @@ pub(crate) fn given_back(graph: &Graph, arrives: &[bool]) -> Vec<bool> {
 }
 
 /// For each operator, whether something that leaves the program or stays in a buffer depends on it.
-pub(crate) fn wanted(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
+pub fn wanted(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
     let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
     let kept = graph.updates.iter().map(|(_, value)| *value);
     let mut tensors = vec![false; graph.tensors.len()];

@@ -44,7 +44,7 @@ use plan::{Plan, carried, in_slices, rewritings};
 use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
-pub use boundary::{all, loss};
+pub use boundary::{all, arriving, loss, wanted};
 
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {

@@ -59,9 +59,11 @@ impl Work {
 }
 
 fn work(question: &Question<'_>) -> Result<Vec<Work>> {
-    let (graph, needs_grad) = (question.graph, question.boundary.needs_grad(question.graph));
+    let graph = question.graph;
+    let needs_grad = arriving(question);
+    let wanted = compiler::wanted(graph, question.boundary);
     let mut found = vec![];
-    for op in graph.op_ids() {
+    for op in graph.op_ids().filter(|op| wanted[op.index()]) {
         let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
@@ -73,18 +75,24 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         add(cost.flops, cost.forward);
         add(cost.gradients.iter().sum(), cost.backward);
     }
-    let bytes = updated(trained(graph, question.masters), question.optimizer)? as f64;
+    let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     found.push(Work { effort: Effort { operations: 0.0, bytes }, dtype: Dtype::F32, times: 1.0 });
     Ok(found)
 }
 
+/// For each tensor whether a gradient comes to it.
+pub(crate) fn arriving(question: &Question<'_>) -> Vec<bool> {
+    let needs_grad = question.boundary.needs_grad(question.graph);
+    compiler::arriving(question.graph, question.analysis, question.boundary, &needs_grad)
+}
+
 /// Bytes of the parameters that are trained.
-fn trained(graph: &Graph, masters: &Masters) -> u64 {
+fn trained(graph: &Graph, masters: &Masters, needs_grad: &[bool]) -> u64 {
     let bytes = |id: TensorId| {
         let tensor = graph.tensor(id);
         let is_trained = matches!(tensor.source, Source::Param { frozen: false, .. });
         let bytes = || tensor.numel().unsigned_abs() * held_as(tensor, masters).bytes() as u64;
-        if is_trained { bytes() } else { 0 }
+        if is_trained && needs_grad[id.index()] { bytes() } else { 0 }
     };
     graph.tensor_ids().map(bytes).sum()
 }

@@ -9,7 +9,7 @@ use plan::dim_names::DimNames;
 
 use super::choices::Choice;
 use super::digits::Digits;
-use super::messages::Messages;
+use super::messages::{Count, Messages};
 use super::objective::{Objective, Totals, UNIT};
 use super::solution::{Claim, MOST, spans};
 use super::space::Space;
@@ -39,7 +39,7 @@ pub struct Alternative {
 /// For an operator under a plan that was found: of the ways along the same dims the best, and at most so many.
 pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) -> Result<Option<Explanation>> {
     let digits = Digits::of(question.cluster, question.devices);
-    let messages = Messages::new(question.cluster, &digits);
+    let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let Some(spans) = spans(question, found.again) else { return Ok(None) };
     let space = Space::new(question, &digits, &messages, &spans)?;
     let objective = Objective::new(&space, found.weights)?;

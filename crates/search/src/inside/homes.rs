@@ -11,10 +11,14 @@ use super::messages::Messages;
 pub(super) struct Held {
     /// Of the part that it reads, in the type in which it is held.
     pub(super) bytes: f64,
+    /// Of the same, in the type in which it is read.
+    pub(super) gathered: f64,
     /// Devices that differ in these digits have parts of one gradient.
     pub(super) partial: Set,
     /// Elements of the longest dim of that part.
     pub(super) longest: i64,
+    /// Whether others read it in ways that are not known here: how it is sent is not counted.
+    pub(super) is_open: bool,
     pub(super) is_trained: bool,
 }
 
@@ -74,6 +78,12 @@ pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<Way>> {
 
 impl Terms<'_, '_> {
     pub(super) fn costs(&self, held: &Held, way: Option<Way>) -> Costs {
+        let costs = self.alone(held, way);
+        if held.is_open { Costs { sent: 0.0, late: 0.0, ..costs } } else { costs }
+    }
+
+    /// As if nothing else read it.
+    fn alone(&self, held: &Held, way: Option<Way>) -> Costs {
         if !held.is_trained {
             return Costs { bytes: held.bytes, ..Costs::default() };
         }
@@ -96,7 +106,7 @@ impl Terms<'_, '_> {
         let reduced = more(Pattern::ReduceScatter, way.over, held.bytes);
         let late = reduced + more(Pattern::AllReduce, others, part);
         let sent =
-            gathers * more(Pattern::AllGather, way.over, held.bytes) + (reductions - 1.0) * reduced + late;
+            gathers * more(Pattern::AllGather, way.over, held.gathered) + (reductions - 1.0) * reduced + late;
         let whole = |stays: bool| if stays { held.bytes } else { part };
         let bytes = whole(way.gather == Gather::Step)
             + self.gradients * whole(way.reduce == Reduce::Last)

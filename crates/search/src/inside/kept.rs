@@ -18,8 +18,7 @@ pub(super) struct Keeps {
 pub(super) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
-pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<Keeps> {
-    let span_of = spans_of(graph, spans);
+pub(super) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut found = vec![];
@@ -57,11 +56,55 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], spans: &[Vec<OpId>]) -> Vec<K
     found
 }
 
-/// The span of each operator.
-pub(super) fn spans_of(graph: &Graph, spans: &[Vec<OpId>]) -> Vec<Option<usize>> {
+/// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer that forward
+/// updates.
+pub(super) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
     let mut found = vec![None; graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
         span.iter().for_each(|op| found[op.index()] = Some(number));
+    }
+    let is_updated = |tensor: &TensorId| match &graph.tensor(*tensor).source {
+        Source::Buffer { name, .. } => graph.updates.iter().any(|(other, _)| other == name),
+        _ => false,
+    };
+    let mut teaches = needs_grad.to_vec();
+    for op in graph.op_ids().rev() {
+        let (made, inputs) = (&graph.op(op).outputs, graph.op(op).inputs());
+        if !made.iter().flatten().any(|tensor| teaches[tensor.index()]) {
+            found[op.index()] = None;
+            continue;
+        }
+        inputs.iter().for_each(|tensor| teaches[tensor.index()] = true);
+        if inputs.iter().any(is_updated) {
+            found[op.index()] = None;
+        }
+    }
+    found
+}
+
+/// For each operator whether backward computes it again, and for each of its inputs whether it is brought again.
+pub(super) struct Repeated {
+    pub(super) ops: Vec<bool>,
+    pub(super) inputs: Vec<Vec<bool>>,
+}
+
+/// What is in a span and needed again: by its own backward, by that of others in the span, or because these are computed
+/// again. What others read of it is not counted.
+pub(super) fn repeated(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Repeated {
+    let mut found = Repeated { ops: vec![false; graph.ops.len()], inputs: vec![vec![]; graph.ops.len()] };
+    let mut read_again = vec![false; graph.tensors.len()];
+    for op in graph.op_ids().rev() {
+        let (it, kept, own) = (graph.op(op), &costs[op.index()].kept, span_of[op.index()]);
+        let is_read = it.outputs.iter().flatten().any(|tensor| read_again[tensor.index()]);
+        let is_repeated = own.is_some() && (is_read || kept.more > 0 || !kept.outputs.is_empty());
+        let mut brought = vec![];
+        for (at, tensor) in it.inputs().into_iter().enumerate() {
+            let span = graph.producer(tensor).and_then(|(maker, _)| span_of[maker.index()]);
+            let again = span.is_some() && own == span && (is_repeated || kept.inputs.contains(&at));
+            brought.push(again);
+            read_again[tensor.index()] |= again;
+        }
+        (found.ops[op.index()], found.inputs[op.index()]) = (is_repeated, brought);
     }
     found
 }

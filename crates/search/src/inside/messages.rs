@@ -13,7 +13,7 @@ use graph::Dtype;
 use crate::bound::kinds;
 
 use super::digits::{COPIES, Digits, PARTIAL, Set};
-use super::spread::{Spread, elements};
+use super::spread::{Spread, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,13 +31,26 @@ pub(super) struct Sizes {
     pub(super) width: u64,
 }
 
+/// What of a message is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// As lowering would send it, by itself.
+    Alone,
+    /// What it takes at least, however it is sent and whatever goes with it: its bytes, as fast as a long message goes.
+    Least,
+}
+
 pub(crate) struct Messages<'c> {
     cluster: &'c Cluster,
+    pub(super) count: Count,
     pub(super) kinds: Vec<&'c Device>,
     pub(super) digits: &'c Digits,
     groups: RefCell<HashMap<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
 }
+
+/// The bytes of a message that is so long that they are all that counts.
+const LONG: f64 = 1e15;
 
 impl std::ops::Add for Price {
     type Output = Self;
@@ -59,7 +72,7 @@ impl Price {
     }
 
     /// So much of it.
-    pub(super) fn share(self, share: f64) -> Self {
+    pub(super) fn times(self, share: f64) -> Self {
         Self {
             line: self.line * share,
             work: self.work * share,
@@ -70,13 +83,20 @@ impl Price {
 }
 
 impl<'c> Messages<'c> {
-    pub(crate) fn new(cluster: &'c Cluster, digits: &'c Digits) -> Self {
+    pub(crate) fn new(cluster: &'c Cluster, digits: &'c Digits, count: Count) -> Self {
         let kinds = kinds(cluster, digits.sizes.iter().product());
-        Self { cluster, kinds, digits, groups: RefCell::default(), known: RefCell::default() }
+        Self { cluster, count, kinds, digits, groups: RefCell::default(), known: RefCell::default() }
     }
 
     /// Seconds of a collective of devices that differ in these digits.
-    pub(super) fn seconds(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+    fn seconds(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+        match self.count {
+            Count::Alone => self.formula(pattern, set, bytes),
+            Count::Least => self.formula(pattern, set, LONG) / LONG * bytes,
+        }
+    }
+
+    fn formula(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
         let key = (pattern, set, bytes as u64);
         if let Some(known) = self.known.borrow().get(&key) {
             return *known;
@@ -93,7 +113,10 @@ impl<'c> Messages<'c> {
 
     /// The same without what it takes to start, where it goes together with others.
     pub(super) fn more(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
-        (self.seconds(pattern, set, bytes) - self.seconds(pattern, set, 1.0)).max(0.0)
+        match self.count {
+            Count::Alone => (self.formula(pattern, set, bytes) - self.formula(pattern, set, 1.0)).max(0.0),
+            Count::Least => self.seconds(pattern, set, bytes),
+        }
     }
 
     /// Seconds to read and write so many bytes on the slowest device.
@@ -110,7 +133,8 @@ impl<'c> Messages<'c> {
         let bytes = |spread: &Spread| elements(&sizes.factors, self.digits, spread) * sizes.width as f64;
         let mut way = Way { messages: self, at: from.clone(), price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
-        if (1..=count).any(|factor| !nests(from, to, factor)) {
+        let is_regular = (1..=count).all(|factor| nests(from, to, factor));
+        if !is_regular && self.count == Count::Alone {
             return way.exchange(to);
         }
         way.slice(to);
@@ -126,7 +150,36 @@ impl<'c> Messages<'c> {
         for factor in 1..=count {
             way.change(factor, COPIES, to, Pattern::AllGather);
         }
-        way.price
+        match self.count {
+            Count::Alone => way.price,
+            Count::Least => {
+                let comes = self.comes(sizes, from, to, is_regular);
+                let line = if is_regular { way.price.line.min(comes) } else { comes };
+                Price { line, ..Price::default() }
+            }
+        }
+    }
+
+    /// Seconds in which a device gets what it lacks, at least. What is partial comes from all that have parts of it, unless
+    /// something sums it on the way.
+    fn comes(&self, sizes: &Sizes, from: &Spread, to: &Spread, one_by_one: bool) -> f64 {
+        let wanted = elements(&sizes.factors, self.digits, to);
+        let own = met(&sizes.factors, self.digits, from, to);
+        let partial = Set::of((0..from.len()).filter(|at| from[*at] == PARTIAL));
+        let changed = Set::of((0..from.len()).filter(|at| from[*at] != to[*at]));
+        let all = match f64::from(self.digits.count(partial)) {
+            parts if parts > 1.0 && !one_by_one => wanted,
+            parts => wanted * parts - own,
+        };
+        all.max(0.0) * sizes.width as f64 / self.quickest(changed)
+    }
+
+    /// Bytes a second of the quickest link between devices that differ in these digits.
+    fn quickest(&self, set: Set) -> f64 {
+        let inside = Set(set.0 & self.digits.inside().0);
+        let here = if inside.is_empty() { 0.0 } else { self.cluster.nodes[0].link.rate() };
+        let there = if inside == set { 0.0 } else { self.cluster.network.rate() };
+        here.max(there)
     }
 }
 

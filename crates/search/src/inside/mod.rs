@@ -11,6 +11,7 @@
 
 mod borders;
 mod bundles;
+mod certificate;
 mod choices;
 mod digits;
 mod explain;
@@ -28,6 +29,7 @@ mod tables;
 
 pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
+pub use messages::Count;
 pub(crate) use messages::Messages;
 pub use objective::Totals;
 pub use rows::limit;

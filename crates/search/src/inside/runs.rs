@@ -203,6 +203,84 @@ impl<'q> Runs<'q> {
 impl<'q> Rung<'q> {
     fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Self> {
         let space = Space::cut(&runs.question, runs.digits, runs.messages, (&spans, runs.segments))?;
+        // What is made of weights alone goes with its reader, which comes later.
+        let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
+        let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
+        let mut of = runs.segments.to_vec();
+        for (bundle, segment) in space.bundles.iter().zip(&segments) {
+            bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
+        }
+        let mut is_spanned = vec![false; segments.iter().max().map_or(0, |last| last + 1)];
+        for span in &spans {
+            let own = span.iter().map(|op| of[op.index()]);
+            let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
+            (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
+        }
+        let bytes = least_bytes(&space, &segments, is_spanned.len())?;
+        let borders = Borders::new(&space, &segments, runs.crossing);
+        let (alike, numbers) = (HashMap::new(), HashMap::new());
+        let (priced, known) = (HashMap::new(), HashMap::new());
+        Ok(Self { space, spans, segments, is_spanned, bytes, borders, alike, numbers, priced, known })
+    }
+
+    /// Where bytes have the least price with which it fits.
+    fn tight(
+        &mut self,
+        run: (usize, usize),
+        (look, kept): (usize, u32),
+        (nothing, fits): (f64, &dyn Fn(&Inner) -> bool),
+    ) -> Result<Option<Inner>> {
+        let (mut low, mut high, kept) = (0, PRICES.len() - 1, kept.next_power_of_two());
+        let Some(mut best) = self.inner(run, (look, high, kept), nothing)?.filter(fits) else {
+            return Ok(None);
+        };
+        while high > low + 1 {
+            let middle = usize::midpoint(low, high);
+            match self.inner(run, (look, middle, kept), nothing)? {
+                Some(found) if fits(&found) => (best, high) = (found, middle),
+                _ => low = middle,
+            }
+        }
+        Ok(Some(best))
+    }
+
+    /// Bytes of a run, at least.
+    fn least_bytes(&self, (from, to): (usize, usize), kept: u32) -> f64 {
+        self.bytes[from..to].iter().map(|(held, each)| held + f64::from(kept) * each).sum()
+    }
+
+    fn cuts_a_span(&self, (from, to): (usize, usize)) -> bool {
+        let is_cut = |at: usize| self.is_spanned.get(at).copied().unwrap_or(false);
+        is_cut(from) || is_cut(to)
+    }
+
+    /// The bundles of a run.
+    fn members(&self, (from, to): (usize, usize)) -> Vec<usize> {
+        (0..self.segments.len()).filter(|at| (from..to).contains(&self.segments[*at])).collect()
+    }
+
+    /// For each bundle its place in a run, and the edges that are within it.
+    fn within(&self, members: &[usize]) -> (Vec<Option<usize>>, Vec<usize>) {
+        let mut places = vec![None; self.segments.len()];
+        members.iter().enumerate().for_each(|(place, bundle)| places[*bundle] = Some(place));
+        let both = |edge: &Edge| places[edge.ends.0].is_some() && places[edge.ends.1].is_some();
+        let edges = (0..self.space.edges.len()).filter(|at| both(&self.space.edges[*at])).collect();
+        (places, edges)
+    }
+
+    /// The number of a run: those of one number have the same tables.
+    fn number(&mut self, run: (usize, usize)) -> usize {
+        if let Some(known) = self.numbers.get(&run) {
+            return *known;
+        }
+        let members = self.members(run);
+        let (places, edges) = self.within(&members);
+        let own = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
+        let between = edges.iter().flat_map(|at| {
+            let edge = &self.space.edges[*at];
+            let place = |bundle: usize| places[bundle].expect("it is within");
+            [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
+        });
         let borders = self.borders.of(run);
         let borders = borders.iter().flat_map(|(bundle, bytes)| {
             [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]

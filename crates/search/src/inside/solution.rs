@@ -9,9 +9,10 @@ use elimination::{Least, Solver};
 use graph::OpId;
 use plan::{Draft, Home, Plan, sets};
 
+use super::certificate::{Looked, bound};
 use super::digits::Digits;
 use super::homes::Way;
-use super::messages::Messages;
+use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::rows::limit;
 use super::space::Space;
@@ -37,6 +38,7 @@ const HALVINGS: usize = 6;
 pub(super) const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
 
 /// What was found.
+#[derive(Default)]
 pub struct Inside {
     pub plans: Vec<Candidate>,
     pub told: Told,
@@ -72,28 +74,35 @@ pub struct Claim {
 /// The best plans of one block, and what none can beat; once it is late, no further ones.
 pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
     let digits = Digits::of(question.cluster, question.devices);
-    let messages = Messages::new(question.cluster, &digits);
+    let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let start = Instant::now();
-    let mut inside = Inside { plans: vec![], told: Told { bound: f64::INFINITY, ..Told::default() } };
+    let mut inside = Inside::default();
     let floor = crate::bound(question)?;
+    let (mut looked, mut promised) = (vec![], f64::INFINITY);
     for again in AGAIN {
         let Some(spans) = spans(question, again) else { continue };
         let space = Space::new(question, &digits, &messages, &spans)?;
-        let is_tight =
-            Rung { space: &space, spans: &spans, again, floor, end, inside: &mut inside }.climb()?;
+        let mut rung = Rung {
+            space: &space,
+            spans: &spans,
+            again,
+            floor,
+            end,
+            inside: &mut inside,
+            looked: vec![],
+            promised: 0.0,
+        };
+        let is_tight = rung.climb()?;
+        promised = promised.min(rung.promised);
+        looked.push(Looked { weights: std::mem::take(&mut rung.looked), is_tight, spans });
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
-        if !is_tight && best <= ENOUGH * inside.told.bound {
-            // Who computes more again takes no less.
-            break;
-        }
-        if is_late(end) && !inside.plans.is_empty() {
-            // Of those that compute more again nothing is known.
-            inside.told.bound = 0.0;
+        // Who computes more again takes no less.
+        if !is_tight && best <= ENOUGH * promised || is_late(end) && !inside.plans.is_empty() {
             break;
         }
     }
-    if !is_plain(question) {
-        inside.told.bound = 0.0;
+    if is_plain(question) && !is_late(end) {
+        inside.told.bound = bound(question, &digits, &looked, &mut inside.told.sums)?;
     }
     inside.told.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
@@ -128,6 +137,10 @@ struct Rung<'r, 'q> {
     floor: f64,
     end: Option<Instant>,
     inside: &'r mut Inside,
+    /// Under which weights there was a least that fits.
+    looked: Vec<Weights>,
+    /// Seconds below which no plan is, as costs are counted here.
+    promised: f64,
 }
 
 /// The least under some weights.
@@ -153,13 +166,14 @@ impl Rung<'_, '_> {
     fn climb(&mut self) -> Result<bool> {
         self.inside.told.decisions = self.space.bundles.len();
         self.inside.told.choices = self.space.bundles.iter().map(|bundle| bundle.choices.len()).sum();
-        let (limit, mut bound, mut is_tight) = (limit(&self.space.question) as f64, 0.0, false);
+        let (limit, mut is_tight) = (limit(&self.space.question) as f64, false);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
             let Some(look) = looks.pop_front() else { break };
-            let found = self.cheapest(look, limit, &mut bound)?;
+            let found = self.cheapest(look, limit)?;
             is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
             let Some(found) = found else { continue };
+            self.looked.push(found.weights);
             self.keep(&found)?;
             if is_late(self.end) {
                 break;
@@ -168,18 +182,17 @@ impl Rung<'_, '_> {
                 looks.extend(look.towards(found.totals.binds()));
             }
         }
-        self.inside.told.bound = self.inside.told.bound.min(bound);
         Ok(is_tight)
     }
 
     /// The least that fits with a price for bytes that is just enough, or as good as nothing.
-    fn cheapest(&mut self, look: Look, limit: f64, bound: &mut f64) -> Result<Option<Found>> {
+    fn cheapest(&mut self, look: Look, limit: f64) -> Result<Option<Found>> {
         let nothing = self.floor / UNIT * NOTHING / limit;
         let mut least: f64 = 0.0;
         let mut at = |byte: f64| -> Result<Option<Found>> {
             let found = self.least(Weights { look, byte })?;
             least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
-            *bound = bound.max(least * UNIT);
+            self.promised = self.promised.max(least * UNIT);
             Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
         };
         let fits = |found: &Found| found.totals.bytes <= limit;
@@ -276,10 +289,11 @@ pub fn member(
     question: &Question<'_>,
     again: &'static str,
     byte: f64,
+    count: Count,
     pick: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Option<Candidate>> {
     let digits = Digits::of(question.cluster, question.devices);
-    let messages = Messages::new(question.cluster, &digits);
+    let messages = Messages::new(question.cluster, &digits, count);
     let Some(spans) = spans(question, again) else { return Ok(None) };
     let space = Space::new(question, &digits, &messages, &spans)?;
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();

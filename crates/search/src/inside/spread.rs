@@ -68,6 +68,16 @@ pub(super) fn complete(spread: &Spread) -> Spread {
 
 /// Elements of the largest shard.
 pub(super) fn elements(sizes: &[i64], digits: &Digits, spread: &Spread) -> f64 {
+    lengths(sizes, digits, spread).iter().map(|size| *size as f64).product()
+}
+
+/// Elements that a shard has of another one, at most.
+pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Spread, other: &Spread) -> f64 {
+    let (one, other) = (lengths(sizes, digits, one), lengths(sizes, digits, other));
+    one.into_iter().zip(other).map(|(a, b)| a.min(b) as f64).product()
+}
+
+fn lengths(sizes: &[i64], digits: &Digits, spread: &Spread) -> Vec<i64> {
     let mut left: Vec<i64> = sizes.to_vec();
     for (it, &size) in spread.iter().zip(&digits.sizes) {
         if *it != COPIES && *it != PARTIAL {
@@ -75,7 +85,7 @@ pub(super) fn elements(sizes: &[i64], digits: &Digits, spread: &Spread) -> f64 {
             *factor = (*factor + i64::from(size) - 1) / i64::from(size);
         }
     }
-    left.iter().map(|size| *size as f64).product()
+    left
 }
 
 /// Whether gradients flow to an operand.

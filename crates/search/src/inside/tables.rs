@@ -6,7 +6,7 @@ use diag::Result;
 use elimination::{Least, Problem, Solver};
 
 use super::digits::Digits;
-use super::messages::Messages;
+use super::messages::{Count, Messages};
 use super::objective::{Objective, Weights};
 use super::solution::{FIRST, MOST};
 use super::space::Space;
@@ -26,7 +26,7 @@ pub fn tables(question: &Question<'_>, byte: f64) -> Result<Tables> {
     crate::refuse_numbers(question)?;
     let start = Instant::now();
     let digits = Digits::of(question.cluster, question.devices);
-    let messages = Messages::new(question.cluster, &digits);
+    let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let space = Space::new(question, &digits, &messages, &[])?;
     let problem = Objective::new(&space, Weights { look: FIRST[0], byte })?.problem();
     let made = start.elapsed().as_secs_f64();

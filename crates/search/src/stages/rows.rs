@@ -10,7 +10,7 @@ use super::costs::Found;
 use super::cuts::{Ask, Pipeline, cut};
 use super::groups::Groups;
 use super::segments::Segments;
-use crate::inside::{Digits, Messages, is_late, limit};
+use crate::inside::{Count, Digits, Messages, is_late, limit};
 use crate::{Question, Row, bound, is_refusal, row};
 
 /// Pipelines have at most so many stages.
@@ -57,8 +57,12 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     let groups = Groups::new(question.cluster, question.devices);
     let digits: Vec<Digits> =
         groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
-    let messages: Vec<Messages<'_>> =
-        groups.kinds.iter().zip(&digits).map(|(cluster, digits)| Messages::new(cluster, digits)).collect();
+    let messages: Vec<Messages<'_>> = groups
+        .kinds
+        .iter()
+        .zip(&digits)
+        .map(|(cluster, digits)| Messages::new(cluster, digits, Count::Alone))
+        .collect();
     let floor = bound(question)?;
     let mut costs = Found::new(*question, (&segments, &groups), (&digits, &messages), floor)?;
     let ask = Ask {

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use graph::TensorId;
 
-use super::super::messages::{Price, Sizes};
+use super::super::digits::COPIES;
+use super::super::messages::{Count, Price};
 use super::super::space::{Bundle, Edge};
 use super::super::spread::{Read, complete, learns, read, written};
 use super::Maker;
@@ -20,7 +21,6 @@ impl Maker<'_> {
     /// How a bundle reads a tensor under a choice: each way once, and whether gradients come back, and whether forward does
     /// it twice.
     fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<(Read, bool, bool)> {
-        let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
         let mut found: Vec<(Read, bool, bool)> = vec![];
         for (op, input) in &self.readers[tensor.index()] {
             if self.bundles.of[op.index()] != bundle {
@@ -28,8 +28,7 @@ impl Maker<'_> {
             }
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
             let learns = learns(self.graph(), &self.needs_grad, *op, *input);
-            let span = self.span_of[op.index()];
-            let again = span.is_some() && span == self.span_of[maker.index()];
+            let again = self.repeated.inputs[op.index()][*input];
             let same = |it: &&mut (Read, bool, bool)| {
                 it.0.value == read.value && (it.0.gradient == read.gradient || !learns || !it.1)
             };
@@ -44,33 +43,75 @@ impl Maker<'_> {
 
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
     pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
-        let (sizes, written) = (self.sizes(tensor), self.written(tensor, from));
-        self.ways(&sizes, &written, &self.reads(tensor, reader, to))
+        let written = self.written(tensor, from);
+        self.ways(tensor, &written, &self.reads(tensor, reader, to))
     }
 
-    fn ways(&self, sizes: &Sizes, written: &Vec<u8>, ways: &[(Read, bool, bool)]) -> Price {
-        ways.iter().map(|way| self.way(sizes, written, way)).fold(Price::default(), |a, b| a + b)
+    fn ways(&self, tensor: TensorId, written: &Vec<u8>, ways: &[(Read, bool, bool)]) -> Price {
+        let all = ways.iter().map(|way| self.way(tensor, written, way));
+        match self.messages.count {
+            Count::Alone => all.fold(Price::default(), |a, b| a + b),
+            // What is read in several ways may come in one message.
+            Count::Least => all.fold(Price::default(), |a, b| if b.line > a.line { b } else { a }),
+        }
     }
 
-    fn way(&self, sizes: &Sizes, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
-        let forward = self.messages.between(sizes, written, &read.value);
+    fn way(&self, tensor: TensorId, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
+        let sizes = self.sizes(tensor);
+        let forward = self.messages.between(&sizes, written, &read.value);
         let again = if *again { forward.backward() } else { Price::default() };
-        if !*learns {
+        let whole = complete(written);
+        // Each that makes the value has a part of its gradient, which it may pass on.
+        let passes = self.passes[tensor.index()] && complete(&read.gradient) == whole;
+        if !*learns || passes && self.messages.count == Count::Least {
             return forward + again;
         }
-        forward + again + self.messages.between(sizes, &read.gradient, &complete(written)).backward()
+        forward + again + self.messages.between(&sizes, &read.gradient, &whole).backward()
+    }
+
+    /// What of a tensor's way to each of those that read it is counted there: if all read it alike, it is moved once.
+    fn shares(&self, tensor: TensorId, others: usize, rows: usize) -> Vec<f64> {
+        let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
+        let own = self.bundles.of[maker.index()];
+        let share = |at| {
+            let here = self.moved(tensor, own, (at, at)) != Price::default();
+            let leaves = self.left(tensor, at) != Price::default();
+            1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
+        };
+        (0..rows).map(share).collect()
+    }
+
+    /// What of a tensor's way to a reader is counted there under a choice of its maker.
+    pub(super) fn share(&self, tensor: TensorId, at: usize) -> f64 {
+        self.shares(tensor, self.others(tensor).len(), at + 1)[at]
+    }
+
+    /// What it takes to have a result whole on all devices.
+    pub(super) fn left(&self, tensor: TensorId, at: usize) -> Price {
+        if !self.leaves(tensor) {
+            return Price::default();
+        }
+        let from = self.written(tensor, at);
+        self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()])
+    }
+
+    /// The other bundles that read a tensor.
+    pub(super) fn others(&self, tensor: TensorId) -> Vec<usize> {
+        let Some((maker, _)) = self.graph().producer(tensor) else { return vec![] };
+        let own = self.bundles.of[maker.index()];
+        let mut others: Vec<usize> =
+            self.readers[tensor.index()].iter().map(|(op, _)| self.bundles.of[op.index()]).collect();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|other| *other != own);
+        others
     }
 
     pub(in super::super) fn edges(&self, bundles: &[Bundle], signatures: &[Rc<str>]) -> Vec<Edge> {
         let mut between: BTreeMap<(usize, usize), Vec<(TensorId, usize)>> = BTreeMap::new();
         for tensor in self.graph().tensor_ids() {
             let Some((maker, _)) = self.graph().producer(tensor) else { continue };
-            let own = self.bundles.of[maker.index()];
-            let mut others: Vec<usize> =
-                self.readers[tensor.index()].iter().map(|(op, _)| self.bundles.of[op.index()]).collect();
-            others.sort_unstable();
-            others.dedup();
-            others.retain(|other| *other != own);
+            let (own, others) = (self.bundles.of[maker.index()], self.others(tensor));
             for other in &others {
                 between.entry((own, *other)).or_default().push((tensor, others.len()));
             }
@@ -95,18 +136,17 @@ impl Maker<'_> {
         let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
         let mut all = vec![Price::default(); rows * columns];
         for (tensor, shared) in tensors {
-            let sizes = self.sizes(*tensor);
             let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
             let table: Vec<Vec<Price>> = writes
                 .iter()
-                .map(|written| reads.iter().map(|ways| self.ways(&sizes, written, ways)).collect())
+                .map(|written| reads.iter().map(|ways| self.ways(*tensor, written, ways)).collect())
                 .collect();
-            let share = 1.0 / *shared as f64;
+            let shares = self.shares(*tensor, *shared, rows);
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
                     let sum = &mut all[row * columns + column];
-                    *sum = *sum + table[*write][*read].share(share);
+                    *sum = *sum + table[*write][*read].times(shares[row]);
                 }
             }
         }

@@ -3,6 +3,7 @@
 mod between;
 mod own;
 mod part;
+mod passing;
 mod signature;
 
 use std::collections::HashMap;
@@ -16,10 +17,11 @@ use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
-use super::kept::{Keeps, keeps, spans_of};
+use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes};
 use super::spread::Loops;
 use crate::Question;
+use crate::bound::arriving;
 use part::{Part, part, traits};
 
 /// What is known while a space is made.
@@ -37,7 +39,12 @@ pub(super) struct Maker<'q> {
     pub(super) bundles: Bundles,
     keeps: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
+    repeated: Repeated,
+    /// Operators that nothing needs read nothing.
     readers: Vec<Vec<(OpId, usize)>>,
+    wanted: Vec<bool>,
+    /// For each tensor whether its gradient can be completed further back, with fewer bytes.
+    passes: Vec<bool>,
     /// For each operator its loops under each choice of its bundle.
     pub(super) loops: Vec<Rc<Vec<Loops>>>,
     /// Parts by the operator's signature and its loops.
@@ -54,7 +61,7 @@ impl<'q> Maker<'q> {
         (spans, segments): (&[Vec<OpId>], &[usize]),
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
-        let needs_grad = question.boundary.needs_grad(graph);
+        let needs_grad = arriving(question);
         let kinds = Kinds::of(graph);
         let whole: Vec<Part> = graph
             .op_ids()
@@ -64,19 +71,26 @@ impl<'q> Maker<'q> {
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
         let bundles = find(graph, analysis, &traits, segments);
+        let wanted = compiler::wanted(graph, question.boundary);
+        let mut readers = graph.uses();
+        readers.iter_mut().for_each(|all| all.retain(|(op, _)| wanted[op.index()]));
+        let span_of = spans_of(graph, spans, &needs_grad);
         let mut maker = Self {
             question: *question,
             digits,
             messages,
             classes: Classes::of(graph, analysis),
+            passes: passing::passes(graph, &readers, &needs_grad),
             needs_grad,
             kinds,
             traits,
             seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
             texts: vec![],
-            keeps: keeps(graph, &costs, spans),
-            span_of: spans_of(graph, spans),
-            readers: graph.uses(),
+            keeps: keeps(graph, &costs, &span_of),
+            repeated: repeated(graph, &costs, &span_of),
+            span_of,
+            readers,
+            wanted,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: HashMap::new(),
             numbers: places(graph, &bundles),

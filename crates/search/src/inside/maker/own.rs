@@ -5,12 +5,12 @@ use std::rc::Rc;
 use check::held_as;
 use graph::{OpId, Source, TensorId};
 use plan::OpPlan;
-use rules::Cost;
+use rules::{Cost, Kind};
 
 use super::super::choices::dims;
-use super::super::digits::{COPIES, PARTIAL, Set};
+use super::super::digits::{PARTIAL, Set};
 use super::super::homes::Held;
-use super::super::messages::Price;
+use super::super::messages::{Count, Price};
 use super::super::space::Unary;
 use super::super::spread::{Loops, elements, read, splits, written};
 use super::Maker;
@@ -63,6 +63,14 @@ impl Maker<'_> {
         found
     }
 
+    /// Whether not all parts of an operator may read an operand that each could: a bias is added by one of those that sum.
+    fn is_of_some(&self, op: OpId, input: usize, at: usize) -> bool {
+        let dims = self.question.analysis.op(op);
+        let sums = |index: usize| matches!(dims.loops[index].kind, Kind::Reduce(_));
+        let loops = &self.loops[op.index()][at];
+        loops.iter().flatten().any(|index| sums(*index) && !dims.inputs[input].contains(&Some(*index)))
+    }
+
     fn part(&mut self, op: OpId, loops: &Loops) -> Part {
         let key = (Rc::clone(&self.texts[op.index()]), loops.clone());
         if let Some(known) = self.parts.get(&key) {
@@ -74,23 +82,30 @@ impl Maker<'_> {
         made
     }
 
+    /// Whether lowering replaces an operator by others, which may be less work.
+    fn is_rewritten(&self, op: OpId, loops: &Loops) -> bool {
+        let all = &self.question.analysis.op(op).loops;
+        loops.iter().flatten().any(|index| all[*index].kind == Kind::Own)
+    }
+
     pub(in super::super) fn unary(&mut self, ops: &[OpId], params: &[TensorId], at: usize) -> Unary {
         let mut all = Unary::default();
-        for op in ops {
+        let wanted: Vec<OpId> = ops.iter().copied().filter(|op| self.wanted[op.index()]).collect();
+        for op in &wanted {
             let loops = self.loops[op.index()][at].clone();
             let part = self.part(*op, &loops);
-            let again = if self.span_of[op.index()].is_some() { part.forward } else { 0.0 };
+            let again = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
             let back = part.backward + again;
-            all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
-            all.kept += self.kept(*op, &loops, &part.cost);
+            if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
+                all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
+                all.kept += self.kept(*op, &loops, &part.cost);
+            }
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let own = self.bundles.of[op.index()];
-                all.price = all.price + self.moved(tensor, own, (at, at));
-                if self.leaves(tensor) {
-                    let from = self.written(tensor, at);
-                    all.price = all.price
-                        + self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()]);
+                let moved = self.moved(tensor, own, (at, at)) + self.left(tensor, at);
+                if moved != Price::default() {
+                    all.price = all.price + moved.times(self.share(tensor, at));
                 }
             }
         }
@@ -121,10 +136,14 @@ impl Maker<'_> {
         let sizes = self.sizes(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
         let partial = Set::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
+        let elements = elements(&sizes.factors, self.digits, &read.value);
+        let least = self.messages.count == Count::Least;
         Held {
-            bytes: elements(&sizes.factors, self.digits, &read.value) * width,
+            bytes: elements * width,
+            gathered: elements * sizes.width as f64,
             partial,
-            longest: it.shape.iter().copied().max().unwrap_or(1),
+            longest: if least { i64::MAX } else { it.shape.iter().copied().max().unwrap_or(1) },
+            is_open: least && (self.readers[tensor.index()].len() > 1 || self.is_of_some(op, input, at)),
             is_trained: matches!(it.source, Source::Param { frozen: false, .. })
                 && self.needs_grad[tensor.index()],
         }

@@ -41,7 +41,8 @@ impl Maker<'_> {
                 Source::Input { .. } => "i".into(),
                 Source::Param { frozen, .. } => {
                     let held = held_as(self.graph().tensor(*tensor), self.question.masters);
-                    format!("p{}{held:?}{:?}", u8::from(*frozen), own(tensor))
+                    let readers = self.readers[tensor.index()].len();
+                    format!("p{}{held:?}{:?}{}", u8::from(*frozen), own(tensor), readers > 1)
                 }
                 _ => "c".into(),
             };
@@ -52,11 +53,17 @@ impl Maker<'_> {
             };
             let along: Vec<_> = (0..self.question.analysis.op(*op).loops.len()).map(along).collect();
             let span = self.span_of[op.index()].map(|span| Some(span) == first_span);
-            let leaves = self.graph().op(*op).outputs.iter().flatten().any(|tensor| self.leaves(*tensor));
+            let goes = |tensor: &TensorId| {
+                (self.leaves(*tensor), self.passes[tensor.index()], self.others(*tensor).len())
+            };
+            let outputs: Vec<_> =
+                self.graph().op(*op).outputs.iter().map(|tensor| tensor.as_ref().map(goes)).collect();
+            let again = (self.repeated.ops[op.index()], &self.repeated.inputs[op.index()]);
             text += &format!(
-                "\n{} {inputs:?} {along:?} {:?} {span:?} {leaves}",
+                "\n{} {inputs:?} {outputs:?} {along:?} {:?} {span:?} {again:?} {}",
                 self.texts[op.index()],
-                self.keeps[op.index()]
+                self.keeps[op.index()],
+                self.wanted[op.index()],
             );
         }
         text.into()

@@ -1,0 +1,59 @@
+//! What no plan of one block can beat: the least of the same tables with costs that no lowering goes below.
+
+use diag::Result;
+use elimination::Solver;
+use graph::OpId;
+
+use super::digits::Digits;
+use super::messages::{Count, Messages};
+use super::objective::{Objective, UNIT, Weights};
+use super::rows::limit;
+use super::solution::{FIRST, MOST};
+use super::space::Space;
+use crate::Question;
+
+/// What was looked at of the plans that compute the same again.
+pub(super) struct Looked {
+    pub(super) spans: Vec<Vec<OpId>>,
+    pub(super) weights: Vec<Weights>,
+    /// Whether a plan was left out because it does not fit.
+    pub(super) is_tight: bool,
+}
+
+impl Looked {
+    /// Under which weights the least is a bound. Without a price for bytes it is one for all that compute more again, too.
+    fn weights(&self) -> Vec<Weights> {
+        let free = |look| Weights { look, byte: 0.0 };
+        match (self.is_tight, self.weights.is_empty()) {
+            (_, true) => FIRST.map(free).to_vec(),
+            (true, false) => self.weights.clone(),
+            (false, false) => self.weights.iter().map(|it| free(it.look)).collect(),
+        }
+    }
+}
+
+/// Seconds of a step. What `looked` leaves out computes more again than the last of it, which was not tight.
+pub(super) fn bound(
+    question: &Question<'_>,
+    digits: &Digits,
+    looked: &[Looked],
+    sums: &mut f64,
+) -> Result<f64> {
+    let messages = Messages::new(question.cluster, digits, Count::Least);
+    let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
+    for rung in looked {
+        let space = Space::new(question, digits, &messages, &rung.spans)?;
+        let mut most: f64 = 0.0;
+        for weights in rung.weights() {
+            let objective = Objective::new(&space, weights)?;
+            let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { continue };
+            *sums += least.sums.0;
+            most = most.max((least.cost - weights.byte * limit) * UNIT);
+        }
+        bound = bound.min(most);
+        if !rung.is_tight {
+            break;
+        }
+    }
+    Ok(bound)
+}
