@@ -14,6 +14,9 @@ use super::space::{Space, Unary};
 /// Costs are whole numbers of this: of a second.
 pub(super) const UNIT: f64 = 1e-12;
 
+/// Of what is added to another both are read, and one is written.
+const SUM: f64 = 3.0;
+
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
 /// for the rest that devices work and wait.
 #[derive(Clone, Copy, Debug)]
@@ -108,14 +111,19 @@ impl<'o> Objective<'o> {
             batches: f64::from(question.batches),
             gradients: if question.batches > 1 { 1.0 } else { 0.0 },
             states: states(question.optimizer)? as f64,
+            add: 0.0,
             update: updated(1, question.optimizer)? as f64 / slowest,
         };
         Ok(Self { space, weights, terms, kept: 1.0 })
     }
 
-    /// Where something is kept of so many micro-batches at once.
-    pub(super) fn keeping(self, kept: f64) -> Self {
-        Self { kept, ..self }
+    /// As a stage of a pipeline, where something is kept of so many micro-batches at once; gradients that are added are
+    /// counted, too.
+    pub(super) fn of_stage(self, kept: f64) -> Self {
+        let rate = |kind: &cluster::Device| kind.bandwidth * kind.reached.1;
+        let slowest = self.space.messages.kinds.iter().map(|kind| rate(kind)).fold(f64::INFINITY, f64::min);
+        let add = (self.terms.batches - 1.0) * SUM / slowest;
+        Self { kept, terms: Terms { add, ..self.terms }, ..self }
     }
 
     /// Tables of all choices.
@@ -152,7 +160,8 @@ impl<'o> Objective<'o> {
 
     fn weighted(&self, costs: &Costs) -> f64 {
         let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
-        (line * costs.sent + last * costs.late + costs.updated) / UNIT + byte * costs.bytes
+        (line * costs.sent + last * costs.late + costs.updated + (1.0 - line) * costs.added) / UNIT
+            + byte * costs.bytes
     }
 
     /// The way to hold a parameter that costs least.
@@ -175,6 +184,7 @@ impl<'o> Objective<'o> {
         let held = |held: &Held| {
             let costs = self.terms.costs(held, self.way(held));
             Totals {
+                works: costs.added,
                 sends: costs.sent,
                 late: costs.late,
                 updates: costs.updated,

@@ -186,7 +186,7 @@ impl<'q> Runs<'q> {
         first: u32,
     ) -> Result<Vec<OpId>> {
         let rung = self.rungs[inner.rung].as_ref().expect("a way is of a rung that is there");
-        let objective = Objective::new(&rung.space, inner.weights)?;
+        let objective = Objective::new(&rung.space, inner.weights)?.of_stage(1.0);
         let mut ops = BTreeSet::new();
         for (bundle, value) in rung.members(run).into_iter().zip(inner.values.iter()) {
             write(&objective, draft, (bundle, *value), first)?;
@@ -327,7 +327,7 @@ impl<'q> Rung<'q> {
         let weights = Weights { look: LOOKS[look], byte: nothing * PRICES[price] };
         let question = &self.space.question;
         let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
-        let all = Objective::new(&self.space, weights)?.keeping(f64::from(kept)).problem();
+        let all = Objective::new(&self.space, weights)?.of_stage(f64::from(kept)).problem();
         self.priced.insert(
             asked,
             Priced { weights, all, byte, crossing: HashMap::new(), solver: Solver::default() },
@@ -342,7 +342,7 @@ impl<'q> Rung<'q> {
         values: Rc<[usize]>,
         weights: Weights,
     ) -> Result<Inner> {
-        let objective = Objective::new(&self.space, weights)?;
+        let objective = Objective::new(&self.space, weights)?.of_stage(1.0);
         let mut all = vec![0; self.segments.len()];
         members.iter().zip(values.iter()).for_each(|(bundle, value)| all[*bundle] = *value);
         let unary = |at: &usize| &self.space.bundles[*at].unary[all[*at]];
@@ -353,13 +353,16 @@ impl<'q> Rung<'q> {
         let between =
             edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));
         let totals = own.chain(between).fold(Totals::default(), |a, b| a + b);
+        let batches = f64::from(self.space.question.batches);
+        // With each micro-batch gradients are added.
+        let added = (totals.works / batches - price.work).max(0.0);
         let backward = price.back + price.line_back;
         let kept = members.iter().map(|at| unary(at).kept).sum();
         let forward = (price.work + price.line - backward).max(0.0);
         let mut chosen = vec![None; all.len()];
         members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
         let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
-        Ok(Inner { rung: 0, values, weights, forward, backward, totals, kept, crossing })
+        Ok(Inner { rung: 0, values, weights, forward, backward: backward + added, totals, kept, crossing })
     }
 }
 
