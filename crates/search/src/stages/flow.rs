@@ -43,8 +43,10 @@ impl Flow {
     pub fn after(&self, stage: &Stage, (on, back): (f64, f64), batches: u32) -> Self {
         let (f, b, m) = (stage.forward, stage.backward, f64::from(batches));
         let ahead = f64::from(self.stages) + 1.0;
-        let below = if self.stages == 0 { 0.0 } else { on + self.through + back };
-        let own = if m >= ahead {
+        // The last stage sends nothing on.
+        let (on, back) = if self.stages == 0 { (0.0, 0.0) } else { (on, back) };
+        let below = on + self.through + back;
+        let own = if m > ahead {
             (f + below).max(ahead * f) + (m - ahead) * (f + b) + (below + b).max(ahead * b)
         } else {
             (f + below + m * b).max(m * f + below + b)

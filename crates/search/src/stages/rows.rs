@@ -17,6 +17,8 @@ use crate::{Question, Row, bound, is_refusal, row};
 const MOST: u32 = 16;
 /// So many of the pipelines that promise most are looked at each time.
 const FEW: usize = 3;
+/// The schedules under which the best one is looked at, too.
+const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 /// How often less memory is asked for, where plans need more than was told of them.
 const TIMES: usize = 3;
 
@@ -44,8 +46,9 @@ pub fn rows(
     }
     let first =
         rows.iter().filter(|row: &&Row| row.fits()).min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    if let Some(other) = first.map(|row| in_halves(&row.plan)).filter(|_| !is_late(end)) {
-        rows.extend(looked_at(question, vec![(other, None)], watch, &mut told)?);
+    if let Some(plan) = first.map(|row| &row.plan).filter(|_| !is_late(end)) {
+        let others = OTHERS.iter().map(|schedule| (under(plan, *schedule), None)).collect();
+        rows.extend(looked_at(question, others, watch, &mut told)?);
     }
     Ok((rows, told))
 }
@@ -125,10 +128,10 @@ fn shared(question: &Question<'_>, blocks: &[Vec<graph::OpId>]) -> Vec<graph::Te
     found
 }
 
-/// The same where backward has two halves.
-fn in_halves(plan: &Plan) -> Plan {
-    let name = format!("{} x {}", plan.name, Schedule::ZbH1.name());
-    Plan { name, schedule: Schedule::ZbH1, ..plan.clone() }
+/// The same with another schedule.
+fn under(plan: &Plan, schedule: Schedule) -> Plan {
+    let name = format!("{} x {}", plan.name, schedule.name());
+    Plan { name, schedule, ..plan.clone() }
 }
 
 fn looked_at(
