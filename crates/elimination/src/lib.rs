@@ -6,10 +6,12 @@
 //!
 //! Costs are whole numbers in `f64`, so sums are exact, whatever their order, up to 2^53, and what cannot be is
 //! [`NEVER`]. Tables are kept once and with their least entry at zero: layers of a network that are alike give tables
-//! that are alike, and what was eliminated once is known. So time grows with what is different.
+//! that are alike, and what was eliminated once is known. So time grows with what is different. Values with which a sum is
+//! larger than one that is known are left out before (`reach`).
 
 mod least;
 mod order;
+mod reach;
 mod solve;
 mod table;
 

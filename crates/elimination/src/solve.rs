@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{Row, add, least, permuted};
 use crate::order::Neighbours;
+use crate::reach::{Part, first, promises, within};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -58,6 +59,20 @@ struct Run<'p> {
 impl Solver {
     /// The least sum; `None` if some table would have more entries than `most`.
     pub fn solve(&mut self, problem: &Problem, most: f64) -> Option<Least> {
+        let promises = promises(problem);
+        let known = self.all(&first(problem, &promises).problem, most)?;
+        if known.cost == NEVER {
+            return self.all(problem, most);
+        }
+        let Part { problem, kept } = within(problem, &promises, known.cost);
+        let found = self.all(&problem, most)?;
+        let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
+        let sums = (known.sums.0 + found.sums.0, known.sums.1 + found.sums.1);
+        Some(Least { values, sums, ..found })
+    }
+
+    /// Of all values.
+    fn all(&mut self, problem: &Problem, most: f64) -> Option<Least> {
         let mut run = self.start(problem);
         while let Some(variable) = run.neighbours.next(run.sizes, None) {
             self.eliminate(&mut run, variable, most)?;

@@ -43,6 +43,27 @@ fn term(sizes: &[usize], scope: Vec<usize>, mut seed: u64) -> Term {
     Term { scope: own, costs: (0..entries).map(|_| next()).collect::<Rc<[f64]>>() }
 }
 
+/// A few variables of many values, all connected.
+fn wide_problems() -> impl Strategy<Value = Problem> {
+    prop::collection::vec(any::<u64>(), 6).prop_map(|seeds| {
+        let sizes = vec![30, 25, 20];
+        let scopes = [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![2, 0]];
+        let terms = scopes.into_iter().zip(seeds).map(|(scope, seed)| term(&sizes, scope, seed)).collect();
+        Problem { sizes, terms }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn it_is_the_least_of_many_values(problem in wide_problems()) {
+        let found = Solver::default().solve(&problem, MOST).expect("it is small");
+        prop_assert_eq!(found.cost, least(&problem));
+        prop_assert_eq!(problem.cost(&found.values), found.cost);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

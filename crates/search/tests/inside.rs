@@ -137,13 +137,11 @@ fn any_member_is_proved_and_takes_no_less_than_its_least() {
         for cluster in clusters() {
             for (batches, again) in [(2, ""), (1, ""), (2, "recompute"), (3, "recompute:selective")] {
                 let question = model.question(&cluster, cluster.devices(), batches);
-                for byte in [0.0, 1e3, 1e9] {
-                    let found =
-                        member(&question, again, byte, Count::Least, &mut pick).expect("it is proved");
-                    let Some(found) = found else { continue };
-                    is_no_less(&question, &found);
-                    looked_at += 1;
-                }
+                let byte = [0.0, 1e3, 1e9][pick(3)];
+                let found = member(&question, again, byte, Count::Least, &mut pick).expect("it is a plan");
+                let Some(found) = found else { continue };
+                is_no_less(&question, &found);
+                looked_at += 1;
             }
         }
     }

@@ -21,8 +21,10 @@ fn narrow() -> Cluster {
 fn untied() -> Model {
     let text = include_str!("../../../tests/python/golden/gpt.graph");
     let tied = "param %p_wte_weight f64[101,32] \"wte.weight\" \"lm_head.weight\"";
-    let apart = "param %p_wte_weight f64[101,32] \"wte.weight\"\nparam %p_head f64[101,32] \"lm_head.weight\"";
-    let text = text.replace(tied, apart).replace("(%layer_norm_4, %p_wte_weight)", "(%layer_norm_4, %p_head)");
+    let apart =
+        "param %p_wte_weight f64[101,32] \"wte.weight\"\nparam %p_head f64[101,32] \"lm_head.weight\"";
+    let text =
+        text.replace(tied, apart).replace("(%layer_norm_4, %p_wte_weight)", "(%layer_norm_4, %p_head)");
     Model::new(&text)
 }
 

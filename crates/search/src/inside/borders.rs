@@ -88,7 +88,7 @@ fn bytes(space: &Space<'_>, bundle: usize, tensor: TensorId, (op, input): (OpId,
 }
 
 fn made(space: &Space<'_>, bundle: usize, tensor: TensorId, (op, output): (OpId, usize)) -> Vec<f64> {
-    let lies = |loops| complete(&written(space.question.analysis, op, output, &loops));
+    let lies = |loops| complete(written(space.question.analysis, op, output, &loops));
     let choices = space.bundles[bundle].choices.iter();
     choices.map(|choice| sized(space, tensor, &lies(space.loops(op, choice)))).collect()
 }

@@ -15,19 +15,19 @@ use crate::Question;
 /// What was looked at of the plans that compute the same again.
 pub(super) struct Looked {
     pub(super) spans: Vec<Vec<OpId>>,
-    pub(super) weights: Vec<Weights>,
+    /// Under which the least was largest.
+    pub(super) weights: Option<Weights>,
     /// Whether a plan was left out because it does not fit.
     pub(super) is_tight: bool,
 }
 
 impl Looked {
     /// Under which weights the least is a bound. Without a price for bytes it is one for all that compute more again, too.
-    fn weights(&self) -> Vec<Weights> {
-        let free = |look| Weights { look, byte: 0.0 };
-        match (self.is_tight, self.weights.is_empty()) {
-            (_, true) => FIRST.map(free).to_vec(),
-            (true, false) => self.weights.clone(),
-            (false, false) => self.weights.iter().map(|it| free(it.look)).collect(),
+    fn weights(&self) -> Weights {
+        match self.weights {
+            Some(weights) if self.is_tight => weights,
+            Some(Weights { look, .. }) => Weights { look, byte: 0.0 },
+            None => Weights { look: FIRST[0], byte: 0.0 },
         }
     }
 }
@@ -43,14 +43,11 @@ pub(super) fn bound(
     let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
     for rung in looked {
         let space = Space::new(question, digits, &messages, &rung.spans)?;
-        let mut most: f64 = 0.0;
-        for weights in rung.weights() {
-            let objective = Objective::new(&space, weights)?;
-            let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { continue };
-            *sums += least.sums.0;
-            most = most.max((least.cost - weights.byte * limit) * UNIT);
-        }
-        bound = bound.min(most);
+        let weights = rung.weights();
+        let objective = Objective::new(&space, weights)?;
+        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(0.0) };
+        *sums += least.sums.0;
+        bound = bound.min((least.cost - weights.byte * limit) * UNIT);
         if !rung.is_tight {
             break;
         }

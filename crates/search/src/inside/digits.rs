@@ -8,6 +8,8 @@ pub(super) const PARTIAL: u8 = u8::MAX;
 
 /// So many digits between nodes, and inside of them.
 const MOST: usize = 3;
+/// There are no more than this in all.
+pub(super) const DIGITS: usize = 2 * MOST;
 
 /// Each device is a row of digits, those of its node before those inside of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +76,9 @@ impl Set {
     }
 
     pub(super) fn digits(self) -> impl Iterator<Item = usize> {
-        (0..u32::BITS as usize).filter(move |at| self.0 >> at & 1 == 1)
+        let next = |left: &u32| Some(left & (left - 1)).filter(|left| *left > 0);
+        let lefts = std::iter::successors(Some(self.0).filter(|left| *left > 0), next);
+        lefts.map(|left| left.trailing_zeros() as usize)
     }
 }
 

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use cluster::{COPIES as OF_COPIES, Cluster, Crowd, Device, Effort, Pattern, Sort};
 use graph::Dtype;
+use indexmap::IndexSet;
 
 use crate::bound::kinds;
 
-use super::digits::{COPIES, Digits, PARTIAL, Set};
+use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
 use super::spread::{Spread, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
@@ -47,7 +48,13 @@ pub(crate) struct Messages<'c> {
     pub(super) digits: &'c Digits,
     groups: RefCell<HashMap<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
+    sizes: RefCell<IndexSet<Sizes>>,
+    moves: RefCell<HashMap<(SizesId, Spread, Spread), Price>>,
 }
+
+/// The sizes of a tensor by their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SizesId(usize);
 
 /// The bytes of a message that is so long that they are all that counts.
 const LONG: f64 = 1e15;
@@ -85,7 +92,20 @@ impl Price {
 impl<'c> Messages<'c> {
     pub(crate) fn new(cluster: &'c Cluster, digits: &'c Digits, count: Count) -> Self {
         let kinds = kinds(cluster, digits.sizes.iter().product());
-        Self { cluster, count, kinds, digits, groups: RefCell::default(), known: RefCell::default() }
+        Self {
+            cluster,
+            count,
+            kinds,
+            digits,
+            groups: RefCell::default(),
+            known: RefCell::default(),
+            sizes: RefCell::default(),
+            moves: RefCell::default(),
+        }
+    }
+
+    pub(super) fn sizes(&self, sizes: Sizes) -> SizesId {
+        SizesId(self.sizes.borrow_mut().insert_full(sizes).0)
     }
 
     /// Seconds of a collective of devices that differ in these digits.
@@ -126,12 +146,23 @@ impl<'c> Messages<'c> {
         self.kinds.iter().map(|kind| kind.seconds_of(effort, sort)).fold(0.0, f64::max)
     }
 
-    pub(super) fn between(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {
+    /// What it takes to bring a tensor from one spread to another.
+    pub(super) fn between(&self, sizes: SizesId, from: Spread, to: Spread) -> Price {
         if from == to {
             return Price::default();
         }
+        let key = (sizes, from, to);
+        if let Some(known) = self.moves.borrow().get(&key) {
+            return *known;
+        }
+        let found = self.moved(&self.sizes.borrow()[sizes.0], &from, &to);
+        self.moves.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn moved(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {
         let bytes = |spread: &Spread| elements(&sizes.factors, self.digits, spread) * sizes.width as f64;
-        let mut way = Way { messages: self, at: from.clone(), price: Price::default(), bytes: &bytes };
+        let mut way = Way { messages: self, at: *from, price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
         let is_regular = (1..=count).all(|factor| nests(from, to, factor));
         if !is_regular && self.count == Count::Alone {
@@ -153,25 +184,62 @@ impl<'c> Messages<'c> {
         match self.count {
             Count::Alone => way.price,
             Count::Least => {
-                let comes = self.comes(sizes, from, to, is_regular);
-                let line = if is_regular { way.price.line.min(comes) } else { comes };
-                Price { line, ..Price::default() }
+                let together = if is_regular { way.price.line } else { self.lacks(sizes, from, to) };
+                Price { line: together.min(self.one_by_one(sizes, from, to)), ..Price::default() }
             }
         }
     }
 
-    /// Seconds in which a device gets what it lacks, at least. What is partial comes from all that have parts of it, unless
-    /// something sums it on the way.
-    fn comes(&self, sizes: &Sizes, from: &Spread, to: &Spread, one_by_one: bool) -> f64 {
-        let wanted = elements(&sizes.factors, self.digits, to);
-        let own = met(&sizes.factors, self.digits, from, to);
-        let partial = Set::of((0..from.len()).filter(|at| from[*at] == PARTIAL));
-        let changed = Set::of((0..from.len()).filter(|at| from[*at] != to[*at]));
-        let all = match f64::from(self.digits.count(partial)) {
-            parts if parts > 1.0 && !one_by_one => wanted,
-            parts => wanted * parts - own,
+    /// Seconds in which each device gets what it lacks from those that have it, at least, first from those of its node.
+    fn one_by_one(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> f64 {
+        let (wanted, own) = (self.elements(sizes, to), self.met(sizes, from, to));
+        let here = self.met(sizes, &self.outer(from), to);
+        let parts = |set: Set| f64::from(self.digits.count(set));
+        let partial = Set::of((0..DIGITS).filter(|at| from[*at] == PARTIAL));
+        let inside = Set(partial.0 & self.digits.inside().0);
+        let near = here * parts(inside) - own;
+        let far = wanted * parts(partial) - here * parts(inside);
+        let (node, network) = (self.cluster.nodes[0].link.rate(), self.cluster.network.rate());
+        let seconds = |elements: f64, rate: f64| if elements > 0.0 { elements / rate } else { 0.0 };
+        (seconds(near, node) + seconds(far, network)) * sizes.width as f64
+    }
+
+    /// Seconds in which a device, and a node, get what they lack, whatever collectives bring it: what is a sum of `p` parts
+    /// and wanted by `c` goes `p - 1` times from one to another, and `c - 1` times further.
+    fn lacks(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> f64 {
+        let of = |from: &Spread, to: &Spread, among: Set| {
+            let count = |spread: &Spread, what: u8| {
+                f64::from(self.digits.count(Set::of(among.digits().filter(|at| spread[*at] == what))))
+            };
+            let (parts, copies, wanted) = (count(from, PARTIAL), count(to, COPIES), self.elements(sizes, to));
+            let all = match parts > 1.0 {
+                true => wanted * (parts + copies - 2.0) / copies,
+                false => wanted - self.met(sizes, from, to),
+            };
+            all * sizes.width as f64
         };
-        all.max(0.0) * sizes.width as f64 / self.quickest(changed)
+        let (node, network) = (&self.cluster.nodes[0].link, &self.cluster.network);
+        let (inside, all) = (self.digits.inside(), Set::of(0..self.digits.len()));
+        let changed = Set::of((0..DIGITS).filter(|at| from[*at] != to[*at]));
+        let bytes = of(from, to, all);
+        let summed = self.elements(sizes, to) * sizes.width as f64;
+        let alone = if node.sums { bytes.min(summed) } else { bytes } / self.quickest(changed);
+        let lines = if network.shared { 1 } else { self.digits.count(inside) };
+        let outside = of(&self.outer(from), &self.outer(to), Set(all.0 & !inside.0));
+        alone.max(outside / (network.rate() * f64::from(lines)))
+    }
+
+    /// What all devices of a node have together.
+    fn outer(&self, spread: &Spread) -> Spread {
+        std::array::from_fn(|at| if at < self.digits.outside { spread[at] } else { COPIES })
+    }
+
+    fn elements(&self, sizes: &Sizes, spread: &Spread) -> f64 {
+        elements(&sizes.factors, self.digits, spread)
+    }
+
+    fn met(&self, sizes: &Sizes, one: &Spread, other: &Spread) -> f64 {
+        met(&sizes.factors, self.digits, one, other)
     }
 
     /// Bytes a second of the quickest link between devices that differ in these digits.
@@ -185,7 +253,7 @@ impl<'c> Messages<'c> {
 
 /// Whether the digits that divide a factor are the first ones of those that do before, or the other way round.
 fn nests(from: &Spread, to: &Spread, factor: u8) -> bool {
-    let of = |spread: &Spread| Set::of((0..spread.len()).filter(|at| spread[*at] == factor));
+    let of = |spread: &Spread| Set::of((0..DIGITS).filter(|at| spread[*at] == factor));
     let both = Set(of(from).0 & of(to).0);
     let first = |all: Set| all.digits().zip(both.digits()).all(|(a, b)| a == b);
     first(of(from)) && first(of(to))
@@ -202,8 +270,7 @@ struct Way<'m, 'c> {
 impl Way<'_, '_> {
     /// Devices keep their part of what several have.
     fn slice(&mut self, to: &Spread) {
-        let next: Spread =
-            self.at.iter().zip(to).map(|(at, to)| if *at == COPIES { *to } else { *at }).collect();
+        let next: Spread = std::array::from_fn(|at| if self.at[at] == COPIES { to[at] } else { self.at[at] });
         if next != self.at {
             self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
             self.at = next;
@@ -212,7 +279,7 @@ impl Way<'_, '_> {
 
     /// All digits that do one thing and shall do another.
     fn change(&mut self, one: u8, other: u8, to: &Spread, pattern: Pattern) {
-        let set = Set::of((0..to.len()).filter(|at| self.at[*at] == one && to[*at] == other));
+        let set = Set::of((0..DIGITS).filter(|at| self.at[*at] == one && to[*at] == other));
         if set.is_empty() {
             return;
         }
@@ -224,7 +291,7 @@ impl Way<'_, '_> {
 
     /// What each device lacks comes from the others.
     fn exchange(&mut self, to: &Spread) -> Price {
-        let set = Set::of((0..to.len()).filter(|at| self.at[*at] != to[*at]));
+        let set = Set::of((0..DIGITS).filter(|at| self.at[*at] != to[*at]));
         let bytes = (self.bytes)(to).max((self.bytes)(&self.at));
         Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), ..Price::default() }
     }

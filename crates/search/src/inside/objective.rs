@@ -33,6 +33,11 @@ pub(super) struct Weights {
 }
 
 impl Look {
+    /// Whether nothing else is looked at than what binds.
+    pub(super) fn is_only(self, binds: Look) -> bool {
+        (self.line, self.last) == (binds.line, binds.last)
+    }
+
     /// Half of the way to what binds a plan that was found; none if nothing but its work does.
     pub(super) fn towards(self, binds: Look) -> Option<Self> {
         let half =

@@ -89,12 +89,12 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
             floor,
             end,
             inside: &mut inside,
-            looked: vec![],
-            promised: 0.0,
+
+            promised: (0.0, None),
         };
         let is_tight = rung.climb()?;
-        promised = promised.min(rung.promised);
-        looked.push(Looked { weights: std::mem::take(&mut rung.looked), is_tight, spans });
+        promised = promised.min(rung.promised.0);
+        looked.push(Looked { weights: rung.promised.1, is_tight, spans });
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
         // Who computes more again takes no less.
         if !is_tight && best <= ENOUGH * promised || is_late(end) && !inside.plans.is_empty() {
@@ -137,10 +137,8 @@ struct Rung<'r, 'q> {
     floor: f64,
     end: Option<Instant>,
     inside: &'r mut Inside,
-    /// Under which weights there was a least that fits.
-    looked: Vec<Weights>,
-    /// Seconds below which no plan is, as costs are counted here.
-    promised: f64,
+    /// Seconds below which no plan is, as costs are counted here, and the weights by which that was found.
+    promised: (f64, Option<Weights>),
 }
 
 /// The least under some weights.
@@ -173,9 +171,12 @@ impl Rung<'_, '_> {
             let found = self.cheapest(look, limit)?;
             is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
             let Some(found) = found else { continue };
-            self.looked.push(found.weights);
             self.keep(&found)?;
             if is_late(self.end) {
+                break;
+            }
+            if !found.is_tight && look.is_only(found.totals.binds()) {
+                // None takes less.
                 break;
             }
             if looks.is_empty() {
@@ -192,7 +193,9 @@ impl Rung<'_, '_> {
         let mut at = |byte: f64| -> Result<Option<Found>> {
             let found = self.least(Weights { look, byte })?;
             least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
-            self.promised = self.promised.max(least * UNIT);
+            if least * UNIT > self.promised.0 {
+                self.promised = (least * UNIT, Some(Weights { look, byte }));
+            }
             Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
         };
         let fits = |found: &Found| found.totals.bytes <= limit;

@@ -4,16 +4,16 @@ use graph::{Graph, OpId};
 use plan::{On, Split};
 use rules::{Analysis, Kind};
 
-use super::digits::{COPIES, Digits, PARTIAL};
+use super::digits::{COPIES, DIGITS, Digits, PARTIAL};
 
 /// For each digit the loop that it divides; none where devices compute the same.
 pub(super) type Loops = Vec<Option<usize>>;
 
-/// For each digit what it does with a tensor.
-pub(super) type Spread = Vec<u8>;
+/// For each digit what it does with a tensor; behind the last there are copies.
+pub(super) type Spread = [u8; DIGITS];
 
 /// How an operand is read, and how its gradient is given back.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Read {
     pub(super) value: Spread,
     pub(super) gradient: Spread,
@@ -43,7 +43,7 @@ pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -
         Some(_) => PARTIAL,
         None => COPIES,
     };
-    Read { value: loops.iter().map(divides).collect(), gradient: loops.iter().map(gradient).collect() }
+    Read { value: each(loops, divides), gradient: each(loops, gradient) }
 }
 
 pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loops) -> Spread {
@@ -53,7 +53,11 @@ pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loop
         Some(index) if matches!(dims.loops[*index].kind, Kind::Reduce(_)) => PARTIAL,
         _ => factor(carried, *on),
     };
-    loops.iter().map(of).collect()
+    each(loops, of)
+}
+
+fn each(loops: &Loops, of: impl Fn(&Option<usize>) -> u8) -> Spread {
+    std::array::from_fn(|at| loops.get(at).map_or(COPIES, &of))
 }
 
 fn factor(carried: &[Option<usize>], on: Option<usize>) -> u8 {
@@ -62,30 +66,25 @@ fn factor(carried: &[Option<usize>], on: Option<usize>) -> u8 {
 }
 
 /// Complete, where it may be partial.
-pub(super) fn complete(spread: &Spread) -> Spread {
-    spread.iter().map(|it| if *it == PARTIAL { COPIES } else { *it }).collect()
+pub(super) fn complete(spread: Spread) -> Spread {
+    spread.map(|it| if it == PARTIAL { COPIES } else { it })
 }
 
 /// Elements of the largest shard.
 pub(super) fn elements(sizes: &[i64], digits: &Digits, spread: &Spread) -> f64 {
-    lengths(sizes, digits, spread).iter().map(|size| *size as f64).product()
+    (1..).zip(sizes).map(|(factor, size)| length(*size, factor, digits, spread) as f64).product()
 }
 
 /// Elements that a shard has of another one, at most.
 pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Spread, other: &Spread) -> f64 {
-    let (one, other) = (lengths(sizes, digits, one), lengths(sizes, digits, other));
-    one.into_iter().zip(other).map(|(a, b)| a.min(b) as f64).product()
+    let of = |factor, size| length(size, factor, digits, one).min(length(size, factor, digits, other));
+    (1..).zip(sizes).map(|(factor, size)| of(factor, *size) as f64).product()
 }
 
-fn lengths(sizes: &[i64], digits: &Digits, spread: &Spread) -> Vec<i64> {
-    let mut left: Vec<i64> = sizes.to_vec();
-    for (it, &size) in spread.iter().zip(&digits.sizes) {
-        if *it != COPIES && *it != PARTIAL {
-            let factor = &mut left[usize::from(*it) - 1];
-            *factor = (*factor + i64::from(size) - 1) / i64::from(size);
-        }
-    }
-    left
+/// Of the largest shard along a factor.
+fn length(size: i64, factor: u8, digits: &Digits, spread: &Spread) -> i64 {
+    let divided = spread.iter().zip(&digits.sizes).filter(|(it, _)| **it == factor);
+    divided.fold(size, |left, (_, parts)| (left + i64::from(*parts) - 1) / i64::from(*parts))
 }
 
 /// Whether gradients flow to an operand.

@@ -5,37 +5,59 @@ use std::rc::Rc;
 
 use graph::TensorId;
 
-use super::super::digits::COPIES;
-use super::super::messages::{Count, Price};
+use super::super::digits::{COPIES, DIGITS};
+use super::super::messages::{Count, Price, SizesId};
 use super::super::space::{Bundle, Edge};
-use super::super::spread::{Read, complete, learns, read, written};
+use super::super::spread::{Spread, complete, learns, read, written};
 use super::Maker;
+
+/// How a tensor lies that an operator makes, and once it is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Made {
+    spread: Spread,
+    whole: Spread,
+}
+
+impl Made {
+    fn of(spread: Spread) -> Self {
+        Self { spread, whole: complete(spread) }
+    }
+}
+
+/// How a tensor is read, and how its gradient comes back, if it does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Reading {
+    value: Spread,
+    gradient: Option<Made>,
+    /// Whether it is brought a second time for backward.
+    again: bool,
+}
 
 impl Maker<'_> {
     /// How a tensor lies that an operator makes, under a choice of its bundle.
-    pub(super) fn written(&self, tensor: TensorId, at: usize) -> Vec<u8> {
+    fn written(&self, tensor: TensorId, at: usize) -> Made {
         let (op, output) = self.graph().producer(tensor).expect("an operator makes it");
-        written(self.question.analysis, op, output, &self.loops[op.index()][at])
+        Made::of(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
     }
 
-    /// How a bundle reads a tensor under a choice: each way once, and whether gradients come back, and whether forward does
-    /// it twice.
-    fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<(Read, bool, bool)> {
-        let mut found: Vec<(Read, bool, bool)> = vec![];
+    /// How a bundle reads a tensor under a choice: each way once.
+    fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<Reading> {
+        let mut found: Vec<Reading> = vec![];
         for (op, input) in &self.readers[tensor.index()] {
             if self.bundles.of[op.index()] != bundle {
                 continue;
             }
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
             let learns = learns(self.graph(), &self.needs_grad, *op, *input);
+            let gradient = learns.then(|| Made::of(read.gradient));
             let again = self.repeated.inputs[op.index()][*input];
-            let same = |it: &&mut (Read, bool, bool)| {
-                it.0.value == read.value && (it.0.gradient == read.gradient || !learns || !it.1)
-            };
-            match found.iter_mut().find(same) {
-                Some(known) if learns && !known.1 => *known = (read, true, known.2 || again),
-                Some(known) => known.2 |= again,
-                None => found.push((read, learns, again)),
+            let differ = |known: Option<Made>| gradient.is_some() && known.is_some() && known != gradient;
+            match found.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
+                Some(known) => {
+                    known.gradient = known.gradient.or(gradient);
+                    known.again |= again;
+                }
+                None => found.push(Reading { value: read.value, gradient, again }),
             }
         }
         found
@@ -43,12 +65,11 @@ impl Maker<'_> {
 
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
     pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
-        let written = self.written(tensor, from);
-        self.ways(tensor, &written, &self.reads(tensor, reader, to))
+        self.ways(tensor, self.sizes(tensor), self.written(tensor, from), &self.reads(tensor, reader, to))
     }
 
-    fn ways(&self, tensor: TensorId, written: &Vec<u8>, ways: &[(Read, bool, bool)]) -> Price {
-        let all = ways.iter().map(|way| self.way(tensor, written, way));
+    fn ways(&self, tensor: TensorId, sizes: SizesId, written: Made, ways: &[Reading]) -> Price {
+        let all = ways.iter().map(|way| self.way(tensor, sizes, written, *way));
         match self.messages.count {
             Count::Alone => all.fold(Price::default(), |a, b| a + b),
             // What is read in several ways may come in one message.
@@ -56,17 +77,16 @@ impl Maker<'_> {
         }
     }
 
-    fn way(&self, tensor: TensorId, written: &Vec<u8>, (read, learns, again): &(Read, bool, bool)) -> Price {
-        let sizes = self.sizes(tensor);
-        let forward = self.messages.between(&sizes, written, &read.value);
-        let again = if *again { forward.backward() } else { Price::default() };
-        let whole = complete(written);
+    fn way(&self, tensor: TensorId, sizes: SizesId, written: Made, reading: Reading) -> Price {
+        let forward = self.messages.between(sizes, written.spread, reading.value);
+        let again = if reading.again { forward.backward() } else { Price::default() };
+        let Some(gradient) = reading.gradient else { return forward + again };
         // Each that makes the value has a part of its gradient, which it may pass on.
-        let passes = self.passes[tensor.index()] && complete(&read.gradient) == whole;
-        if !*learns || passes && self.messages.count == Count::Least {
+        let passes = self.passes[tensor.index()] && gradient.whole == written.whole;
+        if passes && self.messages.count == Count::Least {
             return forward + again;
         }
-        forward + again + self.messages.between(&sizes, &read.gradient, &whole).backward()
+        forward + again + self.messages.between(sizes, gradient.spread, written.whole).backward()
     }
 
     /// What of a tensor's way to each of those that read it is counted there: if all read it alike, it is moved once.
@@ -91,8 +111,7 @@ impl Maker<'_> {
         if !self.leaves(tensor) {
             return Price::default();
         }
-        let from = self.written(tensor, at);
-        self.messages.between(&self.sizes(tensor), &from, &vec![COPIES; from.len()])
+        self.messages.between(self.sizes(tensor), self.written(tensor, at).spread, [COPIES; DIGITS])
     }
 
     /// The other bundles that read a tensor.
@@ -138,9 +157,10 @@ impl Maker<'_> {
         for (tensor, shared) in tensors {
             let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
+            let sizes = self.sizes(*tensor);
             let table: Vec<Vec<Price>> = writes
                 .iter()
-                .map(|written| reads.iter().map(|ways| self.ways(*tensor, written, ways)).collect())
+                .map(|written| reads.iter().map(|ways| self.ways(*tensor, sizes, *written, ways)).collect())
                 .collect();
             let shares = self.shares(*tensor, *shared, rows);
             for (row, write) in of_row.iter().enumerate() {

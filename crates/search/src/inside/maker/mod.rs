@@ -18,7 +18,7 @@ use rules::Cost;
 use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
-use super::messages::{Messages, Sizes};
+use super::messages::{Messages, Sizes, SizesId};
 use super::spread::Loops;
 use crate::Question;
 use crate::bound::arriving;
@@ -104,7 +104,11 @@ impl<'q> Maker<'q> {
         self.question.graph
     }
 
-    fn sizes(&self, tensor: TensorId) -> Sizes {
+    fn sizes(&self, tensor: TensorId) -> SizesId {
+        self.messages.sizes(self.sizes_of(tensor))
+    }
+
+    fn sizes_of(&self, tensor: TensorId) -> Sizes {
         let width = self.graph().tensor(tensor).dtype.bytes() as u64;
         Sizes { factors: self.question.analysis.flat(tensor), width }
     }

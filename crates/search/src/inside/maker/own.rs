@@ -12,7 +12,7 @@ use super::super::digits::{PARTIAL, Set};
 use super::super::homes::Held;
 use super::super::messages::{Count, Price};
 use super::super::space::Unary;
-use super::super::spread::{Loops, elements, read, splits, written};
+use super::super::spread::{Loops, Spread, elements, read, splits, written};
 use super::Maker;
 use super::part::{Part, part};
 
@@ -117,8 +117,8 @@ impl Maker<'_> {
         let (keeps, it) = (&self.keeps[op.index()], self.graph().op(op));
         let analysis = self.question.analysis;
         let inputs = it.inputs();
-        let bytes = |tensor: TensorId, spread: &Vec<u8>| {
-            let sizes = self.sizes(tensor);
+        let bytes = |tensor: TensorId, spread: &Spread| {
+            let sizes = self.sizes_of(tensor);
             elements(&sizes.factors, self.digits, spread) * sizes.width as f64
         };
         let read = keeps.inputs.iter().map(|(at, (own, all))| {
@@ -133,7 +133,7 @@ impl Maker<'_> {
         let it = self.graph().tensor(tensor);
         let (op, input) = self.readers[tensor.index()][0];
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
-        let sizes = self.sizes(tensor);
+        let sizes = self.sizes_of(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
         let partial = Set::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
         let elements = elements(&sizes.factors, self.digits, &read.value);
