@@ -80,9 +80,6 @@ fn where_little_goes_between_nodes_none_with_a_name_is_quicker() {
                 found.rows.iter().filter(|row| row.fits() && row.plan.name.starts_with("found") == is_found);
             rows.map(Row::seconds).fold(f64::INFINITY, f64::min)
         };
-        for row in &found.rows {
-            println!("{} {} {:?} {:?}", row.plan.name, row.seconds(), row.piped, sizes(row));
-        }
         assert!(least(true) <= least(false), "{} and {}", least(true), least(false));
         assert!(found.bound <= least(true));
     }

@@ -36,7 +36,8 @@ impl Borders {
         for (segment, tensor) in crossing.iter().enumerate() {
             let maker = tensor.and_then(|tensor| Some((tensor, graph.producer(tensor)?)));
             let Some((tensor, (maker, output))) = maker else {
-                (to.push(None), from.push(None));
+                to.push(None);
+                from.push(None);
                 continue;
             };
             let readers = uses[tensor.index()].iter().map(|(op, input)| (of[op.index()], (*op, *input)));

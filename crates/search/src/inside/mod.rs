@@ -20,6 +20,7 @@ mod kept;
 mod maker;
 mod messages;
 mod objective;
+mod priced;
 mod rows;
 mod runs;
 mod solution;

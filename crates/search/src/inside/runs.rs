@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use diag::Result;
-use elimination::{Problem, Solver, Term};
+use elimination::{Solver, Term};
 use graph::{OpId, TensorId};
 use plan::Draft;
 
@@ -15,6 +15,7 @@ use super::borders::Borders;
 use super::digits::Digits;
 use super::messages::{Messages, Price};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::priced::{Priced, least_bytes};
 use super::rows::limit;
 use super::solution::{AGAIN, MOST, NOTHING, spans, write};
 use super::space::{Edge, Space};
@@ -80,16 +81,6 @@ struct Rung<'q> {
 /// A look, a price, and of how many micro-batches something is kept.
 type Asked = (usize, usize, u32);
 
-/// Tables under weights.
-struct Priced {
-    weights: Weights,
-    all: Problem,
-    /// What a byte costs that comes from another stage.
-    byte: f64,
-    crossing: HashMap<usize, Rc<[f64]>>,
-    solver: Solver,
-}
-
 impl Inner {
     /// What the pipeline is told of it.
     pub(crate) fn stage(&self) -> Stage {
@@ -125,8 +116,7 @@ impl<'q> Runs<'q> {
     /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
     pub(crate) fn least(&mut self) -> Result<Vec<f64>> {
         self.made(0)?;
-        let count = self.segments.iter().max().map_or(0, |last| last + 1);
-        let mut found = vec![0.0; count];
+        let mut found = vec![0.0; self.crossing.len()];
         if let Some(rung) = &self.rungs[0] {
             for (bundle, segment) in rung.space.bundles.iter().zip(&rung.segments) {
                 let each = bundle.unary.iter().map(|unary| unary.price.work + unary.price.line);
@@ -210,7 +200,7 @@ impl<'q> Rung<'q> {
         for (bundle, segment) in space.bundles.iter().zip(&segments) {
             bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
         }
-        let mut is_spanned = vec![false; segments.iter().max().map_or(0, |last| last + 1)];
+        let mut is_spanned = vec![false; runs.crossing.len()];
         for span in &spans {
             let own = span.iter().map(|op| of[op.index()]);
             let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
@@ -363,49 +353,5 @@ impl<'q> Rung<'q> {
         members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
         let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
         Ok(Inner { rung: 0, values, weights, forward, backward: backward + added, totals, kept, crossing })
-    }
-}
-
-/// For each segment.
-fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -> Result<Vec<(f64, f64)>> {
-    // Nothing but bytes counts.
-    let weights = Weights { look: Look { line: 0.0, last: 0.0 }, byte: 1.0 / UNIT };
-    let objective = Objective::new(space, weights)?;
-    let mut found = vec![(0.0, 0.0); count];
-    let mut known: HashMap<usize, (f64, f64)> = HashMap::new();
-    for (number, (bundle, segment)) in space.bundles.iter().zip(segments).enumerate() {
-        let least = || {
-            let kept = |value: usize| bundle.unary[value].kept;
-            let held = |value: usize| objective.of_bundle(number, value).bytes - kept(value);
-            let all = 0..bundle.unary.len();
-            (all.clone().map(held).fold(f64::INFINITY, f64::min), all.map(kept).fold(f64::INFINITY, f64::min))
-        };
-        let (held, kept) = *known.entry(Rc::as_ptr(&bundle.unary) as usize).or_insert_with(least);
-        found[*segment] = (found[*segment].0 + held, found[*segment].1 + kept);
-    }
-    Ok(found)
-}
-
-impl Priced {
-    /// What bytes that come from another stage cost.
-    fn crossing(&mut self, bytes: &Rc<[f64]>) -> Rc<[f64]> {
-        let key = Rc::as_ptr(bytes).cast::<f64>() as usize;
-        let made = || bytes.iter().map(|bytes| (bytes * self.byte).floor()).collect();
-        Rc::clone(self.crossing.entry(key).or_insert_with(made))
-    }
-
-    /// The tables that are within a run.
-    fn of(&self, members: &[usize], places: &[Option<usize>], edges: &[usize]) -> Problem {
-        let place = |bundle: &usize| places[*bundle].expect("it is within");
-        let own = members.iter().map(|at| &self.all.terms[*at]);
-        let between = edges.iter().map(|at| &self.all.terms[places.len() + at]);
-        let term = |term: &Term| Term {
-            scope: term.scope.iter().map(place).collect(),
-            costs: Rc::clone(&term.costs),
-        };
-        Problem {
-            sizes: members.iter().map(|at| self.all.sizes[*at]).collect(),
-            terms: own.chain(between).map(term).collect(),
-        }
     }
 }

@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use super::flow::{Flow, Stage};
+use crate::inside::is_late;
 
 /// Some segments of a model on some devices, from one to before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +29,8 @@ pub struct Ask {
     /// What takes longer is not wanted, and nothing takes less than the floor.
     pub below: f64,
     pub floor: f64,
+    /// When it is late, nothing more is looked at.
+    pub end: Option<Instant>,
 }
 
 /// What stages cost.
@@ -81,7 +85,7 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
         let (found, few) = pass(Ask { below, ..*ask }, costs, true);
         looked += few;
         let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-        if least < f64::INFINITY || below >= ask.below || below <= 0.0 {
+        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_late(ask.end) {
             below = below.min(NEAR * least);
             break;
         }
@@ -98,7 +102,7 @@ fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, 
         let mut next = Row::new();
         let ends: Vec<(usize, u32)> =
             if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
-        for end in ends {
+        for end in ends.into_iter().take_while(|_| !is_late(ask.end)) {
             let after = row.get(&end).map_or(&[][..], |made| &made[..]);
             looked += longer((&ask, is_quick), costs, (stages, end, after), &mut next);
         }
@@ -120,7 +124,7 @@ fn longer(
     next: &mut Row,
 ) -> usize {
     let (mut looked, kept) = (0, ask.batches.min(stages + 1));
-    for size in costs.groups(device) {
+    for size in costs.groups(device).into_iter().take_while(|_| !is_late(ask.end)) {
         let first = device - size;
         for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
             let run = Run { segments: (from, segment), devices: (first, device) };

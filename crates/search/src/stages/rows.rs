@@ -1,8 +1,10 @@
 //! Pipelines that were found, as they are lowered and simulated.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use diag::Result;
+use graph::{OpId, Source, TensorId};
 use plan::{Draft, Plan, Schedule};
 
 use super::Told;
@@ -36,7 +38,7 @@ pub fn rows(
     watch("pipelines");
     let mut asked = limit(question);
     for _ in 0..=TIMES {
-        let plans = find(&Question { memory: Some(asked), ..*question }, below, &mut told)?;
+        let plans = find(&Question { memory: Some(asked), ..*question }, (below, end), &mut told)?;
         let fresh = looked_at(question, plans, watch, &mut told)?;
         let over = fresh.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
         rows.extend(fresh);
@@ -54,7 +56,11 @@ pub fn rows(
 }
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
-fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Plan, Option<f64>)>> {
+fn find(
+    question: &Question<'_>,
+    (below, end): (f64, Option<Instant>),
+    told: &mut Told,
+) -> Result<Vec<(Plan, Option<f64>)>> {
     let start = Instant::now();
     let segments = Segments::new(question);
     let groups = Groups::new(question.cluster, question.devices);
@@ -75,6 +81,7 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
         stages: MOST,
         below,
         floor,
+        end,
     };
     let (mut found, looked) = cut(&ask, &mut costs);
     if let Some(error) = costs.error.take() {
@@ -85,7 +92,10 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     found.truncate(FEW);
     let mut plans = vec![];
     for pipeline in &found {
-        plans.push((written(question, &mut costs, pipeline)?, Some(pipeline.flow.seconds())));
+        match written(question, &mut costs, pipeline) {
+            Ok(plan) => plans.push((plan, Some(pipeline.flow.seconds()))),
+            Err(error) => told.passed_over.push((named(pipeline), error.what)),
+        }
     }
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
@@ -93,10 +103,13 @@ fn find(question: &Question<'_>, below: f64, told: &mut Told) -> Result<Vec<(Pla
     Ok(plans)
 }
 
+fn named(pipeline: &Pipeline) -> String {
+    format!("found, {} stages", pipeline.stages.len())
+}
+
 /// The plan that a pipeline is.
 fn written(question: &Question<'_>, costs: &mut Found<'_>, pipeline: &Pipeline) -> Result<Plan> {
-    let name = format!("found, {} stages", pipeline.stages.len());
-    let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
+    let mut draft = Draft::new(question.graph, question.analysis, &named(pipeline), question.devices);
     let mut blocks = vec![];
     for chosen in &pipeline.stages {
         let (ways, _) = costs.inner(chosen.run, chosen.kept)?;
@@ -114,12 +127,12 @@ fn written(question: &Question<'_>, costs: &mut Found<'_>, pipeline: &Pipeline) 
 }
 
 /// The parameters that several blocks read: each holds them whole.
-fn shared(question: &Question<'_>, blocks: &[Vec<graph::OpId>]) -> Vec<graph::TensorId> {
-    let mut readers: std::collections::BTreeMap<graph::TensorId, usize> = std::collections::BTreeMap::new();
+fn shared(question: &Question<'_>, blocks: &[Vec<OpId>]) -> Vec<TensorId> {
+    let mut readers: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut found = vec![];
     for (number, block) in blocks.iter().enumerate() {
         for tensor in block.iter().flat_map(|op| question.graph.op(*op).inputs()) {
-            let is_param = matches!(question.graph.tensor(tensor).source, graph::Source::Param { .. });
+            let is_param = matches!(question.graph.tensor(tensor).source, Source::Param { .. });
             if is_param && *readers.entry(tensor).or_insert(number) != number {
                 found.push(tensor);
             }
