@@ -5,7 +5,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::dim_names::DimNames;
-use crate::select::{Selector, folded_path};
+use crate::select::{Selector, folded_path, with_numbers_as};
 use crate::{On, Plan, model_dims, text};
 
 /// Operators of one kind at paths that differ in numbers only.
@@ -15,6 +15,12 @@ struct Group {
     /// Which of the operators of this target at its path.
     nth: usize,
     ops: Vec<OpId>,
+}
+
+impl Group {
+    fn named<'s>(&'s self, path: &'s str, nth: Option<usize>) -> Selector<'s> {
+        Selector { path, target: &self.target, nth }
+    }
 }
 
 pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
@@ -66,15 +72,16 @@ impl Printer<'_> {
     /// What most of them do, by the pattern if it means them alone; then a line for each other one.
     fn lines(&self, group: &Group, alone: bool) -> String {
         let nth = (!alone).then_some(group.nth);
-        let selector = |path| Selector { path, target: &group.target, nth };
-        let folds = group.ops.len() > 1 && selector(&group.path).select(self.graph) == group.ops;
-        let most = if folds { self.most(&group.ops) } else { vec![] };
+        let numbers = with_numbers_as("?", &self.graph.op(group.ops[0]).module);
+        let means_them = |path: &&str| group.named(path, nth).select(self.graph) == group.ops;
+        let folded = [&group.path[..], &numbers].into_iter().find(means_them).filter(|_| group.ops.len() > 1);
+        let most = folded.map_or_else(Vec::new, |_| self.most(&group.ops));
         let mut lines = String::new();
-        if !most.is_empty() {
-            lines += &self.line(&selector(&group.path), &most);
+        if let Some(path) = folded {
+            lines += &self.line(&group.named(path, nth), &most);
         }
         for op in group.ops.iter().filter(|op| !most.contains(op)) {
-            lines += &self.line(&selector(&self.graph.op(*op).module), &[*op]);
+            lines += &self.line(&group.named(&self.graph.op(*op).module, nth), &[*op]);
         }
         lines
     }

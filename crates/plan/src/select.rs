@@ -120,8 +120,13 @@ fn list(words: &[&str], show: impl Fn(&str) -> String) -> String {
 
 /// A path with `*` in the places of numbers: `h.3.mlp` is `h.*.mlp`.
 pub(crate) fn folded_path(path: &str) -> String {
+    with_numbers_as("*", path)
+}
+
+/// A path with a sign in the places of numbers.
+pub(crate) fn with_numbers_as(sign: &str, path: &str) -> String {
     let number = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
-    path.split('.').map(|word| if number(word) { "*" } else { word }).collect::<Vec<_>>().join(".")
+    path.split('.').map(|word| if number(word) { sign } else { word }).collect::<Vec<_>>().join(".")
 }
 
 /// As much of a word as belongs in a message.
@@ -131,8 +136,31 @@ pub(crate) fn clip(word: &str) -> String {
     if shown.len() < word.len() { shown + "..." } else { shown }
 }
 
-/// Whether `*`-glob and text match.
+/// Whether a text is as a pattern says, where `*` is any text and `?` is one without a dot, such as a number in a path.
 pub fn glob(pattern: &str, text: &str) -> bool {
+    if pattern.contains('?') { fits_parts(pattern.as_bytes(), text.as_bytes()) } else { fits(pattern, text) }
+}
+
+/// Follows all ends of the text that the pattern so far can have.
+fn fits_parts(pattern: &[u8], text: &[u8]) -> bool {
+    let mut ends = vec![false; text.len() + 1];
+    ends[0] = true;
+    for sign in pattern {
+        let mut next = vec![false; text.len() + 1];
+        next[0] = *sign == b'*' && ends[0];
+        for (at, read) in text.iter().enumerate() {
+            next[at + 1] = match sign {
+                b'*' => ends[at + 1] || next[at],
+                b'?' => *read != b'.' && (ends[at] || next[at]),
+                _ => ends[at] && read == sign,
+            };
+        }
+        ends = next;
+    }
+    ends[text.len()]
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -145,4 +173,28 @@ pub fn glob(pattern: &str, text: &str) -> bool {
         }
     }
     rest.len() >= last.len() && rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn a_star_is_any_text_and_a_question_mark_none_with_a_dot() {
+        let fits = ["h.0.mlp", "h.12.mlp", "h.0.mlp.up", "h.mlp"];
+        let of = |pattern: &str| fits.map(|text| glob(pattern, text));
+        assert_eq!(of("h.*mlp"), [true, true, false, true]);
+        assert_eq!(of("h.*"), [true; 4]);
+        assert_eq!(of("h.?"), [false, false, false, true]);
+        assert_eq!(of("h.?.mlp"), [true, true, false, false]);
+        assert_eq!(of("?.*.?"), [true, true, true, false]);
+        assert_eq!(of("*.?.up"), [false, false, true, false]);
+        assert!(glob("?", "x") && !glob("?", "") && glob("*?*", "x") && !glob("x?", "x"));
+    }
+
+    #[test]
+    fn many_signs_take_no_longer() {
+        assert!(!glob(&"?*".repeat(200), &"a".repeat(150)));
+        assert!(glob(&"?*".repeat(100), &"a".repeat(150)));
+    }
 }

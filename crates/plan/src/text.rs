@@ -23,7 +23,7 @@
 //! order B0 < F0+2                                    # a backward before a forward, of every micro-batch
 //! timetable 0: F0+1 B0                               # what a device runs, written out
 //! ```
-//! Later lines win. `*` in a glob stands for any text. Without `on`, sub-operators are spread over
+//! Later lines win. `*` in a glob stands for any text, `?` for one without a dot, such as the number of a layer. Without `on`, sub-operators are spread over
 //! the devices in order, evenly. A concrete plan prints one line for each operator.
 
 use diag::{Error, Result};

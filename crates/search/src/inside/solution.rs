@@ -102,7 +102,7 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
         }
     }
     if is_plain(question) && !is_late(end) {
-        inside.told.bound = bound(question, &digits, &looked, &mut inside.told.sums)?;
+        inside.told.bound = bound(question, &digits, &looked, &mut inside.told.sums)?.max(floor);
     }
     inside.told.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
