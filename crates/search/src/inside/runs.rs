@@ -76,6 +76,8 @@ struct Rung<'q> {
     numbers: HashMap<(usize, usize), usize>,
     priced: HashMap<Asked, Priced>,
     known: HashMap<(usize, Asked), Option<Inner>>,
+    /// Sums that were looked at.
+    sums: f64,
 }
 
 /// A look, a price, and of how many micro-batches something is kept.
@@ -111,6 +113,11 @@ impl<'q> Runs<'q> {
     ) -> Self {
         let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
         Self { question, digits, messages, segments, crossing, nothing, rungs: vec![] }
+    }
+
+    /// Sums that were looked at so far.
+    pub(crate) fn sums(&self) -> f64 {
+        self.rungs.iter().flatten().map(|rung| rung.sums).sum()
     }
 
     /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
@@ -211,7 +218,19 @@ impl<'q> Rung<'q> {
         let borders = Borders::new(&space, &segments, runs.crossing);
         let (alike, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { space, spans, segments, is_spanned, bytes, borders, alike, numbers, priced, known })
+        Ok(Self {
+            space,
+            spans,
+            segments,
+            is_spanned,
+            bytes,
+            borders,
+            alike,
+            numbers,
+            priced,
+            known,
+            sums: 0.0,
+        })
     }
 
     /// Where bytes have the least price with which it fits.
@@ -300,7 +319,8 @@ impl<'q> Rung<'q> {
                 problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
             }
         }
-        let least = priced.solver.solve(&problem, MOST);
+        let least = priced.solver.all(&problem, MOST);
+        self.sums += least.as_ref().map_or(0.0, |least| least.sums.0);
         let weights = priced.weights;
         let found = match least {
             Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),

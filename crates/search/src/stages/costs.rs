@@ -13,6 +13,9 @@ use super::segments::Segments;
 use crate::Question;
 use crate::inside::{Digits, Inner, Messages, Runs};
 
+/// After so many sums no further runs are looked at: as many on every machine.
+const MOST: f64 = 3e9;
+
 /// Ways to divide a run, and what stages they are.
 type Ways = (Rc<[Inner]>, Rc<[Stage]>);
 
@@ -112,5 +115,9 @@ impl Costs for Found<'_> {
 
     fn least(&self, segments: usize) -> f64 {
         self.first[segments]
+    }
+
+    fn is_enough(&self) -> bool {
+        self.runs.iter().map(Runs::sums).sum::<f64>() > MOST
     }
 }

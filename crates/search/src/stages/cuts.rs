@@ -44,6 +44,10 @@ pub trait Costs {
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least.
     fn least(&self, segments: usize) -> f64;
+    /// Whether so much was looked at that it is enough.
+    fn is_enough(&self) -> bool {
+        false
+    }
 }
 
 /// A stage of a pipeline: its run, how many micro-batches it keeps, and which of the ways it is.
@@ -85,7 +89,7 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
         let (found, few) = pass(Ask { below, ..*ask }, costs, true);
         looked += few;
         let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_late(ask.end) {
+        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
             below = below.min(NEAR * least);
             break;
         }
@@ -95,6 +99,10 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     (found, looked + all)
 }
 
+fn is_over(ask: &Ask, costs: &dyn Costs) -> bool {
+    is_late(ask.end) || costs.is_enough()
+}
+
 fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
     let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
     let mut row = Row::new();
@@ -102,7 +110,10 @@ fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, 
         let mut next = Row::new();
         let ends: Vec<(usize, u32)> =
             if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
-        for end in ends.into_iter().take_while(|_| !is_late(ask.end)) {
+        for end in ends {
+            if is_over(&ask, costs) {
+                break;
+            }
             let after = row.get(&end).map_or(&[][..], |made| &made[..]);
             looked += longer((&ask, is_quick), costs, (stages, end, after), &mut next);
         }

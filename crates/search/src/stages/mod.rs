@@ -22,6 +22,8 @@ pub struct Told {
     pub places: usize,
     pub groups: usize,
     pub looked: usize,
+    /// Whether all of them were, and nothing was left out since it was enough or late.
+    pub is_whole: bool,
     /// How long that took.
     pub seconds: f64,
     /// Of those that were found, how many were not lowered, and why.

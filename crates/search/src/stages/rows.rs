@@ -9,7 +9,7 @@ use plan::{Draft, Plan, Schedule};
 
 use super::Told;
 use super::costs::Found;
-use super::cuts::{Ask, Pipeline, cut};
+use super::cuts::{Ask, Costs, Pipeline, cut};
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::inside::{Count, Digits, Messages, is_late, limit};
@@ -99,6 +99,7 @@ fn find(
     }
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
+    told.is_whole = !costs.is_enough() && !is_late(end);
     told.seconds += start.elapsed().as_secs_f64();
     Ok(plans)
 }
