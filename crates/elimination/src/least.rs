@@ -10,12 +10,18 @@ pub(crate) struct Row<'t> {
 pub(crate) fn least(shape: &[usize], values: usize, rows: &[Row<'_>]) -> Vec<f64> {
     let entries = shape.iter().product();
     let mut result = Vec::with_capacity(entries);
-    let mut at = vec![0; shape.len()];
-    let mut starts = vec![0; rows.len()];
-    let mut sums = vec![0.0; values];
-    for _ in 0..entries {
-        result.push(least_of(rows, &starts, values, &mut sums));
-        step(shape, &mut at, rows, &mut starts);
+    let (mut starts, mut sums) = (vec![0; rows.len()], vec![0.0; values]);
+    let (shape, rows) = joined(shape, rows);
+    let (rows, Some((&size, outer))) = (&rows[..], shape.split_last()) else { return result };
+    let inner: Vec<usize> = rows.iter().map(|row| row.strides[outer.len()]).collect();
+    let (mut at, mut places) = (vec![0; outer.len()], starts.clone());
+    for _ in 0..entries / size {
+        places.copy_from_slice(&starts);
+        for _ in 0..size {
+            result.push(least_of(rows, &places, values, &mut sums));
+            places.iter_mut().zip(&inner).for_each(|(place, stride)| *place += stride);
+        }
+        step(outer, &mut at, rows, &mut starts);
     }
     result
 }
@@ -82,9 +88,9 @@ pub(crate) fn permuted(shape: &[usize], costs: &[f64], axes: &[usize]) -> Vec<f6
 
 /// Adds the entries of a row to those of a table.
 pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
+    let (shape, rows) = joined(shape, &[row]);
     let Some((&size, outer)) = shape.split_last() else { return };
-    let inner = row.strides[outer.len()];
-    let rows = [row];
+    let inner = rows[0].strides[outer.len()];
     let (mut at, mut starts) = (vec![0; outer.len()], vec![0]);
     for line in to.chunks_mut(size) {
         let from = &rows[0].costs[starts[0]..];
@@ -95,4 +101,29 @@ pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
         }
         step(outer, &mut at, &rows, &mut starts);
     }
+}
+
+/// The same with one axis for those that run as one in all rows, and without those of one entry; at least one is left.
+fn joined<'t>(shape: &[usize], rows: &[Row<'t>]) -> (Vec<usize>, Vec<Row<'t>>) {
+    let mut sizes: Vec<usize> = vec![];
+    let mut found: Vec<Row<'t>> = rows.iter().map(|row| Row { costs: row.costs, strides: vec![] }).collect();
+    for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
+        let runs_on = |(row, own): (&Row<'t>, &Row<'t>)| {
+            own.strides.last().is_some_and(|apart| *apart == row.strides[axis] * size)
+        };
+        if rows.iter().zip(&found).all(runs_on) && !sizes.is_empty() {
+            *sizes.last_mut().expect("there is one") *= size;
+            found.iter_mut().for_each(|row| {
+                row.strides.pop();
+            });
+        } else {
+            sizes.push(size);
+        }
+        rows.iter().zip(&mut found).for_each(|(row, own)| own.strides.push(row.strides[axis]));
+    }
+    if sizes.is_empty() {
+        sizes.push(1);
+        found.iter_mut().for_each(|row| row.strides.push(0));
+    }
+    (sizes, found)
 }

@@ -91,6 +91,14 @@ impl Found {
         self.inner.inside.map(|told| (told.bound, told.decisions, told.choices, told.sums, told.seconds))
     }
 
+    /// Of pipelines whose stages are found: places to cut, groups of devices that differ, pipelines and ends of them that were
+    /// looked at, and how long that took. None if these were not looked at.
+    #[getter]
+    fn pipelines(&self) -> Option<(usize, usize, usize, f64)> {
+        let told = self.inner.stages.as_ref().filter(|told| told.looked > 0)?;
+        Some((told.places, told.groups, told.looked, told.seconds))
+    }
+
     /// Why an operator is divided as it is in the best plan of one block: how many operators that is decided of, and the ways
     /// to do it, best first, with seconds that the best plan with it takes more, what that one takes, and what would have to
     /// change for it to be better. None if no such plan was found.

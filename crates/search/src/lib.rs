@@ -13,6 +13,7 @@ pub mod inside;
 mod least;
 mod queue;
 mod space;
+pub mod stages;
 
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,8 @@ pub struct Row {
     pub memory: (u32, u64, u64),
     /// What was claimed of it, if it has no name.
     pub claim: Option<Claim>,
+    /// Seconds that a step takes at least, as it was told of a pipeline that was found.
+    pub piped: Option<f64>,
 }
 
 /// What was found.
@@ -94,6 +97,8 @@ pub struct Found {
     pub tried: (usize, usize),
     /// Of plans of one block, operator by operator, if these were looked at.
     pub inside: Option<Told>,
+    /// Of pipelines whose stages are found, if these were looked at.
+    pub stages: Option<stages::Told>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
     /// How many constraints all of them respect.
@@ -106,6 +111,9 @@ pub struct Wanted {
     pub count: usize,
     pub below: f64,
 }
+
+/// Where several plans are wanted, pipelines that take more than so many times what a plan of one block does are not looked at.
+const FARTHEST: f64 = 4.0;
 
 impl Wanted {
     pub const ALL: Self = Self { count: usize::MAX, below: f64::INFINITY };
@@ -156,14 +164,24 @@ fn looked_for(
     if question.devices == 1 {
         return queue::search(question, wanted, end, watch);
     }
-    let (rows, told) = inside::rows(question, end, watch)?;
-    // If one is wanted, a plan with a name is only if it is quicker than those without.
-    let fitting = rows.iter().filter(|row| wanted.count == 1 && row.fits()).map(Row::seconds);
-    let below = fitting.fold(f64::INFINITY, f64::min);
+    let (mut rows, told) = inside::rows(question, end, watch)?;
+    let least =
+        |rows: &[Row]| rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
+    // If one is wanted, another one is only if it is quicker.
+    let times = if wanted.count == 1 { 1.0 } else { FARTHEST };
+    let stages = match question.constraints {
+        // Of each operator they say something, which inside of stages is not looked at.
+        Some(_) => None,
+        None => Some(stages::rows(question, wanted.below.min(times * least(&rows)), end, watch)?),
+    };
+    let (piped, stages) = stages.unzip();
+    rows.extend(piped.into_iter().flatten());
+    let below = if wanted.count == 1 { least(&rows) } else { f64::INFINITY };
     let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
     found.rows.extend(rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
-    Ok(Found { inside: Some(told), ..found })
+    found.passed_over.extend(stages.iter().flat_map(|told: &stages::Told| told.passed_over.iter().cloned()));
+    Ok(Found { inside: Some(told), stages, ..found })
 }
 
 /// Refuses no devices, and more than there are.
@@ -228,6 +246,11 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
     }
 }
 
+/// Whether a plan is none for the model; an own program that is refused is a bug.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    !error.code.starts_with("SW05")
+}
+
 /// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
 pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     if let Some(constraints) = question.constraints {
@@ -244,5 +267,5 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
     let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
-    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate, claim: None })
+    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate, claim: None, piped: None })
 }

@@ -7,12 +7,12 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use diag::{Error, Result};
+use diag::Result;
 use plan::{Plan, sets};
 
 use crate::least::{Least, Leasts};
 use crate::space::{SCHEDULES, USUAL};
-use crate::{Found, Question, Row, Shape, Wanted, bound, row, shapes};
+use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, row, shapes};
 
 /// Of so many the other schedules are looked at.
 const FEW: usize = 2;
@@ -283,9 +283,4 @@ impl Search<'_, '_> {
 
 fn is_usual(name: &str) -> bool {
     !SCHEDULES.iter().any(|schedule| name.contains(schedule)) && !name.contains("offload")
-}
-
-/// Whether a plan is none for the model; an own program that is refused is a bug.
-fn is_refusal(error: &Error) -> bool {
-    !error.code.starts_with("SW05")
 }

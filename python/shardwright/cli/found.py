@@ -79,6 +79,12 @@ def lines_of(found: Found) -> Iterator[str]:
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
     )
+    if found.pipelines is not None:
+        places, groups, looked, seconds = found.pipelines
+        yield (
+            f"pipelines: {places} places to cut, {groups} groups of devices that differ,"
+            f" {looked:,} looked at in {time_of(seconds)}"
+        )
 
 
 def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:

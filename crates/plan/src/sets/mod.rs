@@ -26,6 +26,7 @@ use rules::Analysis;
 
 pub use name::devices_of;
 use name::{Axis, axes, besides};
+pub use stages::cuts;
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Split, legal};

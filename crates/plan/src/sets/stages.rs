@@ -48,6 +48,11 @@ pub(super) fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
     (0..work.len()).map(|op| u32::try_from(stage(op)).unwrap_or(u32::MAX)).collect()
 }
 
+/// The positions in the order of operators at which fewer bytes are alive than anywhere near.
+pub fn cuts(graph: &Graph) -> Vec<usize> {
+    valleys(&alive(graph))
+}
+
 fn work(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) -> u64 {
     let (view, rule) = (View::new(graph, op), analysis.rules[op.index()].as_ref());
     let part = analysis.part(graph, op, &analysis.op(op).whole(), true, 0);

@@ -32,9 +32,17 @@ impl Traits {
     }
 }
 
-/// An operator of which something is demanded begins a bundle, unless the one that it would go with has the same mark.
-pub(super) fn find(graph: &Graph, analysis: &Analysis, traits: &[Traits], marks: Vec<String>) -> Bundles {
+/// An operator of which something is demanded begins a bundle, unless the one that it would go with has the same mark. No
+/// bundle has operators of two segments, which are given by operator; of what is made of weights alone it does not matter.
+pub(super) fn find(
+    graph: &Graph,
+    analysis: &Analysis,
+    traits: &[Traits],
+    marks: Vec<String>,
+    segments: &[usize],
+) -> Bundles {
     let mut made = Made {
+        segments,
         graph,
         analysis,
         traits,
@@ -52,12 +60,14 @@ struct Made<'g> {
     analysis: &'g Analysis,
     traits: &'g [Traits],
     marks: Vec<String>,
+    /// The segment of each operator; none if there is one.
+    segments: &'g [usize],
     /// None of what is made of weights alone, until it is read.
     of: Vec<Option<usize>>,
     /// Of each bundle the operator that it begins with.
     begun: Vec<OpId>,
     /// Bundles that begin with operators of a kind that read a value at a position.
-    siblings: BTreeMap<(TensorId, usize, String), usize>,
+    siblings: BTreeMap<(TensorId, usize, String, usize), usize>,
 }
 
 impl Made<'_> {
@@ -69,7 +79,9 @@ impl Made<'_> {
         let large = self.large(&inputs);
         let is_dear = self.traits[op.index()].is_dear();
         let bundle = match large[..] {
-            [(one, _)] if !is_dear && self.goes_with(op, one) => one,
+            [(one, value)] if !is_dear => {
+                self.within(op, one, &inputs).unwrap_or_else(|| self.sibling(op, value, &inputs))
+            }
             [(_, value)] => self.sibling(op, value, &inputs),
             _ => self.next(op),
         };
@@ -77,14 +89,26 @@ impl Made<'_> {
         self.takes_along(&inputs, bundle);
     }
 
+    fn segment(&self, op: OpId) -> usize {
+        self.segments.get(op.index()).copied().unwrap_or(0)
+    }
+
+    fn is_marked_as(&self, op: OpId, bundle: usize) -> bool {
+        let mark = &self.marks[op.index()];
+        mark.is_empty() || *mark == self.marks[self.begun[bundle].index()]
+    }
+
+    /// A bundle that goes on with an operator; where that is in another segment, one of this segment that it reads, too.
+    fn within(&self, op: OpId, bundle: usize, inputs: &[TensorId]) -> Option<usize> {
+        let is_here = |bundle: &usize| self.segment(self.begun[*bundle]) == self.segment(op);
+        let maker = |tensor: &TensorId| self.of[self.graph.producer(*tensor)?.0.index()];
+        let mut all = std::iter::once(bundle).chain(inputs.iter().filter_map(maker));
+        all.find(is_here).filter(|bundle| self.is_marked_as(op, *bundle))
+    }
+
     fn next(&mut self, op: OpId) -> usize {
         self.begun.push(op);
         self.begun.len() - 1
-    }
-
-    fn goes_with(&self, op: OpId, bundle: usize) -> bool {
-        let mark = &self.marks[op.index()];
-        mark.is_empty() || *mark == self.marks[self.begun[bundle].index()]
     }
 
     fn is_of_weights(&self, inputs: &[TensorId]) -> bool {
@@ -118,7 +142,7 @@ impl Made<'_> {
         let position = inputs.iter().position(|tensor| *tensor == value).unwrap_or(0);
         let rule = self.analysis.rules[op.index()].as_ref().map(ToString::to_string).unwrap_or_default();
         let mark = &self.marks[op.index()];
-        let key = (value, position, format!("{} {rule} {mark}", self.graph.op(op).target));
+        let key = (value, position, format!("{} {rule} {mark}", self.graph.op(op).target), self.segment(op));
         if let Some(known) = self.siblings.get(&key) {
             return *known;
         }
@@ -131,7 +155,7 @@ impl Made<'_> {
     fn takes_along(&mut self, inputs: &[TensorId], bundle: usize) {
         for tensor in inputs {
             if let Some((op, _)) = self.graph.producer(*tensor) {
-                if self.of[op.index()].is_none() && self.goes_with(op, bundle) {
+                if self.of[op.index()].is_none() && self.is_marked_as(op, bundle) {
                     self.of[op.index()] = Some(bundle);
                     let before = self.graph.op(op).inputs();
                     self.takes_along(&before, bundle);

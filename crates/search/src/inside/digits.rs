@@ -13,7 +13,7 @@ pub(super) const DIGITS: usize = 2 * MOST;
 
 /// Each device is a row of digits, those of its node before those inside of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Digits {
+pub(crate) struct Digits {
     pub(super) sizes: Vec<u32>,
     /// How many of the first are the same for all devices of a node.
     pub(super) outside: usize,
@@ -24,7 +24,7 @@ pub(super) struct Digits {
 pub(super) struct Set(pub(super) u32);
 
 impl Digits {
-    pub(super) fn of(cluster: &Cluster, devices: u32) -> Self {
+    pub(crate) fn of(cluster: &Cluster, devices: u32) -> Self {
         let each = u32::try_from(cluster.nodes[0].devices.len()).unwrap_or(1);
         let even = (0..devices).all(|at| cluster.node(at) == (at / each) as usize) && devices % each == 0;
         let (nodes, inside) = if even { (devices / each, each) } else { (1, devices) };

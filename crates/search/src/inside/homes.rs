@@ -31,12 +31,13 @@ pub(super) struct Way {
 }
 
 /// Seconds of a step in which it is sent meanwhile, in all and what of it cannot begin before the last backward; seconds
-/// in which it is updated; bytes.
+/// in which it is updated, and in which gradients of micro-batches are added; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) sent: f64,
     pub(super) late: f64,
     pub(super) updated: f64,
+    pub(super) added: f64,
     pub(super) bytes: f64,
 }
 
@@ -50,6 +51,8 @@ pub(super) struct Terms<'m, 'c> {
     pub(super) gradients: f64,
     /// Seconds for each byte of a parameter that the optimizer steps.
     pub(super) update: f64,
+    /// Seconds for each byte of a gradient that is added in a step; nothing where that is not counted.
+    pub(super) add: f64,
 }
 
 /// Whole, or divided among those that have parts of its gradient, all of them or those of a node.
@@ -96,6 +99,7 @@ impl Terms<'_, '_> {
                 sent,
                 late: sent,
                 updated: self.update * held.bytes,
+                added: self.add * held.bytes,
                 bytes: held.bytes * (1.0 + self.gradients + self.states),
             };
         };
@@ -111,6 +115,9 @@ impl Terms<'_, '_> {
         let bytes = whole(way.gather == Gather::Step)
             + self.gradients * whole(way.reduce == Reduce::Last)
             + self.states * part;
-        Costs { sent, late, updated: self.update * part, bytes }
+        // What is reduced with each micro-batch is waited for at the end of its backward.
+        let waited = if self.add > 0.0 { (reductions - 1.0) * reduced } else { 0.0 };
+        let added = self.add * held.bytes + waited;
+        Costs { sent, late, updated: self.update * part, added, bytes }
     }
 }

@@ -16,12 +16,13 @@ use crate::bound::kinds;
 use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
 use super::spread::{Spread, elements, met};
 
-/// Seconds of communication, and of work on the device: in all, and what of it is in a backward.
+/// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Price {
     pub(super) line: f64,
     pub(super) work: f64,
     pub(super) back: f64,
+    pub(super) line_back: f64,
 }
 
 /// The sizes of a tensor's factors, and the bytes of an element.
@@ -40,7 +41,7 @@ pub enum Count {
     Least,
 }
 
-pub(super) struct Messages<'c> {
+pub(crate) struct Messages<'c> {
     cluster: &'c Cluster,
     pub(super) count: Count,
     pub(super) kinds: Vec<&'c Device>,
@@ -62,23 +63,34 @@ impl std::ops::Add for Price {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { line: self.line + other.line, work: self.work + other.work, back: self.back + other.back }
+        Self {
+            line: self.line + other.line,
+            work: self.work + other.work,
+            back: self.back + other.back,
+            line_back: self.line_back + other.line_back,
+        }
     }
 }
 
 impl Price {
-    pub(super) fn times(self, share: f64) -> Self {
-        Self { line: self.line * share, work: self.work * share, back: self.back * share }
-    }
-
     /// The same in a backward.
     pub(super) fn backward(self) -> Self {
-        Self { back: self.work, ..self }
+        Self { back: self.work, line_back: self.line, ..self }
+    }
+
+    /// So much of it.
+    pub(super) fn times(self, share: f64) -> Self {
+        Self {
+            line: self.line * share,
+            work: self.work * share,
+            back: self.back * share,
+            line_back: self.line_back * share,
+        }
     }
 }
 
 impl<'c> Messages<'c> {
-    pub(super) fn new(cluster: &'c Cluster, digits: &'c Digits, count: Count) -> Self {
+    pub(crate) fn new(cluster: &'c Cluster, digits: &'c Digits, count: Count) -> Self {
         let kinds = kinds(cluster, digits.sizes.iter().product());
         Self {
             cluster,

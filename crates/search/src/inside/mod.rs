@@ -9,6 +9,7 @@
 //! it takes no less than any mean of the three, and a plan that needs less memory than there is costs no less than that sum and a price for each byte
 //! over what there is. The least of such a mean over all plans is a bound for the step of each of them ([`find`]).
 
+mod borders;
 mod bundles;
 mod certificate;
 mod choices;
@@ -19,18 +20,24 @@ mod kept;
 mod maker;
 mod messages;
 mod objective;
+mod priced;
 mod respects;
 mod rows;
+mod runs;
 mod solution;
 mod space;
 mod spread;
 mod tables;
 
+pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
 pub use messages::Count;
+pub(crate) use messages::Messages;
 pub use objective::Totals;
 pub(crate) use respects::Skeleton;
 pub use rows::limit;
 pub(crate) use rows::rows;
+pub(crate) use runs::{Inner, Runs};
+pub(crate) use solution::is_late;
 pub use solution::{Candidate, Claim, Inside, Told, find, member};
 pub use tables::{Tables, tables};

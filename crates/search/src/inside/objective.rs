@@ -14,6 +14,9 @@ use super::space::{Space, Unary};
 /// Costs are whole numbers of this: of a second.
 pub(super) const UNIT: f64 = 1e-12;
 
+/// Of what is added to another both are read, and one is written.
+const SUM: f64 = 3.0;
+
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
 /// for the rest that devices work and wait.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +102,8 @@ pub(super) struct Objective<'o> {
     pub(super) space: &'o Space<'o>,
     weights: Weights,
     terms: Terms<'o, 'o>,
+    /// Of so many micro-batches something is kept at once.
+    kept: f64,
 }
 
 impl<'o> Objective<'o> {
@@ -111,9 +116,19 @@ impl<'o> Objective<'o> {
             batches: f64::from(question.batches),
             gradients: if question.batches > 1 { 1.0 } else { 0.0 },
             states: states(question.optimizer)? as f64,
+            add: 0.0,
             update: updated(1, question.optimizer)? as f64 / slowest,
         };
-        Ok(Self { space, weights, terms })
+        Ok(Self { space, weights, terms, kept: 1.0 })
+    }
+
+    /// As a stage of a pipeline, where something is kept of so many micro-batches at once; gradients that are added are
+    /// counted, too.
+    pub(super) fn of_stage(self, kept: f64) -> Self {
+        let rate = |kind: &cluster::Device| kind.bandwidth * kind.reached.1;
+        let slowest = self.space.messages.kinds.iter().map(|kind| rate(kind)).fold(f64::INFINITY, f64::min);
+        let add = (self.terms.batches - 1.0) * SUM / slowest;
+        Self { kept, terms: Terms { add, ..self.terms }, ..self }
     }
 
     /// Tables of all choices; of bundles that are tied one decides for all ([`super::respects::Ties`]).
@@ -140,7 +155,7 @@ impl<'o> Objective<'o> {
         let held = |held: &Held| self.weighted(&self.terms.costs(held, self.way(held))).floor();
         self.moved(&unary.price)
             + unary.held.iter().map(held).sum::<f64>()
-            + (unary.kept * self.weights.byte).floor()
+            + (unary.kept * self.kept * self.weights.byte).floor()
     }
 
     fn moved(&self, price: &Price) -> f64 {
@@ -151,7 +166,8 @@ impl<'o> Objective<'o> {
 
     fn weighted(&self, costs: &Costs) -> f64 {
         let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
-        (line * costs.sent + last * costs.late + costs.updated) / UNIT + byte * costs.bytes
+        (line * costs.sent + last * costs.late + costs.updated + (1.0 - line) * costs.added) / UNIT
+            + byte * costs.bytes
     }
 
     /// The way to hold a parameter that costs least.
@@ -163,15 +179,18 @@ impl<'o> Objective<'o> {
 
     /// What choices come to, whatever the weights.
     pub(super) fn totals(&self, values: &[usize]) -> Totals {
-        let moved = |price: &Price| Totals {
-            works: price.work * self.terms.batches,
-            waits: price.line * self.terms.batches,
-            last: price.back,
-            ..Totals::default()
-        };
+        let own = values.iter().enumerate().map(|(bundle, value)| self.of_bundle(bundle, *value));
+        let between = self.space.edges.iter().map(|edge| self.of_price(self.space.price(edge, values)));
+        own.chain(between).fold(Totals::default(), |a, b| a + b)
+    }
+
+    /// The same of one bundle.
+    pub(super) fn of_bundle(&self, bundle: usize, value: usize) -> Totals {
+        let unary = &self.space.bundles[bundle].unary[value];
         let held = |held: &Held| {
             let costs = self.terms.costs(held, self.way(held));
             Totals {
+                works: costs.added,
                 sends: costs.sent,
                 late: costs.late,
                 updates: costs.updated,
@@ -179,12 +198,16 @@ impl<'o> Objective<'o> {
                 ..Totals::default()
             }
         };
-        let own = self.space.bundles.iter().zip(values).map(|(bundle, value)| {
-            let unary = &bundle.unary[*value];
-            let kept = Totals { bytes: unary.kept, ..Totals::default() };
-            unary.held.iter().map(held).fold(moved(&unary.price) + kept, |a, b| a + b)
-        });
-        let between = self.space.edges.iter().map(|edge| moved(self.space.price(edge, values)));
-        own.chain(between).fold(Totals::default(), |a, b| a + b)
+        let kept = Totals { bytes: unary.kept, ..Totals::default() };
+        unary.held.iter().map(held).fold(self.of_price(&unary.price) + kept, |a, b| a + b)
+    }
+
+    pub(super) fn of_price(&self, price: &Price) -> Totals {
+        Totals {
+            works: price.work * self.terms.batches,
+            waits: price.line * self.terms.batches,
+            last: price.back,
+            ..Totals::default()
+        }
     }
 }

@@ -215,7 +215,7 @@ impl Skeleton {
     pub(crate) fn of(question: &Question<'_>, constraints: &Constraints) -> Result<Self> {
         let digits = Digits::of(question.cluster, question.devices);
         let messages = Messages::new(question.cluster, &digits, Count::Alone);
-        let maker = Maker::new(question, &digits, &messages, &[]);
+        let maker = Maker::new(question, &digits, &messages, (&[], &[]));
         let (mut bundles, mut all) = (vec![], vec![]);
         for number in 0..maker.bundles.all.len() {
             let ops = &maker.bundles.all[number];

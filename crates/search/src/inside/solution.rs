@@ -11,6 +11,7 @@ use plan::{Draft, Home, Plan, sets};
 
 use super::certificate::{Looked, bound};
 use super::digits::Digits;
+use super::homes::Way;
 use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::rows::limit;
@@ -28,13 +29,13 @@ const ENOUGH: f64 = 1.02;
 pub(super) const MOST: f64 = 4e8;
 /// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
 /// are cost this share of the step.
-const NOTHING: f64 = 1e-4;
+pub(super) const NOTHING: f64 = 1e-4;
 /// What is no more than this over the least is as good as it.
 const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
 /// What is computed again, from nothing to everything.
-const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+pub(super) const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
 
 /// What was found.
 #[derive(Default)]
@@ -123,7 +124,7 @@ fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 
-pub(super) fn is_late(end: Option<Instant>) -> bool {
+pub(crate) fn is_late(end: Option<Instant>) -> bool {
     end.is_some_and(|end| Instant::now() >= end)
 }
 
@@ -254,29 +255,46 @@ impl Rung<'_, '_> {
 
 /// The plan that choices mean.
 fn plan(objective: &Objective<'_>, values: &[usize], (again, spans): (&str, &[Vec<OpId>])) -> Result<Plan> {
-    let (space, question) = (objective.space, &objective.space.question);
+    let question = &objective.space.question;
     let name = if again.is_empty() { "auto".to_owned() } else { format!("auto x {again}") };
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
-    let devices: Vec<u32> = (0..question.devices).collect();
-    for (bundle, value) in space.bundles.iter().zip(values) {
-        for op in &bundle.ops {
-            let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[*value]));
-            splits.retain(|split| split.parts > 1);
-            draft.set(*op, splits);
-            draft.place(*op, &devices)?;
-        }
-        for (tensor, held) in bundle.params.iter().zip(&bundle.unary[*value].held) {
-            let home = objective.way(held).map(|way| Home {
-                groups: Arc::from(space.digits.groups(way.over)),
-                dim: None,
-                gather: way.gather,
-                reduce: way.reduce,
-            });
-            draft.home(*tensor, home);
-        }
+    for (bundle, value) in values.iter().enumerate() {
+        write(objective, &mut draft, (bundle, *value), 0)?;
     }
     spans.iter().for_each(|span| draft.recompute(span.clone()));
     draft.finish()
+}
+
+/// Writes what a choice means for a bundle, on devices from `first` on.
+pub(super) fn write(
+    objective: &Objective<'_>,
+    draft: &mut Draft<'_>,
+    (bundle, value): (usize, usize),
+    first: u32,
+) -> Result<()> {
+    let space = objective.space;
+    let bundle = &space.bundles[bundle];
+    let devices: Vec<u32> = (first..first + space.question.devices).collect();
+    for op in &bundle.ops {
+        let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[value]));
+        splits.retain(|split| split.parts > 1);
+        draft.set(*op, splits);
+        draft.place(*op, &devices)?;
+    }
+    let groups = |way: Way| {
+        let own = space.digits.groups(way.over).into_iter();
+        own.map(|group| group.into_iter().map(|device| first + device).collect()).collect::<Vec<Vec<u32>>>()
+    };
+    for (tensor, held) in bundle.params.iter().zip(&bundle.unary[value].held) {
+        let home = objective.way(held).map(|way| Home {
+            groups: Arc::from(groups(way)),
+            dim: None,
+            gather: way.gather,
+            reduce: way.reduce,
+        });
+        draft.home(*tensor, home);
+    }
+    Ok(())
 }
 
 /// Any plan of the space: `pick` gives the number of one of so many choices. With the price of a byte that parameters are

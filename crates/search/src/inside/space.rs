@@ -61,7 +61,17 @@ impl<'q> Space<'q> {
         messages: &'q Messages<'q>,
         spans: &[Vec<OpId>],
     ) -> Result<Option<Self>> {
-        let mut maker = Maker::new(question, digits, messages, spans);
+        Self::cut(question, digits, messages, (spans, &[]))
+    }
+
+    /// The same where no bundle has operators of two segments, which are given by operator.
+    pub(super) fn cut(
+        question: &Question<'q>,
+        digits: &'q Digits,
+        messages: &'q Messages<'q>,
+        cut: (&[Vec<OpId>], &[usize]),
+    ) -> Result<Option<Self>> {
+        let mut maker = Maker::new(question, digits, messages, cut);
         let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
         let mut known: HashMap<Rc<str>, usize> = HashMap::new();
         for number in 0..maker.bundles.all.len() {

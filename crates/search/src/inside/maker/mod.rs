@@ -59,7 +59,7 @@ impl<'q> Maker<'q> {
         question: &Question<'q>,
         digits: &'q Digits,
         messages: &'q Messages<'q>,
-        spans: &[Vec<OpId>],
+        (spans, segments): (&[Vec<OpId>], &[usize]),
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let needs_grad = arriving(question);
@@ -72,7 +72,7 @@ impl<'q> Maker<'q> {
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
         let classes = Classes::of(graph, analysis);
-        let bundles = find(graph, analysis, &traits, marks(question, &classes));
+        let bundles = find(graph, analysis, &traits, marks(question, &classes), segments);
         let wanted = compiler::wanted(graph, question.boundary);
         let mut readers = graph.uses();
         readers.iter_mut().for_each(|all| all.retain(|(op, _)| wanted[op.index()]));

@@ -100,7 +100,7 @@ impl Maker<'_> {
             let again = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
             let back = part.backward + again;
             if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
-                all.price = all.price + Price { line: 0.0, work: part.forward + back, back };
+                all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
                 all.kept += self.kept(*op, &loops, &part.cost);
             }
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();

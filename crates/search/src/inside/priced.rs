@@ -1,0 +1,64 @@
+//! The tables of a group of devices under weights, and of them those of a run.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use diag::Result;
+use elimination::{Problem, Solver, Term};
+
+use super::objective::{Look, Objective, UNIT, Weights};
+use super::space::Space;
+
+/// Tables under weights.
+pub(super) struct Priced {
+    pub(super) weights: Weights,
+    pub(super) all: Problem,
+    /// What a byte costs that comes from another stage.
+    pub(super) byte: f64,
+    pub(super) crossing: HashMap<usize, Rc<[f64]>>,
+    pub(super) solver: Solver,
+}
+
+impl Priced {
+    /// What bytes that come from another stage cost.
+    pub(super) fn crossing(&mut self, bytes: &Rc<[f64]>) -> Rc<[f64]> {
+        let key = Rc::as_ptr(bytes).cast::<f64>() as usize;
+        let made = || bytes.iter().map(|bytes| (bytes * self.byte).floor()).collect();
+        Rc::clone(self.crossing.entry(key).or_insert_with(made))
+    }
+
+    /// The tables that are within a run.
+    pub(super) fn of(&self, members: &[usize], places: &[Option<usize>], edges: &[usize]) -> Problem {
+        let place = |bundle: &usize| places[*bundle].expect("it is within");
+        let own = members.iter().map(|at| &self.all.terms[*at]);
+        let between = edges.iter().map(|at| &self.all.terms[places.len() + at]);
+        let term = |term: &Term| Term {
+            scope: term.scope.iter().map(place).collect(),
+            costs: Rc::clone(&term.costs),
+        };
+        Problem {
+            sizes: members.iter().map(|at| self.all.sizes[*at]).collect(),
+            terms: own.chain(between).map(term).collect(),
+        }
+    }
+}
+
+/// For each segment bytes that are there all the time, and of each micro-batch, at least.
+pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -> Result<Vec<(f64, f64)>> {
+    // Nothing but bytes counts.
+    let weights = Weights { look: Look { line: 0.0, last: 0.0 }, byte: 1.0 / UNIT };
+    let objective = Objective::new(space, weights)?;
+    let mut found = vec![(0.0, 0.0); count];
+    let mut known: HashMap<usize, (f64, f64)> = HashMap::new();
+    for (number, (bundle, segment)) in space.bundles.iter().zip(segments).enumerate() {
+        let least = || {
+            let kept = |value: usize| bundle.unary[value].kept;
+            let held = |value: usize| objective.of_bundle(number, value).bytes - kept(value);
+            let all = 0..bundle.unary.len();
+            (all.clone().map(held).fold(f64::INFINITY, f64::min), all.map(kept).fold(f64::INFINITY, f64::min))
+        };
+        let (held, kept) = *known.entry(Rc::as_ptr(&bundle.unary) as usize).or_insert_with(least);
+        found[*segment] = (found[*segment].0 + held, found[*segment].1 + kept);
+    }
+    Ok(found)
+}

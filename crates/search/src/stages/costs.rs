@@ -1,0 +1,116 @@
+//! What stages of a model cost on groups of a cluster's devices.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use cluster::Crowd;
+use diag::{Error, Result};
+
+use super::cuts::{Costs, Run};
+use super::flow::{Flow, Stage};
+use super::groups::Groups;
+use super::segments::Segments;
+use crate::Question;
+use crate::inside::{Digits, Inner, Messages, Runs};
+
+/// Ways to divide a run, and what stages they are.
+type Ways = (Rc<[Inner]>, Rc<[Stage]>);
+
+pub(super) struct Found<'q> {
+    question: Question<'q>,
+    groups: &'q Groups,
+    /// For each kind of group.
+    pub(super) runs: Vec<Runs<'q>>,
+    /// Seconds of a micro-batch that each segment takes at least on a group.
+    least: Vec<Vec<f64>>,
+    /// Device-seconds of the first segments.
+    first: Vec<f64>,
+    kinds: HashMap<(u32, u32), usize>,
+    /// By segments, kind of group, and micro-batches that are kept.
+    known: HashMap<((usize, usize), usize, u32), Ways>,
+    /// What went wrong, if anything did.
+    pub(super) error: Option<Error>,
+}
+
+impl<'q> Found<'q> {
+    pub(super) fn new(
+        question: Question<'q>,
+        (segments, groups): (&'q Segments, &'q Groups),
+        (digits, messages): (&'q [Digits], &'q [Messages<'q>]),
+        floor: f64,
+    ) -> Result<Self> {
+        let mut runs = vec![];
+        for (cluster, ground) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
+            let own = Question { cluster, devices: cluster.devices(), ..question };
+            runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
+        }
+        let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
+        let mut first = vec![0.0];
+        for segment in 0..segments.count {
+            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment];
+            first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
+        }
+        let (kinds, known) = (HashMap::new(), HashMap::new());
+        Ok(Self { question, groups, runs, least, first, kinds, known, error: None })
+    }
+}
+
+impl Found<'_> {
+    /// The kind of a group.
+    pub(super) fn kind(&mut self, devices: (u32, u32)) -> usize {
+        let of = || self.groups.kind(self.question.cluster, devices);
+        *self.kinds.entry(devices).or_insert_with(of)
+    }
+
+    /// What was found for a run on a kind of group.
+    pub(super) fn inner(&mut self, run: Run, kept: u32) -> Result<Ways> {
+        let kind = self.kind(run.devices);
+        let key = (run.segments, kind, kept);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let found = self.runs[kind].ways(run.segments, kept)?;
+        let stages = found.iter().map(Inner::stage).collect();
+        let ways: Ways = (Rc::from(found), stages);
+        self.known.insert(key, ways.clone());
+        Ok(ways)
+    }
+
+    /// Seconds of all micro-batches, at least.
+    fn at_least(&mut self, run: Run) -> f64 {
+        let kind = self.kind(run.devices);
+        let (from, to) = run.segments;
+        self.least[kind][from..to].iter().sum::<f64>() * f64::from(self.question.batches)
+    }
+}
+
+impl Costs for Found<'_> {
+    fn groups(&self, end: u32) -> Vec<u32> {
+        self.groups.sizes(end)
+    }
+
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]> {
+        if self.at_least(run) > below || self.error.is_some() {
+            return Rc::from([]);
+        }
+        match self.inner(run, kept) {
+            Ok((_, stages)) => stages,
+            Err(error) => {
+                self.error = Some(error);
+                Rc::from([])
+            }
+        }
+    }
+
+    /// What the devices of the one need is sent by those of the other, each of which sends one thing after another.
+    fn sent(&self, (from, stage): (Run, &Stage), (to, flow): (Run, &Flow)) -> (f64, f64) {
+        let size = |run: Run| f64::from(run.devices.1 - run.devices.0);
+        let (here, there) = (from.devices.1 - 1, to.devices.0);
+        let seconds = |bytes: f64| self.question.cluster.message(here, there, Crowd(1), bytes);
+        (seconds(flow.takes / size(from)), seconds(stage.gives / size(to)))
+    }
+
+    fn least(&self, segments: usize) -> f64 {
+        self.first[segments]
+    }
+}

@@ -1,0 +1,181 @@
+//! Where to cut, and how many devices each stage has: the pipeline that takes least, exactly.
+//!
+//! A pipeline is made from its last stage to its first. What was made so far is known by where it begins, in the model and
+//! among the devices, and how many stages it has: so it is known how many micro-batches each stage keeps, and of those that
+//! begin alike only such stay that nothing else is better than in all that counts for what comes before ([`Flow`]). What
+//! cannot be quicker than a plan that is known is left out.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::flow::{Flow, Stage};
+use crate::inside::is_late;
+
+/// Some segments of a model on some devices, from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Run {
+    pub segments: (usize, usize),
+    pub devices: (u32, u32),
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub segments: usize,
+    pub devices: u32,
+    pub batches: u32,
+    pub stages: u32,
+    /// What takes longer is not wanted, and nothing takes less than the floor.
+    pub below: f64,
+    pub floor: f64,
+    /// When it is late, nothing more is looked at.
+    pub end: Option<Instant>,
+}
+
+/// What stages cost.
+pub trait Costs {
+    /// How many devices a stage may have that ends before a device.
+    fn groups(&self, end: u32) -> Vec<u32>;
+    /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
+    /// Of such as take longer than `below` for all micro-batches none need be given.
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
+    /// Seconds in which a micro-batch is sent from one stage to the next, and back.
+    fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
+    /// Device-seconds that a micro-batch takes in the first segments, at least.
+    fn least(&self, segments: usize) -> f64;
+}
+
+/// A stage of a pipeline: its run, how many micro-batches it keeps, and which of the ways it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    pub run: Run,
+    pub kept: u32,
+    pub way: usize,
+}
+
+/// A pipeline, from its first stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    pub stages: Vec<Chosen>,
+    pub flow: Flow,
+}
+
+/// What was made so far: its first stage, and what comes after that.
+struct Made {
+    flow: Flow,
+    chosen: Chosen,
+    after: Option<Rc<Made>>,
+}
+
+/// By where the first stage begins, in the model and among the devices, and which devices it has.
+type Row = BTreeMap<(usize, u32), Vec<Rc<Made>>>;
+
+/// What takes more than so many times the best is not among the quick ones.
+const NEAR: f64 = 1.1;
+
+/// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
+/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
+/// longer than the best of these is wanted.
+pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
+    let (mut below, mut looked) = (2.0 * ask.floor, 0);
+    // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
+    loop {
+        below = below.min(ask.below);
+        let (found, few) = pass(Ask { below, ..*ask }, costs, true);
+        looked += few;
+        let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_late(ask.end) {
+            below = below.min(NEAR * least);
+            break;
+        }
+        below *= 2.0;
+    }
+    let (found, all) = pass(Ask { below, ..*ask }, costs, false);
+    (found, looked + all)
+}
+
+fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
+    let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
+    let mut row = Row::new();
+    for stages in 0..ask.stages.min(ask.batches) {
+        let mut next = Row::new();
+        let ends: Vec<(usize, u32)> =
+            if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
+        for end in ends.into_iter().take_while(|_| !is_late(ask.end)) {
+            let after = row.get(&end).map_or(&[][..], |made| &made[..]);
+            looked += longer((&ask, is_quick), costs, (stages, end, after), &mut next);
+        }
+        if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
+            ask.below = ask.below.min(NEAR * best.flow.seconds());
+            found.push(best);
+        }
+        next.remove(&(0, 0));
+        row = next;
+    }
+    (found, looked)
+}
+
+/// All that have one stage more.
+fn longer(
+    (ask, is_quick): (&Ask, bool),
+    costs: &mut dyn Costs,
+    (stages, (segment, device), after): (u32, (usize, u32), &[Rc<Made>]),
+    next: &mut Row,
+) -> usize {
+    let (mut looked, kept) = (0, ask.batches.min(stages + 1));
+    for size in costs.groups(device).into_iter().take_while(|_| !is_late(ask.end)) {
+        let first = device - size;
+        for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
+            let run = Run { segments: (from, segment), devices: (first, device) };
+            for (way, stage) in costs.ways(run, kept, ask.below).iter().enumerate() {
+                let chosen = Chosen { run, kept, way };
+                let before: Vec<Option<&Rc<Made>>> =
+                    if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
+                for after in before {
+                    looked += 1;
+                    let made = made(ask, costs, (chosen, stage), after);
+                    if is_wanted(ask, costs, &made) {
+                        keep(next.entry((from, first)).or_default(), made, is_quick);
+                    }
+                }
+            }
+        }
+    }
+    looked
+}
+
+fn made(ask: &Ask, costs: &dyn Costs, (chosen, stage): (Chosen, &Stage), after: Option<&Rc<Made>>) -> Made {
+    let to = after.map(|after| costs.sent((chosen.run, stage), (after.chosen.run, &after.flow)));
+    let sent = to.unwrap_or_default();
+    let flow = after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches);
+    Made { flow, chosen, after: after.cloned() }
+}
+
+/// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
+fn is_wanted(ask: &Ask, costs: &dyn Costs, made: &Made) -> bool {
+    let run = made.chosen.run;
+    let left = if run.devices.0 == 0 { 0.0 } else { costs.least(run.segments.0) / f64::from(run.devices.0) };
+    let before = (left + made.flow.end).max(f64::from(ask.batches) * left);
+    before.max(made.flow.busy) <= ask.below
+}
+
+/// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
+fn keep(all: &mut Vec<Rc<Made>>, made: Made, is_quick: bool) {
+    let alike = |other: &Made| other.chosen.run.devices == made.chosen.run.devices;
+    let is_no_worse = |one: &Flow, other: &Flow| match is_quick {
+        true => one.seconds() <= other.seconds(),
+        false => one.is_no_worse(other),
+    };
+    if all.iter().any(|other| alike(other) && is_no_worse(&other.flow, &made.flow)) {
+        return;
+    }
+    all.retain(|other| !(alike(other) && is_no_worse(&made.flow, &other.flow)));
+    all.push(Rc::new(made));
+}
+
+fn best(all: &[Rc<Made>]) -> Option<Pipeline> {
+    let made = all.iter().min_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()))?;
+    let chain = std::iter::successors(Some(made), |made| made.after.as_ref());
+    Some(Pipeline { stages: chain.map(|made| made.chosen).collect(), flow: made.flow })
+}

@@ -1,0 +1,105 @@
+//! Groups of devices that a stage may have: parts of a node, or whole nodes that follow each other.
+
+use cluster::{Cluster, Node};
+
+/// So many nodes are a group, or else a divisor of all.
+const FEW: u32 = 8;
+
+pub(super) struct Groups {
+    /// Where nodes begin, and at last how many devices there are.
+    borders: Vec<u32>,
+    /// Clusters of groups, each kind once.
+    pub(super) kinds: Vec<Cluster>,
+}
+
+impl Groups {
+    /// Of the first devices of a cluster.
+    pub(super) fn new(cluster: &Cluster, devices: u32) -> Self {
+        let mut borders: Vec<u32> =
+            (0..devices).filter(|at| *at == 0 || cluster.node(*at) != cluster.node(at - 1)).collect();
+        borders.push(devices);
+        let mut groups = Self { borders, kinds: vec![] };
+        for end in 1..=devices {
+            for size in groups.sizes(end) {
+                let own = part(cluster, end - size, end);
+                if !groups.kinds.iter().any(|kind| kind.nodes == own.nodes) {
+                    groups.kinds.push(own);
+                }
+            }
+        }
+        groups
+    }
+
+    /// The sizes of groups that end before a device, but for all devices.
+    pub(super) fn sizes(&self, end: u32) -> Vec<u32> {
+        if end == 0 {
+            return vec![];
+        }
+        let node = self.borders.partition_point(|border| *border < end) - 1;
+        let (first, next) = (self.borders[node], self.borders[node + 1]);
+        let all = next - first;
+        let fits = |size: &u32| all % size == 0 && (end - first) % size == 0 && (*size < all || end == next);
+        let mut sizes: Vec<u32> = (1..=end - first).filter(fits).collect();
+        let count = self.borders[self.borders.len() - 1];
+        if end == next {
+            let nodes = u32::try_from(self.borders.len() - 1).unwrap_or(u32::MAX);
+            let counts = (2..=node + 1).map(|count| (u32::try_from(count).unwrap_or(u32::MAX), count));
+            let some = counts.filter(|(count, _)| *count <= FEW || nodes % count == 0);
+            sizes.extend(some.map(|(_, count)| end - self.borders[node + 1 - count]));
+        }
+        // All of them are one stage, which is no pipeline.
+        sizes.retain(|size| *size < count);
+        sizes
+    }
+
+    /// The kind of a group.
+    pub(super) fn kind(&self, cluster: &Cluster, (first, end): (u32, u32)) -> usize {
+        let own = part(cluster, first, end);
+        self.kinds.iter().position(|kind| kind.nodes == own.nodes).expect("all kinds are there")
+    }
+}
+
+/// Some devices of a cluster, as a cluster.
+fn part(cluster: &Cluster, first: u32, end: u32) -> Cluster {
+    let mut nodes: Vec<Node> = vec![];
+    let mut last = None;
+    for device in first..end {
+        let node = cluster.node(device);
+        if last != Some(node) {
+            nodes.push(Node { devices: vec![], link: cluster.nodes[node].link.clone() });
+            last = Some(node);
+        }
+        let kind = cluster.kinds.iter().position(|kind| kind == cluster.device(device)).unwrap_or(0);
+        nodes.last_mut().expect("one was pushed").devices.push(kind);
+    }
+    Cluster::new(cluster.name.clone(), cluster.kinds.clone(), nodes, cluster.network.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(name: &str, devices: u32, end: u32) -> Vec<u32> {
+        Groups::new(&cluster::named(name).expect("known"), devices).sizes(end)
+    }
+
+    #[test]
+    fn a_group_is_a_part_of_a_node_or_whole_nodes() {
+        assert_eq!(sizes("dgx-h100:8x4", 32, 32), [1, 2, 4, 8, 16, 24]);
+        assert_eq!(sizes("dgx-h100:8x4", 32, 28), [1, 2, 4]);
+        assert_eq!(sizes("dgx-h100:8x4", 32, 27), [1]);
+        assert_eq!(sizes("dgx-h100:8x4", 32, 8), [1, 2, 4, 8]);
+        assert_eq!(sizes("dgx-h100:8x2", 12, 12), [1, 2, 4]);
+        assert_eq!(sizes("cpu:6", 6, 6), [1, 2, 3]);
+    }
+
+    #[test]
+    fn groups_that_are_alike_are_one_kind() {
+        let count = |name: &str, devices: u32| {
+            let cluster = cluster::named(name).expect("known");
+            Groups::new(&cluster, devices).kinds.len()
+        };
+        assert_eq!(count("dgx-h100:8x4", 32), 6);
+        assert_eq!(count("cpu:4", 4), 2);
+    }
+}

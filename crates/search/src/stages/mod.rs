@@ -1,0 +1,29 @@
+//! Pipelines whose stages are found: where the model is cut, how many devices each stage has, and how it is divided on them.
+//!
+//! The model can be cut into [`segments`], and the devices into [`groups`]. What a run of segments takes on a group is found
+//! operator by operator, as plans of one block are ([`crate::inside`]); of all pipelines of these runs the one that takes
+//! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered, proved and simulated.
+
+mod costs;
+mod cuts;
+mod flow;
+mod groups;
+mod rows;
+mod segments;
+
+pub use cuts::{Ask, Chosen, Costs, Pipeline, Run, cut};
+pub use flow::{Flow, Stage};
+pub use rows::rows;
+
+/// What is known of the search for pipelines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// How many places there are to cut, groups of devices that differ, and pipelines and ends of them that were looked at.
+    pub places: usize,
+    pub groups: usize,
+    pub looked: usize,
+    /// How long that took.
+    pub seconds: f64,
+    /// Of those that were found, how many were not lowered, and why.
+    pub passed_over: Vec<(String, String)>,
+}

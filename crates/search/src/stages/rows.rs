@@ -1,0 +1,166 @@
+//! Pipelines that were found, as they are lowered and simulated.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use diag::Result;
+use graph::{OpId, Source, TensorId};
+use plan::{Draft, Plan, Schedule};
+
+use super::Told;
+use super::costs::Found;
+use super::cuts::{Ask, Pipeline, cut};
+use super::groups::Groups;
+use super::segments::Segments;
+use crate::inside::{Count, Digits, Messages, is_late, limit};
+use crate::{Question, Row, bound, is_refusal, row};
+
+/// Pipelines have at most so many stages.
+const MOST: u32 = 16;
+/// So many of the pipelines that promise most are looked at each time.
+const FEW: usize = 3;
+/// The schedules under which the best one is looked at, too.
+const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
+/// How often less memory is asked for, where plans need more than was told of them.
+const TIMES: usize = 3;
+
+/// The best pipelines of those that take less than `below` seconds. `watch` is told each.
+pub fn rows(
+    question: &Question<'_>,
+    below: f64,
+    end: Option<Instant>,
+    watch: &mut dyn FnMut(&str),
+) -> Result<(Vec<Row>, Told)> {
+    let (mut told, mut rows) = (Told::default(), vec![]);
+    if question.batches < 2 || is_late(end) {
+        return Ok((rows, told));
+    }
+    watch("pipelines");
+    let mut asked = limit(question);
+    for _ in 0..=TIMES {
+        let plans = find(&Question { memory: Some(asked), ..*question }, (below, end), &mut told)?;
+        let fresh = looked_at(question, plans, watch, &mut told)?;
+        let over = fresh.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
+        rows.extend(fresh);
+        let Some(over) = over.filter(|over| *over > 0 && !is_late(end)) else { break };
+        // By as much less as the least of them needs more than there is.
+        asked = asked.saturating_sub(over + over / 8);
+    }
+    let first =
+        rows.iter().filter(|row: &&Row| row.fits()).min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    if let Some(plan) = first.map(|row| &row.plan).filter(|_| !is_late(end)) {
+        let others = OTHERS.iter().map(|schedule| (under(plan, *schedule), None)).collect();
+        rows.extend(looked_at(question, others, watch, &mut told)?);
+    }
+    Ok((rows, told))
+}
+
+/// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
+fn find(
+    question: &Question<'_>,
+    (below, end): (f64, Option<Instant>),
+    told: &mut Told,
+) -> Result<Vec<(Plan, Option<f64>)>> {
+    let start = Instant::now();
+    let segments = Segments::new(question);
+    let groups = Groups::new(question.cluster, question.devices);
+    let digits: Vec<Digits> =
+        groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
+    let messages: Vec<Messages<'_>> = groups
+        .kinds
+        .iter()
+        .zip(&digits)
+        .map(|(cluster, digits)| Messages::new(cluster, digits, Count::Alone))
+        .collect();
+    let floor = bound(question)?;
+    let mut costs = Found::new(*question, (&segments, &groups), (&digits, &messages), floor)?;
+    let ask = Ask {
+        segments: segments.count,
+        devices: question.devices,
+        batches: question.batches,
+        stages: MOST,
+        below,
+        floor,
+        end,
+    };
+    let (mut found, looked) = cut(&ask, &mut costs);
+    if let Some(error) = costs.error.take() {
+        return Err(error);
+    }
+    found.retain(|pipeline| pipeline.stages.len() > 1);
+    found.sort_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()));
+    found.truncate(FEW);
+    let mut plans = vec![];
+    for pipeline in &found {
+        match written(question, &mut costs, pipeline) {
+            Ok(plan) => plans.push((plan, Some(pipeline.flow.seconds()))),
+            Err(error) => told.passed_over.push((named(pipeline), error.what)),
+        }
+    }
+    (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
+    told.looked += looked;
+    told.seconds += start.elapsed().as_secs_f64();
+    Ok(plans)
+}
+
+fn named(pipeline: &Pipeline) -> String {
+    format!("found, {} stages", pipeline.stages.len())
+}
+
+/// The plan that a pipeline is.
+fn written(question: &Question<'_>, costs: &mut Found<'_>, pipeline: &Pipeline) -> Result<Plan> {
+    let mut draft = Draft::new(question.graph, question.analysis, &named(pipeline), question.devices);
+    let mut blocks = vec![];
+    for chosen in &pipeline.stages {
+        let (ways, _) = costs.inner(chosen.run, chosen.kept)?;
+        let kind = costs.kind(chosen.run.devices);
+        let way = (chosen.run.segments, &ways[chosen.way]);
+        blocks.push(costs.runs[kind].write(&mut draft, way, chosen.run.devices.0)?);
+    }
+    blocks.iter().for_each(|block| draft.block(block));
+    draft.schedule(Schedule::OneFOneB);
+    draft.recompute(vec![]);
+    for tensor in shared(question, &blocks) {
+        draft.home(tensor, None);
+    }
+    draft.finish()
+}
+
+/// The parameters that several blocks read: each holds them whole.
+fn shared(question: &Question<'_>, blocks: &[Vec<OpId>]) -> Vec<TensorId> {
+    let mut readers: BTreeMap<TensorId, usize> = BTreeMap::new();
+    let mut found = vec![];
+    for (number, block) in blocks.iter().enumerate() {
+        for tensor in block.iter().flat_map(|op| question.graph.op(*op).inputs()) {
+            let is_param = matches!(question.graph.tensor(tensor).source, Source::Param { .. });
+            if is_param && *readers.entry(tensor).or_insert(number) != number {
+                found.push(tensor);
+            }
+        }
+    }
+    found
+}
+
+/// The same with another schedule.
+fn under(plan: &Plan, schedule: Schedule) -> Plan {
+    let name = format!("{} x {}", plan.name, schedule.name());
+    Plan { name, schedule, ..plan.clone() }
+}
+
+fn looked_at(
+    question: &Question<'_>,
+    plans: Vec<(Plan, Option<f64>)>,
+    watch: &mut dyn FnMut(&str),
+    told: &mut Told,
+) -> Result<Vec<Row>> {
+    let mut rows = vec![];
+    for (plan, piped) in plans {
+        watch(&plan.name);
+        let name = plan.name.clone();
+        match row(question, plan) {
+            Err(error) if is_refusal(&error) => told.passed_over.push((name, error.what)),
+            other => rows.push(Row { piped, ..other? }),
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,109 @@
+//! Pipelines whose stages are found, as programs.
+
+mod model;
+
+use cluster::{Cluster, named, read};
+use search::{Question, Row, compare, stages};
+
+use model::Model;
+
+/// Two nodes of two devices, with little between them.
+fn narrow() -> Cluster {
+    let node = "[[nodes]]\ndevices = \"d:2\"\nlink = { bandwidth = \"1 GB/s\", latency = \"1 us\", start = \"1 us\" }\n";
+    let text = format!(
+        "{node}{node}[network]\nbandwidth = \"10 MB/s\"\nlatency = \"2 us\"\nstart = \"1 us\"\n\
+         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"1 GFLOP/s\", f32 = \"1 GFLOP/s\" }}\noverhead = \"0 s\"\n"
+    );
+    read(&text, "narrow.toml").expect("it reads")
+}
+
+/// A GPT whose first and last stage share nothing.
+fn untied() -> Model {
+    let text = include_str!("../../../tests/python/golden/gpt.graph");
+    let tied = "param %p_wte_weight f64[101,32] \"wte.weight\" \"lm_head.weight\"";
+    let apart =
+        "param %p_wte_weight f64[101,32] \"wte.weight\"\nparam %p_head f64[101,32] \"lm_head.weight\"";
+    let text =
+        text.replace(tied, apart).replace("(%layer_norm_4, %p_wte_weight)", "(%layer_norm_4, %p_head)");
+    Model::new(&text)
+}
+
+fn rows(question: &Question<'_>) -> Vec<Row> {
+    stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines").0
+}
+
+fn sizes(row: &Row) -> Vec<usize> {
+    let mut sizes = vec![0; row.plan.block_count() as usize];
+    for (plan, block) in row.plan.ops.iter().zip(&row.plan.blocks) {
+        sizes[*block as usize] = plan.devices.len();
+    }
+    sizes
+}
+
+/// All of them are lowered and proved, or there would be no row.
+#[test]
+fn what_is_found_uses_all_devices_and_is_near_what_is_said() {
+    let model = Model::gpt();
+    for (cluster, devices) in
+        [(narrow(), 4), (named("cpu:4").expect("known"), 4), (named("dgx-h100:8x1").expect("known"), 8)]
+    {
+        for batches in [2, 8] {
+            let rows = rows(&model.question(&cluster, devices, batches));
+            assert!(rows.iter().any(Row::fits));
+            for row in &rows {
+                assert_eq!(sizes(row).iter().sum::<usize>(), devices as usize, "{}", row.plan.name);
+                assert!(row.plan.name.contains(&format!("{} stages", sizes(row).len())));
+                let Some(piped) = row.piped else { continue };
+                assert!((0.4..1.05).contains(&(piped / row.seconds())), "{piped} of {}", row.seconds());
+            }
+        }
+    }
+}
+
+#[test]
+fn stages_may_have_different_numbers_of_devices() {
+    let model = Model::gpt();
+    let cluster = named("cpu:4").expect("known");
+    let rows = rows(&model.question(&cluster, 4, 8));
+    let is_uneven = |row: &Row| sizes(row).windows(2).any(|two| two[0] != two[1]);
+    assert!(rows.iter().any(is_uneven), "{:?}", rows.iter().map(sizes).collect::<Vec<_>>());
+}
+
+#[test]
+fn where_little_goes_between_nodes_none_with_a_name_is_quicker() {
+    let model = untied();
+    let cluster = narrow();
+    for batches in [4, 8] {
+        let found = compare(&model.question(&cluster, 4, batches), None, &mut |_| ()).expect("plans");
+        let least = |is_found: bool| {
+            let rows =
+                found.rows.iter().filter(|row| row.fits() && row.plan.name.starts_with("found") == is_found);
+            rows.map(Row::seconds).fold(f64::INFINITY, f64::min)
+        };
+        assert!(least(true) <= least(false), "{} and {}", least(true), least(false));
+        assert!(found.bound <= least(true));
+    }
+}
+
+/// The stages of a plan that was found, in the other order.
+#[test]
+fn a_stage_that_reads_a_later_one_is_refused() {
+    let model = Model::gpt();
+    let rows = rows(&model.question(&narrow(), 4, 4));
+    let mut plan = rows[0].plan.clone();
+    let last = plan.block_count() - 1;
+    plan.blocks.iter_mut().for_each(|block| *block = last - *block);
+    let error = plan.validate(&model.graph, &model.analysis).expect_err("it goes backwards");
+    assert_eq!(error.code, "SW0325");
+}
+
+#[test]
+fn where_memory_is_short_less_is_kept() {
+    let model = Model::gpt();
+    let cluster = narrow();
+    let question = model.question(&cluster, 4, 8);
+    let most =
+        rows(&question).iter().filter(|row| row.piped.is_some()).map(|row| row.memory.1).min().expect("one");
+    let tight = Question { memory: Some(most * 9 / 10), ..question };
+    assert!(rows(&tight).iter().any(Row::fits), "{most}");
+}
