@@ -98,7 +98,8 @@ def _found(
             try:
                 found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
             except PlanError as error:
-                if error.code != "SW0333":
+                # A line that cannot be read has a place, constraints that clash have several.
+                if error.place is not None:
                     raise
                 clashes.append(error)
                 many *= 2
