@@ -71,8 +71,8 @@ impl Solver {
         Some(Least { values, sums, ..found })
     }
 
-    /// The same where nothing is left out before: so what was eliminated for problems that are alike in part is known.
-    pub fn all(&mut self, problem: &Problem, most: f64) -> Option<Least> {
+    /// Of all values.
+    fn all(&mut self, problem: &Problem, most: f64) -> Option<Least> {
         let mut run = self.start(problem);
         while let Some(variable) = run.neighbours.next(run.sizes, None) {
             self.eliminate(&mut run, variable, most)?;

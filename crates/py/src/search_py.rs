@@ -92,11 +92,11 @@ impl Found {
     }
 
     /// Of pipelines whose stages are found: places to cut, groups of devices that differ, pipelines and ends of them that were
-    /// looked at, and how long that took. None if these were not looked at.
+    /// looked at, how long that took, and whether nothing was left out for lack of time. None if these were not looked at.
     #[getter]
-    fn pipelines(&self) -> Option<(usize, usize, usize, f64)> {
+    fn pipelines(&self) -> Option<(usize, usize, usize, f64, bool)> {
         let told = self.inner.stages.as_ref().filter(|told| told.looked > 0)?;
-        Some((told.places, told.groups, told.looked, told.seconds))
+        Some((told.places, told.groups, told.looked, told.seconds, told.is_whole))
     }
 
     /// Why an operator is divided as it is in the best plan of one block: how many operators that is decided of, and the ways

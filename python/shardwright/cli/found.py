@@ -74,16 +74,17 @@ def lines_of(found: Found) -> Iterator[str]:
         times = step / bound
         of = "that respects them " if found.constraints else ""
         least = f"{time_of(bound)}: {times:.3f} times that"
-        yield f"as it is counted, none of one block {of}takes less than {least}"
+        yield f"no plan of one block {of}takes less than {least}"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
     )
     if found.pipelines is not None:
-        places, groups, looked, seconds = found.pipelines
+        places, groups, looked, seconds, is_whole = found.pipelines
+        rest = "" if is_whole else "; not all were looked at, for lack of time"
         yield (
             f"pipelines: {places} places to cut, {groups} groups of devices that differ,"
-            f" {looked:,} looked at in {time_of(seconds)}"
+            f" {looked:,} looked at in {time_of(seconds)}{rest}"
         )
 
 

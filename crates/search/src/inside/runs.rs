@@ -319,7 +319,7 @@ impl<'q> Rung<'q> {
                 problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
             }
         }
-        let least = priced.solver.all(&problem, MOST);
+        let least = priced.solver.solve(&problem, MOST);
         self.sums += least.as_ref().map_or(0.0, |least| least.sums.0);
         let weights = priced.weights;
         let found = match least {

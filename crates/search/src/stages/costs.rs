@@ -14,7 +14,7 @@ use crate::Question;
 use crate::inside::{Digits, Inner, Messages, Runs};
 
 /// After so many sums no further runs are looked at: as many on every machine.
-const MOST: f64 = 3e9;
+const MOST: f64 = 2e10;
 
 /// Ways to divide a run, and what stages they are.
 type Ways = (Rc<[Inner]>, Rc<[Stage]>);
