@@ -164,7 +164,7 @@ fn looked_for(
     if question.devices == 1 {
         return queue::search(question, wanted, end, watch);
     }
-    let (mut rows, told) = inside::rows(question, end, watch)?;
+    let (mut looked, told) = inside::rows(question, end, watch)?;
     let least =
         |rows: &[Row]| rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
     // If one is wanted, another one is only if it is quicker.
@@ -172,15 +172,18 @@ fn looked_for(
     let stages = match question.constraints {
         // Of each operator they say something, which inside of stages is not looked at.
         Some(_) => None,
-        None => Some(stages::rows(question, wanted.below.min(times * least(&rows)), end, watch)?),
+        None => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), end, watch)?),
     };
     let (piped, stages) = stages.unzip();
-    rows.extend(piped.into_iter().flatten());
-    let below = if wanted.count == 1 { least(&rows) } else { f64::INFINITY };
+    if let Some(more) = piped {
+        looked.rows.extend(more.rows);
+        looked.passed_over.extend(more.passed_over);
+    }
+    let below = if wanted.count == 1 { least(&looked.rows) } else { f64::INFINITY };
     let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
-    found.rows.extend(rows);
+    found.rows.extend(looked.rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
-    found.passed_over.extend(stages.iter().flat_map(|told: &stages::Told| told.passed_over.iter().cloned()));
+    found.passed_over.extend(looked.passed_over);
     Ok(Found { inside: Some(told), stages, ..found })
 }
 
@@ -243,6 +246,40 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
     match &least.estimate.memory[rank as usize].at {
         Some(at) => error.at(at.to_string()),
         None => error,
+    }
+}
+
+/// A plan that was found, what is claimed of it, and what of a pipeline.
+pub(crate) struct Own {
+    pub(crate) plan: Plan,
+    pub(crate) claim: Option<Claim>,
+    pub(crate) piped: Option<f64>,
+}
+
+/// Plans that were looked at, and those that are none for the model, and why.
+#[derive(Default)]
+pub struct Looked {
+    pub rows: Vec<Row>,
+    pub passed_over: Vec<(String, String)>,
+}
+
+impl Looked {
+    /// Lowers and simulates plans; `watch` is told each.
+    pub(crate) fn at(
+        &mut self,
+        question: &Question<'_>,
+        plans: impl Iterator<Item = Own>,
+        watch: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        for Own { plan, claim, piped } in plans {
+            watch(&plan.name);
+            let name = plan.name.clone();
+            match row(question, plan) {
+                Err(error) if is_refusal(&error) => self.passed_over.push((name, error.what)),
+                other => self.rows.push(Row { claim, piped, ..other? }),
+            }
+        }
+        Ok(())
     }
 }
 

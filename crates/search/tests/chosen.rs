@@ -93,8 +93,12 @@ fn what_does_not_fit_is_divided_or_computed_again() {
     let limited = found(&limited);
     assert!(limited.rows[0].fits() && limited.rows[0].memory.1 < free.rows[0].memory.1.max(most));
     assert!(limited.rows[0].seconds() >= free.rows[0].seconds());
-    let none = Question { memory: Some(1000), ..model.question(&cluster, 4, 1) };
-    let error = best(&none, None, &mut |_| ()).expect_err("a refusal");
+    let refusal = |memory: u64| {
+        let none = Question { memory: Some(memory), ..model.question(&cluster, 4, 1) };
+        best(&none, None, &mut |_| ()).expect_err("a refusal")
+    };
+    assert_eq!((refusal(0).code, refusal(1).code), ("SW0920", "SW0920"));
+    let error = refusal(1000);
     assert_eq!(error.code, "SW0920");
     assert!(error.what.contains("1000 B") && error.why.unwrap_or_default().contains("parameters"));
 }

@@ -29,7 +29,7 @@ fn untied() -> Model {
 }
 
 fn rows(question: &Question<'_>) -> Vec<Row> {
-    stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines").0
+    stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines").0.rows
 }
 
 fn sizes(row: &Row) -> Vec<usize> {

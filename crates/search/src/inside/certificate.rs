@@ -52,5 +52,6 @@ pub(super) fn bound(
             break;
         }
     }
-    Ok(bound)
+    // Where there is no such plan nothing is claimed.
+    Ok(if bound.is_finite() { bound } else { 0.0 })
 }

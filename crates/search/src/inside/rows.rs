@@ -5,7 +5,7 @@ use std::time::Instant;
 use diag::Result;
 
 use super::solution::{Candidate, Told, find, is_late};
-use crate::{Question, Row, row};
+use crate::{Looked, Own, Question, Row};
 
 /// So many of the plans that promise most are looked at each time.
 const FEW: usize = 3;
@@ -17,18 +17,19 @@ pub(crate) fn rows(
     question: &Question<'_>,
     end: Option<Instant>,
     watch: &mut dyn FnMut(&str),
-) -> Result<(Vec<Row>, Told)> {
+) -> Result<(Looked, Told)> {
     watch("auto");
     let found = find(question, end)?;
-    let mut rows = looked_at(question, &found.plans, watch)?;
+    let mut looked = Looked::default();
+    looked.at(question, best(&found.plans), watch)?;
     let there = limit(question);
     let mut asked = there;
     for _ in 0..TIMES {
-        if rows.iter().any(Row::fits) || is_late(end) {
+        if looked.rows.iter().any(Row::fits) || is_late(end) {
             break;
         }
         // By as much less as the least of them needs more than there is.
-        let Some(over) = rows.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min() else {
+        let Some(over) = looked.rows.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min() else {
             break;
         };
         asked = asked.saturating_sub(over + over / 8);
@@ -36,20 +37,16 @@ pub(crate) fn rows(
         if tighter.plans.is_empty() {
             break;
         }
-        rows.extend(looked_at(question, &tighter.plans, watch)?);
+        looked.at(question, best(&tighter.plans), watch)?;
     }
-    Ok((rows, found.told))
+    Ok((looked, found.told))
 }
 
-fn looked_at(question: &Question<'_>, plans: &[Candidate], watch: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {
+/// Those that promise most.
+fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
     let mut order: Vec<&Candidate> = plans.iter().collect();
     order.sort_by(|a, b| a.claim.totals.least().total_cmp(&b.claim.totals.least()));
-    let mut rows = vec![];
-    for candidate in order.into_iter().take(FEW) {
-        watch(&candidate.plan.name);
-        rows.push(Row { claim: Some(candidate.claim), ..row(question, candidate.plan.clone())? });
-    }
-    Ok(rows)
+    order.into_iter().take(FEW).map(|it| Own { plan: it.plan.clone(), claim: Some(it.claim), piped: None })
 }
 
 /// Bytes of the device that has fewest.

@@ -195,7 +195,7 @@ impl Rung<'_, '_> {
 
     /// The least that fits with a price for bytes that is just enough, or as good as nothing.
     fn cheapest(&mut self, look: Look, limit: f64) -> Result<Option<Found>> {
-        let nothing = self.floor / UNIT * NOTHING / limit;
+        let nothing = self.floor / UNIT * NOTHING / limit.max(1.0);
         let mut least: f64 = 0.0;
         let mut at = |byte: f64| -> Result<Option<Found>> {
             let found = self.least(Weights { look, byte })?;
@@ -211,7 +211,7 @@ impl Rung<'_, '_> {
             return Ok(Some(first));
         }
         // So dear that a byte too many costs all the time there is.
-        let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit);
+        let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit.max(1.0));
         let Some(mut best) = at(high)?.filter(fits) else { return Ok(None) };
         for _ in 0..HALVINGS {
             if best.over <= NEAR {

@@ -26,6 +26,4 @@ pub struct Told {
     pub is_whole: bool,
     /// How long that took.
     pub seconds: f64,
-    /// Of those that were found, how many were not lowered, and why.
-    pub passed_over: Vec<(String, String)>,
 }

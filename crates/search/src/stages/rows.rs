@@ -13,7 +13,7 @@ use super::cuts::{Ask, Costs, Pipeline, cut};
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::inside::{Count, Digits, Messages, is_late, limit};
-use crate::{Question, Row, bound, is_refusal, row};
+use crate::{Looked, Own, Question, bound};
 
 /// Pipelines have at most so many stages.
 const MOST: u32 = 16;
@@ -30,37 +30,38 @@ pub fn rows(
     below: f64,
     end: Option<Instant>,
     watch: &mut dyn FnMut(&str),
-) -> Result<(Vec<Row>, Told)> {
-    let (mut told, mut rows) = (Told::default(), vec![]);
+) -> Result<(Looked, Told)> {
+    let (mut told, mut looked) = (Told::default(), Looked::default());
     if question.batches < 2 || is_late(end) {
-        return Ok((rows, told));
+        return Ok((looked, told));
     }
     watch("pipelines");
     let mut asked = limit(question);
     for _ in 0..=TIMES {
-        let plans = find(&Question { memory: Some(asked), ..*question }, (below, end), &mut told)?;
-        let fresh = looked_at(question, plans, watch, &mut told)?;
-        let over = fresh.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
-        rows.extend(fresh);
+        let before = looked.rows.len();
+        let asking = Question { memory: Some(asked), ..*question };
+        let plans = find(&asking, (below, end), (&mut told, &mut looked.passed_over))?;
+        looked.at(question, plans.into_iter(), watch)?;
+        let over = looked.rows[before..].iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
         let Some(over) = over.filter(|over| *over > 0 && !is_late(end)) else { break };
         // By as much less as the least of them needs more than there is.
         asked = asked.saturating_sub(over + over / 8);
     }
-    let first =
-        rows.iter().filter(|row: &&Row| row.fits()).min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    if let Some(plan) = first.map(|row| &row.plan).filter(|_| !is_late(end)) {
-        let others = OTHERS.iter().map(|schedule| (under(plan, *schedule), None)).collect();
-        rows.extend(looked_at(question, others, watch, &mut told)?);
+    let fitting = looked.rows.iter().filter(|row| row.fits());
+    let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !is_late(end)) {
+        let others = OTHERS.map(|schedule| Own { plan: under(&plan, schedule), claim: None, piped: None });
+        looked.at(question, others.into_iter(), watch)?;
     }
-    Ok((rows, told))
+    Ok((looked, told))
 }
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
 fn find(
     question: &Question<'_>,
     (below, end): (f64, Option<Instant>),
-    told: &mut Told,
-) -> Result<Vec<(Plan, Option<f64>)>> {
+    (told, passed_over): (&mut Told, &mut Vec<(String, String)>),
+) -> Result<Vec<Own>> {
     let start = Instant::now();
     let segments = Segments::new(question);
     let groups = Groups::new(question.cluster, question.devices);
@@ -93,8 +94,8 @@ fn find(
     let mut plans = vec![];
     for pipeline in &found {
         match written(question, &mut costs, pipeline) {
-            Ok(plan) => plans.push((plan, Some(pipeline.flow.seconds()))),
-            Err(error) => told.passed_over.push((named(pipeline), error.what)),
+            Ok(plan) => plans.push(Own { plan, claim: None, piped: Some(pipeline.flow.seconds()) }),
+            Err(error) => passed_over.push((named(pipeline), error.what)),
         }
     }
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
@@ -146,22 +147,4 @@ fn shared(question: &Question<'_>, blocks: &[Vec<OpId>]) -> Vec<TensorId> {
 fn under(plan: &Plan, schedule: Schedule) -> Plan {
     let name = format!("{} x {}", plan.name, schedule.name());
     Plan { name, schedule, ..plan.clone() }
-}
-
-fn looked_at(
-    question: &Question<'_>,
-    plans: Vec<(Plan, Option<f64>)>,
-    watch: &mut dyn FnMut(&str),
-    told: &mut Told,
-) -> Result<Vec<Row>> {
-    let mut rows = vec![];
-    for (plan, piped) in plans {
-        watch(&plan.name);
-        let name = plan.name.clone();
-        match row(question, plan) {
-            Err(error) if is_refusal(&error) => told.passed_over.push((name, error.what)),
-            other => rows.push(Row { piped, ..other? }),
-        }
-    }
-    Ok(rows)
 }
