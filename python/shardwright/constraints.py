@@ -107,7 +107,7 @@ def _is_file(given: str) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
             "SW0336",

@@ -5,24 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-import equality
+import piped
 import shardwright as sw
 from models import MODELS
-from shardwright import Bundle, Graph
+from shardwright import Graph
 from shardwright._core import Found, Plan, compile, verify
 from shardwright.capture import capture
 from shardwright.choosing import Choice
-from shardwright.compiling import sources
-from shardwright.runtime import ParallelModule, TorchComm, load_program
-
-WORLD = 4
-BATCHES = 5
 
 
 def _found(graph: Graph) -> Found:
-    return Choice("cpu:4", batches=BATCHES).search(graph, WORLD, every=True)
+    return Choice("cpu:4", batches=piped.BATCHES).search(graph, piped.WORLD, every=True)
 
 
 def _plans(graph: Graph) -> list[Plan]:
@@ -33,37 +27,11 @@ def _plans(graph: Graph) -> list[Plan]:
     return plans
 
 
-def _train(rank: int, bundles: list[Bundle], folder: str) -> None:
-    found = []
-    for bundle in bundles:
-        module, args = MODELS["gpt"]()
-        program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
-        values = sources(module, bundle.captured)
-        model = ParallelModule(program, TorchComm(watch=False), values, bundle.captured)
-        found.append(equality.train_steps(model, equality.micro_batches(args, BATCHES)))
-    torch.save(found, Path(folder, f"{rank}.pt"))
-
-
 @pytest.mark.processes
 def test_equal_to_the_single_device(tmp_path: Path) -> None:
-    module, args = MODELS["gpt"]()
-    captured = capture(module, args)
-    bundles = []
-    for plan in _plans(Graph(captured.graph_text)):
-        made = compile(plan)
-        files = dict(made.files)
-        bundles.append(
-            Bundle(files, made.digest, plan.name, WORLD, captured, made.proof, captured.graph_text)
-        )
-    sw.launch(_train, WORLD, (bundles, str(tmp_path)), timeout=600)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
-    expected = equality.steps_reference(module, equality.micro_batches(args, BATCHES))
-    for at, bundle in enumerate(bundles):
-        result = equality.assemble([([], found[at][1]) for found in ranks])
-        for losses, _ in (found[at] for found in ranks):
-            assert losses == ranks[0][at][0]
-        result.losses = ranks[0][at][0]
-        equality.assert_equal(result, expected, bundle.plan)
+    captured = capture(*MODELS["gpt"]())
+    plans = _plans(Graph(captured.graph_text))
+    piped.is_equal_to_the_single_device([piped.bundle_of(captured, plan) for plan in plans], tmp_path)
 
 
 def test_what_is_printed_is_the_plan_again() -> None:

@@ -12,13 +12,11 @@ import pytest
 import torch
 
 import equality
+import piped
 import shardwright as sw
 from models import MODELS
-from shardwright import Bundle, Graph, Plan
-from shardwright._core import compile
+from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import sources
-from shardwright.runtime import ParallelModule, TorchComm, load_program
 
 pytestmark = pytest.mark.processes
 
@@ -35,40 +33,15 @@ PLANS = (
     "stages:4 x tokens:4",
     "stages:2 x tokens:3 x data:2",
 )
-BATCHES = 5
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
 
 
-def _made(name: str, plan: str) -> Bundle:
-    module, args = MODELS[name]()
-    captured = capture(module, args)
-    made = compile(Plan.named(Graph(captured.graph_text), plan, WORLD))
-    return Bundle(dict(made.files), made.digest, plan, WORLD, captured, made.proof, captured.graph_text)
-
-
-def _train(rank: int, bundles: list[Bundle], folder: str) -> None:
-    found = []
-    for bundle in bundles:
-        module, args = MODELS["gpt"]()
-        program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
-        values = sources(module, bundle.captured)
-        model = ParallelModule(program, TorchComm(watch=False), values, bundle.captured)
-        found.append(equality.train_steps(model, equality.micro_batches(args, BATCHES)))
-    torch.save(found, Path(folder, f"{rank}.pt"))
-
-
 def test_equal_to_the_single_device(tmp_path: Path) -> None:
-    sw.launch(_train, WORLD, ([_made("gpt", plan) for plan in PLANS], str(tmp_path)), timeout=600)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
-    module, args = MODELS["gpt"]()
-    expected = equality.steps_reference(module, equality.micro_batches(args, BATCHES))
-    for at, plan in enumerate(PLANS):
-        result = equality.assemble([([], found[at][1]) for found in ranks])
-        for losses, _ in (found[at] for found in ranks):
-            assert losses == ranks[0][at][0]
-        result.losses = ranks[0][at][0]
-        equality.assert_equal(result, expected, plan)
+    captured = capture(*MODELS["gpt"]())
+    graph = Graph(captured.graph_text)
+    bundles = [piped.bundle_of(captured, Plan.named(graph, plan, WORLD)) for plan in PLANS]
+    piped.is_equal_to_the_single_device(bundles, tmp_path)
 
 
 def _evaluate(rank: int, folder: str) -> None:
