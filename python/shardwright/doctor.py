@@ -179,7 +179,7 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=li
 x = torch.full((4,), float(rank + 1))
 dist.all_reduce(x)
 assert x.tolist() == [3.0] * 4, x
-print("reduced")
+dist.destroy_process_group()
 """
 
 
