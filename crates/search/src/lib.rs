@@ -169,10 +169,9 @@ fn looked_for(
         |rows: &[Row]| rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
     // If one is wanted, another one is only if it is quicker.
     let times = if wanted.count == 1 { 1.0 } else { FARTHEST };
-    let stages = match question.constraints {
-        // Of each operator they say something, which inside of stages is not looked at.
-        Some(_) => None,
-        None => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), end, watch)?),
+    let stages = match question.constraints.and_then(Constraints::stages) {
+        Some(0 | 1) => None,
+        _ => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), end, watch)?),
     };
     let (piped, stages) = stages.unzip();
     if let Some(more) = piped {

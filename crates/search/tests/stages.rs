@@ -1,32 +1,13 @@
 //! Pipelines whose stages are found, as programs.
 
 mod model;
+mod narrow;
 
-use cluster::{Cluster, named, read};
+use cluster::named;
 use search::{Question, Row, compare, stages};
 
 use model::Model;
-
-/// Two nodes of two devices, with little between them.
-fn narrow() -> Cluster {
-    let node = "[[nodes]]\ndevices = \"d:2\"\nlink = { bandwidth = \"1 GB/s\", latency = \"1 us\", start = \"1 us\" }\n";
-    let text = format!(
-        "{node}{node}[network]\nbandwidth = \"10 MB/s\"\nlatency = \"2 us\"\nstart = \"1 us\"\n\
-         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"1 GFLOP/s\", f32 = \"1 GFLOP/s\" }}\noverhead = \"0 s\"\n"
-    );
-    read(&text, "narrow.toml").expect("it reads")
-}
-
-/// A GPT whose first and last stage share nothing.
-fn untied() -> Model {
-    let text = include_str!("../../../tests/python/golden/gpt.graph");
-    let tied = "param %p_wte_weight f64[101,32] \"wte.weight\" \"lm_head.weight\"";
-    let apart =
-        "param %p_wte_weight f64[101,32] \"wte.weight\"\nparam %p_head f64[101,32] \"lm_head.weight\"";
-    let text =
-        text.replace(tied, apart).replace("(%layer_norm_4, %p_wte_weight)", "(%layer_norm_4, %p_head)");
-    Model::new(&text)
-}
+use narrow::{narrow, untied};
 
 fn rows(question: &Question<'_>) -> Vec<Row> {
     stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines").0.rows

@@ -1,6 +1,6 @@
 //! Constraints of a search: what the plans that are looked for must respect ([`plan::constraints`]).
 //!
-//! They leave out choices of operators before anything is priced ([`Constraints::allows`]), and plans with names before
+//! They leave out choices of operators before anything is priced ([`Constraints::against`]), and plans with names before
 //! they are lowered. Every plan that is told was looked at once more, part by part on its devices ([`Constraints::broken`]),
 //! whoever made it. Where no plan is left, [`clash`] says which constraints cannot hold together.
 
@@ -9,6 +9,7 @@ mod obeys;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::ops::Range;
 
 use cluster::Cluster;
 use diag::{Error, Result};
@@ -118,6 +119,31 @@ impl Constraints {
             };
             sets.iter().map(move |set| (number, set))
         })
+    }
+
+    /// Without those that say on which devices something is: what they leave on groups of devices that are alike.
+    pub(crate) fn anywhere(&self) -> Self {
+        Self { on: vec![vec![]; self.on.len()], ..self.clone() }
+    }
+
+    /// Whether operators may be on all of some devices.
+    pub(crate) fn lets(&self, ops: impl Iterator<Item = OpId>, mut devices: Range<u32>) -> bool {
+        let numbers: BTreeSet<usize> = ops.flat_map(|op| self.on[op.index()].iter().copied()).collect();
+        devices.all(|device| {
+            numbers.iter().all(|number| match &self.all[*number].says {
+                Says::Devices { devices, .. } => devices.contains(&device),
+                _ => true,
+            })
+        })
+    }
+
+    /// So many sets of devices may run blocks one after the other.
+    pub(crate) fn stages(&self) -> Option<u32> {
+        let limits = self.all.iter().filter_map(|constraint| match constraint.says {
+            Says::Stages(most) => Some(most),
+            _ => None,
+        });
+        limits.min()
     }
 
     /// Who forbids that anything is computed again.

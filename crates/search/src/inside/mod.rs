@@ -23,11 +23,13 @@ mod objective;
 mod priced;
 mod respects;
 mod rows;
+mod rung;
 mod runs;
 mod solution;
 mod space;
 mod spread;
 mod tables;
+mod tied;
 
 pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
@@ -41,3 +43,4 @@ pub(crate) use runs::{Inner, Runs};
 pub(crate) use solution::is_late;
 pub use solution::{Candidate, Claim, Inside, Told, find, member};
 pub use tables::{Tables, tables};
+pub(crate) use tied::Divided;

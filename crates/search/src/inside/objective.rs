@@ -133,6 +133,11 @@ impl<'o> Objective<'o> {
 
     /// Tables of all choices; of bundles that are tied one decides for all ([`super::respects::Ties`]).
     pub(super) fn problem(&self) -> Problem {
+        self.space.ties.tied(self.untied())
+    }
+
+    /// The same where each bundle decides for itself.
+    pub(super) fn untied(&self) -> Problem {
         let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
         let mut terms = vec![];
         for (number, bundle) in self.space.bundles.iter().enumerate() {
@@ -148,7 +153,7 @@ impl<'o> Objective<'o> {
             terms.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
         }
         let sizes = self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect();
-        self.space.ties.tied(Problem { sizes, terms })
+        Problem { sizes, terms }
     }
 
     fn own(&self, unary: &Unary) -> f64 {

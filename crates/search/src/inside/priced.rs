@@ -12,6 +12,7 @@ use super::space::Space;
 /// Tables under weights.
 pub(super) struct Priced {
     pub(super) weights: Weights,
+    /// Where each bundle decides for itself.
     pub(super) all: Problem,
     /// What a byte costs that comes from another stage.
     pub(super) byte: f64,

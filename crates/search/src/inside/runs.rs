@@ -3,85 +3,61 @@
 //! The tables are those of the whole model on the group, where no bundle is in two segments; of a run those count that are
 //! within it. Runs of layers that are alike have the same tables, and are solved once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use diag::Result;
-use elimination::{Solver, Term};
 use graph::{OpId, TensorId};
 use plan::Draft;
 
-use super::borders::Borders;
 use super::digits::Digits;
-use super::messages::{Messages, Price};
+use super::messages::Messages;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
-use super::priced::{Priced, least_bytes};
 use super::rows::limit;
-use super::solution::{AGAIN, MOST, NOTHING, spans, write};
-use super::space::{Edge, Space};
+use super::rung::Rung;
+use super::solution::{AGAIN, NOTHING, may_recompute, spans, write};
+use super::tied::{Divided, weights};
 use crate::Question;
 use crate::stages::Stage;
 
 /// Under the first a stage waits for what it sends at its end, under the second hardly.
-const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
+pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
 /// So much of what stages send each other is not hidden.
-const SENT: [f64; 2] = [1.0, 0.1];
+pub(super) const SENT: [f64; 2] = [1.0, 0.1];
 /// What a byte costs, in as good as nothing.
-const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
+pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
 
 /// A way to divide a run, and to compute some of it again.
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
-    rung: usize,
-    values: Rc<[usize]>,
-    weights: Weights,
+    pub(super) rung: usize,
+    pub(super) values: Rc<[usize]>,
+    pub(super) weights: Weights,
     /// Seconds of a micro-batch, forward and backward.
-    forward: f64,
-    backward: f64,
-    totals: Totals,
+    pub(super) forward: f64,
+    pub(super) backward: f64,
+    pub(super) totals: Totals,
     /// Bytes that forward keeps of a micro-batch.
-    kept: f64,
+    pub(super) kept: f64,
     /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
-    crossing: (f64, f64),
+    pub(super) crossing: (f64, f64),
 }
 
 /// All runs of segments on one group of devices.
 pub(crate) struct Runs<'q> {
-    question: Question<'q>,
-    digits: &'q Digits,
-    messages: &'q Messages<'q>,
+    pub(super) question: Question<'q>,
+    pub(super) digits: &'q Digits,
+    pub(super) messages: &'q Messages<'q>,
     /// The segment of each operator.
-    segments: &'q [usize],
+    pub(super) segments: &'q [usize],
     /// The value that crosses to each segment.
-    crossing: &'q [Option<TensorId>],
+    pub(super) crossing: &'q [Option<TensorId>],
     /// What a byte costs at least.
-    nothing: f64,
-    rungs: Vec<Option<Rung<'q>>>,
+    pub(super) nothing: f64,
+    pub(super) rungs: Vec<Option<Rung<'q>>>,
+    /// How what is tied is divided within a stage, and across several.
+    pub(super) fixed: Option<(Divided, Divided)>,
 }
-
-/// Runs of which the same is computed again.
-struct Rung<'q> {
-    space: Space<'q>,
-    spans: Vec<Vec<OpId>>,
-    /// The segment of each bundle.
-    segments: Vec<usize>,
-    /// Whether a span is in a segment and in the one before it.
-    is_spanned: Vec<bool>,
-    /// Bytes of each segment that are there all the time, and of each micro-batch, at least.
-    bytes: Vec<(f64, f64)>,
-    /// What comes to each segment and goes from it.
-    borders: Borders,
-    /// Runs by their tables, and what is known of each.
-    alike: HashMap<Vec<usize>, usize>,
-    numbers: HashMap<(usize, usize), usize>,
-    priced: HashMap<Asked, Priced>,
-    known: HashMap<(usize, Asked), Option<Inner>>,
-    /// Sums that were looked at.
-    sums: f64,
-}
-
-/// A look, a price, and of how many micro-batches something is kept.
-type Asked = (usize, usize, u32);
 
 impl Inner {
     /// What the pipeline is told of it.
@@ -112,7 +88,7 @@ impl<'q> Runs<'q> {
         floor: f64,
     ) -> Self {
         let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
-        Self { question, digits, messages, segments, crossing, nothing, rungs: vec![] }
+        Self { question, digits, messages, segments, crossing, nothing, rungs: vec![], fixed: None }
     }
 
     /// Sums that were looked at so far.
@@ -166,13 +142,43 @@ impl<'q> Runs<'q> {
 
     fn made(&mut self, at: usize) -> Result<()> {
         while self.rungs.len() <= at {
-            let rung = match spans(&self.question, AGAIN[self.rungs.len()]) {
+            let spans = spans(&self.question, AGAIN[self.rungs.len()]);
+            let rung = match spans.filter(|spans| may_recompute(&self.question, spans)) {
                 Some(spans) => Some(Rung::new(self, spans)?),
                 None => None,
             };
             self.rungs.push(rung);
+            self.fix_last();
         }
         Ok(())
+    }
+
+    /// The operators of some segments.
+    pub(crate) fn ops(&mut self, run: (usize, usize)) -> Result<Vec<OpId>> {
+        self.made(0)?;
+        let rung = self.rungs[0].as_ref();
+        Ok(rung.map_or_else(Vec::new, |rung| {
+            rung.members(run).into_iter().flat_map(|at| rung.space.bundles[at].ops.clone()).collect()
+        }))
+    }
+
+    /// Ways to divide what is tied, on this group: as in plans of one block that cost least.
+    pub(crate) fn divided(&mut self) -> Result<Vec<Divided>> {
+        self.made(0)?;
+        let prices = PRICES.map(|price| self.nothing * price);
+        let Some(rung) = &self.rungs[0] else { return Ok(vec![]) };
+        rung.tied.divided(&rung.space, &weights(&LOOKS, &[prices[0], prices[2], prices[4]]))
+    }
+
+    /// From now on what is tied is divided so: within a stage, and across several.
+    pub(crate) fn fix(&mut self, within: &Divided, across: &Divided) {
+        self.fixed = Some((within.clone(), across.clone()));
+        self.rungs.iter_mut().flatten().for_each(|rung| rung.fix(within, across));
+    }
+
+    fn fix_last(&mut self) {
+        let (Some((within, across)), Some(Some(rung))) = (&self.fixed, self.rungs.last_mut()) else { return };
+        rung.fix(within, across);
     }
 
     /// Writes a way to divide a run, on devices from `first` on. Gives the operators.
@@ -194,185 +200,5 @@ impl<'q> Runs<'q> {
             draft.recompute(own);
         }
         Ok(ops.into_iter().collect())
-    }
-}
-
-impl<'q> Rung<'q> {
-    fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Self> {
-        let space = Space::cut(&runs.question, runs.digits, runs.messages, (&spans, runs.segments))?
-            .expect("each bundle has choices where there are no constraints");
-        // What is made of weights alone goes with its reader, which comes later.
-        let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
-        let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
-        let mut of = runs.segments.to_vec();
-        for (bundle, segment) in space.bundles.iter().zip(&segments) {
-            bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
-        }
-        let mut is_spanned = vec![false; runs.crossing.len()];
-        for span in &spans {
-            let own = span.iter().map(|op| of[op.index()]);
-            let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
-            (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
-        }
-        let bytes = least_bytes(&space, &segments, is_spanned.len())?;
-        let borders = Borders::new(&space, &segments, runs.crossing);
-        let (alike, numbers) = (HashMap::new(), HashMap::new());
-        let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Self {
-            space,
-            spans,
-            segments,
-            is_spanned,
-            bytes,
-            borders,
-            alike,
-            numbers,
-            priced,
-            known,
-            sums: 0.0,
-        })
-    }
-
-    /// Where bytes have the least price with which it fits.
-    fn tight(
-        &mut self,
-        run: (usize, usize),
-        (look, kept): (usize, u32),
-        (nothing, fits): (f64, &dyn Fn(&Inner) -> bool),
-    ) -> Result<Option<Inner>> {
-        let (mut low, mut high, kept) = (0, PRICES.len() - 1, kept.next_power_of_two());
-        let Some(mut best) = self.inner(run, (look, high, kept), nothing)?.filter(fits) else {
-            return Ok(None);
-        };
-        while high > low + 1 {
-            let middle = usize::midpoint(low, high);
-            match self.inner(run, (look, middle, kept), nothing)? {
-                Some(found) if fits(&found) => (best, high) = (found, middle),
-                _ => low = middle,
-            }
-        }
-        Ok(Some(best))
-    }
-
-    /// Bytes of a run, at least.
-    fn least_bytes(&self, (from, to): (usize, usize), kept: u32) -> f64 {
-        self.bytes[from..to].iter().map(|(held, each)| held + f64::from(kept) * each).sum()
-    }
-
-    fn cuts_a_span(&self, (from, to): (usize, usize)) -> bool {
-        let is_cut = |at: usize| self.is_spanned.get(at).copied().unwrap_or(false);
-        is_cut(from) || is_cut(to)
-    }
-
-    /// The bundles of a run.
-    fn members(&self, (from, to): (usize, usize)) -> Vec<usize> {
-        (0..self.segments.len()).filter(|at| (from..to).contains(&self.segments[*at])).collect()
-    }
-
-    /// For each bundle its place in a run, and the edges that are within it.
-    fn within(&self, members: &[usize]) -> (Vec<Option<usize>>, Vec<usize>) {
-        let mut places = vec![None; self.segments.len()];
-        members.iter().enumerate().for_each(|(place, bundle)| places[*bundle] = Some(place));
-        let both = |edge: &Edge| places[edge.ends.0].is_some() && places[edge.ends.1].is_some();
-        let edges = (0..self.space.edges.len()).filter(|at| both(&self.space.edges[*at])).collect();
-        (places, edges)
-    }
-
-    /// The number of a run: those of one number have the same tables.
-    fn number(&mut self, run: (usize, usize)) -> usize {
-        if let Some(known) = self.numbers.get(&run) {
-            return *known;
-        }
-        let members = self.members(run);
-        let (places, edges) = self.within(&members);
-        let own = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
-        let between = edges.iter().flat_map(|at| {
-            let edge = &self.space.edges[*at];
-            let place = |bundle: usize| places[bundle].expect("it is within");
-            [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
-        });
-        let borders = self.borders.of(run);
-        let borders = borders.iter().flat_map(|(bundle, bytes)| {
-            [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]
-        });
-        let text: Vec<usize> =
-            own.chain([usize::MAX]).chain(borders).chain([usize::MAX]).chain(between).collect();
-        let next = self.alike.len();
-        let number = *self.alike.entry(text).or_insert(next);
-        self.numbers.insert(run, number);
-        number
-    }
-
-    /// The way to divide a run that costs least.
-    fn inner(&mut self, run: (usize, usize), asked: Asked, nothing: f64) -> Result<Option<Inner>> {
-        let key = (self.number(run), asked);
-        if let Some(known) = self.known.get(&key) {
-            return Ok(known.clone());
-        }
-        self.price(asked, nothing)?;
-        let members = self.members(run);
-        let (places, edges) = self.within(&members);
-        let priced = self.priced.get_mut(&asked).expect("it was made");
-        let mut problem = priced.of(&members, &places, &edges);
-        for (bundle, bytes) in self.borders.of(run) {
-            if let Some(place) = places[bundle] {
-                problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
-            }
-        }
-        let least = priced.solver.solve(&problem, MOST);
-        self.sums += least.as_ref().map_or(0.0, |least| least.sums.0);
-        let weights = priced.weights;
-        let found = match least {
-            Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),
-            None => None,
-        };
-        self.known.insert(key, found.clone());
-        Ok(found)
-    }
-
-    fn price(&mut self, asked: Asked, nothing: f64) -> Result<()> {
-        if self.priced.contains_key(&asked) {
-            return Ok(());
-        }
-        let (look, price, kept) = asked;
-        let weights = Weights { look: LOOKS[look], byte: nothing * PRICES[price] };
-        let question = &self.space.question;
-        let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
-        let all = Objective::new(&self.space, weights)?.of_stage(f64::from(kept)).problem();
-        self.priced.insert(
-            asked,
-            Priced { weights, all, byte, crossing: HashMap::new(), solver: Solver::default() },
-        );
-        Ok(())
-    }
-
-    /// What choices of a run come to.
-    fn found(
-        &self,
-        (run, members, edges): ((usize, usize), &[usize], &[usize]),
-        values: Rc<[usize]>,
-        weights: Weights,
-    ) -> Result<Inner> {
-        let objective = Objective::new(&self.space, weights)?.of_stage(1.0);
-        let mut all = vec![0; self.segments.len()];
-        members.iter().zip(values.iter()).for_each(|(bundle, value)| all[*bundle] = *value);
-        let unary = |at: &usize| &self.space.bundles[*at].unary[all[*at]];
-        let moved = edges.iter().map(|at| *self.space.price(&self.space.edges[*at], &all));
-        let price = members.iter().map(|at| unary(at).price).chain(moved);
-        let price = price.fold(Price::default(), |a, b| a + b);
-        let own = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
-        let between =
-            edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));
-        let totals = own.chain(between).fold(Totals::default(), |a, b| a + b);
-        let batches = f64::from(self.space.question.batches);
-        // With each micro-batch gradients are added.
-        let added = (totals.works / batches - price.work).max(0.0);
-        let backward = price.back + price.line_back;
-        let kept = members.iter().map(|at| unary(at).kept).sum();
-        let forward = (price.work + price.line - backward).max(0.0);
-        let mut chosen = vec![None; all.len()];
-        members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
-        let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
-        Ok(Inner { rung: 0, values, weights, forward, backward: backward + added, totals, kept, crossing })
     }
 }

@@ -120,7 +120,7 @@ fn is_plain(question: &Question<'_>) -> bool {
 }
 
 /// Whether constraints let these be computed again.
-fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
+pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 

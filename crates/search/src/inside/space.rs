@@ -64,7 +64,8 @@ impl<'q> Space<'q> {
         Self::cut(question, digits, messages, (spans, &[]))
     }
 
-    /// The same where no bundle has operators of two segments, which are given by operator.
+    /// The same where no bundle has operators of two segments, which are given by operator. Where a bundle has no choice
+    /// only runs without it can be divided.
     pub(super) fn cut(
         question: &Question<'q>,
         digits: &'q Digits,
@@ -81,7 +82,7 @@ impl<'q> Space<'q> {
                 Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
                 None => fresh(&mut maker, (number, dims)),
             };
-            if bundle.choices.is_empty() {
+            if bundle.choices.is_empty() && cut.1.is_empty() {
                 return Ok(None);
             }
             known.entry(Rc::clone(&signature)).or_insert(number);

@@ -11,7 +11,8 @@ use super::flow::{Flow, Stage};
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::Question;
-use crate::inside::{Digits, Inner, Messages, Runs};
+use crate::constraints::Constraints;
+use crate::inside::{Digits, Divided, Inner, Messages, Runs};
 
 /// After so many sums no further runs are looked at: as many on every machine.
 const MOST: f64 = 2e10;
@@ -19,8 +20,17 @@ const MOST: f64 = 2e10;
 /// Ways to divide a run, and what stages they are.
 type Ways = (Rc<[Inner]>, Rc<[Stage]>);
 
+/// How what is tied is divided: by each kind of group what one stage has, and what several have.
+#[derive(Default)]
+pub(super) struct Fix {
+    within: Vec<Divided>,
+    across: Divided,
+}
+
 pub(super) struct Found<'q> {
     question: Question<'q>,
+    /// What all must respect, on which devices it is among it.
+    constraints: Option<&'q Constraints>,
     groups: &'q Groups,
     /// For each kind of group.
     pub(super) runs: Vec<Runs<'q>>,
@@ -31,13 +41,16 @@ pub(super) struct Found<'q> {
     kinds: HashMap<(u32, u32), usize>,
     /// By segments, kind of group, and micro-batches that are kept.
     known: HashMap<((usize, usize), usize, u32), Ways>,
+    /// Whether operators may be on some devices, by segments.
+    may: HashMap<Run, bool>,
     /// What went wrong, if anything did.
     pub(super) error: Option<Error>,
 }
 
 impl<'q> Found<'q> {
+    /// Of a question whose constraints say nothing about devices, and those that may.
     pub(super) fn new(
-        question: Question<'q>,
+        (question, constraints): (Question<'q>, Option<&'q Constraints>),
         (segments, groups): (&'q Segments, &'q Groups),
         (digits, messages): (&'q [Digits], &'q [Messages<'q>]),
         floor: f64,
@@ -53,8 +66,8 @@ impl<'q> Found<'q> {
             let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment];
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
-        let (kinds, known) = (HashMap::new(), HashMap::new());
-        Ok(Self { question, groups, runs, least, first, kinds, known, error: None })
+        let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { question, constraints, groups, runs, least, first, kinds, known, may, error: None })
     }
 }
 
@@ -63,6 +76,52 @@ impl Found<'_> {
     pub(super) fn kind(&mut self, devices: (u32, u32)) -> usize {
         let of = || self.groups.kind(self.question.cluster, devices);
         *self.kinds.entry(devices).or_insert_with(of)
+    }
+
+    /// Ways to divide what is tied: for stages of so many devices, and for what one stage has on each kind of group. One
+    /// where nothing is tied, which says nothing.
+    pub(super) fn fixes(&mut self) -> Result<Vec<Fix>> {
+        if self.question.constraints.is_none_or(|it| it.ties().next().is_none()) {
+            return Ok(vec![Fix::default()]);
+        }
+        let kinds: Vec<Vec<Divided>> = self.runs.iter_mut().map(Runs::divided).collect::<Result<_>>()?;
+        let of = |across: Divided, at: usize| Fix {
+            within: kinds
+                .iter()
+                .map(|own| own.get(at).or(own.last()).cloned().unwrap_or_else(|| vec![None; across.len()]))
+                .collect(),
+            across,
+        };
+        let mut found: Vec<Fix> = vec![];
+        for own in &kinds {
+            for (at, divided) in own.iter().enumerate() {
+                if !found.iter().any(|fix| fix.across == *divided) {
+                    found.push(of(divided.clone(), at));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn fix(&mut self, fix: &Fix) {
+        if fix.across.is_empty() {
+            return;
+        }
+        self.known.clear();
+        self.runs.iter_mut().zip(&fix.within).for_each(|(runs, within)| runs.fix(within, &fix.across));
+    }
+
+    /// Whether constraints let a run be on its devices.
+    fn may(&mut self, run: Run) -> Result<bool> {
+        let Some(constraints) = self.constraints else { return Ok(true) };
+        if let Some(known) = self.may.get(&run) {
+            return Ok(*known);
+        }
+        let kind = self.kind(run.devices);
+        let ops = self.runs[kind].ops(run.segments)?;
+        let may = constraints.lets(ops.into_iter(), run.devices.0..run.devices.1);
+        self.may.insert(run, may);
+        Ok(may)
     }
 
     /// What was found for a run on a kind of group.
@@ -96,8 +155,10 @@ impl Costs for Found<'_> {
         if self.at_least(run) > below || self.error.is_some() {
             return Rc::from([]);
         }
-        match self.inner(run, kept) {
-            Ok((_, stages)) => stages,
+        let found =
+            self.may(run).and_then(|may| if may { self.inner(run, kept).map(Some) } else { Ok(None) });
+        match found {
+            Ok(ways) => ways.map_or_else(|| Rc::from([]), |(_, stages)| stages),
             Err(error) => {
                 self.error = Some(error);
                 Rc::from([])

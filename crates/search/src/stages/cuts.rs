@@ -76,7 +76,10 @@ struct Made {
 type Row = BTreeMap<(usize, u32), Vec<Rc<Made>>>;
 
 /// What takes more than so many times the best is not among the quick ones.
-const NEAR: f64 = 1.1;
+pub(super) const NEAR: f64 = 1.1;
+
+/// Nothing that is wanted is raised further than so many times what no step takes less than, but to all.
+const FAR: f64 = 1e4;
 
 /// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
 /// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
@@ -93,7 +96,7 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
             below = below.min(NEAR * least);
             break;
         }
-        below *= 2.0;
+        below = if below < FAR * ask.floor { 2.0 * below } else { ask.below };
     }
     let (found, all) = pass(Ask { below, ..*ask }, costs, false);
     (found, looked + all)

@@ -9,9 +9,10 @@ use plan::{Draft, Plan, Schedule};
 
 use super::Told;
 use super::costs::Found;
-use super::cuts::{Ask, Costs, Pipeline, cut};
+use super::cuts::{Ask, Costs, NEAR, Pipeline, cut};
 use super::groups::Groups;
 use super::segments::Segments;
+use crate::constraints::Constraints;
 use crate::inside::{Count, Digits, Messages, is_late, limit};
 use crate::{Looked, Own, Question, bound};
 
@@ -74,35 +75,44 @@ fn find(
         .map(|(cluster, digits)| Messages::new(cluster, digits, Count::Alone))
         .collect();
     let floor = bound(question)?;
-    let mut costs = Found::new(*question, (&segments, &groups), (&digits, &messages), floor)?;
-    let ask = Ask {
+    let anywhere = question.constraints.map(Constraints::anywhere);
+    let asking = Question { constraints: anywhere.as_ref(), ..*question };
+    let of = (asking, question.constraints);
+    let mut costs = Found::new(of, (&segments, &groups), (&digits, &messages), floor)?;
+    let mut ask = Ask {
         segments: segments.count,
         devices: question.devices,
         batches: question.batches,
-        stages: MOST,
+        stages: question.constraints.and_then(Constraints::stages).unwrap_or(MOST).min(MOST),
         below,
         floor,
         end,
     };
-    let (mut found, looked) = cut(&ask, &mut costs);
-    if let Some(error) = costs.error.take() {
-        return Err(error);
-    }
-    found.retain(|pipeline| pipeline.stages.len() > 1);
-    found.sort_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()));
-    found.truncate(FEW);
-    let mut plans = vec![];
-    for pipeline in &found {
-        match written(question, &mut costs, pipeline) {
-            Ok(plan) => plans.push(Own { plan, claim: None, piped: Some(pipeline.flow.seconds()) }),
-            Err(error) => passed_over.push((named(pipeline), error.what)),
+    let (mut plans, mut looked) = (vec![], 0);
+    for fix in costs.fixes()? {
+        costs.fix(&fix);
+        let (found, few) = cut(&ask, &mut costs);
+        looked += few;
+        if let Some(error) = costs.error.take() {
+            return Err(error);
+        }
+        let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+        ask.below = ask.below.min(NEAR * best);
+        for pipeline in found.iter().filter(|it| it.stages.len() > 1) {
+            let written = written(question, &mut costs, pipeline);
+            match written.and_then(|plan| question.respected(plan)) {
+                Ok(plan) => plans.push((pipeline.flow.seconds(), plan)),
+                Err(error) => passed_over.push((named(pipeline), error.what)),
+            }
         }
     }
+    plans.sort_by(|a, b| a.0.total_cmp(&b.0));
+    plans.truncate(FEW);
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
     told.is_whole = !costs.is_enough() && !is_late(end);
     told.seconds += start.elapsed().as_secs_f64();
-    Ok(plans)
+    Ok(plans.into_iter().map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) }).collect())
 }
 
 fn named(pipeline: &Pipeline) -> String {
