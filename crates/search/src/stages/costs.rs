@@ -138,6 +138,12 @@ impl Found<'_> {
         Ok(ways)
     }
 
+    /// Seconds of a micro-batch that each segment takes at least on a group.
+    pub(super) fn least_of(&mut self, devices: (u32, u32)) -> Vec<f64> {
+        let kind = self.kind(devices);
+        self.least[kind].clone()
+    }
+
     /// Seconds of all micro-batches, at least.
     fn at_least(&mut self, run: Run) -> f64 {
         let kind = self.kind(run.devices);

@@ -7,6 +7,7 @@
 mod costs;
 mod cuts;
 mod flow;
+mod folded;
 mod groups;
 mod rows;
 mod segments;

@@ -10,6 +10,7 @@ use plan::{Draft, Plan, Schedule};
 use super::Told;
 use super::costs::Found;
 use super::cuts::{Ask, Costs, NEAR, Pipeline, cut};
+use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
@@ -20,6 +21,8 @@ use crate::{Looked, Own, Question, bound};
 const MOST: u32 = 16;
 /// So many of the pipelines that promise most are looked at each time.
 const FEW: usize = 3;
+/// And of those in a V, where blocks share parameters.
+const VS: usize = 2;
 /// The schedules under which the best one is looked at, too.
 const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 /// How often less memory is asked for, where plans need more than was told of them.
@@ -48,7 +51,7 @@ pub fn rows(
         // By as much less as the least of them needs more than there is.
         asked = asked.saturating_sub(over + over / 8);
     }
-    let fitting = looked.rows.iter().filter(|row| row.fits());
+    let fitting = looked.rows.iter().filter(|row| row.fits() && row.piped.is_some());
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !is_late(end)) {
         let others = OTHERS.map(|schedule| Own { plan: under(&plan, schedule), claim: None, piped: None });
@@ -88,40 +91,61 @@ fn find(
         floor,
         end,
     };
-    let (mut plans, mut looked) = (vec![], 0);
+    let (mut plans, mut vs, mut looked) = (vec![], vec![], 0);
+    let tied = folded::shared(question.graph, &segments);
     for fix in costs.fixes()? {
         costs.fix(&fix);
         let (found, few) = cut(&ask, &mut costs);
         looked += few;
+        let folded = match tied.filter(|_| !is_late(end)) {
+            Some(tied) => folded::folded(&mut costs, &ask, tied),
+            None => vec![],
+        };
         if let Some(error) = costs.error.take() {
             return Err(error);
         }
         let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
-        for pipeline in found.iter().filter(|it| it.stages.len() > 1) {
-            let written = written(question, &mut costs, pipeline);
+        let several = found.into_iter().filter(|it| it.stages.len() > 1);
+        let vs_of = folded.into_iter().map(|it| (it, Schedule::ZbV));
+        for (pipeline, schedule) in several.map(|it| (it, Schedule::OneFOneB)).chain(vs_of) {
+            let written = written(question, &mut costs, (&pipeline, schedule));
             match written.and_then(|plan| question.respected(plan)) {
+                Ok(plan) if schedule == Schedule::ZbV => vs.push((pipeline.flow.busy, plan)),
                 Ok(plan) => plans.push((pipeline.flow.seconds(), plan)),
-                Err(error) => passed_over.push((named(pipeline), error.what)),
+                Err(error) => passed_over.push((named(&pipeline, schedule), error.what)),
             }
         }
     }
-    plans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    plans.truncate(FEW);
+    let few = |mut all: Vec<(f64, Plan)>, few: usize| {
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        all.truncate(few);
+        all.into_iter()
+    };
+    let of_cuts = few(plans, FEW).map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) });
+    let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
     told.is_whole = !costs.is_enough() && !is_late(end);
     told.seconds += start.elapsed().as_secs_f64();
-    Ok(plans.into_iter().map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) }).collect())
+    Ok(of_cuts.chain(of_vs).collect())
 }
 
-fn named(pipeline: &Pipeline) -> String {
-    format!("found, {} stages", pipeline.stages.len())
+fn named(pipeline: &Pipeline, schedule: Schedule) -> String {
+    match schedule {
+        Schedule::ZbV => format!("found, {} stages x zb-v", pipeline.stages.len() / 2),
+        _ => format!("found, {} stages", pipeline.stages.len()),
+    }
 }
 
 /// The plan that a pipeline is.
-fn written(question: &Question<'_>, costs: &mut Found<'_>, pipeline: &Pipeline) -> Result<Plan> {
-    let mut draft = Draft::new(question.graph, question.analysis, &named(pipeline), question.devices);
+fn written(
+    question: &Question<'_>,
+    costs: &mut Found<'_>,
+    (pipeline, schedule): (&Pipeline, Schedule),
+) -> Result<Plan> {
+    let name = named(pipeline, schedule);
+    let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
     let mut blocks = vec![];
     for chosen in &pipeline.stages {
         let (ways, _) = costs.inner(chosen.run, chosen.kept)?;
@@ -130,7 +154,7 @@ fn written(question: &Question<'_>, costs: &mut Found<'_>, pipeline: &Pipeline) 
         blocks.push(costs.runs[kind].write(&mut draft, way, chosen.run.devices.0)?);
     }
     blocks.iter().for_each(|block| draft.block(block));
-    draft.schedule(Schedule::OneFOneB);
+    draft.schedule(schedule);
     draft.recompute(vec![]);
     for tensor in shared(question, &blocks) {
         draft.home(tensor, None);
