@@ -6,24 +6,40 @@ pub(crate) struct Row<'t> {
     pub(crate) strides: Vec<usize>,
 }
 
-/// For each entry of the result the least over so many values of the sums of rows.
-pub(crate) fn least(shape: &[usize], values: usize, rows: &[Row<'_>]) -> Vec<f64> {
+/// After so many sums it is asked whether to stop.
+const OFTEN: usize = 1 << 22;
+
+/// For each entry of the result the least over so many values of the sums of rows; none once `stop` says so.
+pub(crate) fn least(
+    shape: &[usize],
+    values: usize,
+    rows: &[Row<'_>],
+    stop: &dyn Fn() -> bool,
+) -> Option<Vec<f64>> {
     let entries = shape.iter().product();
     let mut result = Vec::with_capacity(entries);
     let (mut starts, mut sums) = (vec![0; rows.len()], vec![0.0; values]);
     let (shape, rows) = joined(shape, rows);
-    let (rows, Some((&size, outer))) = (&rows[..], shape.split_last()) else { return result };
+    let (rows, Some((&size, outer))) = (&rows[..], shape.split_last()) else { return Some(result) };
     let inner: Vec<usize> = rows.iter().map(|row| row.strides[outer.len()]).collect();
     let (mut at, mut places) = (vec![0; outer.len()], starts.clone());
+    let mut since = 0;
     for _ in 0..entries / size {
         places.copy_from_slice(&starts);
         for _ in 0..size {
+            since += values;
+            if since > OFTEN {
+                since = 0;
+                if stop() {
+                    return None;
+                }
+            }
             result.push(least_of(rows, &places, values, &mut sums));
             places.iter_mut().zip(&inner).for_each(|(place, stride)| *place += stride);
         }
         step(outer, &mut at, rows, &mut starts);
     }
-    result
+    Some(result)
 }
 
 /// To the next entry of the result.

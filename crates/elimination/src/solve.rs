@@ -29,6 +29,9 @@ pub struct Solver {
 /// A table, and which axes of a result its own are.
 type Placed = (Table, Vec<usize>);
 
+/// How many entries a table may have, and who says when to stop.
+type Until<'u> = (f64, &'u dyn Fn() -> bool);
+
 /// The shape of the result, the number of values, and the tables.
 type Key = (Vec<usize>, usize, Vec<Placed>);
 
@@ -59,23 +62,28 @@ struct Run<'p> {
 impl Solver {
     /// The least sum; `None` if some table would have more entries than `most`.
     pub fn solve(&mut self, problem: &Problem, most: f64) -> Option<Least> {
+        self.solve_until(problem, most, &|| false)
+    }
+
+    /// The same; `None` also once `stop` says so, which is asked again and again.
+    pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let promises = promises(problem);
-        let known = self.all(&first(problem, &promises).problem, most)?;
+        let known = self.all(&first(problem, &promises).problem, (most, stop))?;
         if known.cost == NEVER {
-            return self.all(problem, most);
+            return self.all(problem, (most, stop));
         }
         let Part { problem, kept } = within(problem, &promises, known.cost);
-        let found = self.all(&problem, most)?;
+        let found = self.all(&problem, (most, stop))?;
         let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
         let sums = (known.sums.0 + found.sums.0, known.sums.1 + found.sums.1);
         Some(Least { values, sums, ..found })
     }
 
     /// Of all values.
-    fn all(&mut self, problem: &Problem, most: f64) -> Option<Least> {
+    fn all(&mut self, problem: &Problem, until: Until<'_>) -> Option<Least> {
         let mut run = self.start(problem);
         while let Some(variable) = run.neighbours.next(run.sizes, None) {
-            self.eliminate(&mut run, variable, most)?;
+            self.eliminate(&mut run, variable, until)?;
         }
         let mut values = vec![0; problem.sizes.len()];
         for chosen in run.chosen.iter().rev() {
@@ -88,7 +96,7 @@ impl Solver {
     pub fn each(&mut self, problem: &Problem, variable: usize, most: f64) -> Option<Vec<f64>> {
         let mut run = self.start(problem);
         while let Some(next) = run.neighbours.next(run.sizes, Some(variable)) {
-            self.eliminate(&mut run, next, most)?;
+            self.eliminate(&mut run, next, (most, &|| false))?;
         }
         let of = |value: usize| {
             let own = run.factors.iter().map(|factor| self.tables.get(factor.table)[value]);
@@ -139,7 +147,7 @@ impl Solver {
         turned
     }
 
-    fn eliminate(&mut self, run: &mut Run<'_>, variable: usize, most: f64) -> Option<()> {
+    fn eliminate(&mut self, run: &mut Run<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
         let (own, rest): (Vec<Factor>, Vec<Factor>) =
             std::mem::take(&mut run.factors).into_iter().partition(|factor| factor.scope.contains(&variable));
         run.factors = rest;
@@ -147,7 +155,7 @@ impl Solver {
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
         let work = shape.iter().map(|size| *size as f64).product::<f64>() * values as f64;
-        if work > most {
+        if work > most || stop() {
             return None;
         }
         let own = self.together(run, own);
@@ -156,7 +164,7 @@ impl Solver {
             return Some(());
         }
         run.sums.1 += work;
-        let (table, off) = self.left_of(run, variable, &own, (&scope, shape, work));
+        let (table, off) = self.left_of((run, variable), &own, (&scope, shape, work), stop)?;
         run.cost += off;
         if !scope.is_empty() {
             run.factors.push(Factor { scope, table });
@@ -167,11 +175,11 @@ impl Solver {
 
     fn left_of(
         &mut self,
-        run: &mut Run<'_>,
-        variable: usize,
+        (run, variable): (&mut Run<'_>, usize),
         own: &[Factor],
         (scope, shape, work): (&[usize], Vec<usize>, f64),
-    ) -> (Table, f64) {
+        stop: &dyn Fn() -> bool,
+    ) -> Option<(Table, f64)> {
         let values = run.sizes[variable];
         let place = |one: &usize| scope.iter().position(|it| it == one).unwrap_or(scope.len());
         let axes = |factor: &Factor| factor.scope.iter().map(place).collect::<Vec<usize>>();
@@ -179,7 +187,7 @@ impl Solver {
         named.sort();
         let key = (shape, values, named);
         if let Some(known) = self.known.get(&key) {
-            return *known;
+            return Some(*known);
         }
         run.sums.0 += work;
         // The variable runs fastest in each.
@@ -192,10 +200,10 @@ impl Solver {
                 strides: strides(&key.0, values, axes),
             })
             .collect();
-        let costs = least(&key.0, values, &rows);
+        let costs = least(&key.0, values, &rows, stop)?;
         let found = self.tables.keep(key.0.clone(), costs);
         self.known.insert(key, found);
-        found
+        Some(found)
     }
 
     /// The same table with the variable, which is the axis `end`, as its last.

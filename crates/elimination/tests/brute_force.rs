@@ -89,15 +89,19 @@ proptest! {
     }
 }
 
+/// So many layers that are alike.
+fn chain(length: usize) -> Problem {
+    let size = 20;
+    let table: Rc<[f64]> = (0..size * size).map(|at| ((at * 7919) % 101) as f64).collect();
+    Problem {
+        sizes: vec![size; length],
+        terms: (1..length).map(|at| Term { scope: vec![at - 1, at], costs: Rc::clone(&table) }).collect(),
+    }
+}
+
 /// Layers that are alike cost no more than a few.
 #[test]
 fn what_repeats_is_eliminated_once() {
-    let size = 20;
-    let table: Rc<[f64]> = (0..size * size).map(|at| ((at * 7919) % 101) as f64).collect();
-    let chain = |length: usize| Problem {
-        sizes: vec![size; length],
-        terms: (1..length).map(|at| Term { scope: vec![at - 1, at], costs: Rc::clone(&table) }).collect(),
-    };
     let sums = |length: usize| Solver::default().solve(&chain(length), MOST).expect("it is small").sums;
     let (short, long) = (sums(50), sums(5000));
     assert_eq!(short.0, long.0);
@@ -110,4 +114,24 @@ fn what_is_too_wide_is_not_begun() {
     let problem =
         Problem { sizes: vec![100; 3], terms: vec![Term { scope, costs: vec![0.0; 1_000_000].into() }] };
     assert_eq!(Solver::default().solve(&problem, 1e5), None);
+}
+
+/// Wherever it is stopped nothing is given, or the same; and what a solver knows by then is still right.
+#[test]
+fn what_is_stopped_gives_nothing_wrong() {
+    let problem = chain(6);
+    let whole = Solver::default().solve(&problem, MOST).expect("it is small");
+    let mut given = 0;
+    for at in 0..40 {
+        let (mut solver, looks) = (Solver::default(), std::cell::Cell::new(0));
+        let stop = || looks.replace(looks.get() + 1) >= at;
+        let found = solver.solve_until(&problem, MOST, &stop);
+        assert!(found.as_ref().is_none_or(|found| *found == whole));
+        given += usize::from(found.is_some());
+        assert_eq!(
+            solver.solve(&problem, MOST).map(|it| (it.cost, it.values)),
+            Some((whole.cost, whole.values.clone()))
+        );
+    }
+    assert!(given > 0 && given < 40, "{given}");
 }

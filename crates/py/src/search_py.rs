@@ -58,6 +58,7 @@ impl Asked {
             optimizer: &self.optimizer,
             memory: self.memory,
             constraints: constraints.as_ref(),
+            stop: search::Stop::default(),
         })
     }
 }

@@ -14,6 +14,7 @@ mod least;
 mod queue;
 mod space;
 pub mod stages;
+mod stop;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub use constraints::Constraints;
 pub use inside::{Claim, Told};
 pub use least::{Least, Leasts};
 pub use space::{Shape, shapes};
+pub use stop::Stop;
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -49,6 +51,8 @@ pub struct Question<'q> {
     pub memory: Option<u64>,
     /// What all plans must respect.
     pub constraints: Option<&'q Constraints>,
+    /// When to stop looking, and to give what is best so far.
+    pub stop: Stop<'q>,
 }
 
 impl Question<'_> {
@@ -146,7 +150,10 @@ pub fn quickest(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     refuse_numbers(question)?;
-    let mut found = looked_for(question, wanted, deadline, watch)?;
+    let end = deadline.map(|deadline| Instant::now() + deadline);
+    let is_late = move || end.is_some_and(|end| Instant::now() >= end);
+    let stop = if end.is_some() { Stop::when(&is_late) } else { question.stop };
+    let mut found = looked_for(&Question { stop, ..*question }, wanted, watch)?;
     found.constraints = question.constraints.map_or(0, |it| it.all.len());
     match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {
         Some(constraints) => Err(constraints::clash::clash(question, constraints)?),
@@ -154,24 +161,18 @@ pub fn quickest(
     }
 }
 
-fn looked_for(
-    question: &Question<'_>,
-    wanted: Wanted,
-    deadline: Option<Duration>,
-    watch: &mut dyn FnMut(&str),
-) -> Result<Found> {
-    let end = deadline.map(|deadline| Instant::now() + deadline);
+fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     if question.devices == 1 {
-        return queue::search(question, wanted, end, watch);
+        return queue::search(question, wanted, watch);
     }
-    let (mut looked, told) = inside::rows(question, end, watch)?;
+    let (mut looked, told) = inside::rows(question, watch)?;
     let least =
         |rows: &[Row]| rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
     // If one is wanted, another one is only if it is quicker.
     let times = if wanted.count == 1 { 1.0 } else { FARTHEST };
     let stages = match question.constraints.and_then(Constraints::stages) {
         Some(0 | 1) => None,
-        _ => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), end, watch)?),
+        _ => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), watch)?),
     };
     let (piped, stages) = stages.unzip();
     if let Some(more) = piped {
@@ -179,7 +180,10 @@ fn looked_for(
         looked.passed_over.extend(more.passed_over);
     }
     let below = if wanted.count == 1 { least(&looked.rows) } else { f64::INFINITY };
-    let mut found = queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, end, watch)?;
+    let mut found = match question.stop.is_late() && looked.rows.iter().any(Row::fits) {
+        true => queue::nothing(question)?,
+        false => queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, watch)?,
+    };
     found.rows.extend(looked.rows);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     found.passed_over.extend(looked.passed_over);
@@ -263,7 +267,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Lowers and simulates plans; `watch` is told each.
+    /// Lowers and simulates plans, where it is late no more than one in all; `watch` is told each.
     pub(crate) fn at(
         &mut self,
         question: &Question<'_>,
@@ -271,6 +275,9 @@ impl Looked {
         watch: &mut dyn FnMut(&str),
     ) -> Result<()> {
         for Own { plan, claim, piped } in plans {
+            if question.stop.is_late() && !self.rows.is_empty() {
+                break;
+            }
             watch(&plan.name);
             let name = plan.name.clone();
             match row(question, plan) {

@@ -5,7 +5,6 @@
 //! that would be quickest if stages never waited; and if nothing fits, what is on the host besides.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use diag::Result;
 use plan::{Plan, sets};
@@ -16,6 +15,9 @@ use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, row, shapes}
 
 /// Of so many the other schedules are looked at.
 const FEW: usize = 2;
+
+/// What needs no more than this share of the memory at least, fits most often.
+const ROOM: f64 = 0.6;
 
 /// A ladder of plans, on one of its rungs.
 #[derive(Clone)]
@@ -35,7 +37,6 @@ struct Search<'q, 'w> {
     model: sets::Model<'q>,
     leasts: Leasts<'q>,
     wanted: Wanted,
-    end: Option<Instant>,
     watch: &'w mut dyn FnMut(&str),
     found: Found,
     /// Of each row its place.
@@ -46,22 +47,21 @@ struct Search<'q, 'w> {
     /// The shapes that were looked at.
     seen: BTreeSet<usize>,
     is_late: bool,
+    is_hurried: bool,
 }
 
 pub(crate) fn search<'q>(
     question: &'q Question<'q>,
     wanted: Wanted,
-    end: Option<Instant>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     let all = shapes(question.devices, question.batches);
-    let found = Found { bound: bound(question)?, tried: (0, all.len()), ..Found::default() };
+    let found = nothing(question)?;
     let mut search = Search {
         question,
         model: sets::Model::new(question.graph, question.analysis),
         leasts: Leasts::new(question),
         wanted,
-        end,
         watch,
         found,
         places: vec![],
@@ -69,6 +69,7 @@ pub(crate) fn search<'q>(
         too_large: vec![],
         seen: BTreeSet::new(),
         is_late: false,
+        is_hurried: false,
     };
     let usual = search.usual(&all)?;
     search.open.clone_from(&usual);
@@ -80,6 +81,12 @@ pub(crate) fn search<'q>(
         search.least_of_all()?;
     }
     Ok(search.told(&all))
+}
+
+/// Where nothing more is looked at.
+pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
+    let all = shapes(question.devices, question.batches).len();
+    Ok(Found { bound: bound(question)?, tried: (0, all), ..Found::default() })
 }
 
 impl Search<'_, '_> {
@@ -98,12 +105,14 @@ impl Search<'_, '_> {
                         let seconds = known.computes;
                         (Least { seconds, flat: seconds, memory: 0, computes: seconds }, false)
                     }
+                    // What it takes is looked at when it is its turn.
+                    None if self.is_late() => (Least::default(), false),
                     None => match self.named(&names[0]) {
                         Some(plan) => (self.leasts.of(&plan)?, true),
                         None => continue,
                     },
                 };
-                of_shape = of_shape.or(Some(least));
+                of_shape = of_shape.or(is_own.then_some(least));
                 ladders.push(Rung { shape: at, place: ladders.len() * 100, names, at: 0, least, is_own });
             }
         }
@@ -117,7 +126,7 @@ impl Search<'_, '_> {
     }
 
     fn is_late(&mut self) -> bool {
-        self.is_late |= self.end.is_some_and(|end| Instant::now() >= end);
+        self.is_late |= self.question.stop.is_late();
         self.is_late
     }
 
@@ -143,8 +152,50 @@ impl Search<'_, '_> {
         (0..self.question.devices).map(|rank| self.question.there(rank)).max().unwrap_or(0)
     }
 
+    /// Where it is late and nothing fits: of each shape what needs least, first what is quick of that which surely fits.
+    fn hurry(&mut self) -> Result<()> {
+        let mut all: Vec<Rung> = vec![];
+        for mut rung in std::mem::take(&mut self.open) {
+            // The last way to hold parameters needs least.
+            if rung.names[0].contains(self.least_held(rung.shape)) {
+                rung.at = rung.names.len() - 1;
+                let Some(plan) = self.named(&rung.names[rung.at].clone()) else { continue };
+                (rung.least, rung.is_own) = (self.leasts.of(&plan)?, true);
+                all.push(rung);
+            } else {
+                self.open.push(rung);
+            }
+        }
+        let there = self.there();
+        let memory = |rung: &Rung| rung.least.memory.max((ROOM * there as f64) as u64);
+        all.sort_by(|a, b| {
+            memory(a)
+                .cmp(&memory(b))
+                .then(a.least.seconds.total_cmp(&b.least.seconds))
+                .then(a.place.cmp(&b.place))
+        });
+        for rung in all {
+            if self.fits() {
+                break;
+            }
+            self.step(rung)?;
+        }
+        Ok(())
+    }
+
+    fn least_held(&self, shape: usize) -> &'static str {
+        let shape = &shapes(self.question.devices, self.question.batches)[shape];
+        if shape.copies > 1 { shape.held()[shape.held().len() - 1] } else { "" }
+    }
+
     fn go_on(&mut self) -> Result<()> {
         while let Some(first) = self.pop() {
+            if self.is_late() && !self.is_hurried && !self.fits() {
+                self.is_hurried = true;
+                self.open.push(first);
+                self.hurry()?;
+                continue;
+            }
             let enough = if self.looks_at_all() { !self.found.rows.is_empty() } else { self.fits() };
             if self.is_late() && enough {
                 break;

@@ -128,7 +128,7 @@ fn a_tie_makes_fewer_decisions_which_are_equal_everywhere() {
     let free = model.question(&cluster, 4, 2);
     let constraints = read(&model, &cluster, "tie \"*\"").expect("it reads");
     let question = Question { constraints: Some(&constraints), ..free };
-    let (all, tied) = (find(&free, None).expect("plans"), find(&question, None).expect("plans"));
+    let (all, tied) = (find(&free).expect("plans"), find(&question).expect("plans"));
     assert!(tied.told.decisions < all.told.decisions);
     assert!(!tied.plans.is_empty());
     let mut seed = 3_u64;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use proptest::prelude::*;
+use search::Stop;
 use search::stages::{Ask, Costs, Flow, Run, Stage, cut};
 
 fn stage((forward, backward, tail): (u32, u32, u32)) -> Stage {
@@ -100,7 +101,7 @@ impl Costs for Drawn {
 
 /// The least of all pipelines, each of them looked at.
 fn least_of_all(
-    ask: &Ask,
+    ask: &Ask<'_>,
     costs: &mut Drawn,
     (segment, device): (usize, u32),
     after: Option<(Run, Flow)>,
@@ -152,7 +153,7 @@ proptest! {
 
     #[test]
     fn what_is_found_is_the_least_of_all(seed in any::<u64>(), segments in 1_usize..6, devices in 1_u32..6, batches in 1_u32..6) {
-        let ask = Ask { segments, devices, batches, stages: 4, below: 1e6, floor: 1.0, end: None };
+        let ask = Ask { segments, devices, batches, stages: 4, below: 1e6, floor: 1.0, stop: Stop::default() };
         let (found, _) = cut(&ask, &mut Drawn { seed });
         let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         prop_assert_eq!(least, least_of_all(&ask, &mut Drawn { seed }, (segments, devices), None));

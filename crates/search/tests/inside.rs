@@ -74,7 +74,7 @@ fn what_is_found_is_proved_and_not_below_the_bound() {
         for cluster in clusters() {
             for batches in [1, 3] {
                 let question = model.question(&cluster, cluster.devices(), batches);
-                let inside = find(&question, None).expect("plans");
+                let inside = find(&question).expect("plans");
                 assert!(!inside.plans.is_empty());
                 for candidate in &inside.plans {
                     let step = seconds(&question, &candidate.plan).0;
@@ -111,7 +111,7 @@ fn no_named_plan_that_fits_is_below_the_bound() {
             let all: Vec<(f64, u64)> = plans.iter().map(|plan| seconds(&question, plan)).collect();
             let most = all.iter().map(|(_, bytes)| *bytes).max().expect("plans");
             for memory in [None, Some(most / 2), Some(most / 4)] {
-                let bound = find(&Question { memory, ..question }, None).expect("plans").told.bound;
+                let bound = find(&Question { memory, ..question }).expect("plans").told.bound;
                 let fitting =
                     plans.iter().zip(&all).filter(|(_, (_, bytes))| *bytes <= memory.unwrap_or(most));
                 for (plan, (step, _)) in fitting {
@@ -153,7 +153,7 @@ fn what_was_chosen_is_the_best_of_the_ways_that_are_told() {
     for model in models() {
         for cluster in clusters() {
             let question = model.question(&cluster, 4, 2);
-            let inside = find(&question, None).expect("plans");
+            let inside = find(&question).expect("plans");
             let claim = &inside.plans[0].claim;
             for op in model.graph.op_ids().step_by(7) {
                 let told = explain(&question, claim, op, 6).expect("ways").expect("it is small");
@@ -172,7 +172,7 @@ fn of_devices_that_differ_plans_are_found_and_no_bound_is_claimed() {
     let cluster = read(text, "mixed.toml").expect("it reads");
     let model = Model::gpt();
     let question = model.question(&cluster, 2, 1);
-    let inside = find(&question, None).expect("plans");
+    let inside = find(&question).expect("plans");
     assert!(!inside.plans.is_empty());
     assert_eq!(inside.told.bound, 0.0);
     inside.plans.iter().for_each(|it| assert!(seconds(&question, &it.plan).0 > 0.0));

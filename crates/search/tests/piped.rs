@@ -20,7 +20,7 @@ fn constraints(model: &Model, cluster: &Cluster, lines: &str) -> Constraints {
 
 /// All pipelines that are found. None was made that breaks a constraint, to be left out then.
 fn piped(question: &Question<'_>) -> Vec<Row> {
-    let (looked, _) = stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines");
+    let (looked, _) = stages::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines");
     assert_eq!(looked.passed_over, []);
     looked.rows
 }

@@ -13,7 +13,7 @@ use model::Model;
 use narrow::{narrow, untied};
 
 fn rows(question: &Question<'_>) -> Vec<Row> {
-    stages::rows(question, f64::INFINITY, None, &mut |_| ()).expect("pipelines").0.rows
+    stages::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines").0.rows
 }
 
 fn sizes(row: &Row) -> Vec<usize> {

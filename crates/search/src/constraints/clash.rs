@@ -13,7 +13,7 @@ use plan::sets;
 use super::Constraints;
 use crate::inside::Skeleton;
 use crate::space::{SCHEDULES, USUAL};
-use crate::{Question, Row, Wanted, best, looked_for, shapes};
+use crate::{Question, Row, Stop, Wanted, best, looked_for, shapes};
 
 /// Sets of so many are looked at by size.
 const FEW: usize = 3;
@@ -37,7 +37,11 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
         // What respects them does not fit.
         return match too_tight(question, constraints)? {
             Some(error) => Ok(error),
-            None => match best(&Question { constraints: None, ..*question }, None, &mut |_| ()) {
+            None => match best(
+                &Question { constraints: None, stop: Stop::default(), ..*question },
+                None,
+                &mut |_| (),
+            ) {
                 Err(error) => Ok(error),
                 Ok(_) => Ok(refusal(
                     question,
@@ -56,8 +60,9 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
 pub(crate) fn too_tight(question: &Question<'_>, constraints: &Constraints) -> Result<Option<Error>> {
     let fits = |keep: &Set| -> Result<bool> {
         let some = constraints.only(keep, question.graph)?;
-        let question = Question { constraints: (!keep.is_empty()).then_some(&some), ..*question };
-        let found = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, None, &mut |_| ());
+        let question =
+            Question { constraints: (!keep.is_empty()).then_some(&some), stop: Stop::default(), ..*question };
+        let found = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, &mut |_| ());
         Ok(found?.rows.iter().any(Row::fits))
     };
     if constraints.all.is_empty() || !fits(&Set::new())? {

@@ -45,7 +45,11 @@ pub(super) fn bound(
         let Some(space) = Space::new(question, digits, &messages, &rung.spans)? else { continue };
         let weights = rung.weights();
         let objective = Objective::new(&space, weights)?;
-        let Some(least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(0.0) };
+        let Some(least) =
+            Solver::default().solve_until(&objective.problem(), MOST, &|| question.stop.is_late())
+        else {
+            return Ok(0.0);
+        };
         *sums += least.sums.0;
         bound = bound.min((least.cost - weights.byte * limit) * UNIT);
         if !rung.is_tight {

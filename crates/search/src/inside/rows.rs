@@ -1,10 +1,8 @@
 //! Plans that were found, as they are lowered and simulated.
 
-use std::time::Instant;
-
 use diag::Result;
 
-use super::solution::{Candidate, Told, find, is_late};
+use super::solution::{Candidate, Told, find};
 use crate::{Looked, Own, Question, Row};
 
 /// So many of the plans that promise most are looked at each time.
@@ -13,19 +11,15 @@ const FEW: usize = 3;
 const TIMES: usize = 3;
 
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
-pub(crate) fn rows(
-    question: &Question<'_>,
-    end: Option<Instant>,
-    watch: &mut dyn FnMut(&str),
-) -> Result<(Looked, Told)> {
+pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
     watch("auto");
-    let found = find(question, end)?;
+    let found = find(question)?;
     let mut looked = Looked::default();
     looked.at(question, best(&found.plans), watch)?;
     let there = limit(question);
     let mut asked = there;
     for _ in 0..TIMES {
-        if looked.rows.iter().any(Row::fits) || is_late(end) {
+        if looked.rows.iter().any(Row::fits) || question.stop.is_late() {
             break;
         }
         // By as much less as the least of them needs more than there is.
@@ -33,7 +27,7 @@ pub(crate) fn rows(
             break;
         };
         asked = asked.saturating_sub(over + over / 8);
-        let tighter = find(&Question { memory: Some(asked), ..*question }, end)?;
+        let tighter = find(&Question { memory: Some(asked), ..*question })?;
         if tighter.plans.is_empty() {
             break;
         }

@@ -42,9 +42,12 @@ pub(super) struct Rung<'q> {
 pub(super) type Asked = (usize, usize, u32);
 
 impl<'q> Rung<'q> {
-    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Self> {
-        let space = Space::cut(&runs.question, runs.digits, runs.messages, (&spans, runs.segments))?
-            .expect("bundles without choices are left to runs");
+    /// None where it was late.
+    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Option<Self>> {
+        let cut = (&spans[..], runs.segments);
+        let Some(space) = Space::cut(&runs.question, runs.digits, runs.messages, cut)? else {
+            return Ok(None);
+        };
         // What is made of weights alone goes with its reader, which comes later.
         let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
         let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
@@ -63,7 +66,7 @@ impl<'q> Rung<'q> {
         let tied = Tied::new(&space, &segments);
         let (alike, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Self {
+        Ok(Some(Self {
             space,
             spans,
             segments,
@@ -76,7 +79,7 @@ impl<'q> Rung<'q> {
             priced,
             known,
             sums: 0.0,
-        })
+        }))
     }
 
     pub(super) fn fix(&mut self, within: &Divided, across: &Divided) {
@@ -187,7 +190,7 @@ impl<'q> Rung<'q> {
         }
         let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
         problem.terms.extend(tied);
-        let least = priced.solver.solve(&problem, MOST);
+        let least = priced.solver.solve_until(&problem, MOST, &|| self.space.question.stop.is_late());
         self.sums += least.as_ref().map_or(0.0, |least| least.sums.0);
         let weights = priced.weights;
         let found = match least.filter(|least| least.cost < NEVER) {

@@ -144,7 +144,7 @@ impl<'q> Runs<'q> {
         while self.rungs.len() <= at {
             let spans = spans(&self.question, AGAIN[self.rungs.len()]);
             let rung = match spans.filter(|spans| may_recompute(&self.question, spans)) {
-                Some(spans) => Some(Rung::new(self, spans)?),
+                Some(spans) => Rung::new(self, spans)?,
                 None => None,
             };
             self.rungs.push(rung);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
-use elimination::{Least, NEVER, Solver};
+use elimination::{Least, NEVER, Problem, Solver};
 use graph::OpId;
 use plan::{Draft, Home, Plan, sets};
 
@@ -72,7 +72,7 @@ pub struct Claim {
 }
 
 /// The best plans of one block, and what none can beat; once it is late, no further ones.
-pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
+pub fn find(question: &Question<'_>) -> Result<Inside> {
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let start = Instant::now();
@@ -84,26 +84,21 @@ pub fn find(question: &Question<'_>, end: Option<Instant>) -> Result<Inside> {
             continue;
         };
         let Some(space) = Space::new(question, &digits, &messages, &spans)? else { break };
-        let mut rung = Rung {
-            space: &space,
-            spans: &spans,
-            again,
-            floor,
-            end,
-            inside: &mut inside,
-            promised: (0.0, None),
-        };
+        let mut rung =
+            Rung { space: &space, spans: &spans, again, floor, inside: &mut inside, promised: (0.0, None) };
         let is_tight = rung.climb()?;
         promised = promised.min(rung.promised.0);
         looked.push(Looked { weights: rung.promised.1, is_tight, spans });
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
         // Who computes more again takes no less.
-        if !is_tight && best <= ENOUGH * promised || is_late(end) && !inside.plans.is_empty() {
+        if !is_tight && best <= ENOUGH * promised || question.stop.is_late() {
             break;
         }
     }
-    if is_plain(question) && !is_late(end) {
-        inside.told.bound = bound(question, &digits, &looked, &mut inside.told.sums)?.max(floor);
+    if is_plain(question) && !question.stop.is_late() {
+        let bound = bound(question, &digits, &looked, &mut inside.told.sums)?.max(floor);
+        // Of what was stopped on the way nothing is known.
+        inside.told.bound = if question.stop.is_late() { 0.0 } else { bound };
     }
     inside.told.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
@@ -124,10 +119,6 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 
-pub(crate) fn is_late(end: Option<Instant>) -> bool {
-    end.is_some_and(|end| Instant::now() >= end)
-}
-
 /// What backward computes again; none where the model has no layers for it.
 pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
     let name = if again.is_empty() { "replicate".to_owned() } else { format!("replicate x {again}") };
@@ -141,7 +132,6 @@ struct Rung<'r, 'q> {
     again: &'static str,
     /// Seconds that no plan can beat.
     floor: f64,
-    end: Option<Instant>,
     inside: &'r mut Inside,
     /// Seconds below which no plan is, as costs are counted here, and the weights by which that was found.
     promised: (f64, Option<Weights>),
@@ -179,7 +169,7 @@ impl Rung<'_, '_> {
             is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
             let Some(found) = found else { continue };
             self.keep(&found)?;
-            if is_late(self.end) {
+            if self.space.question.stop.is_late() {
                 break;
             }
             if !found.is_tight && look.is_only(found.totals.binds()) {
@@ -228,7 +218,7 @@ impl Rung<'_, '_> {
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let Some(mut least) = Solver::default().solve(&objective.problem(), MOST) else { return Ok(None) };
+        let Some(mut least) = self.solved(&objective.problem()) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
         if least.cost == NEVER {
             return Ok(None);
@@ -236,6 +226,11 @@ impl Rung<'_, '_> {
         least.values = self.space.ties.spread(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
+    }
+
+    /// None where it is too large, or late.
+    fn solved(&self, problem: &Problem) -> Option<Least> {
+        Solver::default().solve_until(problem, MOST, &|| self.space.question.stop.is_late())
     }
 
     fn keep(&mut self, found: &Found) -> Result<()> {

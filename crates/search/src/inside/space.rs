@@ -54,7 +54,7 @@ pub(super) struct Space<'q> {
 }
 
 impl<'q> Space<'q> {
-    /// None if constraints leave some bundle no choice.
+    /// None if constraints leave some bundle no choice, or it is late.
     pub(super) fn new(
         question: &Question<'q>,
         digits: &'q Digits,
@@ -82,14 +82,14 @@ impl<'q> Space<'q> {
                 Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
                 None => fresh(&mut maker, (number, dims)),
             };
-            if bundle.choices.is_empty() && cut.1.is_empty() {
+            if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
                 return Ok(None);
             }
             known.entry(Rc::clone(&signature)).or_insert(number);
             bundles.push(bundle);
             signatures.push(signature);
         }
-        let edges = maker.edges(&bundles, &signatures);
+        let Some(edges) = maker.edges(&bundles, &signatures) else { return Ok(None) };
         let ties = Ties::new(&maker, &bundles);
         Ok(Some(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges, ties }))
     }

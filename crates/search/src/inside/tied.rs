@@ -97,7 +97,11 @@ impl Tied {
         let mut found: Vec<Divided> = vec![];
         for weights in weights {
             let problem = Objective::new(space, *weights)?.problem();
-            let Some(least) = Solver::default().solve(&without_none(problem), MOST) else { continue };
+            let Some(least) = Solver::default()
+                .solve_until(&without_none(problem), MOST, &|| space.question.stop.is_late())
+            else {
+                continue;
+            };
             if least.cost == NEVER {
                 continue;
             }

@@ -7,10 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Instant;
 
 use super::flow::{Flow, Stage};
-use crate::inside::is_late;
+use crate::Stop;
 
 /// Some segments of a model on some devices, from one to before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,8 +19,8 @@ pub struct Run {
 }
 
 /// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask {
+#[derive(Clone, Copy)]
+pub struct Ask<'s> {
     pub segments: usize,
     pub devices: u32,
     pub batches: u32,
@@ -30,7 +29,7 @@ pub struct Ask {
     pub below: f64,
     pub floor: f64,
     /// When it is late, nothing more is looked at.
-    pub end: Option<Instant>,
+    pub stop: Stop<'s>,
 }
 
 /// What stages cost.
@@ -84,7 +83,7 @@ const FAR: f64 = 1e4;
 /// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
 /// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
 /// longer than the best of these is wanted.
-pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
+pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     let (mut below, mut looked) = (2.0 * ask.floor, 0);
     // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
     loop {
@@ -102,11 +101,11 @@ pub fn cut(ask: &Ask, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     (found, looked + all)
 }
 
-fn is_over(ask: &Ask, costs: &dyn Costs) -> bool {
-    is_late(ask.end) || costs.is_enough()
+fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
+    ask.stop.is_late() || costs.is_enough()
 }
 
-fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
+fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
     let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
     let mut row = Row::new();
     for stages in 0..ask.stages.min(ask.batches) {
@@ -132,15 +131,18 @@ fn pass(mut ask: Ask, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, 
 
 /// All that have one stage more.
 fn longer(
-    (ask, is_quick): (&Ask, bool),
+    (ask, is_quick): (&Ask<'_>, bool),
     costs: &mut dyn Costs,
     (stages, (segment, device), after): (u32, (usize, u32), &[Rc<Made>]),
     next: &mut Row,
 ) -> usize {
     let (mut looked, kept) = (0, ask.batches.min(stages + 1));
-    for size in costs.groups(device).into_iter().take_while(|_| !is_late(ask.end)) {
+    for size in costs.groups(device) {
         let first = device - size;
         for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
+            if ask.stop.is_late() {
+                break;
+            }
             let run = Run { segments: (from, segment), devices: (first, device) };
             for (way, stage) in costs.ways(run, kept, ask.below).iter().enumerate() {
                 let chosen = Chosen { run, kept, way };
@@ -159,7 +161,12 @@ fn longer(
     looked
 }
 
-fn made(ask: &Ask, costs: &dyn Costs, (chosen, stage): (Chosen, &Stage), after: Option<&Rc<Made>>) -> Made {
+fn made(
+    ask: &Ask<'_>,
+    costs: &dyn Costs,
+    (chosen, stage): (Chosen, &Stage),
+    after: Option<&Rc<Made>>,
+) -> Made {
     let to = after.map(|after| costs.sent((chosen.run, stage), (after.chosen.run, &after.flow)));
     let sent = to.unwrap_or_default();
     let flow = after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches);
@@ -167,7 +174,7 @@ fn made(ask: &Ask, costs: &dyn Costs, (chosen, stage): (Chosen, &Stage), after: 
 }
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
-fn is_wanted(ask: &Ask, costs: &dyn Costs, made: &Made) -> bool {
+fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, made: &Made) -> bool {
     let run = made.chosen.run;
     let left = if run.devices.0 == 0 { 0.0 } else { costs.least(run.segments.0) / f64::from(run.devices.0) };
     let before = (left + made.flow.end).max(f64::from(ask.batches) * left);

@@ -25,7 +25,7 @@ pub(super) fn shared(graph: &Graph, segments: &Segments) -> Option<(usize, usize
 /// shared parameters in the first and the last block the one whose longest block takes least.
 pub(super) fn folded(
     costs: &mut Found<'_>,
-    &Ask { segments, devices, batches, stages: most, .. }: &Ask,
+    &Ask { segments, devices, batches, stages: most, .. }: &Ask<'_>,
     shared: (usize, usize),
 ) -> Vec<Pipeline> {
     let mut found = vec![];

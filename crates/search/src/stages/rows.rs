@@ -14,7 +14,7 @@ use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::inside::{Count, Digits, Messages, is_late, limit};
+use crate::inside::{Count, Digits, Messages, limit};
 use crate::{Looked, Own, Question, bound};
 
 /// Pipelines have at most so many stages.
@@ -29,14 +29,9 @@ const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 const TIMES: usize = 3;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
-pub fn rows(
-    question: &Question<'_>,
-    below: f64,
-    end: Option<Instant>,
-    watch: &mut dyn FnMut(&str),
-) -> Result<(Looked, Told)> {
+pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
     let (mut told, mut looked) = (Told::default(), Looked::default());
-    if question.batches < 2 || is_late(end) {
+    if question.batches < 2 || question.stop.is_late() {
         return Ok((looked, told));
     }
     watch("pipelines");
@@ -44,16 +39,19 @@ pub fn rows(
     for _ in 0..=TIMES {
         let before = looked.rows.len();
         let asking = Question { memory: Some(asked), ..*question };
-        let plans = find(&asking, (below, end), (&mut told, &mut looked.passed_over))?;
+        let plans = find(&asking, below, (&mut told, &mut looked.passed_over))?;
+        if question.stop.is_late() {
+            break;
+        }
         looked.at(question, plans.into_iter(), watch)?;
         let over = looked.rows[before..].iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
-        let Some(over) = over.filter(|over| *over > 0 && !is_late(end)) else { break };
+        let Some(over) = over.filter(|over| *over > 0 && !question.stop.is_late()) else { break };
         // By as much less as the least of them needs more than there is.
         asked = asked.saturating_sub(over + over / 8);
     }
     let fitting = looked.rows.iter().filter(|row| row.fits() && row.piped.is_some());
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !is_late(end)) {
+    if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !question.stop.is_late()) {
         let others = OTHERS.map(|schedule| Own { plan: under(&plan, schedule), claim: None, piped: None });
         looked.at(question, others.into_iter(), watch)?;
     }
@@ -63,7 +61,7 @@ pub fn rows(
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
 fn find(
     question: &Question<'_>,
-    (below, end): (f64, Option<Instant>),
+    below: f64,
     (told, passed_over): (&mut Told, &mut Vec<(String, String)>),
 ) -> Result<Vec<Own>> {
     let start = Instant::now();
@@ -89,7 +87,7 @@ fn find(
         stages: question.constraints.and_then(Constraints::stages).unwrap_or(MOST).min(MOST),
         below,
         floor,
-        end,
+        stop: question.stop,
     };
     let (mut plans, mut vs, mut looked) = (vec![], vec![], 0);
     let tied = folded::shared(question.graph, &segments);
@@ -97,7 +95,7 @@ fn find(
         costs.fix(&fix);
         let (found, few) = cut(&ask, &mut costs);
         looked += few;
-        let folded = match tied.filter(|_| !is_late(end)) {
+        let folded = match tied.filter(|_| !question.stop.is_late()) {
             Some(tied) => folded::folded(&mut costs, &ask, tied),
             None => vec![],
         };
@@ -107,7 +105,7 @@ fn find(
         let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
         let several = found.into_iter().filter(|it| it.stages.len() > 1);
-        let vs_of = folded.into_iter().map(|it| (it, Schedule::ZbV));
+        let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
         for (pipeline, schedule) in several.map(|it| (it, Schedule::OneFOneB)).chain(vs_of) {
             let written = written(question, &mut costs, (&pipeline, schedule));
             match written.and_then(|plan| question.respected(plan)) {
@@ -126,7 +124,7 @@ fn find(
     let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
-    told.is_whole = !costs.is_enough() && !is_late(end);
+    told.is_whole = !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
 }

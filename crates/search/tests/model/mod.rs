@@ -5,7 +5,7 @@ use cluster::Cluster;
 use graph::Graph;
 use program::{Boundary, Inputs};
 use rules::Analysis;
-use search::Question;
+use search::{Question, Stop};
 
 pub struct Model {
     pub graph: Graph,
@@ -37,6 +37,7 @@ impl Model {
             optimizer: "adamw",
             memory: None,
             constraints: None,
+            stop: Stop::default(),
         }
     }
 }

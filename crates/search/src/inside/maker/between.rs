@@ -126,7 +126,8 @@ impl Maker<'_> {
         others
     }
 
-    pub(in super::super) fn edges(&self, bundles: &[Bundle], signatures: &[Rc<str>]) -> Vec<Edge> {
+    /// None where it is late.
+    pub(in super::super) fn edges(&self, bundles: &[Bundle], signatures: &[Rc<str>]) -> Option<Vec<Edge>> {
         let mut between: BTreeMap<(usize, usize), Vec<(TensorId, usize)>> = BTreeMap::new();
         for tensor in self.graph().tensor_ids() {
             let Some((maker, _)) = self.graph().producer(tensor) else { continue };
@@ -138,11 +139,14 @@ impl Maker<'_> {
         let mut known: HashMap<String, Rc<Vec<Price>>> = HashMap::new();
         let mut edges = vec![];
         for (ends, tensors) in between {
+            if self.question.stop.is_late() {
+                return None;
+            }
             let text = self.edge_signature(ends, &tensors, signatures);
             let prices = known.entry(text).or_insert_with(|| Rc::new(self.prices(bundles, ends, &tensors)));
             edges.push(Edge { ends, prices: Rc::clone(prices) });
         }
-        edges
+        Some(edges)
     }
 
     /// Of what several bundles read each bears its share: if all read it alike, it is moved once.
