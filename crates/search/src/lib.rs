@@ -23,7 +23,7 @@ use compiler::{Estimate, Setting, estimate};
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
-use program::Boundary;
+use program::{Boundary, Inputs};
 use rules::Analysis;
 
 pub use bound::bound;
@@ -161,7 +161,8 @@ fn looked_for(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     let end = deadline.map(|deadline| Instant::now() + deadline);
-    if question.devices == 1 {
+    // Ranks that are given their own rows of a batch can run plans with names: others may read any part of it.
+    if question.devices == 1 || question.boundary.inputs == Inputs::Local {
         return queue::search(question, wanted, end, watch);
     }
     let (mut looked, told) = inside::rows(question, end, watch)?;
