@@ -362,6 +362,7 @@ def search_plan(
     below: float | None = None,
     watch: Callable[[str], object] | None = None,
     constraints: tuple[str, str] | None = None,
+    inputs: str = "global",
 ) -> Found: ...
 def cluster_origin(cluster: str, text: str | None = None) -> tuple[str, str, int] | None: ...
 def decision_tables(

@@ -43,7 +43,7 @@ def parallelize(
     module: nn.Module,
     args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    plan: PlanLike = "data",
+    plan: PlanLike = AUTO,
     *,
     devices: int | None = None,
     cluster: str | None = None,
@@ -67,13 +67,13 @@ def parallelize(
 
     `args` and `kwargs` are what one forward of the training loop receives: `args` alone may be a batch,
     as `train_step` takes it. With `inputs="local"` too they are those of a whole batch. Rank 0
-    captures, plans, compiles and proves; the others are handed the program. `plan` is a name (`data`,
-    `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`), the path of a plan file, a `Plan`, or
-    a function `plan(graph, draft)`; or `"auto"`, the quickest that is found for a `cluster`: a name such as
-    `dgx-h100:8x4`, or its file; without it what is known of the devices here. It respects
-    `constraints`: their file, its text, the name of a plan, or `Constraints`. With `devices` it is for a unit
-    of so many, and all units together share the batch. With `micro_batches` the program is for one of
-    so many equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
+    captures, plans, compiles and proves; the others are handed the program. `plan` is `"auto"`, the
+    quickest that is found for a `cluster`: a name such as `dgx-h100:8x4`, or its file; without it what is
+    known of the devices here. It respects `constraints`: their file, its text, the name of a plan, or
+    `Constraints`. Or `plan` is a name (`data`, `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`),
+    the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
+    so many, and all units together share the batch. With `micro_batches` the program is for one of so many
+    equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
     on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or as `"16GiB"`: a plan
@@ -109,7 +109,9 @@ def parallelize(
         capturing,
         open_cache(cache and first),
         says,
-        _choice(cluster, comm, unit, micro_batches, optimizer, memory, constraints) if plan == AUTO else None,
+        _choice(cluster, comm, unit, micro_batches, optimizer, memory, constraints, inputs)
+        if plan == AUTO
+        else None,
     )
 
     def compile_here() -> tuple[Bundle, Cut | None]:
@@ -153,10 +155,11 @@ def _choice(
     optimizer: str,
     memory: int | str | None,
     constraints: ConstraintsLike | None,
+    inputs: str,
 ) -> Choice:
     name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
     require_from_here(name, text, comm.device)
-    return Choice(name, text, batches, optimizer, memory, constraints=constraints_of(constraints))
+    return Choice(name, text, batches, optimizer, memory, None, constraints_of(constraints), inputs)
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ._core import Found, Graph, Plan, search_plan
 from .errors import ClusterError
 from .memory import OPTIMIZER
+from .summary import time_of
 
 AUTO = "auto"
 
@@ -39,6 +40,8 @@ class Choice:
     deadline: float | None = None
     constraints: tuple[str, str] | None = None
     """What all plans respect: what it is called, and what it says."""
+    inputs: str = "global"
+    """What ranks are given: their own rows of a batch, or all of it."""
 
     def search(
         self,
@@ -63,7 +66,14 @@ class Choice:
             below=below,
             watch=watch,
             constraints=self.constraints,
+            inputs=self.inputs,
         )
+
+    def says(self, found: Found) -> str:
+        """What is expected of the plan that was chosen."""
+        step = found.rows[0]["seconds"]
+        least = f", at most {step / found.bound:.2f} times the least" if found.bound > 0 else ""
+        return f"chosen for {self.cluster}: a step takes {time_of(step)}{least}"
 
     def plan(self, graph: Graph, devices: int) -> Plan:
         return self.search(graph, devices).plan(0)

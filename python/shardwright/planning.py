@@ -26,12 +26,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
     `"auto"` is the quickest that is found for a `choice`.
     """
     if plan == AUTO and choice is None:
-        raise ClusterError(
-            "SW0924",
-            "it is not said for which cluster a plan is to be chosen",
-            why="what is quickest depends on devices and links",
-            fix="name a cluster, such as dgx-h100:8x4, or its file; or name a plan",
-        )
+        raise no_cluster()
     devices = _known_devices(graph, plan) if devices is None else devices
     if not 0 < devices <= MOST_DEVICES:
         raise PlanError(
@@ -65,6 +60,15 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
             fix=f"use {made.devices} devices, or a plan for {devices}" + _as_unit(made.devices, devices),
         )
     return made
+
+
+def no_cluster() -> ClusterError:
+    return ClusterError(
+        "SW0924",
+        "it is not said for which cluster a plan is to be chosen",
+        why="what is quickest depends on devices and links",
+        fix="name a cluster, such as dgx-h100:8x4, or its file; or name a plan, such as data",
+    )
 
 
 def stated_devices(graph: Graph, plan: PlanLike) -> int | None:

@@ -112,7 +112,7 @@ class Starter:
         captured = captured_model(module, args, kwargs, **self._capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
-        plan = self._make_plan(graph) if first is None else first.transferred(graph)
+        plan, chosen = self._make_plan(graph) if first is None else (first.transferred(graph), None)
         lenient = first is not None
         bundle, compiled = compile_plan(captured, plan, lenient=lenient, watch=phases.begin, **options)
         return Entry(
@@ -125,13 +125,21 @@ class Starter:
             graph_text=bundle.graph_text,
             plan_text=plan.text,
             summary=summary_of(
-                type(module).__name__, plan, compiled, captured.notes, options.get("optimizer", OPTIMIZER)
+                type(module).__name__,
+                plan,
+                compiled,
+                captured.notes,
+                options.get("optimizer", OPTIMIZER),
+                chosen,
             ),
         )
 
-    def _make_plan(self, graph: Graph) -> Plan:
-        unit = make_plan(graph, self._plan, self._devices, self._choice)
-        return unit if self._units == 1 else Plan.repeated(graph, unit, self._units)
+    def _make_plan(self, graph: Graph) -> tuple[Plan, str | None]:
+        """And what is expected of it, if it was chosen."""
+        chosen = None if self._choice is None else self._choice.search(graph, self._devices)
+        unit = make_plan(graph, self._plan if chosen is None else chosen.plan(0), self._devices)
+        whole = unit if self._units == 1 else Plan.repeated(graph, unit, self._units)
+        return whole, None if chosen is None or self._choice is None else self._choice.says(chosen)
 
     def _key_of(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str | None:
         if self._cache is None or not isinstance(module, nn.Module):

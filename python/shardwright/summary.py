@@ -20,9 +20,10 @@ def summary_of(
     compiled: Compiled,
     notes: Sequence[str] = (),
     optimizer: str = OPTIMIZER,
+    chosen: str | None = None,
 ) -> dict[str, Any]:
     """Plain data, kept with the program. Communications are those of the rank that has most. `notes` are
-    those of capture."""
+    those of capture, and `chosen` what is expected of a plan that was."""
     split, replicated, single = compiled.divided
     totals = [sum(found.values()) for found in compiled.bytes]
     most = totals.index(max(totals))
@@ -31,6 +32,7 @@ def summary_of(
         "model": model,
         "plan": plan.name,
         "devices": plan.devices,
+        "chosen": chosen,
         "split": split,
         "replicated": replicated,
         "single": single,
@@ -56,6 +58,7 @@ def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:
     lines = [
         f"shardwright: {summary['model']}, plan `{summary['plan']}`, {count_of(devices, 'device')}",
         f"  {how}",
+        *([f"  {summary['chosen']}"] if summary["chosen"] else []),
         f"  operators: {summary['split']} split, {summary['replicated']} on several devices alike,"
         f" {summary['single']} on one",
     ]
@@ -100,6 +103,13 @@ def _communications(found: Mapping[str, Sequence[int]]) -> str:
 def _range(sizes: Sequence[int]) -> str:
     low, high = map(size_of, sizes)
     return high if low == high else f"{low} to {high}"
+
+
+def time_of(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def count_of(count: int, what: str) -> str:

@@ -189,7 +189,7 @@ def test_commands_say_what_was_not_compared(
         "    with torch.device('meta'):\n"
         "        return torch.nn.Linear(4, 4), (torch.zeros(2, 4),)\n"
     )
-    assert main(["plan", f"{file}:made", "--devices", "2"]) == 0
+    assert main(["plan", f"{file}:made", "--plan", "data:2"]) == 0
     shown = capsys.readouterr()
     assert "not compared" not in shown.out
     assert "graph and module were not compared: the parameter `weight` has no value" in shown.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,53 @@ def test_a_model_is_trained_under_the_plan_that_is_chosen(tmp_path: Path) -> Non
         assert plain and slow
         torch.testing.assert_close(stepped, expected)
         torch.testing.assert_close(loss[1].detach(), expected)
+
+
+def trained(model: Any, optimizer: Any, given: Any) -> list[torch.Tensor]:
+    """Losses of three steps, of fewer rows, and of evaluation."""
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(*given)[1]
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    with torch.no_grad():
+        return [*losses, model(*(x[:2] for x in given))[1], model.eval()(*given)[1]]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_plan_is_chosen_where_none_is_named(world: int, capsys: pytest.CaptureFixture[str]) -> None:
+    module, given = models.gpt(batch=4)
+
+    def body(rank: int, comm: Any) -> Any:
+        model = sw.parallelize(copy.deepcopy(module), given, comm=comm, cache=False, progress=rank == 0)
+        return trained(model, sw.optimizer(model, torch.optim.SGD, lr=0.1), given)
+
+    found = run_local(world, body)
+    expected = trained(module, torch.optim.SGD(module.parameters(), lr=0.1), given)
+    for losses in found:
+        torch.testing.assert_close(losses, expected)
+    said = capsys.readouterr().err
+    assert f"  chosen for cpu:{world}: a step takes" in said and "times the least" in said
+
+
+def test_ranks_that_are_given_their_own_rows_run_a_plan_that_reads_rows() -> None:
+    module, given = models.gpt(batch=4)
+    rows = list(zip(*given, strict=True))
+
+    def body(_: int, comm: Any) -> Any:
+        model = sw.parallelize(module, given, inputs="local", comm=comm, cache=False, progress=False)
+        sampler = sw.sampler(model, rows, batch_size=4, shuffle=False)
+        [own] = torch.utils.data.DataLoader(rows, batch_sampler=sampler)
+        return model(*own)[1].detach()
+
+    for loss in run_local(4, body):
+        torch.testing.assert_close(loss, module(*given)[1].detach())
+    graph = _graph(module, given, 1)
+    with_names = Choice("cpu:4", inputs="local").search(graph, 4, every=True)
+    assert with_names.inside is None and with_names.pipelines is None
+    assert not any(row["plan"].startswith(("auto", "found")) for row in with_names.rows)
 
 
 def _graph(module: Any, given: Any, parts: int) -> sw.Graph:

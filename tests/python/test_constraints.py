@@ -152,7 +152,7 @@ def test_constraints_are_for_a_plan_that_is_chosen(
     assert main(["plan", GRAPH, "--devices", "4", "--plan", "data", "--constraints", given]) == 1
     assert "SW0334" in capsys.readouterr().err
     with pytest.raises(sw.PlanError, match="SW0334"):
-        sw.parallelize(torch.nn.Linear(2, 2), (torch.zeros(2, 2),), constraints=given)
+        sw.parallelize(torch.nn.Linear(2, 2), (torch.zeros(2, 2),), plan="data", constraints=given)
     none = str(tmp_path / "nowhere.constraints")
     assert main(["plan", GRAPH, "--plan", "auto", "--cluster", CLUSTER, "--constraints", none]) == 1
     assert "SW0336" in capsys.readouterr().err

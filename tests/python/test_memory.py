@@ -246,8 +246,9 @@ def test_a_schedule_that_keeps_less_is_proposed() -> None:
 
 def test_parallelize_refuses_it_too() -> None:
     module, args = models.gpt()
+    limited = {"plan": "data", "memory": "64KiB", "cache": False}
     with pytest.raises(sw.ShardwrightError, match="SW0530"):
-        run_local(1, lambda _, comm: sw.parallelize(module, args, memory="64KiB", cache=False, comm=comm))
+        run_local(1, lambda _, comm: sw.parallelize(module, args, **limited, comm=comm))
 
 
 @pytest.mark.parametrize("size", ["16", "lots", "0GiB"])

@@ -80,7 +80,7 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--cluster", "dgx-h900:8"), "SW0900", "dgx-h100:8x4"),
         (("--cluster", "h200"), "SW0901", "h200:1"),
-        (("--cluster", "h200:2"), "SW0910", "has 2"),
+        (("--plan", "data", "--cluster", "h200:2"), "SW0910", "has 2"),
         (("--cluster", "h200:4", "--batches", "0"), "SW0912", "--batches 1"),
         (("--cluster", "h200:4", "--optimizer", "lion"), "SW0430", "adamw"),
         (("--cluster", "h200:4", "--trace", "nowhere/step.json"), "SW0913", "nowhere"),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use program::Inputs;
 use pyo3::prelude::*;
 use search::inside;
 
@@ -38,8 +39,8 @@ pub(crate) fn decision_tables(
     let model = &graph.model;
     guarded(Evidence::of(model), || {
         let cluster = cluster_of(cluster, text)?;
-        let asked =
-            Asked { cluster, devices, batches, optimizer: optimizer.into(), memory: None, constraints: None };
+        let (optimizer, inputs) = (optimizer.into(), Inputs::Global);
+        let asked = Asked { cluster, devices, batches, optimizer, memory: None, inputs, constraints: None };
         py.detach(|| asked.of(model, |question| Ok(told(inside::tables(question, byte)?))))
     })
 }

@@ -197,10 +197,15 @@ pub(crate) fn compile(
     Ok(Compiled { inner })
 }
 
-fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Result<Boundary, diag::Error> {
-    let given = Inputs::parse(inputs).ok_or_else(|| {
+/// What ranks are given, by its name.
+pub(crate) fn given(inputs: &str) -> diag::Result<Inputs> {
+    Inputs::parse(inputs).ok_or_else(|| {
         diag::Error::new("SW0419", format!("inputs={inputs:?} is unknown")).fix("use \"global\" or \"local\"")
-    })?;
+    })
+}
+
+fn boundary(graph: &graph::Graph, outputs: Option<Outputs>, inputs: &str) -> Result<Boundary, diag::Error> {
+    let given = given(inputs)?;
     let unknown = |word: &str| {
         diag::Error::new("SW0402", format!("outputs={word:?} is unknown"))
             .fix("use \"loss\" or \"all\", or say \"none\", \"whole\" or \"local\" for each output")

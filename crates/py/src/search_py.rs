@@ -13,7 +13,7 @@ use search::{Constraints, Question, Row, Wanted};
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
 use crate::plan_py::Plan;
-use crate::program_py::{Size, telling};
+use crate::program_py::{Size, given, telling};
 
 /// What a search found: plans that fit before those that do not, and the quickest first.
 #[pyclass(frozen, module = "shardwright._core")]
@@ -30,6 +30,7 @@ pub(crate) struct Asked {
     pub(crate) batches: u32,
     pub(crate) optimizer: String,
     pub(crate) memory: Option<u64>,
+    pub(crate) inputs: Inputs,
     /// What the file is called, and what it says.
     pub(crate) constraints: Option<(String, String)>,
 }
@@ -46,7 +47,7 @@ impl Asked {
             Constraints::read(text, called, of, &self.cluster, self.devices)
         };
         let constraints = self.constraints.as_ref().map(read).transpose()?;
-        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, Inputs::Global));
+        let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, self.inputs));
         ask(&Question {
             graph: &model.graph,
             analysis: &model.analysis,
@@ -177,11 +178,11 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
 /// Looks for the quickest plan for so many devices of a cluster: a name, or the text of a file and what that is called.
 /// With `every` all plans are given, also if none fits, or at least so many of the quickest as `wanted` says, of those
 /// below so many seconds; else one that fits is the first. `watch` is told each by its name. `constraints` are what their
-/// file is called and what it says.
+/// file is called and what it says; `inputs` say what ranks are given, as for [`compile`](crate::program_py::compile).
 #[pyfunction]
 #[pyo3(signature = (
     graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
-    every = false, wanted = None, below = None, watch = None, constraints = None
+    every = false, wanted = None, below = None, watch = None, constraints = None, inputs = "global"
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn search_plan(
@@ -199,6 +200,7 @@ pub(crate) fn search_plan(
     below: Option<f64>,
     watch: Option<Py<PyAny>>,
     constraints: Option<(String, String)>,
+    inputs: &str,
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
     let model = &graph.model;
@@ -209,6 +211,7 @@ pub(crate) fn search_plan(
             batches,
             optimizer: optimizer.into(),
             memory: memory.map(Size::bytes).transpose()?,
+            inputs: given(inputs)?,
             constraints,
         };
         let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));

@@ -24,7 +24,7 @@ use compiler::{Estimate, Setting, estimate};
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
-use program::Boundary;
+use program::{Boundary, Inputs};
 use rules::Analysis;
 
 pub use bound::bound;
@@ -162,7 +162,8 @@ pub fn quickest(
 }
 
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
-    if question.devices == 1 {
+    // Ranks that are given their own rows of a batch can run plans with names: others may read any part of it.
+    if question.devices == 1 || question.boundary.inputs == Inputs::Local {
         return queue::search(question, wanted, watch);
     }
     let (mut looked, told) = inside::rows(question, watch)?;

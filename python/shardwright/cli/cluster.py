@@ -60,10 +60,3 @@ def write(code: str, what: str, path: Path, text: str) -> None:
             why=error.strerror or str(error),
             fix="name a file in a folder that is there and can be written to",
         ) from None
-
-
-def time_of(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

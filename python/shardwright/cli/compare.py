@@ -117,7 +117,7 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
-    from .cluster import time_of
+    from ..summary import time_of
 
     rows = told["rows"]
     best = rows[0]["seconds"] if rows else 1.0
@@ -150,7 +150,7 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
 
 def _row(row: dict[str, Any], best: float) -> str:
     from ..memory import size_of
-    from .cluster import time_of
+    from ..summary import time_of
 
     _, needed, there = row["memory"]
     memory = f"{size_of(needed)} of {size_of(there)}" if row["fits"] else f"{size_of(needed)}: too much"

@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
     from ..api import write_files
     from ..progress import Progress, wanted
     from ..summary import lines_of, seconds_of, summary_of
-    from .model import graph_of, limit_of, plan_of
+    from .model import graph_of, limit_of, plan_of, require_cluster
 
+    require_cluster(arguments)
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
         phases.begin("capture")

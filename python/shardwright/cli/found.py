@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
 from ..nearby import did_you_mean
-from .cluster import time_of
+from ..summary import time_of
 
 if TYPE_CHECKING:
     from .._core import Found, Graph

@@ -44,7 +44,7 @@ def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
 
 def _row(one: dict[str, Any]) -> str:
     from ..memory import size_of
-    from .cluster import time_of
+    from ..summary import time_of
 
     group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else one["group"]
     where = f"{one['pass']} {one['block']}, micro-batch {one['micro_batch']}"

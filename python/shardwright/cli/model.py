@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
     parser.add_argument(
         "--devices", type=int, help="for how many; without it, what the plan itself says, or the cluster has"
     )
-    plan = parser.add_argument("--plan", default="data", help="a name, the path of a plan file, or `auto`")
+    plan = parser.add_argument(
+        "--plan", default="auto", help="a name, the path of a plan file, or `auto` (of all, the quickest)"
+    )
     suggest(plan, PLANS)
     add_cluster(parser, needs_cluster)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
@@ -97,6 +99,15 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, help="of a model with a name, or from hf: (8)")
     parser.add_argument("--sequence", type=int, help="of such a model, in tokens (128 from hf:) or residues")
+
+
+def require_cluster(arguments: argparse.Namespace) -> None:
+    """Before a model is captured: nothing can be chosen without."""
+    from ..choosing import AUTO
+    from ..planning import no_cluster
+
+    if arguments.plan == AUTO and arguments.cluster is None:
+        raise no_cluster()
 
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:

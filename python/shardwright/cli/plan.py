@@ -37,8 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
     from ..memory import lines_of_memory, memory_of
     from ..work import lines_of_work, work_of
     from .found import asked_for, explained, found_of, lines_of, numbers_of
-    from .model import graph_of, limit_of, plan_of
+    from .model import graph_of, limit_of, plan_of, require_cluster
 
+    if not arguments.diff:
+        require_cluster(arguments)
     graph = graph_of(arguments, arguments.micro_batches)
     if arguments.diff:
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)

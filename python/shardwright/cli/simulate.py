@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
     from ..memory import size_of
-    from .cluster import time_of
+    from ..summary import time_of
 
     operations, utilisation = found.operations
     many = f"{batches} micro-batches" if batches > 1 else "one micro-batch"
