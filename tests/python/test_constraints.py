@@ -58,7 +58,7 @@ def test_what_is_pinned_is_so_in_every_plan_and_the_rest_is_looked_for() -> None
 def test_no_plan_is_better_than_without() -> None:
     free = Choice(CLUSTER, batches=2).search(sw.Graph(Path(GRAPH).read_text()), 4, every=True)
     for lines in ("tie Block\n", 'pin "*": split batch\n', "forbid recompute\nlimit stages 1\n"):
-        # Pipelines are chosen by what they take at least; which of them is quickest is known once it is a program.
+        # Pipelines are chosen by what they take at least; which is quickest is known of their programs.
         assert found(lines).rows[0]["seconds"] >= free.rows[0]["seconds"] * 0.95
 
 
