@@ -81,7 +81,7 @@ bench: build ## times and sizes
 	$(BIN)/python benches/run.py
 
 bench-real: build ## steps on this machine, beside what is predicted of them
-	$(BIN)/python benches/run.py --only predicted --only predicted-4
+	$(BIN)/python benches/run.py --only predicted --only predicted-4 $(if $(filter 0,$(shell id -u)),--only shaped)
 
 build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
 

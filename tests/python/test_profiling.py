@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, comp
 from shardwright.capture import capture
 from shardwright.cli import main
 from shardwright.profiling import operators
-from shardwright.profiling.measuring import threads_of
+from shardwright.profiling.measuring import profile_joined, threads_of
 from shardwright.profiling.operators import KINDS, Kind
 from shardwright.profiling.origin import device_here, require_from_here
 from shardwright.runtime import run_local
@@ -36,6 +38,24 @@ def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFi
     graph = str(Path(__file__).parent / "golden" / "gpt.graph")
     assert main(("simulate", graph, "--devices", "2", "--cluster", str(path))) == 0
     assert "a step takes" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_processes_of_torchrun_measure_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    started = "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    command = [sys.executable, "-m", *started, "-m", "shardwright", "profile", "-o", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    text = path.read_text()
+    assert shown == text
+    assert cluster_devices("here", text) == 2
+    assert cluster_origin("here", text) == (device_here("cpu"), torch.__version__, threads_of(2))
+
+
+def test_machines_of_several_processes_are_not_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(sw.ClusterError, match="SW0927"):
+        run_local(4, lambda _, comm: profile_joined(comm))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from .parser import Commands
 
 def add(commands: Commands) -> None:
     profile = commands.add_parser("profile", help="measure the devices here, as the file of a cluster")
-    profile.add_argument("--devices", type=int, default=2, help="processes that run at the same time")
+    profile.add_argument(
+        "--devices", type=int, default=2, help="processes that run at the same time; under torchrun, its own"
+    )
     profile.add_argument("-o", "--to", required=True, metavar="FILE", help="the cluster's file")
     profile.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..profiling.measuring import profile
     from .cluster import write
 
     path = Path(arguments.to)
@@ -36,7 +38,18 @@ def run(arguments: argparse.Namespace) -> None:
             why="there is no such folder",
             fix="name a file in a folder that is there",
         )
-    print(f"measuring on {arguments.devices} processes ...", file=sys.stderr)
-    text = profile(arguments.devices)
-    write("SW0916", "the cluster's file", path, text)
-    print(text, end="")
+    text = _measured(arguments.devices)
+    if text is not None:
+        write("SW0916", "the cluster's file", path, text)
+        print(text, end="")
+
+
+def _measured(devices: int) -> str | None:
+    """What is to be written, by one of the processes."""
+    from ..profiling.measuring import profile, profile_joined
+    from ..runtime.communication.joining import joined
+
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return profile_joined(joined())
+    print(f"measuring on {devices} processes ...", file=sys.stderr)
+    return profile(devices)

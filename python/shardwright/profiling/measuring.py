@@ -9,6 +9,7 @@ from math import ceil, log2
 
 import torch
 
+from ..errors import ClusterError
 from ..runtime.communication.comm import Comm, TorchComm
 from ..runtime.communication.launch import launch
 from . import messages, operators, overhead
@@ -46,8 +47,26 @@ class Measured:
 
 def profile(devices: int, backend: str = "gloo") -> str:
     """The file of a cluster with so many devices like those here: rank 0's text."""
-    measured: Measured = launch(_measured, devices, (devices,), backend=backend)
+    return _file(launch(_measured, devices, (devices, devices), backend=backend), devices)
 
+
+def profile_joined(comm: Comm) -> str | None:
+    """The same for the processes that `torchrun` has started, all on one machine or each on its own. The text
+    is rank 0's."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world))
+    if local not in (1, comm.world):
+        raise ClusterError(
+            "SW0927",
+            f"{comm.world} processes on machines of {local} are not measured as one",
+            why="links inside of a machine and between machines are not alike, and measured apart",
+            fix="measure one machine, then the network with one process on each, and write its rate into the"
+            " first file, under [network]",
+        )
+    measured = _measured(comm.rank, comm.world, local)
+    return _file(measured, comm.world) if comm.rank == 0 else None
+
+
+def _file(measured: Measured, devices: int) -> str:
     def text(besides: Overhead) -> str:
         return _text(measured, devices, besides)
 
@@ -59,8 +78,9 @@ def threads_of(devices: int) -> int:
     return max(1, (os.cpu_count() or 1) // devices)
 
 
-def _measured(rank: int, devices: int) -> Measured:
-    torch.set_num_threads(threads_of(devices))
+def _measured(rank: int, devices: int, local: int) -> Measured:
+    """Of one of so many processes, of which so many share a machine."""
+    torch.set_num_threads(threads_of(local))
     comm = TorchComm()
     groups = messages.groups_of(devices)
     comm.prepare([groups[size] for size in groups] or [[range(devices)]])
@@ -69,11 +89,11 @@ def _measured(rank: int, devices: int) -> Measured:
     alone, rate = _rate(found, devices) if devices > 1 else (1e-4, 1e9)
     return Measured(
         device=device_here(comm.device),
-        threads=threads_of(devices),
+        threads=threads_of(local),
         peak={name: max(_products(comm, dtype), _most(curves, name)) for name, dtype in DTYPES.items()},
         bandwidth=max(_sums(comm), _most(curves)),
         overhead=_overhead(comm),
-        memory=_memory(comm.device, devices),
+        memory=_memory(comm.device, local),
         alone=alone,
         rate=rate,
         curves=curves,
@@ -135,10 +155,10 @@ def _rate(found: dict[tuple[str, int], messages.Points], devices: int) -> tuple[
     return alone, statistics.geometric_mean(rates)
 
 
-def _memory(device: torch.device, devices: int) -> int:
+def _memory(device: torch.device, local: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / devices)
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / local)
 
 
 def _text(found: Measured, devices: int, besides: Overhead) -> str:
