@@ -190,7 +190,7 @@ def test_the_cache_lists_graphs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny(monkeypatch)
-    assert main(["plan", "tiny", *SIZES, "--devices", "2"]) == 0
+    assert main(["plan", "tiny", *SIZES, "--plan", "data:2"]) == 0
     capsys.readouterr()
     assert main(["cache"]) == 0
     assert "  the graph of tiny, batch 4, sequence 8\n" in capsys.readouterr().out
@@ -215,7 +215,7 @@ def test_the_cache_lists_graphs(
 def test_what_cannot_be_is_refused(
     words: list[str], code: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", *words]) == 1
+    assert main(["plan", "--plan", "data:2", *words]) == 1
     found = capsys.readouterr().err
     assert f"error[{code}]" in found and said in found
 
@@ -226,7 +226,7 @@ def test_a_file_of_that_name_is_named_with_its_folder(
     tiny(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").write_text("no graph")
-    assert main(["plan", "./tiny", "--devices", "2"]) == 1
+    assert main(["plan", "./tiny", "--plan", "data:2"]) == 1
     assert "error[SW0205]" in capsys.readouterr().err
 
 
