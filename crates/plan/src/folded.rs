@@ -5,8 +5,9 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::dim_names::DimNames;
+use crate::ranges::ranges;
 use crate::select::{Selector, folded_path, with_numbers_as};
-use crate::{On, Plan, model_dims, text};
+use crate::{On, OpPlan, Plan, model_dims, text};
 
 /// Operators of one kind at paths that differ in numbers only.
 struct Group {
@@ -69,34 +70,64 @@ struct Printer<'g> {
 }
 
 impl Printer<'_> {
-    /// What most of them do, by the pattern if it means them alone; then a line for each other one.
+    /// One line if they are decided alike. Else one for each run of layers, if that is one for each way to decide; and
+    /// else what most of them do, and the runs of the others.
     fn lines(&self, group: &Group, alone: bool) -> String {
         let nth = (!alone).then_some(group.nth);
         let numbers = with_numbers_as("?", &self.graph.op(group.ops[0]).module);
-        let means_them = |path: &&str| group.named(path, nth).select(self.graph) == group.ops;
-        let folded = [&group.path[..], &numbers].into_iter().find(means_them).filter(|_| group.ops.len() > 1);
-        let most = folded.map_or_else(Vec::new, |_| self.most(&group.ops));
+        let means = |path: &str, ops: &[OpId]| group.named(path, nth).select(self.graph) == ops;
+        let folded = [&group.path[..], &numbers].into_iter().find(|path| means(path, &group.ops));
+        let ways = self.ways(&group.ops);
+        let most = ways.iter().rev().max_by_key(|ops| ops.len()).filter(|_| group.ops.len() > 1);
+        let runs = self.runs(&group.ops);
         let mut lines = String::new();
-        if let Some(path) = folded {
-            lines += &self.line(&group.named(path, nth), &most);
+        let mut rest = &runs[..];
+        let others: Vec<(String, Vec<OpId>)>;
+        if let (Some(path), Some(most)) =
+            (folded, most.filter(|_| ways.len() == 1 || runs.len() > ways.len()))
+        {
+            lines += &self.line(&group.named(path, nth), most);
+            let left: Vec<OpId> = group.ops.iter().copied().filter(|op| !most.contains(op)).collect();
+            others = self.runs(&left);
+            rest = &others;
         }
-        for op in group.ops.iter().filter(|op| !most.contains(op)) {
-            lines += &self.line(&group.named(&self.graph.op(*op).module, nth), &[*op]);
+        for (pattern, ops) in rest {
+            if means(pattern, ops) {
+                lines += &self.line(&group.named(pattern, nth), ops);
+                continue;
+            }
+            for op in ops {
+                lines += &self.line(&group.named(&self.graph.op(*op).module, nth), &[*op]);
+            }
         }
         lines
     }
 
-    /// The operators that are decided as most of these are, the first of equals.
-    fn most(&self, ops: &[OpId]) -> Vec<OpId> {
-        let mut found: Vec<(String, Vec<OpId>)> = vec![];
+    /// Operators that are decided alike, the first ones first.
+    fn ways(&self, ops: &[OpId]) -> Vec<Vec<OpId>> {
+        let mut found: Vec<(&OpPlan, Vec<OpId>)> = vec![];
         for &op in ops {
-            let decision = text::decision(self.plan, self.analysis, op);
-            match found.iter_mut().find(|(text, _)| *text == decision) {
+            let decided = self.plan.op(op);
+            match found.iter_mut().find(|(known, _)| *known == decided) {
                 Some((_, ops)) => ops.push(op),
-                None => found.push((decision, vec![op])),
+                None => found.push((decided, vec![op])),
             }
         }
-        found.into_iter().map(|(_, ops)| ops).rev().max_by_key(Vec::len).unwrap_or_default()
+        found.into_iter().map(|(_, ops)| ops).collect()
+    }
+
+    /// Those one after another that are decided alike, by patterns for their paths.
+    fn runs(&self, ops: &[OpId]) -> Vec<(String, Vec<OpId>)> {
+        let mut found = vec![];
+        for run in ops.chunk_by(|a, b| self.plan.op(*a) == self.plan.op(*b)) {
+            let paths: Vec<&str> = run.iter().map(|op| &self.graph.op(*op).module[..]).collect();
+            let mut rest = run;
+            for (pattern, count) in ranges(&paths) {
+                found.push((pattern, rest[..count].to_vec()));
+                rest = &rest[count..];
+            }
+        }
+        found
     }
 
     fn line(&self, selector: &Selector<'_>, ops: &[OpId]) -> String {

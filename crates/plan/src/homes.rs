@@ -21,7 +21,9 @@ use graph::{Graph, Source, TensorId};
 use rules::{Analysis, Region};
 
 use crate::nearby::nearby;
-use crate::select::{clip, glob};
+use crate::ranges::ranges;
+use crate::select::{clip, folded_path, glob, numbers_of};
+use crate::text::{device_list, devices_text};
 use crate::{MOST, OpPlan, Plan, no_device};
 
 /// The devices of each group in the order of their parts.
@@ -39,7 +41,7 @@ pub struct Home {
 }
 
 /// When what operators read is gathered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Gather {
     /// Once a step, and kept for all of it.
     Step,
@@ -48,7 +50,7 @@ pub enum Gather {
 }
 
 /// When gradients are summed into the parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reduce {
     /// With the last micro-batch of a step: until then they add up as they arise.
     Last,
@@ -261,7 +263,7 @@ fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
     let over = over.strip_prefix("over")?.trim();
     if over.starts_with('(') {
         let groups = over.strip_suffix(')')?.split(')').map(|group| group.trim().strip_prefix('('));
-        let group = |text: &str| text.split_whitespace().map(|word| word.parse().ok()).collect();
+        let group = |text: &str| device_list(text).ok();
         let groups: Option<Vec<Vec<u32>>> = groups.map(|text| group(text?)).collect();
         return Some((dim, groups?.into()));
     }
@@ -303,28 +305,39 @@ pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
     folded(&names, graph, |name| decision(plan, name), |pattern, said| format!("param {pattern:?}: {said}\n"))
 }
 
-/// A line for each of these parameters, of which something is said: those one after another whose names differ in
-/// numbers only, and of which the same is said, are one.
+/// A line for each of these parameters, of which something is said: those whose names differ in numbers only, and of
+/// which the same is said, are one, and else runs of them.
 pub(crate) fn folded(
     names: &[&String],
     graph: &Graph,
     said: impl Fn(&str) -> String,
     line: impl Fn(&str, &str) -> String,
 ) -> String {
-    let mut folded: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+    let mut folded: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for name in names {
-        folded.entry(crate::select::folded_path(name)).or_default().push(name);
+        folded.entry(folded_path(name)).or_default().push(name);
     }
+    let means = |pattern: &str, members: &[&str]| {
+        let wanted: BTreeSet<&str> = members.iter().copied().collect();
+        select(pattern, graph)
+            .is_ok_and(|all| all.iter().map(String::as_str).collect::<BTreeSet<_>>() == wanted)
+    };
     let mut lines = String::new();
-    for (pattern, members) in folded {
+    for (pattern, mut members) in folded {
+        members.sort_by_key(|name| numbers_of(name));
         let first = said(members[0]);
-        let alike = members.iter().all(|name| said(name) == first);
-        let alone = select(&pattern, graph)
-            .is_ok_and(|all| all.iter().collect::<BTreeSet<_>>() == members.iter().copied().collect());
-        if alike && alone {
+        if members.iter().all(|name| said(name) == first) && means(&pattern, &members) {
             lines += &line(&pattern, &first);
-        } else {
-            members.iter().for_each(|name| lines += &line(name, &said(name)));
+            continue;
+        }
+        for alike in members.chunk_by(|a, b| said(a) == said(b)) {
+            let mut rest = alike;
+            for (pattern, count) in ranges(alike) {
+                let (run, behind) = rest.split_at(count);
+                rest = behind;
+                let one = if means(&pattern, run) { &[&pattern[..]][..] } else { run };
+                one.iter().for_each(|name| lines += &line(name, &said(run[0])));
+            }
         }
     }
     lines
@@ -339,9 +352,7 @@ fn decision(plan: &Plan, name: &str) -> String {
 fn lives(home: &Home, devices: u32) -> String {
     let dim = home.dim.map_or_else(String::new, |dim| format!("dim {dim} "));
     let over = regular(&home.groups, devices).unwrap_or_else(|| {
-        let group = |group: &Vec<u32>| {
-            format!("({})", group.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
-        };
+        let group = |group: &Vec<u32>| format!("({})", devices_text(group));
         home.groups.iter().map(group).collect::<Vec<_>>().join(" ")
     });
     format!("{dim}over {over}, gather {}, reduce {}", home.gather.name(), home.reduce.name())
@@ -362,7 +373,7 @@ const UPDATES: [(bool, &str); 2] = [(true, "whole"), (false, "part")];
 impl Gather {
     const NAMES: [(Gather, &'static str); 2] = [(Gather::Step, "step"), (Gather::Pass, "pass")];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         name_of(&Self::NAMES, self)
     }
 }
@@ -370,7 +381,7 @@ impl Gather {
 impl Reduce {
     const NAMES: [(Reduce, &'static str); 2] = [(Reduce::Last, "last"), (Reduce::Each, "each")];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         name_of(&Self::NAMES, self)
     }
 }

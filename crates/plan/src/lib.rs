@@ -20,6 +20,7 @@ mod offload;
 mod order;
 pub mod primitives;
 pub mod random;
+mod ranges;
 mod recompute;
 mod repeat;
 mod rewriting;

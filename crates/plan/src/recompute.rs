@@ -19,6 +19,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::families;
 
+use crate::ranges::ranges;
 use crate::select::{clip, folded_path, glob, near, parse, select};
 use crate::{Plan, place, title};
 
@@ -148,39 +149,70 @@ pub(crate) fn lines(
     graph: &Graph,
     handle: impl Fn(OpId) -> String,
 ) -> String {
-    let mut lines: Vec<(String, Vec<usize>)> = vec![];
-    for (index, span) in spans.iter().enumerate() {
-        let line = module_of(span, graph)
-            .unwrap_or_else(|| span.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" "));
-        match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, spans)) => spans.push(index),
-            None => lines.push((line, vec![index])),
+    let mut alike: Vec<(String, Vec<Named<'_>>)> = vec![];
+    for span in spans {
+        let named = Named::of(span, graph);
+        let by_ops = || ops(span, &handle);
+        let key = named.module.map_or_else(by_ops, |module| named.line(&folded_path(module)));
+        match alike.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(named),
+            None => alike.push((key, vec![named])),
         }
     }
-    let said = |(line, members): &(String, Vec<usize>)| {
-        let own: Vec<Vec<OpId>> = members.iter().map(|span| spans[*span].clone()).collect();
-        if line.starts_with('%') || read(line, graph).is_ok_and(|read| read == own) {
-            return format!("{word} {line}\n");
-        }
-        let one = |span: &Vec<OpId>| {
-            let ops: Vec<String> = span.iter().map(|op| handle(*op)).collect();
-            format!("{word} {}\n", ops.join(" "))
-        };
-        own.iter().map(one).collect()
+    let means = |line: &str, members: &[Named<'_>]| {
+        line.starts_with('%')
+            || read(line, graph).is_ok_and(|read| read.iter().eq(members.iter().map(|it| it.span)))
     };
-    lines.iter().map(said).collect()
+    let mut text = String::new();
+    for (line, members) in alike {
+        if means(&line, &members) {
+            text += &format!("{word} {line}\n");
+            continue;
+        }
+        let modules: Vec<&str> = members.iter().filter_map(|it| it.module).collect();
+        let mut rest = &members[..];
+        for (pattern, count) in ranges(&modules) {
+            let (run, behind) = rest.split_at(count);
+            rest = behind;
+            let line = run[0].line(&pattern);
+            if means(&line, run) {
+                text += &format!("{word} {line}\n");
+                continue;
+            }
+            run.iter().for_each(|it| text += &format!("{word} {}\n", ops(it.span, &handle)));
+        }
+    }
+    text
 }
 
-/// The pattern of the module whose operators are all in a span, or all that are not dear, if there are no
-/// others in it.
-fn module_of(span: &[OpId], graph: &Graph) -> Option<String> {
-    let path = &graph.op(*span.first()?).module[..];
-    let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-    let named = |module: &str| {
-        let [all] = &below(module, graph)[..] else { return None };
-        let cheap = all.iter().filter(|op| !is_dear(graph, **op));
-        let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
-        but.map(|but| format!("{:?}{but}", folded_path(module)))
-    };
-    ends.map(|end| &path[..end]).find_map(named)
+fn ops(span: &[OpId], handle: impl Fn(OpId) -> String) -> String {
+    span.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" ")
+}
+
+/// A span, and the module that is all of it.
+struct Named<'s> {
+    span: &'s Vec<OpId>,
+    module: Option<&'s str>,
+    but: &'static str,
+}
+
+impl<'s> Named<'s> {
+    /// The outermost module whose operators are all in a span, or all that are not dear, if there are no others in it.
+    fn of(span: &'s Vec<OpId>, graph: &'s Graph) -> Self {
+        let none = Named { span, module: None, but: "" };
+        let Some(first) = span.first() else { return none };
+        let path = &graph.op(*first).module[..];
+        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
+        let named = |module: &'s str| {
+            let [all] = &below(module, graph)[..] else { return None };
+            let cheap = all.iter().filter(|op| !is_dear(graph, **op));
+            let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
+            but.map(|but| Named { span, module: Some(module), but })
+        };
+        ends.map(|end| &path[..end]).find_map(named).unwrap_or(none)
+    }
+
+    fn line(&self, pattern: &str) -> String {
+        format!("{pattern:?}{}", self.but)
+    }
 }

@@ -129,6 +129,11 @@ pub(crate) fn with_numbers_as(sign: &str, path: &str) -> String {
     path.split('.').map(|word| if number(word) { sign } else { word }).collect::<Vec<_>>().join(".")
 }
 
+/// The numbers in a path, by which those that differ in nothing else are ordered.
+pub(crate) fn numbers_of(path: &str) -> Vec<u64> {
+    path.split('.').filter_map(|word| word.parse().ok()).collect()
+}
+
 /// As much of a word as belongs in a message.
 pub(crate) fn clip(word: &str) -> String {
     const LONGEST: usize = 80;
@@ -136,28 +141,83 @@ pub(crate) fn clip(word: &str) -> String {
     if shown.len() < word.len() { shown + "..." } else { shown }
 }
 
-/// Whether a text is as a pattern says, where `*` is any text and `?` is one without a dot, such as a number in a path.
+/// Whether a text is as a pattern says, where `*` is any text, `?` is one without a dot, such as a number in a path, and
+/// `{2-5}` one of these numbers.
 pub fn glob(pattern: &str, text: &str) -> bool {
-    if pattern.contains('?') { fits_parts(pattern.as_bytes(), text.as_bytes()) } else { fits(pattern, text) }
+    if !pattern.contains(['?', '{']) {
+        return fits(pattern, text);
+    }
+    if pattern.contains('*') {
+        return fits_signs(pattern, text);
+    }
+    // Most differ in an early word: none of the rest is looked at.
+    let alike = |(word, text): (&str, &str)| word == text || fits_signs(word, text);
+    pattern.split('.').count() == text.split('.').count()
+        && pattern.split('.').zip(text.split('.')).all(alike)
+}
+
+enum Sign {
+    Byte(u8),
+    Any,
+    Word,
+    Number(u32, u32),
+}
+
+fn signs(pattern: &str) -> Vec<Sign> {
+    let mut signs = vec![];
+    let mut rest = pattern.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let (sign, left) = numbers(rest).unwrap_or(match first {
+            b'*' => (Sign::Any, behind),
+            b'?' => (Sign::Word, behind),
+            byte => (Sign::Byte(*byte), behind),
+        });
+        signs.push(sign);
+        rest = left;
+    }
+    signs
+}
+
+/// The sign `{2-5}`, if a pattern begins with one, and what is behind it.
+fn numbers(pattern: &[u8]) -> Option<(Sign, &[u8])> {
+    let end = pattern.iter().position(|byte| *byte == b'}')?;
+    let (from, to) = std::str::from_utf8(pattern[..end].strip_prefix(b"{")?).ok()?.split_once('-')?;
+    Some((Sign::Number(from.parse().ok()?, to.parse().ok()?), &pattern[end + 1..]))
 }
 
 /// Follows all ends of the text that the pattern so far can have.
-fn fits_parts(pattern: &[u8], text: &[u8]) -> bool {
+fn fits_signs(pattern: &str, text: &str) -> bool {
+    let text = text.as_bytes();
     let mut ends = vec![false; text.len() + 1];
     ends[0] = true;
-    for sign in pattern {
+    for sign in signs(pattern) {
         let mut next = vec![false; text.len() + 1];
-        next[0] = *sign == b'*' && ends[0];
+        next[0] = matches!(sign, Sign::Any) && ends[0];
         for (at, read) in text.iter().enumerate() {
-            next[at + 1] = match sign {
-                b'*' => ends[at + 1] || next[at],
-                b'?' => *read != b'.' && (ends[at] || next[at]),
-                _ => ends[at] && read == sign,
-            };
+            match sign {
+                Sign::Any => next[at + 1] = ends[at + 1] || next[at],
+                Sign::Word => next[at + 1] = *read != b'.' && (ends[at] || next[at]),
+                Sign::Byte(byte) => next[at + 1] = ends[at] && *read == byte,
+                Sign::Number(from, to) if ends[at] => {
+                    if let Some((number, end)) = number(text, at) {
+                        next[end] |= (from..=to).contains(&number);
+                    }
+                }
+                Sign::Number(..) => {}
+            }
         }
         ends = next;
     }
     ends[text.len()]
+}
+
+/// The number that begins at a place, if one does, and where it ends.
+fn number(text: &[u8], at: usize) -> Option<(u32, usize)> {
+    if at > 0 && text[at - 1].is_ascii_digit() {
+        return None;
+    }
+    let end = at + text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    Some((std::str::from_utf8(&text[at..end]).ok()?.parse().ok()?, end))
 }
 
 fn fits(pattern: &str, text: &str) -> bool {
@@ -190,6 +250,19 @@ mod tests {
         assert_eq!(of("?.*.?"), [true, true, true, false]);
         assert_eq!(of("*.?.up"), [false, false, true, false]);
         assert!(glob("?", "x") && !glob("?", "") && glob("*?*", "x") && !glob("x?", "x"));
+    }
+
+    #[test]
+    fn numbers_in_braces_are_one_of_these() {
+        let of = |pattern: &str| [0, 3, 9, 10, 31].map(|layer| glob(pattern, &format!("h.{layer}.mlp")));
+        assert_eq!(of("h.{3-10}.mlp"), [false, true, true, true, false]);
+        assert_eq!(of("*.{3-10}.*"), of("h.{3-10}.mlp"));
+        assert_eq!(of("h.{3-10}*"), of("h.{3-10}.mlp"));
+        assert_eq!(of("h.{10-3}.mlp"), [false; 5]);
+        assert_eq!(of("?.{0-99}.?"), [true; 5]);
+        assert_eq!(of("h.{1-3}?mlp"), [false; 5]);
+        assert!(!glob("h.1{0-9}", "h.12") && glob("{0-9}x{0-9}", "1x2") && glob("{a-b}", "{a-b}"));
+        assert!(!glob("{0-9}", "") && !glob("{0-9}", "99999999999999999999"));
     }
 
     #[test]

@@ -118,7 +118,7 @@ fn handle(graph: &Graph, op: OpId) -> &str {
     graph.op(op).outputs.iter().flatten().next().map_or("_", |t| &graph.tensor(*t).name)
 }
 
-fn devices_text(devices: &[u32]) -> String {
+pub(crate) fn devices_text(devices: &[u32]) -> String {
     let run = devices.windows(2).all(|w| w[1] == w[0] + 1);
     match (devices, run) {
         ([first, .., last], true) => format!("{first}..{}", last + 1),

@@ -6,8 +6,12 @@ use rules::Analysis;
 
 /// Three layers, the last of another width, with two additions each.
 fn layers() -> Graph {
+    tower(&[32, 32, 30])
+}
+
+fn tower(widths: &[i64]) -> Graph {
     let mut text = String::from("shardwright-graph 1\nmodel \"Tower\"\ninput %x0 f32[8,16] 0\n");
-    for (layer, width) in [32, 32, 30].into_iter().enumerate() {
+    for (layer, width) in widths.iter().enumerate() {
         let x = format!("%x{layer}");
         text += &format!(
             "param %u{layer} f32[{width},16] \"h.{layer}.up\"\nparam %d{layer} f32[16,{width}] \"h.{layer}.down\"\n\
@@ -19,7 +23,8 @@ fn layers() -> Graph {
             layer + 1
         );
     }
-    text += "op %s f32[] = aten.sum.default(%x3) in \"\" at \"m.py:6\"\noutput %s\n";
+    let last = widths.len();
+    text += &format!("op %s f32[] = aten.sum.default(%x{last}) in \"\" at \"m.py:6\"\noutput %s\n");
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -71,4 +76,37 @@ fn what_is_folded_is_a_plan_file_of_the_same_plan() {
         let folded = print_folded(&plan, &graph, &analysis);
         assert_eq!(text::parse(&folded, &graph, &analysis, None).ok(), Some(plan), "{folded}");
     }
+}
+
+#[test]
+fn layers_of_a_stage_are_a_range() {
+    let graph = tower(&[32; 12]);
+    let analysis = Analysis::of(&graph);
+    let file = "\
+shardwright-plan 1
+name \"staged\"
+devices 4
+use \"data\"
+op \"h.{0-9}*\": split x0.0 2 on 0..2
+op \"h.{10-11}*\": single on 2
+op \"\": single on 2
+param \"h.{0-2}.up\": over 2
+param \"h.{3-9}.up\": over (0 1)
+recompute \"h.{2-8}.mlp\"
+offload state \"h.{8-10}.down\"
+";
+    let plan = text::parse(file, &graph, &analysis, None).unwrap_or_else(|error| panic!("{error}"));
+    let folded = print_folded(&plan, &graph, &analysis);
+    for line in [
+        "op \"h.{0-9}.mlp\" aten.linear.default[0]: split b 2 on 0..2  # batch, 10 alike\n",
+        "op \"h.{10-11}.mlp\" aten.linear.default[0]: single on 2  # 2 alike\n",
+        "param \"h.{0-2}.up\": over 2, gather pass, reduce each\n",
+        "param \"h.{3-9}.up\": over (0 1), gather pass, reduce each\n",
+        "recompute \"h.{2-8}.mlp\"\n",
+        "offload state \"h.{8-10}.down\"\n",
+    ] {
+        assert!(folded.contains(line), "{line}{folded}");
+    }
+    assert_eq!(folded.lines().count(), 20, "{folded}");
+    assert_eq!(text::parse(&folded, &graph, &analysis, None).ok(), Some(plan));
 }
