@@ -11,6 +11,7 @@ mod bound;
 mod constraints;
 pub mod inside;
 mod least;
+mod partly;
 mod queue;
 mod space;
 pub mod stages;
@@ -131,6 +132,11 @@ impl Row {
     pub fn fits(&self) -> bool {
         self.memory.1 <= self.memory.2
     }
+
+    /// Seconds in which some rank computes again, at most.
+    fn again(&self) -> f64 {
+        self.estimate.simulation.ranks.iter().map(|rank| rank.again).fold(0.0, f64::max)
+    }
 }
 
 /// Looks at all plans of the space, until the deadline; `watch` is told each by name.
@@ -162,6 +168,14 @@ pub fn quickest(
 }
 
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
+    let mut found = of_all_kinds(question, wanted, watch)?;
+    found.rows.extend(partly::rows(question, &found.rows, watch)?);
+    found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
+    Ok(found)
+}
+
+/// Of those that compute all layers again that are alike, or none.
+fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     // Ranks that are given their own rows of a batch can run plans with names: others may read any part of it.
     if question.devices == 1 || question.boundary.inputs == Inputs::Local {
         return queue::search(question, wanted, watch);
@@ -186,7 +200,6 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
         false => queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, watch)?,
     };
     found.rows.extend(looked.rows);
-    found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     found.passed_over.extend(looked.passed_over);
     Ok(Found { inside: Some(told), stages, ..found })
 }
@@ -295,18 +308,23 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
     !error.code.starts_with("SW05")
 }
 
-/// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
-pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
-    if let Some(constraints) = question.constraints {
-        constraints.confirm(&plan, question.graph, question.analysis)?;
-    }
+/// What a plan takes, lowered and simulated.
+fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
     let setting = Setting {
         cluster: question.cluster,
         batches: question.batches,
         optimizer: question.optimizer,
         masters: question.masters,
     };
-    let estimate = estimate((question.graph, question.analysis), &plan, question.boundary, &setting)?;
+    estimate((question.graph, question.analysis), plan, question.boundary, &setting)
+}
+
+/// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
+pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
+    if let Some(constraints) = question.constraints {
+        constraints.confirm(&plan, question.graph, question.analysis)?;
+    }
+    let estimate = estimated(question, &plan)?;
     let there = |rank: u32| question.there(rank);
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;

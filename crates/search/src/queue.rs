@@ -333,5 +333,6 @@ impl Search<'_, '_> {
 }
 
 fn is_usual(name: &str) -> bool {
-    !SCHEDULES.iter().any(|schedule| name.contains(schedule)) && !name.contains("offload")
+    let rare = |word: &&str| name.contains(*word);
+    !SCHEDULES.iter().chain(&["offload", "coshard"]).any(rare)
 }

@@ -10,8 +10,8 @@ pub struct Shape {
 
 /// How parameters are held where there are copies, from what sends least to what needs least.
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
-/// What is computed again, from nothing to everything.
-const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+/// What is computed again, from nothing to everything, and that in turns.
+const AGAIN: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
 /// What is on the host besides, where nothing else fits.
 const AWAY: [&str; 3] = [
     "recompute x offload:activations",
@@ -88,14 +88,17 @@ mod tests {
     #[test]
     fn names() {
         let all = |stages, copies, ways| Shape { stages, copies, ways }.ladders().concat().join(", ");
-        assert_eq!(all(1, 1, 1), "replicate, replicate x recompute:selective, replicate x recompute");
+        assert_eq!(
+            all(1, 1, 1),
+            "replicate, replicate x recompute:selective, replicate x recompute, replicate x coshard x recompute"
+        );
         assert_eq!(
             all(2, 1, 4),
             "stages:2 x megatron:4 x 1f1b, stages:2 x megatron:4 x 1f1b x recompute:selective, \
-             stages:2 x megatron:4 x 1f1b x recompute"
+             stages:2 x megatron:4 x 1f1b x recompute, stages:2 x megatron:4 x 1f1b x coshard x recompute"
         );
-        assert!(
-            all(1, 8, 1).starts_with("data:8, data:8 x recompute:selective, data:8 x recompute, zero1:8")
-        );
+        assert!(all(1, 8, 1).starts_with(
+            "data:8, data:8 x recompute:selective, data:8 x recompute, data:8 x coshard x recompute, zero1:8"
+        ));
     }
 }

@@ -229,6 +229,26 @@ fn another_schedule_is_taken_where_stages_wait() {
 }
 
 #[test]
+fn where_a_layer_does_not_fit_its_parts_take_turns() {
+    let model = Model::gpt();
+    let cluster = devices(1, "1 TFLOP/s", "1 TB/s");
+    let question = model.question(&cluster, 1, 1);
+    let needs = |name: &str| {
+        let plan = plan::sets::named(name, question.graph, question.analysis, 1).expect("a plan");
+        let Question { optimizer, masters, .. } = question;
+        let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters };
+        let of = (question.graph, question.analysis);
+        let told = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
+        told.memory[0].total()
+    };
+    let (again, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
+    assert!(turns < again, "{turns} {again}");
+    let tight = Question { memory: Some(turns), ..question };
+    let chosen = &found(&tight).rows[0];
+    assert!(chosen.fits() && chosen.plan.name == "replicate x coshard x recompute", "{}", chosen.plan.name);
+}
+
+#[test]
 fn what_fits_in_no_other_way_is_on_the_host() {
     let model = Model::gpt();
     let cluster = devices(1, "1 GFLOP/s", "1 GB/s");

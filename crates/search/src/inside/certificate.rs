@@ -1,14 +1,13 @@
 //! What no plan of one block can beat: the least of the same tables with costs that no lowering goes below.
 
 use diag::Result;
-use elimination::Solver;
 use graph::OpId;
 
 use super::digits::Digits;
 use super::messages::{Count, Messages};
 use super::objective::{Objective, UNIT, Weights};
 use super::rows::limit;
-use super::solution::{FIRST, MOST};
+use super::solution::{FIRST, solved};
 use super::space::Space;
 use crate::Question;
 
@@ -45,11 +44,7 @@ pub(super) fn bound(
         let Some(space) = Space::new(question, digits, &messages, &rung.spans)? else { continue };
         let weights = rung.weights();
         let objective = Objective::new(&space, weights)?;
-        let Some(least) =
-            Solver::default().solve_until(&objective.problem(), MOST, &|| question.stop.is_late())
-        else {
-            return Ok(0.0);
-        };
+        let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };
         *sums += least.sums.0;
         bound = bound.min((least.cost - weights.byte * limit) * UNIT);
         if !rung.is_tight {

@@ -47,8 +47,12 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
     let bundle = space.ties.of[own];
     let Some(each) = Solver::default().each(&problem, bundle, MOST) else { return Ok(None) };
+    let Some(least) = Solver::default().solve(&problem, MOST) else { return Ok(None) };
+    let chosen = least.values[bundle];
     let mut order: Vec<usize> = (0..each.len()).filter(|at| each[*at] < NEVER).collect();
-    order.sort_by(|a, b| each[*a].total_cmp(&each[*b]).then(a.cmp(b)));
+    order.sort_by(|a, b| {
+        (*a != chosen).cmp(&(*b != chosen)).then(each[*a].total_cmp(&each[*b])).then(a.cmp(b))
+    });
     let names = DimNames::of(question.graph, question.analysis);
     let mut ways: Vec<Alternative> = vec![];
     let mut known = BTreeSet::new();

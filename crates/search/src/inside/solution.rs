@@ -114,6 +114,11 @@ fn is_plain(question: &Question<'_>) -> bool {
     kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas && hidden
 }
 
+/// The least sum; none where it is too large, or late.
+pub(super) fn solved(question: &Question<'_>, problem: &Problem) -> Option<Least> {
+    Solver::default().solve_until(problem, MOST, &|| question.stop.is_late())
+}
+
 /// Whether constraints let these be computed again.
 pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
@@ -218,7 +223,7 @@ impl Rung<'_, '_> {
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let Some(mut least) = self.solved(&objective.problem()) else { return Ok(None) };
+        let Some(mut least) = solved(&self.space.question, &objective.problem()) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
         if least.cost == NEVER {
             return Ok(None);
@@ -226,11 +231,6 @@ impl Rung<'_, '_> {
         least.values = self.space.ties.spread(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
-    }
-
-    /// None where it is too large, or late.
-    fn solved(&self, problem: &Problem) -> Option<Least> {
-        Solver::default().solve_until(problem, MOST, &|| self.space.question.stop.is_late())
     }
 
     fn keep(&mut self, found: &Found) -> Result<()> {

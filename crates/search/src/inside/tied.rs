@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use elimination::{NEVER, Problem, Solver};
+use elimination::{NEVER, Problem};
 use graph::OpId;
 
 use super::objective::{Look, Objective, Weights};
-use super::solution::MOST;
+use super::solution::solved;
 use super::space::Space;
 use super::spread::splits;
 use crate::constraints::named_splits;
@@ -97,14 +97,8 @@ impl Tied {
         let mut found: Vec<Divided> = vec![];
         for weights in weights {
             let problem = Objective::new(space, *weights)?.problem();
-            let Some(least) = Solver::default()
-                .solve_until(&without_none(problem), MOST, &|| space.question.stop.is_late())
-            else {
-                continue;
-            };
-            if least.cost == NEVER {
-                continue;
-            }
+            let least = solved(&space.question, &without_none(problem)).filter(|least| least.cost < NEVER);
+            let Some(least) = least else { continue };
             let values = space.ties.spread(&least.values);
             let own = |(bundle, tied): (usize, &Vec<(usize, OpId)>)| {
                 let choice = space.bundles[bundle].choices.get(values[bundle]);

@@ -1,0 +1,52 @@
+"""All plans of a model with a name on a cluster: each search is a fresh process of one thread.
+
+Run as a script, this file is such a process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import compile_time
+
+from shardwright.own import own_digest
+
+# What was found is kept until the build changes: a table that was interrupted goes on.
+KEPT = Path(tempfile.gettempdir()) / f"shardwright-chosen-{own_digest()[:12]}"
+
+
+def looked_at(model: str, batch: int, batches: int, cluster: str, deadline: float) -> dict[str, Any]:
+    """Of a step of so many micro-batches all plans that were looked at, those that fit before others."""
+    given = [model, str(batch), str(batches), cluster, str(deadline)]
+    kept = KEPT / ("-".join(given).replace(":", "_") + ".json")
+    if not kept.is_file():
+        KEPT.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(compile_time.child(*given, script=__file__, timeout=1200)))
+    return json.loads(kept.read_text())
+
+
+def _look(model: str, batch: str, batches: str, cluster: str, deadline: str) -> dict[str, object]:
+    from shardwright._core import Graph, cluster_devices, search_plan
+    from shardwright.shipped.graph import example_of, graph_of
+    from shardwright.shipped.table import SHIPPED
+
+    graph = Graph(graph_of(example_of(SHIPPED[model], int(batch), None)).text)
+    devices = cluster_devices(cluster)
+    start = time.perf_counter()
+    found = search_plan(graph, devices, cluster, batches=int(batches), every=True, deadline=float(deadline))
+    return {
+        "seconds": time.perf_counter() - start,
+        "bound": found.bound,
+        "one_block": found.inside[0] if found.inside else None,
+        "rows": found.rows,
+        "tried": list(found.tried),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_look(*sys.argv[1:])))

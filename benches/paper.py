@@ -1,0 +1,77 @@
+"""nnScaler's headline table: what is found against the best of the well-known plans, on 4 to 32 V100.
+
+Its models, sizes and global batch. The known plans are those that it compares with: `data`, `zero3`, and
+`megatron` x `1f1b` x `data` in all shapes, each with and without recomputation, whatever is quickest and
+fits. All are tuned in the size of a micro-batch, too, and all times are of one cost model.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import chosen
+from tables import Table, time_of
+
+BATCH = 256
+CLUSTERS = {4: "dgx-v100:4x1", 8: "dgx-v100:8x1", 16: "dgx-v100:16x1", 32: "dgx-v100:16x2"}
+MODELS = {
+    "Swin": ("swin-1.8b", "swin-5b", "swin-10b", "swin-27b"),
+    "T5": ("t5-3.9b", "t5-12b", "t5-21b", "t5-47b"),
+    "AlphaFold2": ("alphafold2-87m", "alphafold2-930m", "alphafold2-2.4b", "alphafold2-3.2b"),
+}
+PUBLISHED = {"Swin": 3.5, "T5": 2.2, "AlphaFold2": 1.8}
+# Samples of a micro-batch for each device.
+EACH = (0.25, 1)
+DEADLINE = 150.0
+KNOWN = {"data", "zero3", "megatron", "stages", "1f1b", "recompute"}
+
+
+def bench(quick: bool) -> Table:
+    table = Table(
+        "paper",
+        "Models of the paper on V100",
+        f"Full size on `meta`, a global batch of {BATCH}, AdamW, 16 bit. The quickest plan that was found"
+        " against the quickest that fits of `data`, `zero3` and `megatron` x `1f1b` x `data` in all shapes,"
+        " with and without recomputation; both over micro-batches of"
+        f" {' and '.join(map(str, EACH))} samples a device, which stand behind the plans. Each search"
+        f" had {DEADLINE:.0f} s. Simulated; the paper's figures are speed-ups on 32 V100 over the best of its"
+        " baselines.",
+        ["model", "devices", "found", "step", "best known", "step", "times as fast", "published"],
+    )
+    cells = [
+        (model, name, devices)
+        for model, names in MODELS.items()
+        for devices, name in zip(CLUSTERS, names, strict=True)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        all_rows = list(pool.map(lambda cell: _rows(*cell[1:]), cells[4:5] if quick else cells))
+    for (model, name, devices), rows in zip(cells, all_rows, strict=False):
+        known = [row for row in rows if is_known(row["plan"])]
+        published = f"{PUBLISHED[model]}" if devices == 32 else ""
+        best, other = (min(some, key=lambda row: row["seconds"], default=None) for some in (rows, known))
+        ratio = f"{other['seconds'] / best['seconds']:.2f}" if best and other else ""
+        table.add(name, str(devices), *_told(best), *_told(other), ratio, published)
+        table.values[name] = {"found": best, "known": other}
+    return table
+
+
+def is_known(plan: str) -> bool:
+    """Whether it is one of the plans that the paper compares with; `zero3` by itself."""
+    sets = {axis.split(":")[0] for axis in plan.split(" x ")}
+    return sets <= KNOWN and not ("zero3" in sets and sets & {"megatron", "stages"})
+
+
+def _rows(name: str, devices: int) -> list[dict[str, Any]]:
+    """Plans that fit, with the samples of their micro-batches."""
+    found = []
+    for each in EACH:
+        batch = max(1, int(devices * each))
+        told = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
+        found += [{**row, "samples": batch} for row in told["rows"] if row["fits"]]
+    return found
+
+
+def _told(row: dict[str, Any] | None) -> tuple[str, str]:
+    return (f"`{row['plan']}`, {row['samples']}", time_of(row["seconds"])) if row else ("none fits", "")
