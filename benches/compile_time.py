@@ -68,13 +68,13 @@ def measured(table: Table, shape: tuple[str, int], plans: dict[str, int], repeat
     return table
 
 
-def child(*args: str, script: str = __file__) -> dict[str, Any]:
+def child(*args: str, script: str = __file__, timeout: float = 600) -> dict[str, Any]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, script, *args], env=env, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, script, *args], env=env, capture_output=True, text=True, check=False, timeout=timeout
     )
     if done.returncode:
-        raise RuntimeError(f"{args}: {done.stderr}")
+        raise RuntimeError(f"{args}: {done.returncode} {done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -7,12 +7,14 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import shapes
 import torch
 from measure import peak_of, seconds, wait_until_quiet
 from shapes import Example
 from tables import Table, size_of, time_of
+from torch import Tensor, nn
 
 import shardwright as sw
 from shardwright._core import Graph, Plan, compile, simulate_step
@@ -162,16 +164,8 @@ def _one(name: str, plan: str, batches: int, repeats: int) -> Figures:
     steps: list[Callable[[], None]] = []
 
     def make() -> None:
-        model = sw.parallelize(module, given, plan=plan, cache=False, progress=False)
-        optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-4)
-
-        def step() -> None:
-            model.train_step([given] * batches)
-            optimizer.step()
-            optimizer.zero_grad()
-
-        step()
-        steps.append(step)
+        steps.append(step_of(module, given, plan, batches))
+        steps[0]()
         # What was needed to make it and is in circles would be counted by chance.
         gc.collect()
 
@@ -182,6 +176,21 @@ def _one(name: str, plan: str, batches: int, repeats: int) -> Figures:
     largest = torch.tensor([low(times), float(peak), others], dtype=torch.float64)
     torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
     return Figures(float(largest[0]), int(largest[1]), float(largest[2]))
+
+
+def step_of(
+    module: nn.Module, given: tuple[Tensor, ...], plan: str | Path, batches: int
+) -> Callable[[], None]:
+    """A step of so many micro-batches, with the optimizer's."""
+    model = sw.parallelize(module, given, plan=plan, cache=False, progress=False)
+    optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-4)
+
+    def step() -> None:
+        model.train_step([given] * batches)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

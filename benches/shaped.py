@@ -17,10 +17,9 @@ from pathlib import Path
 
 import torch
 from measure import seconds
-from predicted import MODELS
+from predicted import MODELS, step_of
 from tables import Table, time_of
 
-import shardwright as sw
 from shardwright._core import Found, Graph
 from shardwright.capture import capture
 from shardwright.choosing import Choice
@@ -167,7 +166,7 @@ def _of_model(first: bool, name: str, folder: Path) -> list[Step]:
         path = folder / f"{name}-{at}.plan"
         if first:
             path.write_text(words)
-        steps.append(_step(module, given, path))
+        steps.append(step_of(module, given, path, BATCHES))
         steps[-1]()
     times = [[_seconds(step) for step in steps] for _ in range(STEPS)]
     each = zip(told[0], zip(*times, strict=True), strict=True)
@@ -185,18 +184,6 @@ def _plans(
         row for row in found.rows if row["fits"] and row["seconds"] <= FARTHEST * found.rows[0]["seconds"]
     ]
     return [(row["plan"], found.plan(at).text, row["seconds"]) for at, row in enumerate(rows[:PLANS])]
-
-
-def _step(module: torch.nn.Module, given: tuple[torch.Tensor, ...], plan: Path) -> Callable[[], None]:
-    model = sw.parallelize(module, given, plan=plan, cache=False, progress=False)
-    optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-4)
-
-    def step() -> None:
-        model.train_step([given] * BATCHES)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 def _seconds(step: Callable[[], None]) -> float:

@@ -32,7 +32,9 @@ ALLOWED = {
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
     "search": "diag graph rules elimination plan program check cluster compiler",
-    "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search",
+    "report": "graph rules plan simulate compiler",
+    "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search"
+    " report",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

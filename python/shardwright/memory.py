@@ -27,11 +27,14 @@ def memory_of(compiled: Compiled, optimizer: str = OPTIMIZER) -> dict[str, Any]:
     }
 
 
-def lines_of_memory(memory: Mapping[str, Any]) -> list[str]:
-    """In how much memory a step fits, what that is for, and where it is the most."""
+def lines_of_memory(memory: Mapping[str, Any], there: int | None = None) -> list[str]:
+    """In how much memory a step fits, of what is there, what that is for, and where it is the most."""
     of = {"optimizer": f" ({memory['optimizer']})"}
     used = [f"{size_of(size)} {name}{of.get(name, '')}" for name, size in memory["peak"].items() if size]
-    lines = [f"a step needs {size_of(memory['total'])} on rank {memory['rank']}: {', '.join(used)}"]
+    of_all = "" if there is None else f" of {size_of(there)}"
+    fits = "" if there is None or memory["total"] <= there else ", and does not fit"
+    needed = f"{size_of(memory['total'])}{of_all} on rank {memory['rank']}{fits}"
+    lines = [f"a step needs {needed}: {', '.join(used)}"]
     if memory["offloaded"]:
         lines.append(f"  up to {size_of(memory['offloaded'])} more are on its host meanwhile")
     return lines + ([f"  that is in {memory['at']}"] if memory["at"] else [])

@@ -105,6 +105,10 @@ def _range(sizes: Sequence[int]) -> str:
     return high if low == high else f"{low} to {high}"
 
 
+def batches_of(count: int) -> str:
+    return f"{count} micro-batches" if count > 1 else "one micro-batch"
+
+
 def time_of(seconds: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:

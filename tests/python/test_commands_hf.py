@@ -26,7 +26,8 @@ def test_a_model_is_planned_from_its_config(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = f"hf:{kind}:{tmp_path / 'config.json'}"
-    assert main(["plan", model, "--devices", "2", "--plan", "data", "--batch", "4", "--sequence", "8"]) == 0
+    sizes = "--batch", "4", "--sequence", "8"
+    assert main(["plan", model, "--devices", "2", "--plan", "data", *sizes, "--text"]) == 0
     plan = capsys.readouterr().out
     assert "split b 2" in plan and "aten.cross_entropy_loss.default" in plan
 

@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_layers_that_are_alike_are_folded(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    folded = said(capsys, "plan", gpt, "--plan", "data:2 x megatron:2")
+    folded = said(capsys, "plan", gpt, "--plan", "data:2 x megatron:2", "--text")
     every = said(capsys, "plan", gpt, "--plan", "data:2 x megatron:2", "--all")
     assert len(folded.splitlines()) < 0.7 * len(every.splitlines())
     assert "# batch, heads, 2 alike" in folded and "# batch, inner, 2 alike" in folded
@@ -44,11 +44,65 @@ def test_layers_that_are_alike_are_folded(gpt: str, capsys: pytest.CaptureFixtur
     assert sw.Plan.parse(graph, every).text.splitlines() + remarks == every.splitlines()
 
 
+def test_a_table_says_what_each_module_does_and_takes(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan", gpt, "--plan", "data:2 x megatron:2"
+    lines = said(capsys, *words).splitlines()
+    assert lines[0] == "Gpt under data:2 x megatron:2, 4 devices"
+    told = {" ".join(line.split("  ")[0].split()): line.split() for line in lines[2:]}
+    assert told["h.{0-1}.mlp"][1:7] == ["batch", "2", "x", "inner", "2", "0..4"]
+    assert told["h.{0-1}.attn"][1:7] == ["batch", "2", "x", "heads", "2", "0..4"]
+    assert any(line.startswith("a step needs") and "GiB on rank" not in line for line in lines)
+    cluster = "--cluster", "ethernet-25g:2x2", "--batches", "3"
+    lines = said(capsys, *words, *cluster).splitlines()
+    assert lines[0] == "Gpt under data:2 x megatron:2 on ethernet-25g:2x2, 3 micro-batches, 4 devices"
+    assert any(line.startswith("a step takes") for line in lines)
+    assert any(re.match(r"a step needs .* of 37\.\d GiB on rank", line) for line in lines), lines
+
+
+@pytest.mark.parametrize("plan", ["data:2 x megatron:2", "zero3:4 x recompute", "stages:2 x data:2 x zb-h1"])
+def test_what_rows_take_is_what_a_rank_does(plan: str, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All rows together are the model, and what the busiest rank computes and communicates."""
+    words = gpt, "--plan", plan, "--cluster", "ethernet-25g:2x2", "--batches", "4", "--json"
+    told = json.loads(said(capsys, "plan", *words))
+    rows, step = told["rows"], json.loads(said(capsys, "simulate", *words))
+    manifest = json.loads(said(capsys, "manifest", *words))
+    assert sum(row["operators"] for row in rows) == len(told["operators"])
+    assert sum(row["work"] for row in rows) == pytest.approx(1)
+    assert told["step"]["seconds"] == step["seconds"]
+    stages = {row["block"] for row in rows}
+    for block in stages:
+        mine = [row for row in rows if row["block"] == block]
+        role = manifest["roles"][block if len(stages) > 1 else 0]
+        rank = next(it for it in step["ranks"] if it["rank"] == role["rank"])
+        computed = sum(row["computes"] for row in mine)
+        # Calls, sums and copies are nobody's.
+        assert 0 < computed <= rank["forward"] + rank["backward"] + rank["again"] + 1e-12
+        assert ("recompute" in plan) == any(row["recomputed"] for row in mine)
+        inside = [it for it in role["communications"] if it["kind"] not in ("send", "receive")]
+        moved = [it for it in inside if it["operator"] is not None]
+        assert sum(row["bytes"] for row in mine) == pytest.approx(sum(it["bytes"] for it in moved))
+        waited = sum(it["exposed_seconds"] for it in moved)
+        assert sum(row["exposed"] for row in mine) == pytest.approx(waited)
+
+
+def test_a_plan_is_written_as_a_file(gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.plan"
+    out = said(capsys, "plan", gpt, "--plan", "stages:2 x zero3:2 x recompute", "-o", str(file))
+    assert out.endswith(f"The plan is in {file}.\n")
+    graph = Graph(Path(gpt).read_text())
+    assert make_plan(graph, file).text == make_plan(graph, "stages:2 x zero3:2 x recompute").text
+    again = said(capsys, "plan", gpt, "--plan", str(file))
+    assert again.splitlines()[2:] == out.splitlines()[2:-1]
+    assert main(["plan", gpt, "--plan", "data:2", "-o", str(tmp_path / "none" / "mine.plan")]) == 1
+    assert "error[SW0928]" in capsys.readouterr().err
+
+
 REWRITING = "the rewriting of %loss (aten.cross_entropy_loss.default) along b"
 
 
 def test_what_is_rewritten_is_said(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"# rests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2")
+    assert f"# rests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2", "--text")
+    assert f"\nrests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2")
     numbers = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
     assert numbers["rewritings"] == [REWRITING.removeprefix("the rewriting of ")]
     assert "rewriting" not in said(capsys, "plan", gpt, "--plan", "replicate", "--devices", "2")
@@ -82,7 +136,8 @@ def test_the_plan_says_for_how_many_devices_it_is(
 ) -> None:
     file = tmp_path / "mine.plan"
     file.write_text('shardwright-plan 1\nname "mine"\ndevices 3\nuse "data"\n')
-    assert f"\ndevices {devices}\n" in said(capsys, "plan", gpt, "--plan", plan.replace("FILE", str(file)))
+    named = plan.replace("FILE", str(file))
+    assert f"\ndevices {devices}\n" in said(capsys, "plan", gpt, "--plan", named, "--text")
 
 
 @pytest.mark.parametrize("plan", ["data", "data:2 x megatron", "coshard:4"])

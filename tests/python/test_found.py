@@ -33,9 +33,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_a_plan_says_what_is_expected_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2")
-    assert re.search(r"# a step takes .* of what the devices can compute", out)
-    assert re.search(r"# no plan takes less than .* times the least", out)
-    assert re.search(r"# searched: \d+ decisions with [\d,]+ choices", out)
+    assert re.search(r"a step takes .* of what the devices can compute", out)
+    assert re.search(r"no plan takes less than .* times the least", out)
+    assert re.search(r"searched: \d+ decisions with [\d,]+ choices", out)
 
 
 def test_what_was_found_is_never_slower_than_any_named_plan_nor_below_the_bounds(file: str) -> None:

@@ -170,9 +170,9 @@ def test_a_plan_is_for_the_devices_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny(monkeypatch)
-    assert main(["plan", "tiny", *SIZES, "--cluster", "dgx-h100:2x2"]) == 0
+    assert main(["plan", "tiny", *SIZES, "--cluster", "dgx-h100:2x2", "--text"]) == 0
     assert "\ndevices 4\n" in capsys.readouterr().out
-    assert main(["plan", "tiny", *SIZES, "--cluster", "dgx-h100:2x2", "--plan", "data:2"]) == 0
+    assert main(["plan", "tiny", *SIZES, "--cluster", "dgx-h100:2x2", "--plan", "data:2", "--text"]) == 0
     assert "\ndevices 2\n" in capsys.readouterr().out
 
 

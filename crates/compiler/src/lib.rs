@@ -26,7 +26,7 @@ pub use rules::Bytes;
 pub use simulate::Kinds;
 pub use step::{Estimate, Setting, Step, communications, estimate, states, step, updated};
 pub use summary::{Communication, Divided, Summary};
-pub use work::{Repeated, Work, work};
+pub use work::{Repeated, Work, operations_of_each, work};
 
 /// A program that was proved to compute what the model's graph computes.
 pub struct Compiled {

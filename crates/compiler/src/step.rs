@@ -1,13 +1,15 @@
 //! A step of a program on a cluster: how long it takes, and what of that is work on the model.
 
+use std::collections::BTreeMap;
+
 use check::{Course, Masters, Phase, Purpose};
 use cluster::Cluster;
 use diag::{Error, Result};
-use graph::Graph;
+use graph::{Graph, OpId};
 use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
-use simulate::{Held, Kinds, Scene, Simulation, Told, manifest, simulate, trace};
+use simulate::{Held, Kinds, Scene, Share, Shares, Simulation, Told, manifest, shares, simulate, trace};
 
 use crate::memory::{optimizer, with_optimizer};
 use crate::work::operations;
@@ -31,6 +33,8 @@ pub struct Step {
     pub trace: String,
     /// What ranks have in memory over time, of those whose spans are known.
     pub held: Vec<Held>,
+    /// What of a rank's time each operator of the model takes.
+    pub shares: Vec<Shares>,
 }
 
 /// Of a course its turns, with an optimizer's state, and what is there when it steps.
@@ -75,13 +79,37 @@ pub fn step(
     let simulation = simulate(&scene)?;
     let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
+    let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
         trace: trace(&scene, &rewritten, simulation, &held),
         held,
+        shares,
         estimate,
     })
+}
+
+/// Shares of the program's operators as those of the model's. Of a model in slices they are each module's as a whole.
+fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec<Shares>> {
+    let rewritten = program.rewritten(graph)?;
+    let mut first_in: BTreeMap<&str, OpId> = BTreeMap::new();
+    for op in graph.op_ids() {
+        first_in.entry(&graph.op(op).module).or_insert(op);
+    }
+    let in_model = |op: OpId| match program.slices {
+        None => Some(rewritten.origins[op.index()].op),
+        Some(_) => first_in.get(&rewritten.graph.op(op).module[..]).copied(),
+    };
+    let told = |rank: Shares| {
+        let mut of = vec![Share::default(); graph.ops.len()];
+        let mut rest = rank.rest;
+        for (op, share) in rewritten.graph.op_ids().zip(&rank.of) {
+            *in_model(op).map_or(&mut rest, |op| &mut of[op.index()]) += *share;
+        }
+        Shares { of, rest, ..rank }
+    };
+    Ok(shares.into_iter().map(told).collect())
 }
 
 /// What every rank communicates in a step of a program that is read from files, as JSON.
@@ -102,7 +130,7 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
 /// Where all devices are of one kind an axis of so many is folded: many plans are estimated, and none is kept.
 const SHORT: u32 = 5;
 
-/// Runs a step of a plan whose program is proved and not written.
+/// Runs a step of a plan whose program is proved and not written: who does what when is forgotten.
 pub fn estimate(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
@@ -116,7 +144,7 @@ pub fn estimate(
     let updated = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
     let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
-    told((graph, analysis), plan, simulation, &proof.memory, setting)
+    told((graph, analysis), plan, simulation.brief(), &proof.memory, setting)
 }
 
 /// Whether all nodes are alike, with devices of one kind.

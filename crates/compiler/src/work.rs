@@ -59,9 +59,14 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
 
 /// Operations of the model in a micro-batch, forward and backward.
 pub(crate) fn operations(graph: &Graph, analysis: &Analysis) -> f64 {
+    operations_of_each(graph, analysis).iter().sum()
+}
+
+/// The same of each operator.
+pub fn operations_of_each(graph: &Graph, analysis: &Analysis) -> Vec<f64> {
     let needs_grad = graph.needs_grad();
     let of = |op: OpId| of_cost(&Costs::new(graph, analysis, op, &needs_grad).whole().cost);
-    graph.op_ids().map(of).sum()
+    graph.op_ids().map(of).collect()
 }
 
 /// Forward and backward.

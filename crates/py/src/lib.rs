@@ -9,6 +9,7 @@ mod memory_py;
 mod order_py;
 mod plan_py;
 mod program_py;
+mod report_py;
 mod search_py;
 mod step_py;
 
@@ -30,6 +31,8 @@ mod _core {
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
+    #[pymodule_export]
+    use super::report_py::{plan_homes, plan_rows};
     #[pymodule_export]
     use super::search_py::{Found, cluster_devices, cluster_origin, search_plan};
     #[pymodule_export]

@@ -22,6 +22,18 @@ pub(crate) struct Simulated {
 /// A rank, its stretches of time with bytes, and a line of them.
 type HeldOver = (u32, Vec<(f64, f64, u64)>, String);
 
+impl Simulated {
+    /// What of ranks' time each operator takes.
+    pub(crate) fn shares(&self) -> &[simulate::Shares] {
+        &self.inner.shares
+    }
+
+    fn most_waited_for(&self, of: impl Fn(&simulate::Shares) -> simulate::Share) -> (f64, f64, u64) {
+        let all = self.shares().iter().map(of).map(|it| (it.moves, it.exposed, it.bytes));
+        all.reduce(|a, b| if (b.1, b.0) > (a.1, a.0) { b } else { a }).unwrap_or_default()
+    }
+}
+
 #[pymethods]
 impl Simulated {
     /// Until the last rank has updated its parameters.
@@ -77,6 +89,19 @@ impl Simulated {
         let most = held.iter().flat_map(|it| &it.over).map(|it| it.bytes).max().unwrap_or(0);
         let over = |it: &simulate::Held| it.over.iter().map(|it| (it.start, it.end, it.bytes)).collect();
         held.iter().map(|it| (it.rank.0, over(it), it.drawn(seconds, most))).collect()
+    }
+
+    /// What is moved of parameters and their gradients, by the rank that waits longest for it: seconds, those for which it
+    /// waits, and bytes.
+    #[getter]
+    fn of_parameters(&self) -> (f64, f64, u64) {
+        self.most_waited_for(|rank| rank.rest)
+    }
+
+    /// The same of what goes from one stage of a pipeline to another.
+    #[getter]
+    fn between_stages(&self) -> (f64, f64, u64) {
+        self.most_waited_for(|rank| rank.between)
     }
 
     /// What each role communicates, as JSON.

@@ -20,6 +20,7 @@ mod manifest;
 mod meeting;
 mod price;
 mod rank;
+mod shares;
 mod table;
 mod talk;
 mod trace;
@@ -33,6 +34,7 @@ use program::{Kind, Pass, Program, RankId};
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Told, manifest};
+pub use shares::{Share, Shares, shares};
 pub use trace::trace;
 
 /// What is simulated.
@@ -130,6 +132,13 @@ pub struct Part {
     pub op: Option<OpId>,
     /// Seconds for which the rank waits for it while it goes on.
     pub exposed: f64,
+}
+
+impl Simulation {
+    /// Without what each rank did when, which of many plans would fill the memory.
+    pub fn brief(self) -> Self {
+        Self { seconds: self.seconds, ranks: self.ranks, ..Self::default() }
+    }
 }
 
 impl Lane {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use check::{Course, Deed};
+use check::{Course, Deed, Work};
 use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
 use graph::Dtype;
 use program::{GroupingId, Instr, Kind, Program, RankId};
@@ -44,18 +44,20 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
 }
 
 fn price(deed: &Deed, kind: Kind, device: &Device, kinds: &Kinds) -> Price {
-    let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
-    let seconds = |work: &check::Work| {
-        let effort = Effort { operations: work.operations as f64, bytes: work.bytes as f64 };
-        device.seconds_of(effort, kinds.sort(work.op, work.dtype, way))
-    };
     let around = if matches!(kind, Kind::Call | Kind::Grad) { device.runtime.call } else { 0.0 };
     let sum = Effort { operations: 0.0, bytes: SUM * deed.added as f64 };
     Price {
-        work: around + deed.work.iter().map(seconds).sum::<f64>(),
+        work: around + deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).sum::<f64>(),
         host: device.seconds_to_host(deed.to_host as f64),
         added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
     }
+}
+
+/// A part of an instruction of a kind.
+pub(crate) fn seconds_of(work: &Work, kind: Kind, device: &Device, kinds: &Kinds) -> f64 {
+    let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
+    let effort = Effort { operations: work.operations as f64, bytes: work.bytes as f64 };
+    device.seconds_of(effort, kinds.sort(work.op, work.dtype, way))
 }
 
 /// The groups of a program's collectives, as the cluster sees them.

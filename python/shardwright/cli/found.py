@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 WAYS = 8
 
 
-def found_of(arguments: argparse.Namespace, graph: Graph) -> Found | None:
+def found_of(
+    arguments: argparse.Namespace, graph: Graph, watch: Callable[[str], object] | None = None
+) -> Found | None:
     """What the search found, if the plan is to be chosen."""
     from ..choosing import AUTO
     from ..planning import MOST_DEVICES
@@ -31,7 +33,7 @@ def found_of(arguments: argparse.Namespace, graph: Graph) -> Found | None:
     if devices is None or not 0 < devices <= MOST_DEVICES:
         # Whoever makes a plan of a name refuses it.
         return None
-    return choice_of(arguments).search(graph, devices)
+    return choice_of(arguments).search(graph, devices, watch=watch)
 
 
 def asked_for(found: Found | None, plan: str) -> Found:
@@ -56,12 +58,18 @@ def numbers_of(found: Found) -> dict[str, Any]:
     return numbers | {"bound_of_one_block": bound, "search": searched}
 
 
+def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float) -> str:
+    """How long a step takes, and what the rank does meanwhile that waits least."""
+    names = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
+    spent = ", ".join(
+        f"{parts[name] / seconds:.1%} {name}" for name in names if parts[name] >= seconds / 1000
+    )
+    return f"a step takes {time_of(seconds)}: {spent}; {utilisation:.1%} of what the devices can compute"
+
+
 def lines_of(found: Found) -> Iterator[str]:
-    """What is expected of the plan, and how far from the best it is."""
-    row = found.rows[0]
-    step, parts = row["seconds"], ("forward", "backward", "again", "copies", "exposed", "idle", "update")
-    spent = ", ".join(f"{row[part] / step:.1%} {part}" for part in parts if row[part] >= step / 1000)
-    yield f"a step takes {time_of(step)}: {spent}; {row['utilisation']:.1%} of what the devices can compute"
+    """How far from the best the plan is, and what was searched."""
+    step = found.rows[0]["seconds"]
     if found.bound > 0:
         times = step / found.bound
         yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
@@ -73,6 +81,8 @@ def lines_of(found: Found) -> Iterator[str]:
     if 0 < bound <= step:
         times = step / bound
         of = "that respects them " if found.constraints else ""
+        if any(row["plan"].endswith(" layers again") for row in found.rows):
+            of += ("and " if of else "that ") + "computes all layers again, or none, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
     yield (
@@ -100,13 +110,41 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
         step, own = time_of(first["seconds"]), time_of(mine["seconds"])
         yield f"`{first['plan']}` takes {step}, the best plan of one block {own}: this is about the second"
     count, ways = told
+    yield from _why(path, ways)
     others = "" if count == 1 else f", with {count - 1} more that lie as it does"
     yield f"{path}{others}: what the best plan takes with each way to divide it"
     yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  better if"
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
-def _way(way: tuple[str, float, tuple[float, float, float, float], float, str | None], first: bool) -> str:
+Way = tuple[str, float, tuple[float, float, float, float], float, str | None]
+"""Its name, seconds more, those to work, wait, update and send parameters, bytes, and what it would take."""
+
+
+def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
+    """In words, what speaks for the way that was chosen."""
+    chosen = ways[0]
+    if len(ways) == 1:
+        yield f"{path} is divided by `{chosen[0]}`: there is no other way"
+        return
+    other = min(ways[1:], key=lambda way: way[1])
+    more = [theirs - own for own, theirs in zip(chosen[2], other[2], strict=True)]
+    worse = {
+        "compute": more[0] + more[2],
+        "wait for each other": more[1],
+        "send parameters and gradients": more[3],
+    }
+    what = max(worse, key=lambda word: worse[word])
+    if other[1] <= 0:
+        why = f"`{other[0]}` would take as long"
+    elif worse[what] > 0:
+        why = f"with `{other[0]}`, the next best, devices would {what} for {time_of(worse[what])} more"
+    else:
+        why = f"with `{other[0]}`, the next best, they would need memory that something else pays for"
+    yield f"{path} is divided by `{chosen[0]}`: {why}"
+
+
+def _way(way: Way, first: bool) -> str:
     from ..memory import size_of
 
     name, more, (works, waits, updates, sends), held, change = way

@@ -1,4 +1,4 @@
-"""`shardwright plan`: prints a plan, or what is different in two."""
+"""`shardwright plan`: a plan and what it takes, or what is different in two."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import argparse
 import difflib
 import json
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .cluster import write
 from .costs import kept_tensors
 from .parser import Commands
 from .style import paint
 
 if TYPE_CHECKING:
-    from .._core import Operator, Plan
+    from .._core import Found, Operator, Plan, Simulated
 
 
 def add(commands: Commands) -> None:
     from .model import add_arguments, add_memory
 
-    plan = commands.add_parser("plan", help="print a plan; layers that are alike are one line")
+    plan = commands.add_parser("plan", help="a plan and what it takes, chosen or named")
     add_arguments(plan)
-    plan.add_argument("--all", action="store_true", help="one line for each operator")
+    plan.add_argument("-o", "--to", metavar="FILE", help="write it there, as a file that --plan takes")
+    plan.add_argument("--text", action="store_true", help="print that file instead of a table")
+    plan.add_argument("--all", action="store_true", help="print it with one line for each operator")
     plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what two plans decide differently")
     plan.add_argument(
         "--explain",
@@ -33,11 +39,9 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from .._core import compile
-    from ..memory import lines_of_memory, memory_of
-    from ..work import lines_of_work, work_of
-    from .found import asked_for, explained, found_of, lines_of, numbers_of
-    from .model import graph_of, limit_of, plan_of, require_cluster
+    from ..progress import Progress, wanted
+    from .found import asked_for, explained, found_of
+    from .model import graph_of, plan_of, require_cluster
 
     if not arguments.diff:
         require_cluster(arguments)
@@ -46,26 +50,116 @@ def run(arguments: argparse.Namespace) -> None:
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
         return
-    found = found_of(arguments, graph)
-    if arguments.explain is not None:
-        for line in explained(asked_for(found, arguments.plan), graph, arguments.explain):
-            print(line)
-        return
-    plan = plan_of(arguments, graph) if found is None else found.plan(0)
-    compiled = compile(plan, memory=limit_of(arguments))
-    memory = memory_of(compiled, arguments.optimizer)
+    with Progress(wanted(None)).phases(arguments.model) as phases:
+        found = found_of(arguments, graph, phases.begin)
+        if arguments.explain is not None:
+            for line in explained(asked_for(found, arguments.plan), graph, arguments.explain):
+                print(line)
+            return
+        plan = plan_of(arguments, graph) if found is None else found.plan(0)
+        told = _Told.of(arguments, plan, found, phases.begin)
+    if arguments.to:
+        write("SW0928", "the plan", Path(arguments.to), plan.folded)
     if arguments.json:
-        told = {} if found is None else {"found": numbers_of(found)}
-        print(json.dumps(_numbers(plan, graph.model) | {"memory": memory} | told))
-    else:
-        print(plan.text if arguments.all else plan.folded, end="")
-        lines = [*_rewritings(plan), *lines_of_work(work_of(plan)), *lines_of_memory(memory)]
-        for line in [*lines, *([] if found is None else lines_of(found))]:
-            print(f"# {line}")
+        print(json.dumps(told.numbers(graph.model)))
+        return
+    for line in told.text(arguments.all) if arguments.all or arguments.text else told.table(graph.model):
+        print(line)
+    if arguments.to:
+        print(f"The plan is in {arguments.to}.")
 
 
-def _rewritings(plan: Plan) -> list[str]:
-    return [f"rests on the rewriting of {rewriting}" for rewriting in plan.rewritings]
+@dataclass(frozen=True)
+class _Told:
+    """A plan, and what is known of it."""
+
+    plan: Plan
+    found: Found | None
+    memory: dict[str, Any]
+    step: Simulated | None
+    on: str
+    """The cluster and the micro-batches of a step, if there is one."""
+
+    @classmethod
+    def of(
+        cls,
+        arguments: argparse.Namespace,
+        plan: Plan,
+        found: Found | None,
+        watch: Callable[[str], object],
+    ) -> _Told:
+        from .._core import compile, simulate_step
+        from ..memory import memory_of
+        from ..summary import batches_of
+        from .cluster import choice_of
+        from .model import limit_of
+
+        compiled = compile(plan, watch=watch, memory=limit_of(arguments))
+        memory = memory_of(compiled, arguments.optimizer)
+        if arguments.cluster is None:
+            return cls(plan, found, memory, None, "")
+        choice = choice_of(arguments)
+        watch("simulate")
+        step = simulate_step(
+            plan,
+            compiled,
+            choice.cluster,
+            choice.text,
+            batches=choice.batches,
+            optimizer=arguments.optimizer,
+        )
+        return cls(plan, found, memory, step, f" on {choice.cluster}, {batches_of(choice.batches)}")
+
+    def table(self, model: str) -> Iterator[str]:
+        from ..summary import count_of
+        from .table import few, lines_of_moves, lines_of_parameters, lines_of_table
+
+        devices = count_of(self.plan.devices, "device")
+        yield f"{model} under {self.plan.name}{self.on}, {devices}"
+        yield ""
+        yield from lines_of_table(self.plan, self.step)
+        yield ""
+        yield from lines_of_parameters(self.plan)
+        if self.step is not None:
+            yield from lines_of_moves(self.step)
+        yield from self.remarks(few)
+
+    def text(self, every: bool) -> Iterator[str]:
+        yield from (self.plan.text if every else self.plan.folded).splitlines()
+        yield from (f"# {line}" for line in self.remarks())
+
+    def remarks(self, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
+        """`names` says how many operators are named in a line."""
+        from ..memory import lines_of_memory
+        from ..work import lines_of_work, work_of
+        from .found import line_of_step, lines_of
+
+        yield from _rewritings(self.plan, names)
+        yield from lines_of_work(work_of(self.plan))
+        there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
+        yield from lines_of_memory(self.memory, there)
+        if self.step is not None:
+            busiest = min(self.step.ranks, key=lambda rank: rank["idle"])
+            yield line_of_step(self.step.seconds, busiest, self.step.operations[1])
+        if self.found is not None:
+            yield from lines_of(self.found)
+
+    def numbers(self, model: str) -> dict[str, Any]:
+        from .._core import plan_rows
+        from .found import numbers_of
+
+        told: dict[str, Any] = {} if self.found is None else {"found": numbers_of(self.found)}
+        if self.step is not None:
+            told["step"] = {"seconds": self.step.seconds, "utilisation": self.step.operations[1]}
+        rows = plan_rows(self.plan, self.step)
+        return _numbers(self.plan, model) | {"rows": rows, "memory": self.memory} | told
+
+
+def _rewritings(plan: Plan, names: Callable[[list[str]], str]) -> Iterator[str]:
+    """Each is `%a, %b (target) along k`."""
+    for rewriting in plan.rewritings:
+        operators, rest = rewriting.split(" (", 1)
+        yield f"rests on the rewriting of {names(operators.split(', '))} ({rest}"
 
 
 def _changes(a: Plan, b: Plan, every: bool) -> list[str]:

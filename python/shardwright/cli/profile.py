@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -47,9 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _measured(devices: int) -> str | None:
     """What is to be written, by one of the processes."""
     from ..profiling.measuring import profile, profile_joined
-    from ..runtime.communication.joining import joined
+    from ..runtime.communication.joining import is_started, joined
 
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if is_started():
         return profile_joined(joined())
     print(f"measuring on {devices} processes ...", file=sys.stderr)
     return profile(devices)

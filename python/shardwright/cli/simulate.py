@@ -45,12 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
     from ..memory import size_of
-    from ..summary import time_of
+    from ..summary import batches_of, time_of
 
     operations, utilisation = found.operations
-    many = f"{batches} micro-batches" if batches > 1 else "one micro-batch"
     lines = [
-        f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {many}",
+        f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {batches_of(batches)}",
         f"a step takes {time_of(found.seconds)}: {operations / 1e12:.4g} TFLOP of the model,"
         f" {utilisation:.1%} of what the devices can compute",
         "",

@@ -13,10 +13,15 @@ from .comm import Comm, TorchComm, let_go
 from .local import LocalComm, LocalWorld
 
 
+def is_started() -> bool:
+    """Whether somebody, such as `torchrun`, has said which of the ranks this is."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def joined() -> Comm:
     """How this rank talks to the others: by the process group that is there, else by one that is made
     as `torchrun` says, else it is alone."""
-    made = not dist.is_initialized() and "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    made = not dist.is_initialized() and is_started()
     if made:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

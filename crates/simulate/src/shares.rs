@@ -1,0 +1,112 @@
+//! What of a rank's time is whose: each operator's, and that of parameters.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use check::Deed;
+use program::{Kind, Pass, RankId};
+
+use crate::price::seconds_of;
+use crate::{Scene, Simulation};
+
+/// What is done for an operator in a step, or for several.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Seconds in which the device computes it, forward, backward and again.
+    pub works: f64,
+    /// Seconds in which its values are moved between devices.
+    pub moves: f64,
+    /// Seconds of these for which the rank waits.
+    pub exposed: f64,
+    /// What is moved, as [`crate::Message`] counts it.
+    pub bytes: u64,
+}
+
+/// Of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shares {
+    pub rank: RankId,
+    /// Of each operator of the program's graph.
+    pub of: Vec<Share>,
+    /// What goes to other blocks of a pipeline, and comes from there.
+    pub between: Share,
+    /// Copies and sums, and what is moved of parameters and their gradients.
+    pub rest: Share,
+}
+
+impl Add for Share {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            works: self.works + other.works,
+            moves: self.moves + other.moves,
+            exposed: self.exposed + other.exposed,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl AddAssign for Share {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Share {
+    fn sum<I: Iterator<Item = Self>>(shares: I) -> Self {
+        shares.fold(Self::default(), Self::add)
+    }
+}
+
+/// Of the first rank of each role that was followed, with so many operators.
+pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> Vec<Shares> {
+    let mut seen = vec![false; scene.program.roles.len()];
+    let is_first = |role: usize| !std::mem::replace(&mut seen[role], true);
+    let followed = scene.courses.iter().zip(&simulation.parts);
+    let mut is_wanted = followed.clone().map(|(course, _)| course.role).map(is_first);
+    let firsts = followed.filter(|_| is_wanted.next().unwrap_or(false));
+    firsts
+        .map(|(course, parts)| {
+            let none = Share::default();
+            let mut shares =
+                Shares { rank: course.rank, of: vec![none; operators], between: none, rest: none };
+            let codes = &scene.program.roles[course.role].body.codes;
+            let instrs =
+                codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
+            for ((pass, instr), deed) in instrs.zip(course.deeds.iter()) {
+                shares.works(scene, deed, instr.kind(), pass);
+            }
+            for part in parts {
+                let told = &simulation.messages[part.message];
+                let share = Share {
+                    works: 0.0,
+                    moves: told.end - told.start,
+                    exposed: part.exposed,
+                    bytes: told.bytes,
+                };
+                *match part.kind {
+                    Kind::Send | Kind::Receive => &mut shares.between,
+                    _ => shares.whose(part.op),
+                } += share;
+            }
+            shares
+        })
+        .collect()
+}
+
+impl Shares {
+    fn works(&mut self, scene: &Scene<'_>, deed: &Deed, kind: Kind, pass: Pass) {
+        let times = if matches!(pass, Pass::Begin | Pass::End) { 1 } else { scene.batches };
+        let device = scene.cluster.device(self.rank.0);
+        for work in &deed.work {
+            let works = seconds_of(work, kind, device, scene.kinds) * f64::from(times);
+            *self.whose(work.op) += Share { works, ..Share::default() };
+        }
+    }
+
+    fn whose(&mut self, op: Option<graph::OpId>) -> &mut Share {
+        let known = op.and_then(|op| self.of.get_mut(op.index()));
+        known.unwrap_or(&mut self.rest)
+    }
+}

@@ -1,0 +1,121 @@
+"""A plan as a table: modules that are decided alike are one row, with what they take of a step."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from .._core import Plan, Simulated, plan_homes, plan_rows
+from ..memory import size_of
+from ..summary import count_of, time_of
+
+# What has less of the model's work than this, and communicates nothing, is only counted.
+LITTLE = 1e-3
+
+# So many names are read.
+MOST = 12
+
+# A path that is longer goes on in the next line.
+WIDEST = 56
+
+GATHERED = {"step": "gathered once a step", "pass": "gathered for each pass"}
+REDUCED = {"last": "with the last micro-batch", "each": "with each micro-batch"}
+
+
+def lines_of_table(plan: Plan, step: Simulated | None) -> Iterator[str]:
+    rows = plan_rows(plan, step)
+    shown = [row for row in rows if _counts(row, step)]
+    cells = [_cells(row, step) for row in shown]
+    head = ["modules", "divided", "devices", *(["takes"] if step is None else ["computes", "sends", "waits"])]
+    if any(row["recomputed"] or row["offloaded"] for row in shown):
+        head.append("for backward")
+        for row, line in zip(shown, cells, strict=True):
+            line.append(_for_backward(row))
+    places = [_wrapped(row["modules"]) for row in shown]
+    widths = [max(map(len, column)) for column in zip(head[1:], *cells, strict=True)]
+    first = max(len(line) for place in [["modules"], *places] for line in place)
+    yield _line(head[0], head[1:], first, widths)
+    for place, line in zip(places, cells, strict=True):
+        yield _line(place[0], line, first, widths)
+        yield from place[1:]
+    others = sum(row["operators"] for row in rows if not _counts(row, step))
+    others += sum(row["others"] for row in shown)
+    if others:
+        yield f"and {count_of(others, 'operator')} with next to no work, maybe divided otherwise (--text)"
+
+
+def lines_of_parameters(plan: Plan) -> Iterator[str]:
+    """Where parameters live."""
+    for over, gather, reduce, count, size in plan_homes(plan):
+        yield (
+            f"{size_of(size)} in {count_of(count, 'parameter')} are divided among {over} devices each,"
+            f" {GATHERED[gather]}, their gradients reduced {REDUCED[reduce]}"
+        )
+    for what, names in (("state of", plan.state_on_host), ("parameters:", plan.held_on_host)):
+        if names:
+            yield f"on the host between steps: {what} {count_of(len(names), 'parameter')}"
+
+
+def lines_of_moves(step: Simulated) -> Iterator[str]:
+    """What is moved for no module."""
+    for of, (moves, waits, size) in (
+        ("of parameters and their gradients", step.of_parameters),
+        ("between stages", step.between_stages),
+    ):
+        if size:
+            waited = f"and waits for {time_of(waits)} of that"
+            yield f"{of} a rank moves {size_of(size)} in {time_of(moves)}, {waited}"
+
+
+def _counts(row: dict[str, Any], step: Simulated | None) -> bool:
+    if step is None:
+        return bool(row["work"] >= LITTLE)
+    return bool(row["computes"] + row["communicates"] >= LITTLE * step.seconds)
+
+
+def _cells(row: dict[str, Any], step: Simulated | None) -> list[str]:
+    decided = [row["divided"], row["devices"]]
+    if step is None:
+        return [*decided, f"{row['work']:.1%}"]
+    sends = f"{size_of(row['bytes'])}, {time_of(row['communicates'])}" if row["communicates"] else ""
+    waits = time_of(row["exposed"]) if row["exposed"] else ""
+    return [*decided, time_of(row["computes"]), sends, waits]
+
+
+def _for_backward(row: dict[str, Any]) -> str:
+    said = [
+        ("all " if row[word] == row["operators"] else "some ") + word
+        for word in ("recomputed", "offloaded")
+        if row[word]
+    ]
+    return ", ".join(said)
+
+
+def _wrapped(paths: Sequence[str]) -> list[str]:
+    """Paths of one row, what they have in common once, in lines that are not too long."""
+    if len(paths) == 1:
+        return [paths[0] or "all of the model"]
+    words = [path.split(".") for path in paths]
+    common = 0
+    while all(len(it) > common for it in words) and len({it[common] for it in words}) == 1:
+        common += 1
+    own = "itself" if common else "the model itself"
+    rests = few(".".join(it[common:]) or own for it in words)
+    text = ".".join(words[0][:common]) + ": " + rests if common else rests
+    return textwrap.wrap(text, WIDEST, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def few(names: Iterable[str]) -> str:
+    """The first of them, and how many more there are."""
+    first, more = (found := list(names))[:MOST], len(found) - MOST
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(first: str, cells: Sequence[str], width: int, widths: Sequence[int]) -> str:
+    """Figures stand at the right of their columns."""
+    told = [
+        f"{cell:>{wide}}" if number >= 2 else f"{cell:<{wide}}"
+        for number, (cell, wide) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join([f"{first:<{width}}", *told]).rstrip()
