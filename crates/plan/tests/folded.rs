@@ -101,7 +101,7 @@ offload state \"h.{8-10}.down\"
         "op \"h.{0-9}.mlp\" aten.linear.default[0]: split b 2 on 0..2  # batch, 10 alike\n",
         "op \"h.{10-11}.mlp\" aten.linear.default[0]: single on 2  # 2 alike\n",
         "param \"h.{0-2}.up\": over 2, gather pass, reduce each\n",
-        "param \"h.{3-9}.up\": over (0 1), gather pass, reduce each\n",
+        "param \"h.{3-9}.up\": over (0..2), gather pass, reduce each\n",
         "recompute \"h.{2-8}.mlp\"\n",
         "offload state \"h.{8-10}.down\"\n",
     ] {
