@@ -107,6 +107,6 @@ offload state \"h.{8-10}.down\"
     ] {
         assert!(folded.contains(line), "{line}{folded}");
     }
-    assert_eq!(folded.lines().count(), 20, "{folded}");
+    assert_eq!(folded.lines().count(), 19, "{folded}");
     assert_eq!(text::parse(&folded, &graph, &analysis, None).ok(), Some(plan));
 }
