@@ -260,7 +260,7 @@ def test_sizes_have_units(size: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_command_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path)
-    assert main(["plan", file, "--plan", "data:2", "--memory", "1GiB"]) == 0
+    assert main(["plan", file, "--plan", "data:2", "--memory", "1GiB", "--text"]) == 0
     assert "# a step needs " in capsys.readouterr().out
     assert main(["plan", file, "--plan", "data:2", "--json", "--optimizer", "sgd"]) == 0
     found = json.loads(capsys.readouterr().out)["memory"]

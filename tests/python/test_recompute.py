@@ -237,7 +237,7 @@ def test_a_model_without_layers_and_a_size_are_refused() -> None:
 
 def test_the_command_says_what_is_computed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = Path(models.__file__)
-    main(["plan", f"{source}:gpt", "--devices", "2", "--plan", "data x recompute"])
+    main(["plan", f"{source}:gpt", "--devices", "2", "--plan", "data x recompute", "--text"])
     assert 'recompute "h.*"\n' in capsys.readouterr().out
     main(["plan", f"{source}:gpt", "--devices", "2", "--diff", "data", "data x recompute", "--json"])
     found = json.loads(capsys.readouterr().out)
