@@ -9,8 +9,6 @@ use std::rc::Rc;
 
 use crate::{NEVER, Problem, Term};
 
-/// So many values of each variable are looked at first.
-const FIRST: usize = 16;
 /// Shares of whole numbers are none; what they come to is off by less than this.
 const ROUNDING: f64 = 1e-9;
 
@@ -24,6 +22,8 @@ pub(crate) struct Part {
 }
 
 /// For each variable and value what it costs at least.
+pub(crate) type Promises = [Rc<[f64]>];
+
 pub(crate) fn promises(problem: &Problem) -> Vec<Rc<[f64]>> {
     let mut known: HashMap<(usize, usize), Rc<[f64]>> = HashMap::new();
     let mut all: Vec<Vec<Rc<[f64]>>> = vec![vec![]; problem.sizes.len()];
@@ -55,13 +55,13 @@ fn least(problem: &Problem, term: &Term, axis: usize) -> Rc<[f64]> {
     found.into_iter().map(|it| it * share).collect()
 }
 
-/// The values of each variable that promise most.
-pub(crate) fn first(problem: &Problem, promises: &[Rc<[f64]>]) -> Part {
+/// So many values of each variable: those that promise most.
+pub(crate) fn first(problem: &Problem, promises: &Promises, count: usize) -> Part {
     let of = |variable: usize| {
         let promises = &promises[variable];
         let mut order: Vec<usize> = (0..promises.len()).collect();
         order.sort_by(|a, b| promises[*a].total_cmp(&promises[*b]).then(a.cmp(b)));
-        order.truncate(FIRST);
+        order.truncate(count);
         order.sort_unstable();
         order
     };
@@ -69,7 +69,7 @@ pub(crate) fn first(problem: &Problem, promises: &[Rc<[f64]>]) -> Part {
 }
 
 /// The values with which a sum can be no more than so much.
-pub(crate) fn within(problem: &Problem, promises: &[Rc<[f64]>], most: f64) -> Part {
+pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Part {
     let least: Vec<f64> = promises.iter().map(|each| each.iter().copied().fold(NEVER, f64::min)).collect();
     let all: f64 = least.iter().sum();
     let of = |variable: usize| {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{Row, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Part, first, promises, within};
+use crate::reach::{Part, Promises, first, promises, within};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -13,13 +13,24 @@ use crate::{NEVER, Problem};
 pub struct Least {
     pub cost: f64,
     pub values: Vec<usize>,
+    /// Whether no other values cost less.
+    pub is_least: bool,
     /// Sums that were looked at, and those that would have been if nothing were known twice.
     pub sums: (f64, f64),
 }
 
-/// Keeps what was eliminated, also for the next problem.
-#[derive(Default)]
+/// So many values of each variable are looked at first.
+const FIRST: usize = 16;
+/// So many entries may all tables have together.
+const ROOM: usize = 1 << 26;
+/// Where there are more than this share of them, the next problem starts anew.
+const KEPT: usize = 8;
+
+/// Keeps what was eliminated, also for the next problem, unless that is much.
 pub struct Solver {
+    /// Sums that were looked at, of problems that were given up, too.
+    pub sums: f64,
+    room: usize,
     tables: Tables,
     known: HashMap<Key, (Table, f64)>,
     turned: HashMap<(Table, Vec<usize>), Table>,
@@ -59,8 +70,25 @@ struct Run<'p> {
     sums: (f64, f64),
 }
 
+impl Default for Solver {
+    fn default() -> Self {
+        Self::with_room(ROOM)
+    }
+}
+
 impl Solver {
-    /// The least sum; `None` if some table would have more entries than `most`.
+    /// With room for so many entries of tables; a problem that needs more is given up.
+    pub fn with_room(room: usize) -> Self {
+        let (tables, known) = (Tables::default(), HashMap::new());
+        Self { sums: 0.0, room, tables, known, turned: HashMap::new(), added: HashMap::new() }
+    }
+
+    /// Entries of all tables that are kept.
+    pub fn entries(&self) -> usize {
+        self.tables.entries
+    }
+
+    /// The least sum; `None` if some table would have more entries than `most`, or all together too many.
     pub fn solve(&mut self, problem: &Problem, most: f64) -> Option<Least> {
         self.solve_until(problem, most, &|| false)
     }
@@ -68,19 +96,62 @@ impl Solver {
     /// The same; `None` also once `stop` says so, which is asked again and again.
     pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let promises = promises(problem);
-        let known = self.all(&first(problem, &promises).problem, (most, stop))?;
-        if known.cost == NEVER {
-            return self.all(problem, (most, stop));
+        let known = self.of_first(problem, (&promises, FIRST), (most, stop))?;
+        self.of_rest(problem, (&promises, known), (most, stop))
+    }
+
+    /// The same; where tables are too large, the least sum of fewer values of each variable: those that promise most.
+    pub fn solve_nearly(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
+        let (promises, mut first) = (promises(problem), FIRST);
+        while first > 0 && !stop() {
+            match self.of_first(problem, (&promises, first), (most, stop)) {
+                Some(known) if first < FIRST => return Some(known),
+                Some(known) => {
+                    return self.of_rest(problem, (&promises, known.clone()), (most, stop)).or(Some(known));
+                }
+                None => first /= 2,
+            }
         }
-        let Part { problem, kept } = within(problem, &promises, known.cost);
-        let found = self.all(&problem, (most, stop))?;
-        let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
+        None
+    }
+
+    /// Of so many values of each variable.
+    fn of_first(
+        &mut self,
+        problem: &Problem,
+        (promises, count): (&Promises, usize),
+        until: Until<'_>,
+    ) -> Option<Least> {
+        let found = self.of_part(first(problem, promises, count), until)?;
+        Some(Least { is_least: false, ..found })
+    }
+
+    /// Of all values, where a sum is known.
+    fn of_rest(
+        &mut self,
+        problem: &Problem,
+        (promises, known): (&Promises, Least),
+        until: Until<'_>,
+    ) -> Option<Least> {
+        if known.cost == NEVER {
+            return self.all(problem, until);
+        }
+        let found = self.of_part(within(problem, promises, known.cost), until)?;
         let sums = (known.sums.0 + found.sums.0, known.sums.1 + found.sums.1);
-        Some(Least { values, sums, ..found })
+        Some(Least { sums, ..found })
+    }
+
+    fn of_part(&mut self, Part { problem, kept }: Part, until: Until<'_>) -> Option<Least> {
+        let found = self.all(&problem, until)?;
+        let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
+        Some(Least { values, ..found })
     }
 
     /// Of all values.
     fn all(&mut self, problem: &Problem, until: Until<'_>) -> Option<Least> {
+        if self.tables.entries > self.room / KEPT {
+            *self = Self { sums: self.sums, ..Self::with_room(self.room) };
+        }
         let mut run = self.start(problem);
         while let Some(variable) = run.neighbours.next(run.sizes, None) {
             self.eliminate(&mut run, variable, until)?;
@@ -89,7 +160,7 @@ impl Solver {
         for chosen in run.chosen.iter().rev() {
             values[chosen.variable] = self.best(run.sizes, chosen, &values);
         }
-        Some(Least { cost: run.cost, values, sums: run.sums })
+        Some(Least { cost: run.cost, values, is_least: true, sums: run.sums })
     }
 
     /// For each value of a variable the least sum with it.
@@ -155,7 +226,8 @@ impl Solver {
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
         let work = shape.iter().map(|size| *size as f64).product::<f64>() * values as f64;
-        if work > most || stop() {
+        let entries = work / values as f64 + self.tables.entries as f64;
+        if work > most || entries > self.room as f64 || stop() {
             return None;
         }
         let own = self.together(run, own);
@@ -190,6 +262,7 @@ impl Solver {
             return Some(*known);
         }
         run.sums.0 += work;
+        self.sums += work;
         // The variable runs fastest in each.
         let last: Vec<Placed> =
             key.2.iter().map(|(table, axes)| self.variable_last(*table, axes, scope.len())).collect();

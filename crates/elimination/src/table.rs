@@ -18,6 +18,8 @@ pub(crate) struct Tables {
     known: HashMap<(Vec<usize>, u64), Vec<Table>>,
     /// What was given, by where it lies.
     given: HashMap<(usize, Vec<usize>), Given>,
+    /// Of all together.
+    pub(crate) entries: usize,
 }
 
 impl Tables {
@@ -37,6 +39,7 @@ impl Tables {
         }
         let (table, off) = self.keep(key.1.clone(), costs.to_vec());
         // The caller's table is held, so that nothing else comes to lie there.
+        self.entries += costs.len();
         self.given.insert(key, (table, off, Rc::clone(costs)));
         (table, off)
     }
@@ -54,6 +57,7 @@ impl Tables {
             return (*table, least);
         }
         let table = Table(u32::try_from(self.all.len()).expect("fewer tables than that"));
+        self.entries += costs.len();
         self.all.push(costs.into());
         self.shapes.push(key.0.clone());
         self.known.entry(key).or_default().push(table);

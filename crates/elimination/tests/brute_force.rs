@@ -135,3 +135,45 @@ fn what_is_stopped_gives_nothing_wrong() {
     }
     assert!(given > 0 && given < 40, "{given}");
 }
+
+/// A chain of which each table is another.
+fn various(length: usize, seed: usize) -> Problem {
+    let size = 20;
+    let table =
+        |at: usize| (0..size * size).map(|it| ((it * 7919 + at * at * 31 + seed) % 1009) as f64).collect();
+    Problem {
+        sizes: vec![size; length],
+        terms: (1..length).map(|at| Term { scope: vec![at - 1, at], costs: table(at) }).collect(),
+    }
+}
+
+/// What has no room is given up, or solved with fewer values, and what is kept stays within the room.
+#[test]
+fn what_has_no_room_is_solved_nearly() {
+    let never = || false;
+    let problem = various(30, 0);
+    let least = Solver::default().solve(&problem, MOST).expect("it is small");
+    assert!(least.is_least);
+    assert_eq!(Solver::default().solve_nearly(&problem, MOST, &never), Some(least.clone()));
+    let mut solver = Solver::with_room(8_000);
+    assert_eq!(solver.solve(&problem, MOST), None);
+    let near = solver.solve_nearly(&problem, MOST, &never).expect("there is room for a few values");
+    assert!(!near.is_least && near.cost >= least.cost);
+    assert_eq!(near.cost, problem.cost(&near.values));
+    assert_eq!(Solver::with_room(8_000).solve_nearly(&problem, MOST, &|| true), None);
+}
+
+#[test]
+fn a_solver_keeps_no_more_than_it_has_room_for() {
+    let room = 400_000;
+    let mut solver = Solver::with_room(room);
+    let mut most = 0;
+    for seed in 0..200 {
+        let problem = various(10, seed);
+        let found = solver.solve(&problem, MOST).map(|it| (it.cost, it.values));
+        let alone = Solver::default().solve(&problem, MOST).map(|it| (it.cost, it.values));
+        assert_eq!(found, alone);
+        most = most.max(solver.entries());
+    }
+    assert!(room / 20 < most && most < room, "{most}");
+}

@@ -91,7 +91,7 @@ def lines_of(found: Found) -> Iterator[str]:
     )
     if found.pipelines is not None:
         places, groups, looked, seconds, is_whole = found.pipelines
-        rest = "" if is_whole else "; not all were looked at, for lack of time"
+        rest = "" if is_whole else "; not all were looked at, for lack of time or memory"
         yield (
             f"pipelines: {places} places to cut, {groups} groups of devices that differ,"
             f" {looked:,} looked at in {time_of(seconds)}{rest}"

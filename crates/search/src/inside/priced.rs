@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use diag::Result;
-use elimination::{Problem, Solver, Term};
+use elimination::{Problem, Term};
 
 use super::objective::{Look, Objective, UNIT, Weights};
 use super::space::Space;
@@ -17,7 +17,6 @@ pub(super) struct Priced {
     /// What a byte costs that comes from another stage.
     pub(super) byte: f64,
     pub(super) crossing: HashMap<usize, Rc<[f64]>>,
-    pub(super) solver: Solver,
 }
 
 impl Priced {

@@ -12,9 +12,11 @@ use super::messages::Price;
 use super::objective::{Objective, Totals, UNIT, Weights};
 use super::priced::{Priced, least_bytes};
 use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
-use super::solution::MOST;
 use super::space::{Edge, Space};
 use super::tied::{Divided, Mask, Tied};
+
+/// No table has more entries than this times the values of a variable: there are many runs, and none must be the least.
+const MOST: f64 = 4e7;
 
 /// Runs of which the same is computed again.
 pub(super) struct Rung<'q> {
@@ -34,8 +36,8 @@ pub(super) struct Rung<'q> {
     pub(super) numbers: HashMap<(usize, usize), usize>,
     pub(super) priced: HashMap<Asked, Priced>,
     pub(super) known: HashMap<(usize, Asked), Option<Inner>>,
-    /// Sums that were looked at.
-    pub(super) sums: f64,
+    /// Whether of all runs so far the way is known that costs least.
+    pub(super) is_exact: bool,
 }
 
 /// A look, a price, and of how many micro-batches something is kept.
@@ -78,7 +80,7 @@ impl<'q> Rung<'q> {
             numbers,
             priced,
             known,
-            sums: 0.0,
+            is_exact: true,
         }))
     }
 
@@ -100,14 +102,15 @@ impl<'q> Rung<'q> {
         run: (usize, usize),
         (look, kept): (usize, u32),
         (nothing, fits): (f64, &dyn Fn(&Inner) -> bool),
+        solver: &mut Solver,
     ) -> Result<Option<Inner>> {
         let (mut low, mut high, kept) = (0, PRICES.len() - 1, kept.next_power_of_two());
-        let Some(mut best) = self.inner(run, (look, high, kept), nothing)?.filter(fits) else {
+        let Some(mut best) = self.inner(run, ((look, high, kept), nothing), solver)?.filter(fits) else {
             return Ok(None);
         };
         while high > low + 1 {
             let middle = usize::midpoint(low, high);
-            match self.inner(run, (look, middle, kept), nothing)? {
+            match self.inner(run, ((look, middle, kept), nothing), solver)? {
                 Some(found) if fits(&found) => (best, high) = (found, middle),
                 _ => low = middle,
             }
@@ -168,7 +171,12 @@ impl<'q> Rung<'q> {
     }
 
     /// The way to divide a run that costs least.
-    pub(super) fn inner(&mut self, run: (usize, usize), asked: Asked, nothing: f64) -> Result<Option<Inner>> {
+    pub(super) fn inner(
+        &mut self,
+        run: (usize, usize),
+        (asked, nothing): (Asked, f64),
+        solver: &mut Solver,
+    ) -> Result<Option<Inner>> {
         let key = (self.number(run), asked);
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
@@ -190,9 +198,9 @@ impl<'q> Rung<'q> {
         }
         let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
         problem.terms.extend(tied);
-        let least = priced.solver.solve_until(&problem, MOST, &|| self.space.question.stop.is_late());
-        self.sums += least.as_ref().map_or(0.0, |least| least.sums.0);
         let weights = priced.weights;
+        let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
+        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
         let found = match least.filter(|least| least.cost < NEVER) {
             Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),
             None => None,
@@ -210,10 +218,7 @@ impl<'q> Rung<'q> {
         let question = &self.space.question;
         let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
         let all = Objective::new(&self.space, weights)?.of_stage(f64::from(kept)).untied();
-        self.priced.insert(
-            asked,
-            Priced { weights, all, byte, crossing: HashMap::new(), solver: Solver::default() },
-        );
+        self.priced.insert(asked, Priced { weights, all, byte, crossing: HashMap::new() });
         Ok(())
     }
 

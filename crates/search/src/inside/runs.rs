@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use diag::Result;
+use elimination::Solver;
 use graph::{OpId, TensorId};
 use plan::Draft;
 
@@ -91,9 +92,9 @@ impl<'q> Runs<'q> {
         Self { question, digits, messages, segments, crossing, nothing, rungs: vec![], fixed: None }
     }
 
-    /// Sums that were looked at so far.
-    pub(crate) fn sums(&self) -> f64 {
-        self.rungs.iter().flatten().map(|rung| rung.sums).sum()
+    /// Whether of all runs that were looked at the ways are known that cost least.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.rungs.iter().flatten().all(|rung| rung.is_exact)
     }
 
     /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
@@ -111,7 +112,7 @@ impl<'q> Runs<'q> {
 
     /// Ways to divide a run that fit where so many micro-batches are kept. Nothing more is computed again where memory is no
     /// matter.
-    pub(crate) fn ways(&mut self, run: (usize, usize), kept: u32) -> Result<Vec<Inner>> {
+    pub(crate) fn ways(&mut self, run: (usize, usize), kept: u32, solver: &mut Solver) -> Result<Vec<Inner>> {
         let (limit, mut found) = (limit(&self.question) as f64, vec![]);
         for at in 0..AGAIN.len() {
             self.made(at)?;
@@ -123,13 +124,13 @@ impl<'q> Runs<'q> {
             let mut is_easy = true;
             for look in 0..LOOKS.len() {
                 // What is as good as nothing is the same however many there are.
-                let first = rung.inner(run, (look, 0, 1), nothing)?;
+                let first = rung.inner(run, ((look, 0, 1), nothing), solver)?;
                 let fits = |it: &Inner| it.bytes(kept) <= limit;
                 let first_fits = first.as_ref().is_some_and(fits);
                 is_easy &= first_fits;
                 let inner = match first {
                     Some(first) if first_fits => Some(first),
-                    _ => rung.tight(run, (look, kept), (nothing, &fits))?,
+                    _ => rung.tight(run, (look, kept), (nothing, &fits), solver)?,
                 };
                 found.extend(inner.map(|inner| Inner { rung: at, ..inner }));
             }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use cluster::Crowd;
 use diag::{Error, Result};
+use elimination::Solver;
 
 use super::cuts::{Costs, Run};
 use super::flow::{Flow, Stage};
@@ -34,6 +35,7 @@ pub(super) struct Found<'q> {
     groups: &'q Groups,
     /// For each kind of group.
     pub(super) runs: Vec<Runs<'q>>,
+    solver: Solver,
     /// Seconds of a micro-batch that each segment takes at least on a group.
     least: Vec<Vec<f64>>,
     /// Device-seconds of the first segments.
@@ -67,7 +69,8 @@ impl<'q> Found<'q> {
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { question, constraints, groups, runs, least, first, kinds, known, may, error: None })
+        let solver = Solver::default();
+        Ok(Self { question, constraints, groups, runs, solver, least, first, kinds, known, may, error: None })
     }
 }
 
@@ -131,11 +134,16 @@ impl Found<'_> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let found = self.runs[kind].ways(run.segments, kept)?;
+        let found = self.runs[kind].ways(run.segments, kept, &mut self.solver)?;
         let stages = found.iter().map(Inner::stage).collect();
         let ways: Ways = (Rc::from(found), stages);
         self.known.insert(key, ways.clone());
         Ok(ways)
+    }
+
+    /// Whether of all stages that were looked at the ways are known that cost least.
+    pub(super) fn is_exact(&self) -> bool {
+        self.runs.iter().all(Runs::is_exact)
     }
 
     /// Seconds of a micro-batch that each segment takes at least on a group.
@@ -185,6 +193,6 @@ impl Costs for Found<'_> {
     }
 
     fn is_enough(&self) -> bool {
-        self.runs.iter().map(Runs::sums).sum::<f64>() > MOST
+        self.solver.sums > MOST
     }
 }

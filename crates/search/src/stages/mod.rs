@@ -23,7 +23,7 @@ pub struct Told {
     pub places: usize,
     pub groups: usize,
     pub looked: usize,
-    /// Whether all of them were, and nothing was left out since it was enough or late.
+    /// Whether all of them were, and nothing was left out since it was enough, late, or too large.
     pub is_whole: bool,
     /// How long that took.
     pub seconds: f64,

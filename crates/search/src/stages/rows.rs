@@ -124,7 +124,7 @@ fn find(
     let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
-    told.is_whole = !costs.is_enough() && !question.stop.is_late();
+    told.is_whole = costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
 }
