@@ -14,6 +14,7 @@ import torch
 
 import shardwright as sw
 from shardwright._core import Graph, Plan, compile
+from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.shipped.graph import example_of, graph_of
 from shardwright.shipped.making import made
@@ -138,6 +139,7 @@ def test_an_edit_of_the_models_file_in_transformers_counts(
 SECOND = """
 import sys
 from dataclasses import replace
+from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.shipped.table import SHIPPED
 SHIPPED["tiny"] = replace(SHIPPED["alphafold2-87m"], config={config})
@@ -174,6 +176,16 @@ def test_a_plan_is_for_the_devices_of_the_cluster(
     assert "\ndevices 4\n" in capsys.readouterr().out
     assert main(["plan", "tiny", *SIZES, "--cluster", "dgx-h100:2x2", "--plan", "data:2", "--text"]) == 0
     assert "\ndevices 2\n" in capsys.readouterr().out
+
+
+def test_what_is_too_wide_for_exact_tables_has_a_found_plan(folder: Path) -> None:
+    """All layers of T5's decoder read the same few values, each of which has many ways on eight devices."""
+    graph = Graph(graph_of(example_of(SHIPPED["t5-3.9b"], 8, None)).text)
+    found = Choice("dgx-v100:8x1").search(graph, 8, wanted=100)
+    assert any(row["plan"].startswith("auto") for row in found.rows)
+    # What no plan at all can beat, and nothing from tables.
+    assert found.inside is not None
+    assert found.inside[0] == found.bound
 
 
 def test_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 /// For each variable those with which it shares a table.
+#[derive(Clone)]
 pub(crate) struct Neighbours {
     of: Vec<BTreeSet<usize>>,
     left: BTreeSet<usize>,
@@ -25,6 +26,18 @@ impl Neighbours {
         let work = |one: usize| (entries(one) * sizes[one] as f64, one);
         let open = self.left.iter().copied().filter(|one| Some(*one) != stays);
         open.map(work).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|found| found.1)
+    }
+
+    /// Whether all can be eliminated so that no table has more entries than so many, nor takes more work.
+    pub(crate) fn are_within(&self, sizes: &[usize], room: f64, work: f64) -> bool {
+        let mut rest = self.clone();
+        while let Some(one) = rest.next(sizes, None) {
+            let entries: f64 = rest.eliminate(one).iter().map(|it| sizes[*it] as f64).product();
+            if entries > room || entries * sizes[one] as f64 > work {
+                return false;
+            }
+        }
+        true
     }
 
     /// Its neighbours become neighbours of each other.

@@ -24,7 +24,7 @@ const FIRST: usize = 16;
 /// So many entries may all tables have together.
 const ROOM: usize = 1 << 26;
 /// Where there are more than this share of them, the next problem starts anew.
-const KEPT: usize = 8;
+const KEPT: usize = 2;
 
 /// Keeps what was eliminated, also for the next problem, unless that is much.
 pub struct Solver {
@@ -153,6 +153,9 @@ impl Solver {
             *self = Self { sums: self.sums, ..Self::with_room(self.room) };
         }
         let mut run = self.start(problem);
+        if !run.neighbours.are_within(run.sizes, self.room as f64, until.0) {
+            return None;
+        }
         while let Some(variable) = run.neighbours.next(run.sizes, None) {
             self.eliminate(&mut run, variable, until)?;
         }

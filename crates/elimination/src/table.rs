@@ -13,7 +13,7 @@ type Given = (Table, f64, Rc<[f64]>);
 /// All tables, by what is in them: sizes of axes, and entries as bits.
 #[derive(Default)]
 pub(crate) struct Tables {
-    all: Vec<Rc<[f64]>>,
+    all: Vec<Vec<f64>>,
     shapes: Vec<Vec<usize>>,
     known: HashMap<(Vec<usize>, u64), Vec<Table>>,
     /// What was given, by where it lies.
@@ -23,7 +23,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn get(&self, table: Table) -> &Rc<[f64]> {
+    pub(crate) fn get(&self, table: Table) -> &[f64] {
         &self.all[table.0 as usize]
     }
 
@@ -51,14 +51,13 @@ impl Tables {
             costs.iter_mut().for_each(|cost| *cost -= least);
         }
         let key = (shape, hash(&costs));
-        let same =
-            self.known.get(&key).into_iter().flatten().find(|table| self.get(**table)[..] == costs[..]);
+        let same = self.known.get(&key).into_iter().flatten().find(|table| *self.get(**table) == costs[..]);
         if let Some(table) = same {
             return (*table, least);
         }
         let table = Table(u32::try_from(self.all.len()).expect("fewer tables than that"));
         self.entries += costs.len();
-        self.all.push(costs.into());
+        self.all.push(costs);
         self.shapes.push(key.0.clone());
         self.known.entry(key).or_default().push(table);
         (table, least)

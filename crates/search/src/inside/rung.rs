@@ -15,7 +15,7 @@ use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
 use super::space::{Edge, Space};
 use super::tied::{Divided, Mask, Tied};
 
-/// No table has more entries than this times the values of a variable: there are many runs, and none must be the least.
+/// No table has more entries than this times the values of a variable.
 const MOST: f64 = 4e7;
 
 /// Runs of which the same is computed again.

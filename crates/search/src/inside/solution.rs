@@ -119,6 +119,11 @@ pub(super) fn solved(question: &Question<'_>, problem: &Problem) -> Option<Least
     Solver::default().solve_until(problem, MOST, &|| question.stop.is_late())
 }
 
+/// The same; where it is too large, what is as good as that of fewer values.
+fn solved_nearly(question: &Question<'_>, problem: &Problem) -> Option<Least> {
+    Solver::default().solve_nearly(problem, MOST, &|| question.stop.is_late())
+}
+
 /// Whether constraints let these be computed again.
 pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
@@ -194,7 +199,8 @@ impl Rung<'_, '_> {
         let mut least: f64 = 0.0;
         let mut at = |byte: f64| -> Result<Option<Found>> {
             let found = self.least(Weights { look, byte })?;
-            least = found.iter().map(|it| it.least.cost - byte * limit).fold(least, f64::max);
+            let exact = found.iter().filter(|it| it.least.is_least);
+            least = exact.map(|it| it.least.cost - byte * limit).fold(least, f64::max);
             if least * UNIT > self.promised.0 {
                 self.promised = (least * UNIT, Some(Weights { look, byte }));
             }
@@ -223,7 +229,8 @@ impl Rung<'_, '_> {
 
     fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let Some(mut least) = solved(&self.space.question, &objective.problem()) else { return Ok(None) };
+        let problem = objective.problem();
+        let Some(mut least) = solved_nearly(&self.space.question, &problem) else { return Ok(None) };
         self.inside.told.sums += least.sums.0;
         if least.cost == NEVER {
             return Ok(None);

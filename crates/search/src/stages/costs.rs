@@ -18,6 +18,10 @@ use crate::inside::{Digits, Divided, Inner, Messages, Runs};
 /// After so many sums no further runs are looked at: as many on every machine.
 const MOST: f64 = 2e10;
 
+/// Entries of tables that are kept meanwhile. There are many runs, and none must be the least: what is too large for that is
+/// not worth its time.
+const ROOM: usize = 1 << 24;
+
 /// Ways to divide a run, and what stages they are.
 type Ways = (Rc<[Inner]>, Rc<[Stage]>);
 
@@ -69,7 +73,7 @@ impl<'q> Found<'q> {
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let solver = Solver::default();
+        let solver = Solver::with_room(ROOM);
         Ok(Self { question, constraints, groups, runs, solver, least, first, kinds, known, may, error: None })
     }
 }

@@ -30,8 +30,10 @@ const TIMES: usize = 3;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
 pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
-    let (mut told, mut looked) = (Told::default(), Looked::default());
+    let mut told = Told { is_whole: true, ..Told::default() };
+    let mut looked = Looked::default();
     if question.batches < 2 || question.stop.is_late() {
+        told.is_whole = false;
         return Ok((looked, told));
     }
     watch("pipelines");
@@ -124,7 +126,7 @@ fn find(
     let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
-    told.is_whole = costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
+    told.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
 }
