@@ -156,9 +156,7 @@ pub fn quickest(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     refuse_numbers(question)?;
-    let end = deadline.map(|deadline| Instant::now() + deadline);
-    let is_late = move || end.is_some_and(|end| Instant::now() >= end);
-    let stop = if end.is_some() { Stop::when(&is_late) } else { question.stop };
+    let stop = deadline.map_or(question.stop, |deadline| question.stop.at(Instant::now() + deadline));
     let mut found = looked_for(&Question { stop, ..*question }, wanted, watch)?;
     found.constraints = question.constraints.map_or(0, |it| it.all.len());
     match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {

@@ -1,15 +1,50 @@
 //! When to stop looking.
 
+use std::time::Instant;
+
 /// Says whether it is late. Who was told so once is told so ever after.
 #[derive(Clone, Copy, Default)]
-pub struct Stop<'s>(Option<&'s (dyn Fn() -> bool + Sync)>);
+pub struct Stop<'s> {
+    is_late: Option<&'s (dyn Fn() -> bool + Sync)>,
+    end: Option<Instant>,
+}
 
 impl<'s> Stop<'s> {
     pub fn when(is_late: &'s (dyn Fn() -> bool + Sync)) -> Self {
-        Self(Some(is_late))
+        Self { is_late: Some(is_late), end: None }
+    }
+
+    /// At that time, too.
+    pub(crate) fn at(self, end: Instant) -> Self {
+        Self { end: Some(self.end.map_or(end, |own| own.min(end))), ..self }
+    }
+
+    /// Of the time that is left, if there is an end, so much.
+    pub(crate) fn share(self, share: f64) -> Self {
+        let now = Instant::now();
+        let of = |end: Instant| now + end.saturating_duration_since(now).mul_f64(share);
+        Self { end: self.end.map(of), ..self }
     }
 
     pub(crate) fn is_late(self) -> bool {
-        self.0.is_some_and(|is_late| is_late())
+        self.is_late.is_some_and(|is_late| is_late()) || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_share_ends_before_the_whole() {
+        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
+        let whole = Stop::default().at(now + hour);
+        let half = whole.share(0.5).end.expect("the whole has an end");
+        assert!(half >= now + hour / 2 && half < now + hour * 6 / 10);
+        assert_eq!(Stop::default().share(0.5).end, None);
+        assert_eq!(whole.at(now + 2 * hour).end, whole.end);
+        assert!(!whole.is_late() && Stop::default().at(now).share(0.5).is_late());
     }
 }

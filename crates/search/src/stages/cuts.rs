@@ -86,19 +86,29 @@ const FAR: f64 = 1e4;
 pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     let (mut below, mut looked) = (2.0 * ask.floor, 0);
     // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
-    loop {
+    let quick = loop {
         below = below.min(ask.below);
         let (found, few) = pass(Ask { below, ..*ask }, costs, true);
         looked += few;
-        let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+        let least = least(&found);
         if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
             below = below.min(NEAR * least);
-            break;
+            break found;
         }
         below = if below < FAR * ask.floor { 2.0 * below } else { ask.below };
-    }
-    let (found, all) = pass(Ask { below, ..*ask }, costs, false);
+    };
+    let (mut found, all) = pass(Ask { below, ..*ask }, costs, false);
+    // Where there was no time for the second look, the first one counts.
+    let near = NEAR * least(&found).min(least(&quick));
+    let is_new = |it: &Pipeline| found.iter().all(|known| known.stages.len() != it.stages.len());
+    let more: Vec<Pipeline> =
+        quick.into_iter().filter(|it| is_new(it) && it.flow.seconds() <= near).collect();
+    found.extend(more);
     (found, looked + all)
+}
+
+fn least(found: &[Pipeline]) -> f64 {
+    found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
 }
 
 fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {

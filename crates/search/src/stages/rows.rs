@@ -27,6 +27,8 @@ const VS: usize = 2;
 const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 /// How often less memory is asked for, where plans need more than was told of them.
 const TIMES: usize = 3;
+/// So much of the time that is left is for the search, the rest for what it finds and for plans with names.
+const SHARE: f64 = 0.4;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
 pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
@@ -40,7 +42,8 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
     let mut asked = limit(question);
     for _ in 0..=TIMES {
         let before = looked.rows.len();
-        let asking = Question { memory: Some(asked), ..*question };
+        let stop = question.stop.share(SHARE);
+        let asking = Question { memory: Some(asked), stop, ..*question };
         let plans = find(&asking, below, (&mut told, &mut looked.passed_over))?;
         if question.stop.is_late() {
             break;
