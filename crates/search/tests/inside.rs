@@ -177,3 +177,33 @@ fn of_devices_that_differ_plans_are_found_and_no_bound_is_claimed() {
     assert_eq!(inside.told.bound, 0.0);
     inside.plans.iter().for_each(|it| assert!(seconds(&question, &it.plan).0 > 0.0));
 }
+
+/// Where an operator is divided along a dim with its own algorithm, what is claimed is what that computes.
+#[test]
+fn what_is_rewritten_is_claimed_as_it_is_computed() {
+    let text = "[[nodes]]\ndevices = \"d:4\"\nlink = { bandwidth = \"10 TB/s\", latency = \"0 s\", start = \"0 s\" }\n\
+         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 GB/s\"\npeak = { f64 = \"1 PFLOP/s\", f32 = \"1 PFLOP/s\" }\noverhead = \"0 s\"\n";
+    let cluster = read(text, "devices.toml").expect("it reads");
+    let mut seed = 11_u64;
+    let mut pick = |count: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % count
+    };
+    let (model, mut looked_at) = (Model::gpt(), 0);
+    let question = model.question(&cluster, 4, 2);
+    while looked_at < 8 {
+        let found = member(&question, "", 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan");
+        let rewritten = plan::rewritings(&model.graph, &model.analysis, &found.plan);
+        if !rewritten.iter().any(|it| it.dims == ["v"]) {
+            continue;
+        }
+        let setting = Setting { cluster: &cluster, batches: 2, optimizer: "adamw", masters: &model.masters };
+        let of = (&model.graph, &model.analysis);
+        let found_of = estimate(of, &found.plan, &model.boundary, &setting).expect("it is estimated");
+        let computed =
+            found_of.simulation.ranks.iter().map(|it| it.forward + it.backward).fold(0.0, f64::max);
+        let claimed = found.claim.totals.works;
+        assert!((0.92..1.08).contains(&(claimed / computed)), "{claimed} of {computed}");
+        looked_at += 1;
+    }
+}

@@ -63,20 +63,21 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
             continue;
         }
         let name = named(&space, &names, bundle, choice);
-        let fixed = with(&problem, bundle, at);
-        let Some(least) = Solver::default().solve(&fixed, MOST) else { continue };
+        // Of several that cost the same it is the one that was chosen.
+        let values = if at == chosen { Some(least.values.clone()) } else { best_with(&problem, bundle, at) };
+        let Some(values) = values else { continue };
         let more = (each[at] - each.iter().copied().fold(NEVER, f64::min)) * UNIT;
-        ways.push(Alternative { name, more, totals: objective.totals(&space.ties.spread(&least.values)) });
+        ways.push(Alternative { name, more, totals: objective.totals(&space.ties.spread(&values)) });
     }
     Ok(Some(Explanation { ops: space.bundles[own].ops.clone(), ways }))
 }
 
-/// The same problem with one value for a variable.
-fn with(problem: &Problem, variable: usize, value: usize) -> Problem {
+/// The best values with one that is given.
+fn best_with(problem: &Problem, variable: usize, value: usize) -> Option<Vec<usize>> {
     let only = (0..problem.sizes[variable]).map(|at| if at == value { 0.0 } else { NEVER });
     let mut fixed = problem.clone();
     fixed.terms.push(Term { scope: vec![variable], costs: only.collect() });
-    fixed
+    Solver::default().solve(&fixed, MOST).map(|least| least.values)
 }
 
 /// A choice in the words of people: how often it divides which dim, between nodes and inside of them.

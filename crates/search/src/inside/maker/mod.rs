@@ -4,6 +4,7 @@ mod between;
 mod own;
 mod part;
 mod passing;
+mod pieces;
 mod signature;
 
 use std::collections::HashMap;

@@ -9,6 +9,7 @@ use plan::{On, OpPlan};
 use rules::Cost;
 
 use super::super::bundles::Traits;
+use super::pieces::{Pieces, is_rewritten};
 use crate::Question;
 
 /// A part of an operator: seconds of forward and backward, and what it costs.
@@ -27,19 +28,32 @@ pub(super) fn part(
     plan: &OpPlan,
 ) -> Part {
     debug_assert!(plan.splits.iter().all(|split| split.on != On::Value));
-    let mut costs = Costs::new(question.graph, question.analysis, op, needs_grad);
-    let cost = Rc::new(costs.part(plan, 0).cost.clone());
-    let dtype = question.graph.computes_in(op).unwrap_or(Dtype::F32);
+    let (graph, analysis) = (question.graph, question.analysis);
+    let cost = Rc::new(Costs::new(graph, analysis, op, needs_grad).part(plan, 0).cost.clone());
+    let pieces =
+        is_rewritten(analysis, op, plan).then(|| Pieces::new((graph, analysis), needs_grad, op, plan));
+    let (forward, backward) = match pieces {
+        Some(Ok(pieces)) => {
+            let of = |(op, mut costs, plan): (OpId, Costs<'_>, &OpPlan)| {
+                seconds((&pieces.graph, &pieces.kinds, devices), op, &costs.part(plan, 0).cost)
+            };
+            pieces.each().map(of).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
+        }
+        _ => seconds((graph, kinds, devices), op, &cost),
+    };
+    Part { forward, backward, cost }
+}
+
+/// Of a part, forward and backward.
+fn seconds((graph, kinds, devices): (&Graph, &Kinds, &[&Device]), op: OpId, cost: &Cost) -> (f64, f64) {
+    let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
     let slowest = |operations: u64, bytes: compiler::Bytes, way: Way| {
         let effort = Effort { operations: operations as f64, bytes: (bytes.read + bytes.written) as f64 };
         let sort = kinds.sort(Some(op), dtype, way);
         devices.iter().map(|device| device.seconds_of(effort, sort)).fold(0.0, f64::max)
     };
-    Part {
-        forward: slowest(cost.flops, cost.forward, Way::Forward),
-        backward: slowest(cost.gradients.iter().sum(), cost.backward, Way::Backward),
-        cost,
-    }
+    let backward = slowest(cost.gradients.iter().sum(), cost.backward, Way::Backward);
+    (slowest(cost.flops, cost.forward, Way::Forward), backward)
 }
 
 pub(super) fn traits(graph: &Graph, op: OpId, cost: &Cost) -> Traits {
