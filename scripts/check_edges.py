@@ -31,7 +31,7 @@ ALLOWED = {
     "emit": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
-    "search": "diag graph rules elimination plan program check cluster compiler",
+    "search": "diag graph rules schedule orders elimination plan program check cluster compiler",
     "report": "graph rules plan simulate compiler",
     "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search"
     " report",

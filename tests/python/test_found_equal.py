@@ -47,12 +47,14 @@ def searched(graph: Graph, cluster: str, memory: int | None = None) -> Found:
 
 
 def found(graph: Graph, cluster: str) -> Iterator[Plan]:
-    """Those that have no name, also where only half of the memory is there that the quickest needs."""
+    """Those that have no name, and one whose order was searched, also where only half of the memory is there that
+    the quickest needs."""
     free = searched(graph, cluster)
     _, needed, _ = free.rows[0]["memory"]
     for of in (free, searched(graph, cluster, needed // 2)):
         at = [at for at, row in enumerate(of.rows) if row["plan"].startswith(("auto", "found"))]
-        yield from map(of.plan, at[:2])
+        ordered = [at for at, row in enumerate(of.rows) if row["order"] is not None]
+        yield from map(of.plan, {*at[:2], *ordered[:1]})
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)

@@ -9,7 +9,9 @@ use graph::{Graph, OpId};
 use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
-use simulate::{Held, Kinds, Scene, Share, Shares, Simulation, Told, manifest, shares, simulate, trace};
+use simulate::{
+    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, manifest, shares, simulate, trace,
+};
 
 use crate::memory::{optimizer, with_optimizer};
 use crate::work::operations;
@@ -60,6 +62,8 @@ pub struct Estimate {
     pub operations: f64,
     /// What these are of all that the devices could compute in that time, in the types that the model computes in.
     pub utilisation: f64,
+    /// Of the passes of blocks, what each takes whenever it runs.
+    pub passes: Vec<Lasts>,
 }
 
 /// Runs a step of a compiled plan.
@@ -144,7 +148,8 @@ pub fn estimate(
     let updated = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
     let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
-    told((graph, analysis), plan, simulation.brief(), &proof.memory, setting)
+    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
+    Ok(Estimate { simulation: estimate.simulation.brief(), ..estimate })
 }
 
 /// Whether all nodes are alike, with devices of one kind.
@@ -191,7 +196,9 @@ fn told(
     let operations = operations(graph, analysis) * f64::from(setting.batches);
     let could = peak(graph, setting.cluster, plan.devices) * simulation.seconds;
     let utilisation = if could > 0.0 { operations / could } else { 0.0 };
-    Ok(Estimate { simulation, memory: with_optimizer(memory, setting.optimizer)?, operations, utilisation })
+    let passes = if plan.block_count() > 1 { simulation.lasting() } else { vec![] };
+    let memory = with_optimizer(memory, setting.optimizer)?;
+    Ok(Estimate { simulation, memory, operations, utilisation, passes })
 }
 
 /// Operations a second of so many devices, in the type of which the model's tensors have most elements.

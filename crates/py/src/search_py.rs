@@ -67,7 +67,8 @@ impl Asked {
 #[pymethods]
 impl Found {
     /// Of each plan: name, seconds of a step, whether it fits, the rank that uses most of its memory with bytes needed
-    /// and there, the share of what the devices can compute, and the seconds of what that rank does.
+    /// and there, the share of what the devices can compute, where an order of blocks was searched the seconds that they take in whatever
+    /// order, and the seconds of what that rank does.
     #[getter]
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.inner.rows.iter().map(|row| dict(py, row)).collect()
@@ -167,6 +168,7 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("fits", row.fits())?;
     dict.set_item("memory", (rank, needed, there))?;
     dict.set_item("utilisation", row.estimate.utilisation)?;
+    dict.set_item("order", row.order)?;
     let lanes = &row.estimate.simulation.ranks;
     let busiest = lanes.iter().reduce(|a, b| if b.idle < a.idle { b } else { a });
     for (name, seconds) in busiest.map(simulate::Lane::parts).into_iter().flatten() {

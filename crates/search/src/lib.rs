@@ -4,13 +4,14 @@
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
 //! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
 //! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). Plans of one block that have
-//! no name are found operator by operator ([`inside`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! no name are found operator by operator ([`inside`]), and the best pipelines in orders that have none ([`ordered`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
 mod bound;
 mod constraints;
 pub mod inside;
 mod least;
+mod ordered;
 mod partly;
 mod queue;
 mod space;
@@ -87,6 +88,8 @@ pub struct Row {
     pub claim: Option<Claim>,
     /// Seconds that a step takes at least, as it was told of a pipeline that was found.
     pub piped: Option<f64>,
+    /// Where an order of its blocks was searched: seconds that these take at least, in whatever order.
+    pub order: Option<f64>,
 }
 
 /// What was found.
@@ -168,6 +171,7 @@ pub fn quickest(
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     let mut found = of_all_kinds(question, wanted, watch)?;
     found.rows.extend(partly::rows(question, &found.rows, watch)?);
+    found.rows.extend(ordered::rows(question, &found.rows, watch)?);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     Ok(found)
 }
@@ -327,5 +331,12 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
     let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
-    Ok(Row { plan, memory: most.unwrap_or((0, 0, there(0))), estimate, claim: None, piped: None })
+    Ok(Row {
+        plan,
+        memory: most.unwrap_or((0, 0, there(0))),
+        estimate,
+        claim: None,
+        piped: None,
+        order: None,
+    })
 }

@@ -26,6 +26,10 @@ impl<'s> Stop<'s> {
         Self { end: self.end.map(of), ..self }
     }
 
+    pub(crate) fn end(self) -> Option<Instant> {
+        self.end
+    }
+
     pub(crate) fn is_late(self) -> bool {
         self.is_late.is_some_and(|is_late| is_late()) || self.end.is_some_and(|end| Instant::now() >= end)
     }

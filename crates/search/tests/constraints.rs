@@ -6,7 +6,7 @@ use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
 use search::inside::{Count, find, member, tables};
-use search::{Constraints, Question, best, compare};
+use search::{Constraints, Question, Row, best, compare};
 
 use model::Model;
 
@@ -101,7 +101,12 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
     let cluster = named("ethernet-25g:2x2").expect("known");
     let free = model.question(&cluster, 4, 2);
     let best_of = |question: &Question<'_>| best(question, None, &mut |_| ()).expect("a plan").rows;
-    let without = best_of(&free)[0].seconds();
+    // Of pipelines those are looked at that promise most, which may be others under constraints.
+    let least = |rows: &[Row]| {
+        let own = rows.iter().filter(|row| row.fits() && row.plan.block_count() == 1);
+        own.map(Row::seconds).fold(f64::INFINITY, f64::min)
+    };
+    let without = least(&best_of(&free));
     for lines in [
         "pin \"*\": split batch",
         "use \"data\" between nodes\nuse \"megatron\" inside nodes",
@@ -117,7 +122,7 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
         let question = Question { constraints: Some(&constraints), ..free };
         let rows = best_of(&question);
         rows.iter().for_each(|row| assert!(broken(&constraints, &model, &row.plan).is_empty(), "{lines}"));
-        assert!(rows[0].seconds() >= without * (1.0 - 1e-9), "{lines}");
+        assert!(least(&rows) >= without * (1.0 - 1e-9), "{lines}");
     }
 }
 

@@ -50,8 +50,8 @@ fn each_stage_computes_again_what_it_must() {
     let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans");
     let most = all.rows.iter().map(|row| row.memory.1).max().expect("plans");
     let least = all.rows.iter().map(|row| row.memory.1).min().expect("plans");
-    for step in 1..16 {
-        let memory = Some(least + (most - least) * step / 16);
+    for step in 1..32 {
+        let memory = Some(least + (most - least) * step / 32);
         let found = compare(&Question { memory, ..question }, None, &mut |_| ()).expect("plans");
         for row in found.rows.iter().filter(|row| is_mixed(row)) {
             assert!(row.fits() && !row.plan.recompute.is_empty(), "{}", row.plan.name);

@@ -18,6 +18,7 @@ mod held;
 mod kinds;
 mod manifest;
 mod meeting;
+mod passes;
 mod price;
 mod rank;
 mod shares;
@@ -34,6 +35,7 @@ use program::{Kind, Pass, Program, RankId};
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Told, manifest};
+pub use passes::Lasts;
 pub use shares::{Share, Shares, shares};
 pub use trace::trace;
 

@@ -1,0 +1,101 @@
+//! Orders of blocks that are searched for.
+
+mod model;
+mod narrow;
+
+use cluster::named;
+use plan::{Plan, Schedule};
+use search::{Question, Row, compare};
+
+use model::Model;
+use narrow::{narrow, untied};
+
+const OWN: &str = ", in an order of its own";
+
+/// Each plan in an order of its own, with the same plan in the order that its schedule has.
+fn both(rows: &[Row]) -> Vec<(&Row, &Row)> {
+    let of = |row: &Row| row.plan.name.strip_suffix(OWN).map(str::to_owned);
+    let with = |row| of(row).and_then(|name| Some((row, rows.iter().find(|it| it.plan.name == name)?)));
+    rows.iter().filter_map(with).collect()
+}
+
+fn all(question: &Question<'_>) -> Vec<Row> {
+    compare(question, None, &mut |_| ()).expect("plans").rows
+}
+
+/// All of them are lowered and proved, or there would be no row.
+#[test]
+fn an_order_of_its_own_is_quicker_and_fits() {
+    let mut found = 0;
+    for model in [Model::gpt(), untied()] {
+        for (cluster, devices) in [(narrow(), 4), (named("dgx-h100:4x1").expect("known"), 4)] {
+            for batches in [2, 8] {
+                let rows = all(&model.question(&cluster, devices, batches));
+                for (own, named) in both(&rows) {
+                    assert!(own.fits() && own.seconds() < named.seconds(), "{}", own.plan.name);
+                    assert_eq!(own.plan.timetables.len(), devices as usize, "each device has one");
+                    let same = Plan {
+                        name: named.plan.name.clone(),
+                        schedule: named.plan.schedule,
+                        timetables: named.plan.timetables.clone(),
+                        ..own.plan.clone()
+                    };
+                    assert_eq!(same, named.plan, "nothing else is another");
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 3, "{found}");
+}
+
+/// A backward is in two where its schedule had it in two.
+#[test]
+fn passes_are_those_that_the_plan_has() {
+    let model = untied();
+    let cluster = narrow();
+    let rows = all(&model.question(&cluster, 4, 8));
+    for (own, named) in both(&rows) {
+        assert_eq!(own.plan.schedule.splits_backward(), named.plan.schedule.splits_backward());
+        let passes = |row: &Row| row.estimate.passes.iter().map(|it| (it.block, it.pass)).collect::<Vec<_>>();
+        assert_eq!(passes(own), passes(named), "{}", own.plan.name);
+    }
+    assert!(!both(&rows).is_empty());
+}
+
+/// Where there is no room for one more, none is kept.
+#[test]
+fn what_is_kept_has_room() {
+    let model = untied();
+    let cluster = narrow();
+    let question = model.question(&cluster, 4, 8);
+    let free = all(&question);
+    let most = free.iter().map(|row| row.memory.1).max().expect("plans");
+    let least = free.iter().map(|row| row.memory.1).min().expect("plans");
+    let mut found = 0;
+    for eighth in 1..8 {
+        let memory = Some(least + (most - least) * eighth / 8);
+        let rows = all(&Question { memory, ..question });
+        found += both(&rows).iter().filter(|(own, _)| own.fits()).count();
+        assert!(rows.iter().filter(|row| row.plan.name.ends_with(OWN)).all(Row::fits));
+    }
+    assert!(found > 0);
+}
+
+/// What a pass takes is of the pass, whatever the order: so a step takes no less than the busiest stage works.
+#[test]
+fn passes_are_within_the_step() {
+    let model = untied();
+    let cluster = narrow();
+    let batches = 8;
+    for row in all(&model.question(&cluster, 4, batches)) {
+        let count = row.plan.block_count();
+        assert_eq!(row.estimate.passes.is_empty(), count < 2, "{}", row.plan.name);
+        let is_v = row.plan.schedule == Schedule::ZbV;
+        for block in (0..count).filter(|_| count > 1 && !is_v) {
+            let own = row.estimate.passes.iter().filter(|it| it.block == block);
+            let work: f64 = own.map(|it| it.seconds).sum::<f64>() * f64::from(batches);
+            assert!(work > 0.0 && work <= row.seconds() * 1.001, "{}: {work}", row.plan.name);
+        }
+    }
+}
