@@ -47,8 +47,8 @@ def searched(graph: Graph, cluster: str, memory: int | None = None) -> Found:
 
 
 def found(graph: Graph, cluster: str) -> Iterator[Plan]:
-    """Those that have no name, and one whose order was searched, also where only half of the memory is there that
-    the quickest needs."""
+    """Those that have no name, and one whose order was searched, also where only half of the memory is there
+    that the quickest needs."""
     free = searched(graph, cluster)
     _, needed, _ = free.rows[0]["memory"]
     for of in (free, searched(graph, cluster, needed // 2)):
