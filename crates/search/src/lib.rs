@@ -171,7 +171,9 @@ pub fn quickest(
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     let mut found = of_all_kinds(question, wanted, watch)?;
     found.rows.extend(partly::rows(question, &found.rows, watch)?);
-    found.rows.extend(ordered::rows(question, &found.rows, watch)?);
+    let ordered = ordered::rows(question, &found.rows, watch)?;
+    found.rows.extend(ordered.rows);
+    found.passed_over.extend(ordered.passed_over);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
     Ok(found)
 }

@@ -19,17 +19,19 @@ use crate::{Looked, Own, Question, Row};
 const UNITS: f64 = 32_768.0;
 /// A plan whose step is by no more than this share longer than its blocks must take is as it is.
 const NEAR: f64 = 0.01;
+/// Steps that differ by no more than this share are as quick as each other.
+const SAME: f64 = 0.005;
 /// How often less is kept at a time, where it does not fit after all.
 const TIMES: usize = 3;
 
 /// Of the quickest pipelines, with a backward in one pass and in two, those that are quicker in another order.
-pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {
+pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(&str)) -> Result<Looked> {
     let quickest = rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
-    let mut found = vec![];
+    let mut found = Looked::default();
     for halves in [false, true] {
         let own = rows.iter().filter(|row| row.fits() && is_open(&row.plan, halves));
         let Some(first) = own.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
-        found.extend(ordered(question, first, quickest, watch)?);
+        ordered(question, (first, quickest), &mut found, watch)?;
     }
     Ok(found)
 }
@@ -47,13 +49,12 @@ fn is_open(plan: &Plan, halves: bool) -> bool {
 /// A plan in the best order that is found, if it is quicker.
 fn ordered(
     question: &Question<'_>,
-    row: &Row,
-    quickest: f64,
+    (row, quickest): (&Row, f64),
+    found: &mut Looked,
     watch: &mut dyn FnMut(&str),
-) -> Result<Option<Row>> {
-    let Some(blocks) = Blocks::of(question, row) else { return Ok(None) };
+) -> Result<()> {
+    let Some(blocks) = Blocks::of(question, row) else { return Ok(()) };
     let mut room = blocks.room(question, row);
-    let mut best: Option<Row> = None;
     for _ in 0..TIMES {
         let problem = blocks.problem(&room);
         let least = orders::makespan_bound(&problem, question.batches as usize) as f64 * blocks.unit;
@@ -67,14 +68,24 @@ fn ordered(
         let mut looked = Looked::default();
         let plans = blocks.plans(&row.plan, &problem, (&repetend, &whole));
         looked.at(question, plans.into_iter().map(|plan| Own { plan, claim: None, piped: None }), watch)?;
-        let quicker = looked.rows.iter().filter(|it| it.fits() && it.seconds() < row.seconds());
-        let least = whole.bound as f64 * blocks.unit;
-        let quicker = quicker.map(|it| Row { order: Some(least), ..it.clone() });
-        best = best.into_iter().chain(quicker).min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-        let Some(over) = looked.rows.iter().find(|it| !it.fits()).filter(|_| best.is_none()) else { break };
+        found.passed_over.append(&mut looked.passed_over);
+        if let Some(better) = quicker(&looked.rows, row.seconds()) {
+            let order = Some(whole.bound as f64 * blocks.unit);
+            found.rows.push(Row { order, ..better.clone() });
+            break;
+        }
+        let Some(over) = looked.rows.iter().find(|it| !it.fits()) else { break };
         blocks.tighten(question, over, &mut room);
     }
-    Ok(best)
+    Ok(())
+}
+
+/// The first that is about as quick as any: an order that goes on is shorter to read than one of a whole step.
+fn quicker(rows: &[Row], below: f64) -> Option<&Row> {
+    let all = || rows.iter().filter(|it| it.fits() && it.seconds() < below);
+    let least = all().map(Row::seconds).fold(f64::INFINITY, f64::min);
+    let mut near = all().filter(|it| it.seconds() <= least * (1.0 + SAME));
+    near.next()
 }
 
 /// The blocks of a pipeline, on devices of which those are one that run the same.
