@@ -15,7 +15,8 @@ use crate::Question;
 use crate::constraints::Constraints;
 use crate::inside::{Digits, Divided, Inner, Messages, Runs};
 
-/// After so many sums no further runs are looked at: as many on every machine.
+/// After so many sums no further runs are looked at: as many on every machine. Each kind of group has its share: tables of large
+/// groups are large, and pipelines of small ones are found all the same.
 const MOST: f64 = 2e10;
 
 /// Entries of tables that are kept meanwhile. There are many runs, and none must be the least: what is too large for that is
@@ -44,6 +45,8 @@ pub(super) struct Found<'q> {
     least: Vec<Vec<f64>>,
     /// Device-seconds of the first segments.
     first: Vec<f64>,
+    /// Sums that were looked at for each kind of group.
+    sums: Vec<f64>,
     kinds: HashMap<(u32, u32), usize>,
     /// By segments, kind of group, and micro-batches that are kept.
     known: HashMap<((usize, usize), usize, u32), Ways>,
@@ -73,8 +76,21 @@ impl<'q> Found<'q> {
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let solver = Solver::with_room(ROOM);
-        Ok(Self { question, constraints, groups, runs, solver, least, first, kinds, known, may, error: None })
+        let (solver, sums) = (Solver::with_room(ROOM), vec![0.0; runs.len()]);
+        Ok(Self {
+            question,
+            constraints,
+            groups,
+            runs,
+            solver,
+            least,
+            first,
+            sums,
+            kinds,
+            known,
+            may,
+            error: None,
+        })
     }
 }
 
@@ -138,16 +154,26 @@ impl Found<'_> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let found = self.runs[kind].ways(run.segments, kept, &mut self.solver)?;
+        let before = self.solver.sums;
+        let found = if self.is_spent(kind) {
+            vec![]
+        } else {
+            self.runs[kind].ways(run.segments, kept, &mut self.solver)?
+        };
+        self.sums[kind] += self.solver.sums - before;
         let stages = found.iter().map(Inner::stage).collect();
         let ways: Ways = (Rc::from(found), stages);
         self.known.insert(key, ways.clone());
         Ok(ways)
     }
 
+    fn is_spent(&self, kind: usize) -> bool {
+        self.sums[kind] * self.sums.len() as f64 > MOST
+    }
+
     /// Whether of all stages that were looked at the ways are known that cost least.
     pub(super) fn is_exact(&self) -> bool {
-        self.runs.iter().all(Runs::is_exact)
+        self.runs.iter().all(Runs::is_exact) && !(0..self.sums.len()).any(|kind| self.is_spent(kind))
     }
 
     /// Seconds of a micro-batch that each segment takes at least on a group.

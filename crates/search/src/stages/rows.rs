@@ -1,6 +1,7 @@
 //! Pipelines that were found, as they are lowered and simulated.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Instant;
 
 use diag::Result;
@@ -9,7 +10,8 @@ use plan::{Draft, Plan, Schedule};
 
 use super::Told;
 use super::costs::Found;
-use super::cuts::{Ask, Costs, NEAR, Pipeline, cut};
+use super::cuts::{Ask, Costs, NEAR, Pipeline, Run, cut};
+use super::flow::{Flow, Stage};
 use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
@@ -21,8 +23,12 @@ use crate::{Looked, Own, Question, bound};
 const MOST: u32 = 16;
 /// So many of the pipelines that promise most are looked at each time.
 const FEW: usize = 3;
+/// And of those whose stages all have as many devices, where these are others: what is not counted is less there.
+const EVENS: usize = 2;
 /// And of those in a V, where blocks share parameters.
 const VS: usize = 2;
+/// They may take so many times as long as others.
+const FARTHER: f64 = 1.25;
 /// The schedules under which the best one is looked at, too.
 const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 /// How often less memory is asked for, where plans need more than was told of them.
@@ -94,7 +100,7 @@ fn find(
         floor,
         stop: question.stop,
     };
-    let (mut plans, mut vs, mut looked) = (vec![], vec![], 0);
+    let (mut plans, mut evens, mut vs, mut looked) = (vec![], vec![], vec![], 0);
     let tied = folded::shared(question.graph, &segments);
     for fix in costs.fixes()? {
         costs.fix(&fix);
@@ -109,12 +115,17 @@ fn find(
         }
         let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
+        let even = even(&mut costs, &ask, &found);
         let several = found.into_iter().filter(|it| it.stages.len() > 1);
         let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
-        for (pipeline, schedule) in several.map(|it| (it, Schedule::OneFOneB)).chain(vs_of) {
+        let of_cuts = several.map(|it| (it, Schedule::OneFOneB, false));
+        let of_evens = even.into_iter().map(|it| (it, Schedule::OneFOneB, true));
+        let of_vs = vs_of.map(|(it, schedule)| (it, schedule, false));
+        for (pipeline, schedule, is_even) in of_cuts.chain(of_evens).chain(of_vs) {
             let written = written(question, &mut costs, (&pipeline, schedule));
             match written.and_then(|plan| question.respected(plan)) {
                 Ok(plan) if schedule == Schedule::ZbV => vs.push((pipeline.flow.busy, plan)),
+                Ok(plan) if is_even => evens.push((pipeline.flow.seconds(), plan)),
                 Ok(plan) => plans.push((pipeline.flow.seconds(), plan)),
                 Err(error) => passed_over.push((named(&pipeline, schedule), error.what)),
             }
@@ -125,13 +136,56 @@ fn find(
         all.truncate(few);
         all.into_iter()
     };
-    let of_cuts = few(plans, FEW).map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) });
+    let of_cuts = few(plans, FEW).chain(few(evens, EVENS));
+    let of_cuts = of_cuts.map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) });
     let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
     told.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
+}
+
+/// Of each number of devices the best pipeline whose stages all have so many, if it is not among those that were found.
+fn even(costs: &mut Found<'_>, ask: &Ask<'_>, found: &[Pipeline]) -> Vec<Pipeline> {
+    let mut evens = vec![];
+    for devices in costs.groups(ask.devices).into_iter().filter(|size| ask.devices % size == 0) {
+        let stages = ask.devices / devices;
+        if (2..=ask.stages).contains(&stages) {
+            let below = FARTHER * ask.below;
+            let (own, _) = cut(&Ask { below, stages, ..*ask }, &mut Even { costs, devices });
+            evens.extend(own.into_iter().filter(|it| !found.contains(it)));
+        }
+    }
+    evens
+}
+
+/// Costs of stages that have so many devices.
+struct Even<'c, 'q> {
+    costs: &'c mut Found<'q>,
+    devices: u32,
+}
+
+impl Costs for Even<'_, '_> {
+    fn groups(&self, end: u32) -> Vec<u32> {
+        self.costs.groups(end).into_iter().filter(|size| *size == self.devices).collect()
+    }
+
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]> {
+        self.costs.ways(run, kept, below)
+    }
+
+    fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64) {
+        self.costs.sent(from, to)
+    }
+
+    fn least(&self, segments: usize) -> f64 {
+        self.costs.least(segments)
+    }
+
+    fn is_enough(&self) -> bool {
+        self.costs.is_enough()
+    }
 }
 
 fn named(pipeline: &Pipeline, schedule: Schedule) -> String {
