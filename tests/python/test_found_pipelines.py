@@ -13,6 +13,7 @@ from shardwright import Graph
 from shardwright._core import Found, Plan, compile, verify
 from shardwright.capture import capture
 from shardwright.choosing import Choice
+from shardwright.cli.found import lines_of
 
 
 def _found(graph: Graph) -> Found:
@@ -51,3 +52,14 @@ def test_a_program_that_leaves_a_message_out_is_refused() -> None:
     files[name] = "".join(lines[:at] + lines[at + 1 :])
     with pytest.raises(sw.ShardwrightError):
         verify(text_of_graph, files)
+
+
+def test_of_an_order_that_was_searched_it_is_told_what_none_can_beat() -> None:
+    graph = Graph(capture(*MODELS["gpt"]()).graph_text)
+    found = Choice("cpu:4", batches=8).search(graph, piped.WORLD)
+    first = found.rows[0]
+    assert first["plan"].endswith(", in an order of its own") and "\ntimetable 0" in found.plan(0).text
+    assert 0.5 * first["seconds"] < first["order"] <= first["seconds"]
+    assert any(line.startswith("its order was searched: in none") for line in lines_of(found))
+    others = [row for row in found.rows if not row["plan"].endswith(", in an order of its own")]
+    assert all(row["order"] is None for row in others)
