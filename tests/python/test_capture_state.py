@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -378,3 +379,28 @@ def test_a_model_that_fails_by_itself_is_told_so(device: str, error: str) -> Non
     model = Model({"shapes": shapes, "attribute": attribute}.get(error, silent)).to(device)
     said = refused(model, "SW0115", error, X.to(device))
     assert "torch.export" not in said
+
+
+class Frozen(OrderedDict[str, Any]):
+    """As the configs of Diffusers: nobody writes to one."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("frozen")
+
+    clear = update = pop = setdefault = _refuse
+
+
+def test_a_config_that_nobody_may_write_to() -> None:
+    config = Frozen(scale=2.0, sizes=[5, 8])
+
+    def init(model: Any) -> None:
+        model.config, model.seen = config, {}
+
+    def forward(model: Any, x: Tensor) -> Tensor:
+        model.seen.setdefault("rows", len(x))
+        return (x @ model.w * model.config["scale"]).sum()
+
+    model = Model(forward, init)
+    assert capture(model, (X,)).verified
+    assert model.config is config and dict(config) == {"scale": 2.0, "sizes": [5, 8]}
+    assert model.seen == {}

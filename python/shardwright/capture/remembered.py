@@ -6,6 +6,7 @@ what was changed once (a flag, a table that is made in the first forward) may no
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from collections import deque
@@ -65,8 +66,22 @@ def containers(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def refill(container: Any, before: Any) -> None:
+    """What was not changed is not written to: some containers refuse that."""
+    if _is_same(container, before):
+        return
     container.clear()
     container.extend(before) if isinstance(container, (list, deque)) else container.update(before)
+
+
+def _is_same(container: Any, before: Any) -> bool:
+    if len(container) != len(before):
+        return False
+    if isinstance(container, dict):
+        inside = zip(container.items(), before.items(), strict=True)
+        return all(key is other and value is now for (key, value), (other, now) in inside)
+    if isinstance(container, (list, deque)):
+        return all(map(operator.is_, container, before))
+    return bool(container == before)
 
 
 def kept_error(path: str, line: str | None) -> CaptureError:
