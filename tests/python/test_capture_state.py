@@ -404,3 +404,53 @@ def test_a_config_that_nobody_may_write_to() -> None:
     assert capture(model, (X,)).verified
     assert model.config is config and dict(config) == {"scale": 2.0, "sizes": [5, 8]}
     assert model.seen == {}
+
+
+def _positions(model: Any, x: Tensor) -> Tensor:
+    if getattr(model, "positions", None) is None:
+        model.register_buffer("positions", torch.arange(x.shape[1], dtype=x.dtype), persistent=False)
+    return ((x + model.positions) @ model.w).sum()
+
+
+def _counted(model: Any, x: Tensor) -> Tensor:
+    model.register_buffer("count", getattr(model, "count", x.new_zeros(())) + 1)
+    return (x @ model.w).sum()
+
+
+@pytest.mark.parametrize("init", [lambda m: None, lambda m: m.register_buffer("positions", None)])
+def test_a_buffer_that_forward_registers_is_computed(init: Callable[[Any], object]) -> None:
+    model = Model(_positions, init)
+    captured = capture(model, (X,))
+    assert captured.verified and "aten.arange" in captured.graph_text
+    assert not any(line.startswith(("buffer", "const")) for line in captured.graph_text.splitlines())
+    assert list(dict(model.named_buffers())) == []
+
+
+def test_a_buffer_that_each_forward_registers_anew_is_refused() -> None:
+    with pytest.raises(CaptureError) as refused:
+        capture(Model(_counted), (X,))
+    assert refused.value.code == "SW0137" and "`count`" in refused.value.what
+
+
+class Mapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.w = nn.Parameter(torch.randn(5, 8, dtype=torch.float64))
+        self.k = nn.Parameter(torch.randn(8, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def row(r: Tensor, k: Tensor) -> Tensor:
+            return (torch.vmap(torch.mul, in_dims=(0, None))(r @ self.w, k[0]).tanh() * k).sum()
+
+        return torch.func.vmap(row, in_dims=(0, None))(x, self.k).square().mean()
+
+
+def test_a_function_that_is_mapped_is_its_operators() -> None:
+    torch.manual_seed(0)
+    model = Mapped()
+    captured = capture(model, (X,))
+    assert captured.verified and "functorch" not in captured.graph_text
+    wanted = reference(model, (X,))
+    for plan in ("data:2", "replicate"):
+        assert_equal(run(compile_model(model, (X,), plan=plan, devices=2)[0], model, (X,)), wanted, plan)

@@ -54,6 +54,7 @@ def guarded(device: str | None = None) -> Iterator[None]:
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
         mock.patch.object(torch.Tensor, "data", _data(refused), create=True),
         _no_seeds(refused),
+        mock.patch.object(torch.nn.Module, "register_buffer", _register_buffer),
         mock.patch.object(torch.fx.Graph, "create_node", create_node),
     ):
         try:
@@ -132,6 +133,17 @@ def _data(refused: list[CaptureError]) -> property:
         plain.__set__(tensor, value)
 
     return property(read, write)
+
+
+def _register_buffer(module: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+    """What a forward registers is what it computes: kept as an attribute, it is an operator of the graph."""
+    if tensor is not None and lines.is_the_models(sys._getframe(1)):
+        vars(module)[name] = tensor
+    else:
+        _REGISTER(module, name, tensor, persistent)
+
+
+_REGISTER = torch.nn.Module.register_buffer
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Norms that nothing reads update their running statistics all the same, which export does not know."""
+"""What nothing reads and still does something: norms that update their running statistics, which export
+does not know, and where `vmap` begins and ends."""
 
 from __future__ import annotations
 
@@ -8,15 +9,21 @@ import torch
 from torch import fx
 
 _ATEN = torch.ops.aten
+_VMAP = "torch._functorch.predispatch"
 _NORMS = {_ATEN.batch_norm.default: "training", _ATEN.instance_norm.default: "use_input_stats"}
 
 
 def drop_unread(graph: fx.Graph) -> None:
     """Drops what nothing reads, but not what updates a buffer."""
-    graph.eliminate_dead_code(lambda node: node.is_impure() or _updates(node))
+    graph.eliminate_dead_code(lambda node: node.is_impure() or _updates(node) or _is_of_vmap(node))
     for node in graph.nodes:
         if node.target is _ATEN.batch_norm.default and not node.users:
             _say_what_is_updated(node)
+
+
+def _is_of_vmap(node: fx.Node) -> bool:
+    """Until operators are made functional, which runs these."""
+    return getattr(node.target, "__module__", None) == _VMAP
 
 
 def _updates(node: fx.Node) -> bool:

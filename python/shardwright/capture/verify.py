@@ -103,6 +103,8 @@ def _difference(found: Run, expected: Run) -> str | None:
 
 def _refuse_memory(call: Call, found: Run, expected: Sequence[Run]) -> None:
     """What changes from forward to forward besides buffers, and what a second forward does otherwise."""
+    if first_difference(expected[1].registered, expected[0].registered) is not None:
+        raise kept_error(next(iter(expected[1].registered.buffers)), None)
     changing = changes(*expected[1].kept)
     problem = None if changing else _difference(found, expected[1])
     changing = changing or changes(*expected[0].kept)
@@ -148,6 +150,8 @@ class Run:
     unknown: list[str] = field(default_factory=list)
     kept: tuple[Kept, Kept] = ({}, {})
     """What the module keeps in Python, before and after."""
+    registered: Results = field(default_factory=Results)
+    """Buffers that forwards have registered."""
 
 
 def _expected(call: Call) -> list[Run]:
@@ -187,15 +191,18 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
     runs: list[Run] = []
     torch.manual_seed(_SEED)
     with run_borrowed(call), plain_checkpoint():
+        own = set(buffers_of(call.module))
         for at in range(count):
             args, kwargs = call.arguments()
             before = kept_by(call.module)
             with Recording() as recording:
                 leaves = pytree.tree_leaves(call.module(*args, **kwargs))
             outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
-            results = Results(buffers={n: b.detach().clone() for n, b in buffers_of(call.module).items()})
+            buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items()}
+            results = Results(buffers={name: buffers.pop(name) for name in list(buffers) if name in own})
             with_gradients(results, outputs, {} if at else parameters, _tensors((args, kwargs)))
-            runs.append(Run(results, recording.draws, kept=(before, kept_by(call.module))))
+            kept = before, kept_by(call.module)
+            runs.append(Run(results, recording.draws, kept=kept, registered=Results(buffers=buffers)))
     return runs
 
 
