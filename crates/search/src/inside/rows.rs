@@ -9,6 +9,8 @@ use crate::{Looked, Own, Question, Row};
 const FEW: usize = 3;
 /// How often less memory is asked for, where plans need more than was told of them.
 const TIMES: usize = 3;
+/// So much of the time that is left is for that, the rest for other plans.
+const SHARE: f64 = 0.2;
 
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
 pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
@@ -18,6 +20,7 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
     looked.at(question, best(&found.plans), watch)?;
     let there = limit(question);
     let mut asked = there;
+    let question = &Question { stop: question.stop.share(SHARE), ..*question };
     for _ in 0..TIMES {
         if looked.rows.iter().any(Row::fits) || question.stop.is_late() {
             break;
