@@ -15,8 +15,8 @@ use crate::Question;
 use crate::constraints::Constraints;
 use crate::inside::{Digits, Divided, Inner, Messages, Runs};
 
-/// After so many sums no further runs are looked at: as many on every machine. Each kind of group has its share: tables of large
-/// groups are large, and pipelines of small ones are found all the same.
+/// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
+/// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.
 const MOST: f64 = 2e10;
 
 /// Entries of tables that are kept meanwhile. There are many runs, and none must be the least: what is too large for that is
@@ -168,7 +168,7 @@ impl Found<'_> {
     }
 
     fn is_spent(&self, kind: usize) -> bool {
-        self.sums[kind] * self.sums.len() as f64 > MOST
+        self.solver.sums > MOST / 2.0 && self.sums[kind] * self.sums.len() as f64 > MOST
     }
 
     /// Whether of all stages that were looked at the ways are known that cost least.
