@@ -21,6 +21,8 @@ const UNITS: f64 = 32_768.0;
 const NEAR: f64 = 0.01;
 /// Steps that differ by no more than this share are as quick as each other.
 const SAME: f64 = 0.005;
+/// The orders of longer steps are not written out, which nobody would read.
+const STEP: usize = 64;
 /// How often less is kept at a time, where it does not fit after all.
 const TIMES: usize = 3;
 
@@ -195,7 +197,10 @@ impl Blocks {
         };
         let first = |rows: &[Vec<i64>]| rows.iter().map(|row| row[..passes].to_vec()).collect::<Vec<_>>();
         let steady = Repetend { times: first(&repetend.times), ..repetend.clone() };
-        let step = (!whole.in_turn).then(|| orders::loops_of_step(&only, &first(&whole.starts))).flatten();
+        let is_short = whole.batches() <= STEP;
+        let step = (!whole.in_turn && is_short)
+            .then(|| orders::loops_of_step(&only, &first(&whole.starts)))
+            .flatten();
         let all = orders::loops(&only, &steady).into_iter().chain(step);
         all.map(|orders| self.plan(plan, &orders)).collect()
     }
