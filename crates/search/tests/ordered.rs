@@ -99,17 +99,3 @@ fn passes_are_within_the_step() {
         }
     }
 }
-
-/// Who has many micro-batches reads an order that goes on.
-#[test]
-fn long_steps_are_not_written_out() {
-    let model = untied();
-    let cluster = narrow();
-    for batches in [64, 65, 200] {
-        let rows = all(&model.question(&cluster, 4, batches));
-        let own = rows.iter().filter(|row| row.plan.name.ends_with(OWN));
-        let loops = own.flat_map(|row| row.plan.timetables.values().flatten());
-        let longest = loops.map(|it| it.every).max().unwrap_or(0);
-        assert!(longest <= if batches == 64 { 64 } else { 4 }, "{batches}: {longest}");
-    }
-}
