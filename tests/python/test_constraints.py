@@ -11,6 +11,7 @@ import torch
 
 import models
 import shardwright as sw
+from shardwright._core import Found
 from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.constraints import Constraints, constraints_of
@@ -55,11 +56,14 @@ def test_what_is_pinned_is_so_in_every_plan_and_the_rest_is_looked_for() -> None
     assert any("breaks" in why and "line 2" in why for _, why in told.passed_over)
 
 
-def test_no_plan_is_better_than_without() -> None:
-    free = Choice(CLUSTER, batches=2).search(sw.Graph(Path(GRAPH).read_text()), 4, every=True)
+def test_no_plan_of_one_block_is_better_than_without() -> None:
+    def least(told: Found) -> float:
+        return min(row["seconds"] for row in told.rows if "stages" not in row["plan"])
+
+    # Of pipelines those are looked at that promise most, which may be others under constraints.
+    free = least(Choice(CLUSTER, batches=2).search(sw.Graph(Path(GRAPH).read_text()), 4, every=True))
     for lines in ("tie Block\n", 'pin "*": split batch\n', "forbid recompute\nlimit stages 1\n"):
-        # Pipelines are chosen by what they take at least; which is quickest is known of their programs.
-        assert found(lines).rows[0]["seconds"] >= free.rows[0]["seconds"] * 0.95
+        assert least(found(lines)) >= free * 0.999
 
 
 def test_a_bound_is_of_the_plans_that_respect_them() -> None:
