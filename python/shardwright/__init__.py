@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._core import Compiled, Draft, Graph, Operator, Part, Plan
     from .api import parallelize, save_program
+    from .as_python import opaque
     from .checkpoint import load, save
     from .compiling import Bundle, compile_model
     from .constraints import Constraints
@@ -59,6 +60,7 @@ __all__ = [
     "launch",
     "load",
     "make_plan",
+    "opaque",
     "optimizer",
     "pad_to",
     "parallelize",
@@ -75,6 +77,7 @@ _HOMES = {
     for home, names in {
         "_core": "Compiled Draft Graph Operator Part Plan",
         "api": "parallelize save_program",
+        "as_python": "opaque",
         "checkpoint": "load save",
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",

@@ -211,9 +211,12 @@ fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
     Expr::Name("ops").attr("call").call(vec![Expr::Str(applied.target), Expr::List(applied.args), kwargs])
 }
 
+/// What runs as the Python that it was.
+const AS_PYTHON: [&str; 2] = ["shardwright.function.default", "shardwright.module.default"];
+
 /// Whether an operator's result is a list also where it has one element. A test compares `LISTS` with
 /// PyTorch's own signatures.
 pub(crate) fn gives_list(target: &str) -> bool {
     let name = target.strip_prefix("aten.");
-    name.is_some_and(|name| lists::LISTS.contains(&name))
+    name.is_some_and(|name| lists::LISTS.contains(&name)) || AS_PYTHON.contains(&target)
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import BoundArguments
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
 
 from ..errors import CaptureError
 from ..precision import Precision, dtype_name, dtype_named
@@ -18,6 +20,8 @@ from .casts import Casting
 from .foreseen import refuse_what_is_kept, run_without_values
 from .memory import Aliases, refuse_shared
 from .names import Names
+from .opaque.finding import traced
+from .opaque.modules import Opaque
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .stand_ins import standing_in
@@ -173,8 +177,12 @@ def _capture(
 ) -> Captured:
     names = Names.of(module)
     casting = Casting(module, precision)
+
+    def attempt(opaque: Opaque) -> ExportedProgram:
+        return trace(module, names, bound.args, bound.kwargs, casting, device, opaque)
+
     try:
-        program = trace(module, names, bound.args, bound.kwargs, casting, device)
+        program, opaque = traced(module, partial(_with_values, module, bound, precision, device), attempt)
     except CaptureError as error:
         if error.code == "SW0101":
             _refuse_what_does_not_run(module, bound, casting)
@@ -186,6 +194,7 @@ def _capture(
     wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
+    captured.notes += opaque.notes(module)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)

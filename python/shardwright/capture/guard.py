@@ -6,26 +6,21 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 from torch.autograd.function import FunctionMeta
 
+from ..as_python import is_inside
 from ..errors import CaptureError
 from . import lines
 from .autocast import DEVICE, NOTE, Autocast, ambient
+from .opaque.functions import Functions
 from .simplify import NO_GRAD
 from .spans import Checkpoints
 
-# PyTorch's own uses of Function under an operator that stays whole in the graph.
-_HARMLESS = (
-    "torch._library",
-    "torch.utils.checkpoint",
-    "torch._higher_order_ops",
-    "torch._functorch",
-    "torch._subclasses",
-)
 # How a model may set the state that its random numbers come from.
 _SEEDS = tuple(
     (home, name)
@@ -37,18 +32,19 @@ _SEEDS = tuple(
 
 @contextmanager
 def guarded(device: str | None = None) -> Iterator[None]:
-    """Refuses custom Functions and backward passes in forward; notes on nodes what they stand under.
+    """Refuses backward passes in forward; makes an operator of each custom Function; notes on nodes what they
+    stand under.
 
     `device` is the type of that which the model will run on, if that is known.
 
     The first refusal is raised at the end too, in case the model's code swallowed it.
     """
     refused: list[CaptureError] = []
-    watch = _watch_functions(refused)
+    functions = Functions(partial(_refuse, refused))
     autocasts, checkpoints = _Autocasts(device, refused), Checkpoints()
-    create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints)
+    create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints, functions)
     with (
-        mock.patch.object(FunctionMeta, "__getattribute__", watch, create=True),
+        mock.patch.object(FunctionMeta, "__getattribute__", _of_class(functions), create=True),
         checkpoints.noted(),
         autocasts.noted(),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
@@ -73,33 +69,17 @@ def _refuse(refused: list[CaptureError], error: CaptureError) -> NoReturn:
     raise error
 
 
-def _watch_functions(refused: list[CaptureError]) -> Callable[[type, str], Any]:
-    """Every ``apply``, also one that a model bound long before, asks its class for this name."""
-
-    def watch(kind: type, name: str) -> Any:
-        if name == "_backward_cls":
-            module = str(type.__getattribute__(kind, "__module__"))
-            if not module.startswith(_HARMLESS):
-                trace = lines.trace_of_caller(sys._getframe(1))
-                _refuse(refused, _function_error(kind.__name__, trace))
-        return type.__getattribute__(kind, name)
-
-    return watch
+def _of_class(functions: Functions) -> Callable[[type, str], Any]:
+    """A method of a class is a function."""
+    return lambda kind, name: functions.watch(kind, name)
 
 
-def _function_error(name: str, trace: str) -> CaptureError:
-    return CaptureError(
-        "SW0103",
-        f"the model calls `{name}.apply`, a custom torch.autograd.Function",
-        place=lines.with_source(trace),
-        why="capture would keep its forward and drop its backward, and the model would train wrongly",
-        fix="write it with PyTorch's own operators, or make it a torch.library.custom_op with"
-        " register_autograd",
-    )
+def _refuse_backward(refused: list[CaptureError]) -> Callable[..., Any]:
+    plain = getattr(torch.autograd, "_engine_run_backward")  # noqa: B009
 
-
-def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_inside():
+            return plain(*args, **kwargs)
         error = CaptureError(
             "SW0104",
             "the model takes gradients inside its forward",
@@ -109,7 +89,7 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., NoReturn]:
         )
         _refuse(refused, error)
 
-    return refuse
+    return run
 
 
 def _data(refused: list[CaptureError]) -> property:
@@ -254,7 +234,10 @@ class _Autocasts:
 
 
 def _with_notes(
-    original: Callable[..., torch.fx.Node], autocasts: _Autocasts, checkpoints: Checkpoints
+    original: Callable[..., torch.fx.Node],
+    autocasts: _Autocasts,
+    checkpoints: Checkpoints,
+    functions: Functions,
 ) -> Callable[..., torch.fx.Node]:
     """Notes the model's line, where PyTorch would note its own, what recomputes it, and whether gradients
     are on: PyTorch's regions lose that where they are nested. Its later passes copy all of it."""
@@ -262,7 +245,7 @@ def _with_notes(
     def create_node(graph: torch.fx.Graph, *args: Any, **kwargs: Any) -> torch.fx.Node:
         node = original(graph, *args, **kwargs)
         if node.op == "call_function":
-            node.meta[NO_GRAD] = not torch.is_grad_enabled()
+            node.meta[NO_GRAD] = not functions.grad_enabled
             node.meta[NOTE] = autocasts.now
             checkpoints.note(node)
             node.stack_trace = lines.trace_of_caller(sys._getframe(1)) or None

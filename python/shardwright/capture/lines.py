@@ -20,7 +20,11 @@ _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 # What the model is given in the place of PyTorch's own functions while it is traced.
-_STANDS_IN = tuple(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap"))
+_STANDS_IN = (
+    *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
+    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in ("functions", "modules")),
+    f"{_OURS}as_python.py",
+)
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.
 _BETWEEN = ("__torch_function__", "__torch_dispatch__")
 _ANONYMOUS = re.compile(r", in <(?!module>)")

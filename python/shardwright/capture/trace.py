@@ -23,6 +23,7 @@ from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .averages import averages_in_tensors
 from .casts import Casting, cast_parameters
 from .chance import refuse_chance
+from .checks import passing_checks
 from .experts import fuse_experts
 from .functional import write_out
 from .guard import guarded
@@ -31,6 +32,7 @@ from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
 from .names import Names
+from .opaque.modules import Opaque, place_in, said_in, standing_for
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
@@ -61,10 +63,12 @@ def trace(
     kwargs: Mapping[str, Any],
     casting: Casting,
     device: str | None = None,
+    opaque: Opaque | None = None,
 ) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
-    program = _export(module, args, kwargs, casting, device)
+    program = _export(module, args, kwargs, casting, device, opaque or Opaque())
     _inline_regions(program)
+    _refuse_sizes_from_data(program.graph)
     with quiet():
         found = make_casts_explicit(program)
     _merge_ties(program, names)
@@ -107,7 +111,12 @@ def _wants_gradient(node: fx.Node) -> bool:
 
 
 def _export(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], casting: Casting, device: str | None
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    casting: Casting,
+    device: str | None,
+    opaque: Opaque,
 ) -> ExportedProgram:
     fake = Fake(casting.computed)
     registered = Registered()
@@ -122,6 +131,8 @@ def _export(
             masks_as_they_run(),
             averages_in_tensors(module),
             borrowed(module, fake.once, attribute),
+            standing_for(module, opaque),
+            passing_checks(opaque.checks),
             registered,
         ):
             # Export takes back what it sees, so this looks at once after the forward.
@@ -133,7 +144,7 @@ def _export(
     except CaptureError:
         raise
     except Exception as error:
-        raise _refusal(error) from error
+        raise said_in(place_in(error), _refusal(error)) from error
 
 
 def _make_functional(program: ExportedProgram) -> ExportedProgram:
@@ -146,6 +157,9 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
             functional: ExportedProgram = program.run_decompositions({})
     except Exception as error:
         raise _refusal(error) from error
+    # PyTorch takes a buffer `mean` for an operator of that name.
+    for node in functional.graph.find_nodes(op="placeholder"):
+        node.meta.pop("custom", None)
     return functional
 
 
@@ -207,6 +221,19 @@ def data_dependent(place: str | None) -> CaptureError:
     )
 
 
+def _refuse_sizes_from_data(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        tensors = [leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
+        if any(type(size) is not int for tensor in tensors for size in tensor.shape):
+            raise said_in(_module_of(node), data_dependent(lines.with_source(node.stack_trace)))
+
+
+def _module_of(node: fx.Node) -> str | None:
+    """The innermost one, if it is not the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next((path for path, _ in reversed(stack.values())), None) or None
+
+
 # ---- regions -------------------------------------------------------------------------------
 
 
@@ -220,7 +247,7 @@ def _inline_regions(program: ExportedProgram) -> None:
             read.users.setdefault(node)
     for name, inner in _inline_all(module):
         program.graph_signature.replace_all_uses(name, inner.name)
-    for node in module.graph.nodes:
+    for node in (node for node in module.graph.nodes if node.op == "call_function"):
         mark_no_grad(node, node.meta.get(NO_GRAD, False))
         mark_spans(node, node.meta.get(SPANS, ()))
     drop_unread(module.graph)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from .. import as_python
 from ..errors import CaptureError
+from . import lines
 from .casts import Casting
 from .chance import Draw, Recording, Replaying
 from .compare import Results, first_difference, with_gradients
@@ -221,13 +225,21 @@ def _run_graph(
     for run in expected if watch is None else expected[:1]:
         inputs = _tensors(call.arguments())
         torch.manual_seed(_SEED)
-        with Replaying(run.draws, lambda: evaluator.now.place if evaluator.now else "") as replaying:
+        modules = as_python.Modules(call.module.get_submodule)
+        with Replaying(run.draws, partial(_place, evaluator)) as replaying, as_python.running(modules):
             found = evaluator.run(call.given(inputs, constants, state), watch)
         state = state | {name: value.detach() for name, value in found.updates.items()}
         results = Results(buffers=state)
         with_gradients(results, found.outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs
+
+
+def _place(evaluator: Evaluator) -> str:
+    """The line of the operator that is being run, or the one inside of it that draws."""
+    if as_python.is_inside():
+        return lines.short(lines.trace_of_caller(sys._getframe(1)))
+    return evaluator.now.place if evaluator.now else ""
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:

@@ -127,6 +127,7 @@ class ParallelModule(nn.Module):
             reduce=precision.reduce if precision else None,
             scaling=self.loss_scaling,
             local=local,
+            modules=skeleton and skeleton.get_submodule,
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
@@ -486,7 +487,7 @@ class ParallelModule(nn.Module):
         if worker.code.begin is not None:
             begin(worker, self.issued, None)
         masks = worker.masks(self.step, 0)
-        run = Run(worker, masks, self.issued, saving=saving)
+        run = Run(worker, masks, self.issued, modules=worker.modules(self.step, 0), saving=saving)
         outputs = run.forward(given_inputs.parts(worker, tensors, self.inputs))
         variant.after(gradients=False)
         return run, outputs

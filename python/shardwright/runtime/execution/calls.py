@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge, saved_tensors_hooks
 
+from ...as_python import is_inside
 from ...errors import RuntimeFault
 from ..guards.part_gradients import writable
 from ..programs.program import Needs
@@ -123,7 +124,7 @@ def call_forgetting(
     needs: Needs | None,
 ) -> Any:
     """The same results, of which backward needs nothing: it calls the function again."""
-    with saved_tensors_hooks(lambda _: None, _never):
+    with saved_tensors_hooks(_inside_only, _never):
         results = call_saving(function, args, leaves, needs)[0]
     if isinstance(results, tuple):
         return tuple(_not_held(x) for x in results)
@@ -235,5 +236,11 @@ def _leads_back(x: Tensor, leaves: Container[int]) -> bool:
     return x.requires_grad and (x.grad_fn is not None or id(x) in leaves)
 
 
-def _never(_: Any) -> Tensor:
-    raise AssertionError("nothing was saved here")
+def _inside_only(x: Tensor) -> Tensor | None:
+    """A module that runs as it is may have gradients of its own, and is through with them when it ends."""
+    return x if is_inside() else None
+
+
+def _never(x: Tensor | None) -> Tensor:
+    assert x is not None, "nothing was saved here"
+    return x

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
+from ...generators import seeded
 from ..programs.program import Draw, Program
 from ..programs.regions import Region, cut, whole
 
@@ -43,6 +45,8 @@ class Numbers(NamedTuple):
 
 # (operator, slot, shape, numbers, device) -> what is drawn
 Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
+# (path, call) -> around that call of a module that runs as it is
+Chance = Callable[[str, int], AbstractContextManager[None]]
 
 MODES = ("keyed", "single-device")
 
@@ -63,6 +67,25 @@ def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_ba
         return numbers.fill(shape, device, generator)
 
     return mask
+
+
+def keyed_chance(seed: int, step: int, micro_batch: int, device: torch.device) -> Chance:
+    """For modules that run as they are: their calls draw from generators of which each has one seed."""
+
+    def around(path: str, call: int) -> AbstractContextManager[None]:
+        name = int.from_bytes(blake2b(path.encode(), digest_size=7).digest(), "little")
+        return seeded(key_of(seed, step, micro_batch, name, ((call, call),)) % 2**63, device)
+
+    return around
+
+
+def unknown_chance(path: str, call: int) -> NoReturn:
+    raise RuntimeFault(
+        "SW0711",
+        f"the single device's random numbers are not known for `{path}`, which runs as it is",
+        why="they are drawn ahead, in the order of the graph, and what this module draws is not in the graph",
+        fix='use randomness="keyed"',
+    )
 
 
 def single_device_masks(program: Program, rank: int, generator: torch.Generator) -> Masks:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...as_python import Modules, running
 from ...errors import RuntimeFault
 from ..programs.program import Block
 from ..shards.copies import Copy
@@ -54,6 +55,7 @@ class Run:
         masks: Masks,
         issued: list[Issued],
         *,
+        modules: Modules | None = None,
         saving: bool,
         step: object = None,
         batch: int = 0,
@@ -64,7 +66,7 @@ class Run:
         self.worker, self.comm = worker, worker.comm
         # The micro-batch, by which messages to other blocks are told apart.
         self.batch = batch
-        self.masks = masks
+        self.masks, self._modules = masks, modules
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
         self._step = object() if step is None else step
@@ -603,7 +605,7 @@ class Run:
         token = _current.set(self)
         creates = self.worker.code.creates_tensors and self.comm.device.type != "cpu"
         try:
-            with self.comm.device if creates else nullcontext():
+            with self.comm.device if creates else nullcontext(), running(self._modules):
                 yield
         finally:
             _current.reset(token)

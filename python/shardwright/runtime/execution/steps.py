@@ -123,7 +123,15 @@ class Step:
     def _started(self, variant: Variant, batch: int) -> Started:
         worker = variant.worker
         masks = worker.masks(self._number, batch)
-        run = Run(worker, masks, self.issued, saving=True, step=self.together, batch=self._first + batch)
+        run = Run(
+            worker,
+            masks,
+            self.issued,
+            modules=worker.modules(self._number, batch),
+            saving=True,
+            step=self.together,
+            batch=self._first + batch,
+        )
         return run, [None] * len(worker.role.outputs)
 
     def _backward(self, task: Backward | Inputs) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
+from ...as_python import Modules
 from ...errors import RuntimeFault
 from ..communication.comm import Comm, Line, line
 from ..programs.program import Program
@@ -18,7 +20,14 @@ from .exchange import Part, part_of
 from .gathers import Gathering
 from .local_code import LocalCode
 from .mail import Mail
-from .randomness import MODES, Masks, keyed_masks, single_device_masks
+from .randomness import (
+    MODES,
+    Masks,
+    keyed_chance,
+    keyed_masks,
+    single_device_masks,
+    unknown_chance,
+)
 from .scaling import LossScaling
 
 
@@ -57,9 +66,11 @@ class Worker:
         reduce: torch.dtype | None = None,
         scaling: LossScaling | None = None,
         local: LocalCode | None = None,
+        modules: Callable[[str], nn.Module] | None = None,
     ):
         """`reduce` is the dtype in which gradients of parameters are sent, if not in their own; `local`
-        compiles what is between communications."""
+        compiles what is between communications. `modules` are the model's by path, for those that run as
+        they are."""
         if randomness not in MODES:
             raise RuntimeFault(
                 "SW0711", f"randomness {randomness!r} is unknown", fix=f"one of {', '.join(MODES)}"
@@ -74,6 +85,7 @@ class Worker:
         self.program, self.comm, self.shards = program, comm, shards
         self.seed, self.randomness = seed, randomness
         self.reduce, self.scaling, self.local = reduce, scaling, local
+        self._modules = modules
         self.generator = generator or torch.default_generator
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
@@ -117,6 +129,7 @@ class Worker:
             reduce=self.reduce,
             scaling=self.scaling,
             local=self.local and self.local.another(),
+            modules=self._modules,
         )
         found.host = self.host
         return found
@@ -125,6 +138,13 @@ class Worker:
         if self.randomness == "single-device":
             return single_device_masks(self.program, self.comm.rank, self.generator)
         return keyed_masks(self.table.random, self.seed, step, micro_batch)
+
+    def modules(self, step: int, micro_batch: int) -> Modules | None:
+        if self._modules is None:
+            return None
+        if self.randomness == "single-device":
+            return Modules(self._modules, unknown_chance)
+        return Modules(self._modules, keyed_chance(self.seed, step, micro_batch, self.comm.device))
 
     def part(self, number: int) -> Part:
         if number not in self._parts:

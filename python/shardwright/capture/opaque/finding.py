@@ -1,0 +1,101 @@
+"""Which modules are not traced: those of which the user says so, and the smallest ones that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ...errors import CaptureError
+from ..swap import same_randomness
+from ..verify import Call, fails, forward
+from .modules import Given, Opaque, around, marked, noting, place_in
+
+# What a module may do where it runs as it is.
+_HEALED = {"SW0101", "SW0102", "SW0103", "SW0104", "SW0110", "SW0111", "SW0132", "SW0135", "SW0139"}
+# Of integers fewer than these are sizes and counts, as likely as not.
+_FEW = 16
+_SEED = 5678
+Values = Callable[[], AbstractContextManager[Call | str]]
+T = TypeVar("T")
+
+
+def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> tuple[T, Opaque]:
+    """What `trace` makes of the model, and what stays as it is for that. `values` is a call to run."""
+    opaque, reason = marked(module), None
+    while True:
+        try:
+            if opaque.why:
+                opaque.given = _learned(module, values, opaque)
+            return trace(opaque), opaque
+        except CaptureError as error:
+            # Where a module cannot run as it is, the one around it has the reason of the one inside.
+            reason = reason if reason and error.code == "SW0139" else error
+            path = place_in(error)
+            if error.code not in _HEALED or path is None or path in opaque.why:
+                raise reason from None
+            for other in _alike(module, path):
+                opaque.add(other, _said(reason))
+
+
+def _alike(module: nn.Module, path: str) -> list[str]:
+    """A module, and all of its class: layers are alike."""
+    kind = type(module.get_submodule(path))
+    if kind.__module__.startswith("torch.nn"):
+        return [path]
+    return [other for other, part in module.named_modules() if type(part) is kind and other]
+
+
+def _said(error: CaptureError) -> str:
+    return error.what + (f" ({error.place})" if error.place else "")
+
+
+def _learned(module: nn.Module, values: Values, opaque: Opaque) -> dict[str, list[Given]]:
+    with values() as call:
+        if isinstance(call, str):
+            path, why = next(iter(opaque.why.items()))
+            raise CaptureError(
+                "SW0139",
+                f"the module `{path}` cannot run as it is",
+                why=f"{why}; and what it gives is not known: {call}",
+                fix="capture the model with values, or a smaller copy of it",
+            )
+        given = _given(call, opaque)
+        other = _given_otherwise(call, opaque)
+    for path, calls in given.items():
+        if other is not None and calls != other[path]:
+            raise around(path, f"the sizes of what `{path}` gives depend on data")
+    return given
+
+
+def _given(call: Call, opaque: Opaque) -> dict[str, list[Given]]:
+    try:
+        with same_randomness(), torch.enable_grad(), noting(call.module, opaque) as found:
+            forward(call)
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise fails(error) from error
+    return found
+
+
+def _given_otherwise(call: Call, opaque: Opaque) -> dict[str, list[Given]] | None:
+    """The same with other data, where the model takes it."""
+    generator = torch.Generator().manual_seed(_SEED)
+
+    def mixed(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() and tensor.numel() < _FEW:
+            return tensor
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        return tensor.detach().flatten()[order].reshape(tensor.shape).requires_grad_(tensor.requires_grad)
+
+    args, kwargs = pytree.tree_map_only(Tensor, mixed, (call.bound.args, call.bound.kwargs))
+    other = Call(call.module, call.bound.signature.bind(*args, **kwargs), call.casting)
+    try:
+        return _given(other, opaque)
+    except CaptureError:
+        return None
