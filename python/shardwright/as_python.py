@@ -233,10 +233,12 @@ def _module(
     wanted = results_read(call)
     if any(isinstance(tensor, FakeTensor) for tensor in (*state, *tensors)):
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"the module `{path}` runs as it is")
     modules = _MODULES.get()
     if modules is None:
         raise RuntimeFault(
-            "SW0782",
+            "SW0864",
             f"the program runs the module `{path}` of the model as it is, and was loaded without the model",
             fix="start it with `sw.parallelize`, which is given the model",
         )
@@ -260,7 +262,7 @@ def _require(path: str, results: list[Tensor], wanted: list[tuple[torch.dtype, l
     now = [(tensor.dtype, list(tensor.shape)) for tensor in results]
     if now != wanted:
         raise RuntimeFault(
-            "SW0783",
+            "SW0865",
             f"the module `{path}`, which runs as it is, returns something else than when it was captured",
             why=f"it was {results_written(wanted) or 'nothing'}, now {results_written(now) or 'nothing'}",
             fix="let what it returns have sizes that do not depend on data, or make the module around it"

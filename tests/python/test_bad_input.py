@@ -88,18 +88,19 @@ class Branch(nn.Module):
         return x.sum()
 
 
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return 2 * grad
-
-
 class Custom(nn.Module):
+    """Applies a Function that other ranks cannot find."""
+
     def forward(self, x: Tensor) -> Tensor:
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return 2 * x
+
+            @staticmethod
+            def backward(ctx: Any, grad: Tensor) -> Tensor:
+                return 2 * grad
+
         return Twice.apply(x).sum()
 
 

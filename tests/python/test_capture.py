@@ -341,17 +341,17 @@ def test_in_place_operators_become_functional() -> None:
     assert captured.verified and "_." not in "".join(lines_of(captured, "op"))
 
 
-class Reverse(torch.autograd.Function):
+class Doubling(torch.autograd.Function):
+    """In place: the graph would not know that its argument has changed."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
+        ctx.mark_dirty(x)
+        return x.mul_(2)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return -gradient
-
-
-reverse = Reverse.apply
+        return 2 * gradient
 
 
 # ---- refusals --------------------------------------------------------------------------------
@@ -363,17 +363,16 @@ def _line_of(marker: str) -> str:
     return f"test_capture.py:{number}: {text[number - 1].strip()}"
 
 
-def test_a_custom_function_is_refused() -> None:
+def test_a_function_that_changes_what_it_is_given_is_refused() -> None:
     def run(self: Small, x: Tensor) -> Tensor:
-        return reverse(self.linear(x))  # the Function
+        return Doubling.apply(self.linear(x))  # the Function
 
     assert refused(run) == (
-        "error[SW0103]: the model calls `Reverse.apply`, a custom torch.autograd.Function\n"
+        "error[SW0103]: the model calls `Doubling.apply`, which cannot be an operator\n"
         f"  at: {_line_of('the Function')}\n"
-        "  why: capture would keep its forward and drop its backward, and the model would train"
-        " wrongly\n"
-        "  help: write it with PyTorch's own operators, or make it a torch.library.custom_op with"
-        " register_autograd"
+        "  why: it changes a tensor that it is given, and the graph knows no such change\n"
+        "  help: define it at the top of a module, and let it take and give tensors and plain values; or"
+        " put the call into a module of its own, which then runs as it is"
     )
 
 

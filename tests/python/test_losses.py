@@ -105,6 +105,7 @@ def probabilities() -> Iterator[Loss]:
         yield f"kl_div log {log}", loss(F.kl_div, log_target=log), (log_probabilities(4, 6), target)
     bce, logits = F.binary_cross_entropy, F.binary_cross_entropy_with_logits
     yield "bce", loss(bce), (UNIT, UNIT)
+    yield "gaussian", loss(F.gaussian_nll_loss), (*PAIR, positive(4, 6))
     yield "bce logits", loss(logits), (normal(4, 6), UNIT)
     for name, weight in (("all", positive(4, 6)), ("columns", positive(6)), ("rows", positive(4, 1))):
         yield f"bce weight of {name}", loss(bce, "weight"), (UNIT, UNIT, weight)
@@ -156,11 +157,6 @@ def refused() -> Iterator[tuple[str, Loss]]:
     """What `torch.export` cannot capture, or captures wrongly: the code that says so."""
     pair = (*PAIR, positive(4, 6))
     yield "SW0114", ("l1 weight", loss(F.l1_loss, "weight"), pair)
-    yield "SW0102", ("gaussian", loss(F.gaussian_nll_loss), pair)
-    lengths = {"input_lengths": (7, 6, 3), "target_lengths": (3, 2, 2)}
-    targets = given([[1, 2, 3], [2, 2, 4], [3, 1, 1]])
-    rows = ("param", lambda: torch.randn(7, 3, 6, dtype=torch.float64))
-    yield "SW0102", ("ctc", loss(F.ctc_loss, **lengths), (rows, targets))
 
 
 def with_reductions(losses: Iterator[Loss]) -> Iterator[Any]:
@@ -211,3 +207,14 @@ def test_a_loss_that_cannot_be_captured_is_refused_by_name(code: str, loss: Loss
     with pytest.raises(CaptureError) as caught:
         capture(module, tuple(module.inputs))
     assert caught.value.code == code
+
+
+def test_a_loss_that_reads_values_runs_as_it_is() -> None:
+    lengths = {"input_lengths": (7, 6, 3), "target_lengths": (3, 2, 2)}
+    targets = given([[1, 2, 3], [2, 2, 4], [3, 1, 1]])
+    rows: Spec = ("param", lambda: torch.randn(7, 3, 6, dtype=torch.float64))
+    ctc = case(loss(F.ctc_loss, **lengths), (rows, targets), "mean")
+    it = prepared(ctc)
+    assert next(op.target for op in it.graph.operators) == "shardwright.module.default"
+    plan = Plan.random(it.graph, 3, 0)
+    assert_equal(run(ctc, it, plan), it.expected, plan.text)

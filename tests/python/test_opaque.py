@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import checking
 import equality
-from shardwright import Graph, Plan
+import shardwright as sw
+from shardwright import Graph, Plan, as_python
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
+from shardwright.compiling import compile_plan, sources
 from shardwright.further import skeleton_of
+from shardwright.progress import Progress
+from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.runtime.execution.local_code import LocalCode
 
 torch.set_num_threads(1)
 
@@ -223,6 +230,19 @@ def test_programs_train_as_one_device(name: str, plan: str) -> None:
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:.*cannot be compiled")
+def test_only_functions_are_compiled(name: str) -> None:
+    model, args, captured = captured_model(name)
+    expected = equality.reference(model, args)
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
+    local = LocalCode(Progress(False), "aot_eager")
+    options = lambda: {"skeleton": skeleton_of(model), "local": local}  # noqa: E731
+    equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
+    as_emitted = "runs as it is" in str(local.as_emitted)
+    assert as_emitted == (name != "functions")
+
+
 @pytest.mark.parametrize("name", ["functions", "routed"])
 def test_pipelines_train_as_one_device(name: str) -> None:
     model, args, captured = captured_model(name)
@@ -241,3 +261,182 @@ def test_random_plans_train_as_one_device(name: str, seed: int) -> None:
     bundle, _ = compile_plan(captured, Plan.random(Graph(captured.graph_text), 3, seed))
     options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
+
+
+# ---- random numbers ----------------------------------------------------------------------------
+
+
+class Drawing(nn.Module):
+    """Draws by an operator that has no rule, and from Python's own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if random.random() < 2:
+            x = x * torch.randint(0, 2, x.shape)
+        return x
+
+
+class Draws(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Drawing(), Drawing()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(layer(x))
+        return x.sum(-1)
+
+
+def outputs(plan: str, **options: Any) -> list[list[Tensor]]:
+    """Of each rank, those of two forwards."""
+    torch.manual_seed(3)
+    model, args = Draws().double(), (torch.randn(4, 8, dtype=torch.float64),)
+    captured = capture(model, args)
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2), outputs="all")
+    program = load_program(bundle.files, digest=bundle.digest, world=2)
+
+    def rank(rank: int, comm: Any) -> list[Tensor]:
+        values = sources(model, captured)
+        ours = ParallelModule(program, comm, values, captured, skeleton=skeleton_of(model), **options)
+        return [ours(*args).detach().clone() for _ in range(2)]
+
+    return run_local(2, rank)
+
+
+def test_random_numbers_are_those_of_the_seed_on_all_ranks() -> None:
+    before = random.getstate()
+    first, second = outputs("replicate")
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0], first[1]), "each step draws others"
+    assert torch.equal(outputs("replicate x recompute")[0][1], first[1])
+    assert not torch.equal(outputs("replicate", seed=1)[0][0], first[0])
+    assert random.getstate() == before
+
+
+def test_the_single_devices_numbers_are_not_known() -> None:
+    with pytest.raises(sw.RuntimeFault, match=r"SW0711.*`layers.0`"):
+        outputs("replicate", randomness="single-device", generator=torch.Generator())
+
+
+# ---- what is told, and what is refused -----------------------------------------------------------
+
+
+class Note(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.out = inner, nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(x)).sum()
+
+
+def small(inner: nn.Module) -> Captured:
+    torch.manual_seed(3)
+    return capture(Note(inner).double(), (torch.randn(4, 8, dtype=torch.float64),))
+
+
+def test_modules_that_run_as_they_are_are_told() -> None:
+    _, _, captured = captured_model("routed")
+    [routers, loss] = captured.notes
+    assert re.fullmatch(
+        r"`blocks.0.router` \(Router\) and 1 more run as they are, whole on each device that computes it, "
+        r"[1-9]\d.\d% of a forward's operations: the model reads the value of a tensor in Python"
+        r" \(test_opaque.py:\d+: .*\)",
+        routers,
+    )
+    assert loss.startswith("`loss` (Masked) runs as it is, whole on each device that computes it, ")
+
+
+def test_the_user_says_which() -> None:
+    captured = small(sw.opaque(nn.Linear(8, 8)))
+    assert targets(captured)[0] == "shardwright.module.default"
+    assert captured.verified
+    assert "`shardwright.opaque` asks for it" in captured.notes[0]
+
+
+class Sized(nn.Module):
+    """What it gives has a size that depends on data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x[:, 0] > 0]
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sized, self.linear = Sized(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.sized(x)).mean(0)
+
+
+def test_where_sizes_leave_a_module_it_is_the_one_around_it() -> None:
+    captured = small(Around())
+    assert [line for line in captured.graph_text.splitlines() if 'default("inner", ["linear.weight"' in line]
+    assert "inner.sized" not in captured.graph_text
+
+
+def test_where_sizes_leave_the_model_it_is_refused() -> None:
+    with pytest.raises(sw.CaptureError, match="SW0102"):
+        capture(Sized(), (torch.randn(4, 8),))
+
+
+def test_checks_are_passed_and_told() -> None:
+    captured = capture(checking.Checking(), (torch.randn(4, 8), torch.arange(4)))
+    assert captured.verified
+    assert targets(captured) == ["aten.cross_entropy_loss.default"]
+    assert len(captured.notes) == 5
+    assert all("is not made: it only validates values" in note for note in captured.notes)
+
+
+def test_what_decides_is_no_check() -> None:
+    with pytest.raises(sw.CaptureError, match="SW0102"):
+        capture(checking.Deciding(), (torch.randn(4, 8),))
+
+
+class Taken(nn.Module):
+    """Gives other sizes for numbers that no example has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:2] if x.max() > 1e6 else x
+
+
+def test_other_sizes_than_those_of_the_example_are_an_error_of_the_run() -> None:
+    model, args = Note(Taken()).double(), (torch.randn(4, 8, dtype=torch.float64),)
+    captured = capture(model, args)
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
+    with pytest.raises(sw.RuntimeFault) as caught:
+        equality.run(bundle, model, (1e7 * args[0].abs(),), options=lambda: {"skeleton": skeleton_of(model)})
+    assert caught.value.code == "SW0865"
+    assert caught.value.why == "it was float64[4,8], now float64[2,8]"
+
+
+def test_a_program_without_its_model_says_so() -> None:
+    model, args, captured = captured_model("routed")
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
+    with pytest.raises(sw.RuntimeFault, match="SW0864"):
+        equality.run(bundle, model, args)
+
+
+# ---- calls as text -------------------------------------------------------------------------------
+
+
+def test_calls_are_read_as_they_were_written() -> None:
+    x, y = torch.randn(2), torch.randn(3)
+    args = (
+        x,
+        [1, -2.5, float("inf"), "a 'b' \"c\"", None, True],
+        (y,),
+        {"key": x, "k": (1, 2)},
+        torch.bfloat16,
+    )
+    text, tensors = as_python.written(args, {"scale": 0.5, "device": torch.device("cpu")})
+    found, named = as_python.read(text + " -> float32[2]", tensors)
+    assert repr(found) == repr(list(args))
+    assert named == {"scale": 0.5, "device": torch.device("cpu")}
+    with pytest.raises(as_python.NotPlain, match="a `object`"):
+        as_python.written((object(),), {})

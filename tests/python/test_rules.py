@@ -23,6 +23,7 @@ from rule_cases import CASES, Case
 from shardwright._core import Draft, Graph, Plan, compile, operators_table
 from shardwright.capture import Captured, capture
 from shardwright.compiling import sources
+from shardwright.further import skeleton_of
 from shardwright.runtime import ParallelModule, load_program, run_local
 
 Splits = tuple[tuple[str, int], ...]
@@ -165,7 +166,10 @@ def run(case: Case, it: Prepared, plan: Plan) -> Result:
 
     def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
         generator = torch.Generator().manual_seed(SEED)
-        model = ParallelModule(program, comm, values, it.captured, randomness=mode, generator=generator)
+        skeleton = skeleton_of(it.module)
+        model = ParallelModule(
+            program, comm, values, it.captured, randomness=mode, generator=generator, skeleton=skeleton
+        )
         results = model(*it.module.inputs)
         differentiate(model, results)
         held = [

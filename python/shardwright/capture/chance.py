@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from . import lines
+from .inside import module_of, said_in
 
 # Drawn by keys, so that copies agree and parts differ.
 _KEYED = {
@@ -36,13 +37,14 @@ def refuse_chance(program: ExportedProgram) -> None:
     """Each rank would draw other numbers, and copies of one tensor would differ."""
     for node in program.graph.nodes:
         if draws(node.target, node.args, node.kwargs) and str(node.target) not in _KEYED:
-            raise CaptureError(
+            error = CaptureError(
                 "SW0132",
                 f"the model draws random numbers with `{node.target}`",
                 place=lines.with_source(node.stack_trace),
                 why="ranks would draw different ones for copies of one tensor",
                 fix="use `torch.rand`, `torch.randn` or dropout, or give the numbers as an input",
             )
+            raise said_in(module_of(node), error)
 
 
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ def _passing(original: Callable[[Any], bool], found: dict[str, None]) -> Callabl
             return original(value)
         except Exception:
             frame = sys._getframe(1)
-            passes = _what_passes(frame) if lines.is_the_models(frame) else None
+            passes = _what_passes(frame) if lines.may_check(frame) else None
             if passes is None:
                 raise
             found[lines.short(lines.trace_of_caller(frame))] = None

@@ -19,6 +19,8 @@ _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+# Where PyTorch looks at what it is given.
+_CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
 # What the model is given in the place of PyTorch's own functions while it is traced.
 _STANDS_IN = (
     *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
@@ -55,6 +57,11 @@ def is_the_models(frame: types.FrameType) -> bool:
     """Whether a line of the model itself runs in a frame, and not of PyTorch or of this package."""
     file = frame.f_code.co_filename
     return _is_models(file) and not _is_ours(file)
+
+
+def may_check(frame: types.FrameType) -> bool:
+    """Whether a line of the model runs in a frame, or one of PyTorch's modules, losses and distributions."""
+    return is_the_models(frame) or frame.f_code.co_filename.startswith(_CHECKING)
 
 
 def short(stack_trace: str | None) -> str:

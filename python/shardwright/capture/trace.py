@@ -27,19 +27,20 @@ from .checks import passing_checks
 from .experts import fuse_experts
 from .functional import write_out
 from .guard import guarded
+from .inside import module_of, place_in, said_in
 from .instances import write_out_statistics
 from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
 from .names import Names
-from .opaque.modules import Opaque, place_in, said_in, standing_for
+from .opaque.modules import Opaque, standing_for
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
 from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
 from .spans import SPANS, mark_spans
 from .strided import index_strided
-from .swap import Fake, borrowed
+from .swap import Fake, borrowed, same_randomness
 from .unread import drop_unread
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
@@ -68,7 +69,7 @@ def trace(
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
     program = _export(module, args, kwargs, casting, device, opaque or Opaque())
     _inline_regions(program)
-    _refuse_sizes_from_data(program.graph)
+    _refuse_values_in_python(program.graph)
     with quiet():
         found = make_casts_explicit(program)
     _merge_ties(program, names)
@@ -125,6 +126,7 @@ def _export(
     try:
         with (
             quiet(),
+            same_randomness(),
             torch.enable_grad(),
             guarded(device),
             capturable_experts(module),
@@ -221,17 +223,18 @@ def data_dependent(place: str | None) -> CaptureError:
     )
 
 
-def _refuse_sizes_from_data(graph: fx.Graph) -> None:
+def _refuse_values_in_python(graph: fx.Graph) -> None:
+    """Sizes and numbers that are taken from data."""
     for node in graph.nodes:
         tensors = [leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
-        if any(type(size) is not int for tensor in tensors for size in tensor.shape):
-            raise said_in(_module_of(node), data_dependent(lines.with_source(node.stack_trace)))
+        sized = any(type(size) is not int for tensor in tensors for size in tensor.shape)
+        read = next((one for one in node.all_input_nodes if isinstance(one.meta.get("val"), _SYMBOLIC)), None)
+        if sized or (tensors and read):
+            where = read or node
+            raise said_in(module_of(where), data_dependent(lines.with_source(where.stack_trace)))
 
 
-def _module_of(node: fx.Node) -> str | None:
-    """The innermost one, if it is not the model itself."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return next((path for path, _ in reversed(stack.values())), None) or None
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 # ---- regions -------------------------------------------------------------------------------
@@ -338,7 +341,7 @@ def _refuse_hidden_mutation(program: ExportedProgram) -> None:
         reads = node.all_input_nodes
         if seen and carries.intersection(reads) and _is_float(node):
             carries.add(node)
-        elif _is_view(node) and (carries | hidden).intersection(reads):
+        elif _is_view(node) and (carries | hidden).intersection(_mutated(node) or reads):
             hidden.add(node)
 
 

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
+from ..inside import place_in
 from ..swap import same_randomness
 from ..verify import Call, fails, forward
-from .modules import Given, Opaque, around, marked, noting, place_in
+from .modules import Given, Opaque, around, marked
+from .noting import Noted, noting
 
 # What a module may do where it runs as it is.
-_HEALED = {"SW0101", "SW0102", "SW0103", "SW0104", "SW0110", "SW0111", "SW0132", "SW0135", "SW0139"}
+_HEALED = {"SW0101", "SW0102", "SW0103", "SW0104", "SW0132", "SW0139"}
 # Of integers fewer than these are sizes and counts, as likely as not.
 _FEW = 16
 _SEED = 5678
@@ -30,7 +32,7 @@ def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> t
     while True:
         try:
             if opaque.why:
-                opaque.given = _learned(module, values, opaque)
+                _learn(module, values, opaque)
             return trace(opaque), opaque
         except CaptureError as error:
             # Where a module cannot run as it is, the one around it has the reason of the one inside.
@@ -54,7 +56,8 @@ def _said(error: CaptureError) -> str:
     return error.what + (f" ({error.place})" if error.place else "")
 
 
-def _learned(module: nn.Module, values: Values, opaque: Opaque) -> dict[str, list[Given]]:
+def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:
+    """What the modules give."""
     with values() as call:
         if isinstance(call, str):
             path, why = next(iter(opaque.why.items()))
@@ -64,26 +67,32 @@ def _learned(module: nn.Module, values: Values, opaque: Opaque) -> dict[str, lis
                 why=f"{why}; and what it gives is not known: {call}",
                 fix="capture the model with values, or a smaller copy of it",
             )
-        given = _given(call, opaque)
-        other = _given_otherwise(call, opaque)
-    for path, calls in given.items():
-        if other is not None and calls != other[path]:
-            raise around(path, f"the sizes of what `{path}` gives depend on data")
-    return given
+        noted = _noted(call, opaque)
+        other = _noted_otherwise(call, opaque)
+    opaque.given, opaque.operations = noted.given, noted.shares
+    for path, calls in noted.given.items():
+        opaque.given[path] = calls if other is None else _merged(module, path, calls, other.given[path])
 
 
-def _given(call: Call, opaque: Opaque) -> dict[str, list[Given]]:
+def _merged(module: nn.Module, path: str, calls: list[Given], others: list[Given]) -> list[Given]:
+    merged = [one.merged(other) for one, other in zip(calls, others, strict=False)]
+    if len(calls) != len(others) or None in merged:
+        raise around(module, path, f"the sizes of what `{path}` gives depend on data")
+    return [one for one in merged if one is not None]
+
+
+def _noted(call: Call, opaque: Opaque) -> Noted:
     try:
-        with same_randomness(), torch.enable_grad(), noting(call.module, opaque) as found:
+        with same_randomness(), torch.enable_grad(), noting(call.module, opaque.why) as noted:
             forward(call)
     except CaptureError:
         raise
     except Exception as error:
         raise fails(error) from error
-    return found
+    return noted
 
 
-def _given_otherwise(call: Call, opaque: Opaque) -> dict[str, list[Given]] | None:
+def _noted_otherwise(call: Call, opaque: Opaque) -> Noted | None:
     """The same with other data, where the model takes it."""
     generator = torch.Generator().manual_seed(_SEED)
 
@@ -96,6 +105,6 @@ def _given_otherwise(call: Call, opaque: Opaque) -> dict[str, list[Given]] | Non
     args, kwargs = pytree.tree_map_only(Tensor, mixed, (call.bound.args, call.bound.kwargs))
     other = Call(call.module, call.bound.signature.bind(*args, **kwargs), call.casting)
     try:
-        return _given(other, opaque)
+        return _noted(other, opaque)
     except CaptureError:
         return None

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from ... import as_python
 from ...errors import CaptureError
 from .. import lines
-from .learning import learning, which_learn
+from .learning import learning, may_learn, which_learn
 
 # PyTorch's own uses of Function under an operator that stays whole in the graph.
 _HARMLESS = (
@@ -100,15 +100,13 @@ def _try(kind: Any, call: str, tensors: list[Tensor]) -> _Tried:
         torch.enable_grad(),
         as_python.inside(),
     ):
-        given = [tensor.detach().requires_grad_(_may_learn(tensor)) for tensor in tensors]
-        result = kind.apply(*as_python.read(call, given)[0])
+        given = [tensor.detach().requires_grad_(may_learn(tensor)) for tensor in tensors]
+        # What learns must not be changed in place.
+        copies = [tensor.clone() for tensor in given]
+        result = kind.apply(*as_python.read(call, copies)[0])
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        in_place = any(tensor._version for tensor in given)
+        in_place = any(copy._version for copy in copies)
         return _Tried(result, in_place, which_learn(given, outputs), [x.requires_grad for x in outputs])
-
-
-def _may_learn(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _like(result: Any, tensors: Iterator[Tensor]) -> Any:

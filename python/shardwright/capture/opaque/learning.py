@@ -23,4 +23,10 @@ def which_learn(given: Sequence[Tensor], results: Sequence[Tensor]) -> list[bool
 
 def learning(tensors: Sequence[Tensor], which: Sequence[bool]) -> list[Tensor]:
     """The tensors, the others cut off: to the graph they have no gradient."""
-    return [x if learns else x.detach() for x, learns in zip(tensors, which, strict=True)]
+    return [
+        x.detach() if x.requires_grad and not learns else x for x, learns in zip(tensors, which, strict=True)
+    ]
+
+
+def may_learn(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

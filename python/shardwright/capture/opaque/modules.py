@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, TypeVar
+from operator import or_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,28 +18,39 @@ from torch.utils import _pytree as pytree
 
 from ... import as_python
 from ...errors import CaptureError
-from ...generators import states
-from ..chance import Recording
-from .learning import learning, which_learn
+from ..inside import place_in, said_in
+from .learning import learning
 
-E = TypeVar("E", bound=BaseException)
+Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Given:
     """What a call of an opaque module gave."""
 
-    results: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+    results: tuple[Kind, ...]
     tree: pytree.TreeSpec
     leaves: tuple[Any, ...]
     """Of tensors nothing."""
-    updated: tuple[str, ...]
+    updated: dict[str, Kind]
     """The buffers that it changed."""
     draws: bool
     learns: tuple[bool, ...]
     """Which of its parameters, buffers and arguments get a gradient."""
     taught: tuple[bool, ...]
     """Which of its results have one."""
+
+    def merged(self, other: Given) -> Given | None:
+        """What is right for both of two calls; none if what they gave is of other kinds."""
+        if (self.results, self.tree, self.leaves) != (other.results, other.tree, other.leaves):
+            return None
+        return replace(
+            self,
+            updated=self.updated | other.updated,
+            draws=self.draws or other.draws,
+            learns=tuple(map(or_, self.learns, other.learns)),
+            taught=tuple(map(or_, self.taught, other.taught)),
+        )
 
 
 @dataclass
@@ -47,6 +59,8 @@ class Opaque:
 
     why: dict[str, str] = field(default_factory=dict)
     given: dict[str, list[Given]] = field(default_factory=dict)
+    operations: dict[str, float] = field(default_factory=dict)
+    """Their shares of those of a forward."""
     checks: dict[str, None] = field(default_factory=dict)
     """The lines of checks that are not made."""
 
@@ -62,16 +76,16 @@ class Opaque:
         for path, why in self.why.items():
             found.setdefault((type(module.get_submodule(path)).__name__, why), []).append(path)
         checks = [f"the check at {line} is not made: it only validates values" for line in self.checks]
-        return [_note(kind, paths, why) for (kind, why), paths in found.items()] + checks
+        return [self._note(kind, paths, why) for (kind, why), paths in found.items()] + checks
+
+    def _note(self, kind: str, paths: list[str], why: str) -> str:
+        others = f" and {len(paths) - 1} more run as they are" if paths[1:] else " runs as it is"
+        share = sum(self.operations.get(path, 0.0) for path in paths)
+        where = "whole on each device that computes it"
+        return f"`{paths[0]}` ({kind}){others}, {where}, {share:.1%} of a forward's operations: {why}"
 
     def has(self, path: str) -> bool:
         return any(path == outer or path.startswith(f"{outer}.") for outer in self.why)
-
-
-def _note(kind: str, paths: list[str], why: str) -> str:
-    first, *more = paths
-    others = f" and {len(more)} more" if more else ""
-    return f"`{first}`{others} ({kind}) runs as it is, whole on each device that computes it: {why}"
 
 
 def marked(module: nn.Module) -> Opaque:
@@ -92,7 +106,7 @@ def standing_for(module: nn.Module, opaque: Opaque) -> Iterator[None]:
     module takes the wrappers away."""
     for path, part in module.named_modules():
         if path in opaque.why:
-            vars(part)["forward"] = _operator(path, part, enumerate(opaque.given[path]))
+            vars(part)["forward"] = _operator(module, path, part, enumerate(opaque.given[path]))
         elif path:
             vars(part)["forward"] = _telling(path, part.forward)
     yield
@@ -110,119 +124,65 @@ def _telling(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_WHERE = "shardwright_module"
-
-
-def place_in(error: BaseException) -> str | None:
-    """The innermost module that an error passed through, if it is not the model itself."""
-    return getattr(error, _WHERE, None)
-
-
-def said_in(path: str | None, error: E) -> E:
-    """An error with the module that it arose in."""
-    setattr(error, _WHERE, path)
-    return error
-
-
-def _operator(path: str, part: nn.Module, calls: Iterator[tuple[int, Given]]) -> Callable[..., Any]:
+def _operator(
+    module: nn.Module, path: str, part: nn.Module, calls: Iterator[tuple[int, Given]]
+) -> Callable[..., Any]:
     @wraps(part.forward)
     def call(*args: Any, **kwargs: Any) -> Any:
         number, one = next(calls)
-        text, tensors = _written(path, args, kwargs)
-        held = _held(part)
+        text, tensors = _written(module, path, args, kwargs)
+        held = held_by(part)
         given = learning([*held.values(), *tensors], one.learns)
         results = torch.ops.shardwright.module(
             path,
             list(held),
             given[: len(held)],
             given[len(held) :],
-            f"{text} -> {as_python.results_written(one.results)}",
+            f"{text} -> {as_python.results_written([*one.results, *one.updated.values()])}",
             list(one.updated),
             part.training,
             number if one.draws else None,
         )
-        count = len(results) - len(one.updated)
+        count = len(one.taught)
         with torch.no_grad():
             for name, value in zip(one.updated, results[count:], strict=True):
                 held[name].copy_(value)
-        left = iter(learning(results[:count], one.taught))
+        # No gradient is known where nothing is computed.
+        left = (x.requires_grad_() if taught else x for x, taught in zip(results, one.taught, strict=False))
         leaves = [next(left) if leaf is Tensor else leaf for leaf in one.leaves]
         return pytree.tree_unflatten(leaves, one.tree)
 
     return call
 
 
-def _written(path: str, args: Any, kwargs: Any) -> tuple[str, list[Tensor]]:
+def _written(module: nn.Module, path: str, args: Any, kwargs: Any) -> tuple[str, list[Tensor]]:
     """What the module cannot be given from a text makes the module around it the one that stays as it is."""
     try:
         text, tensors = as_python.written(args, kwargs)
     except as_python.NotPlain as error:
-        raise around(path, f"`{path}` is given {error}") from None
+        raise around(module, path, f"`{path}` is given {error}") from None
     if any(type(size) is not int for tensor in tensors for size in tensor.shape):
-        raise around(path, f"`{path}` is given a tensor whose size depends on data")
+        raise around(module, path, f"`{path}` is given a tensor whose size depends on data")
     return text, tensors
 
 
-def around(path: str, why: str) -> CaptureError:
+def around(module: nn.Module, path: str, why: str) -> CaptureError:
     error = CaptureError(
         "SW0139",
         f"the module `{path}` cannot run as it is",
         why=why,
         fix="make the module around it one that runs as it is: `shardwright.opaque(module)`",
     )
-    return said_in(path.rpartition(".")[0] or None, error)
+    return said_in(_caller(module, path), error)
 
 
-def _held(part: nn.Module) -> dict[str, Tensor]:
+def _caller(module: nn.Module, path: str) -> str | None:
+    """The module around it that calls it: not a list of modules, and not the model itself."""
+    while path := path.rpartition(".")[0]:
+        if type(module.get_submodule(path)).forward is not nn.Module.forward:
+            return path
+    return None
+
+
+def held_by(part: nn.Module) -> dict[str, Tensor]:
     return {**dict(part.named_parameters()), **dict(part.named_buffers())}
-
-
-# ---- forwards with values -----------------------------------------------------------------
-
-
-@contextmanager
-def noting(module: nn.Module, opaque: Opaque) -> Iterator[dict[str, list[Given]]]:
-    """Notes what calls of opaque modules give while the model runs."""
-    found: dict[str, list[Given]] = {path: [] for path in opaque.why}
-    originals: list[tuple[nn.Module, bool, Any]] = []
-    try:
-        for path in opaque.why:
-            part = module.get_submodule(path)
-            originals.append((part, "forward" in vars(part), part.forward))
-            vars(part)["forward"] = _noted(path, part, part.forward, found[path])
-        yield found
-    finally:
-        for part, own, forward in originals:
-            if own:
-                vars(part)["forward"] = forward
-            else:
-                vars(part).pop("forward", None)
-
-
-def _noted(path: str, part: nn.Module, forward: Callable[..., Any], found: list[Given]) -> Callable[..., Any]:
-    @wraps(forward)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        before = {name: buffer.detach().clone() for name, buffer in part.named_buffers()}
-        state = states()
-        with Recording() as recording:
-            result = forward(*args, **kwargs)
-        draws = bool(recording.draws) or states() != state
-        after = dict(part.named_buffers())
-        updated = tuple(name for name, value in before.items() if not _same(after.get(name), value))
-        leaves, tree = pytree.tree_flatten(result)
-        try:
-            results = as_python.tensors_of(path, result)
-            given = [*_held(part).values(), *as_python.written(args, kwargs)[1]]
-        except as_python.NotPlain as error:
-            raise around(path, str(error)) from None
-        shapes = ((x.dtype, tuple(x.shape)) for x in (*results, *(after[name] for name in updated)))
-        kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        learns, taught = which_learn(given, results), (x.requires_grad for x in results)
-        found.append(Given(tuple(shapes), tree, tuple(kept), updated, draws, tuple(learns), tuple(taught)))
-        return result
-
-    return call
-
-
-def _same(now: Tensor | None, before: Tensor) -> bool:
-    return now is not None and torch.equal(now, before)

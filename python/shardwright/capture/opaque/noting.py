@@ -1,0 +1,91 @@
+"""Forwards with values: what modules that are not traced give, and what they take of all operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from ... import as_python
+from ...generators import states
+from ..chance import Recording
+from .learning import which_learn
+from .modules import Given, Kind, around, held_by
+
+
+@dataclass
+class Noted:
+    given: dict[str, list[Given]]
+    counts: dict[str, int]
+    """How many operations each took."""
+    total: int = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {path: count / self.total for path, count in self.counts.items() if self.total}
+
+
+@contextmanager
+def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
+    """Notes what calls of these modules give while the model runs."""
+    noted = Noted({path: [] for path in paths}, dict.fromkeys(paths, 0))
+    originals: list[tuple[nn.Module, bool, Any]] = []
+    try:
+        for path in paths:
+            part = module.get_submodule(path)
+            originals.append((part, "forward" in vars(part), part.forward))
+            vars(part)["forward"] = _noted(module, path, part, noted)
+        with FlopCounterMode(display=False) as counter:
+            yield noted
+        noted.total = counter.get_total_flops()
+    finally:
+        for part, own, forward in originals:
+            if own:
+                vars(part)["forward"] = forward
+            else:
+                vars(part).pop("forward", None)
+
+
+def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Callable[..., Any]:
+    forward = part.forward
+
+    @wraps(forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = {name: buffer.detach().clone() for name, buffer in part.named_buffers()}
+        state = states()
+        with FlopCounterMode(display=False) as counter, Recording() as recording:
+            result = forward(*args, **kwargs)
+        noted.counts[path] += counter.get_total_flops()
+        draws = bool(recording.draws) or states() != state
+        after = dict(part.named_buffers())
+        updated = {name: _kind(value) for name, value in before.items() if not _same(after[name], value)}
+        leaves, tree = pytree.tree_flatten(result)
+        try:
+            results = as_python.tensors_of(path, result)
+            given = [*held_by(part).values(), *as_python.written(args, kwargs)[1]]
+        except as_python.NotPlain as error:
+            raise around(module, path, str(error)) from None
+        kinds = (_kind(x) for x in results)
+        kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        learns, taught = which_learn(given, results), (x.requires_grad for x in results)
+        noted.given[path].append(
+            Given(tuple(kinds), tree, tuple(kept), updated, draws, tuple(learns), tuple(taught))
+        )
+        return result
+
+    return call
+
+
+def _kind(tensor: Tensor) -> Kind:
+    return tensor.dtype, tuple(tensor.shape)
+
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    return _kind(now) == _kind(before) and torch.equal(now, before)
