@@ -6,6 +6,7 @@ Run as a script, this file is such a process.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +20,9 @@ from shardwright.own import own_digest
 # What was found is kept until the build changes: a table that was interrupted goes on.
 KEPT = Path(tempfile.gettempdir()) / f"shardwright-chosen-{own_digest()[:12]}"
 
+# Seconds after which nothing is waited for, capture included.
+MOST = 1200
+
 
 def looked_at(model: str, batch: int, batches: int, cluster: str, deadline: float) -> dict[str, Any]:
     """Of a step of so many micro-batches all plans that were looked at, those that fit before others."""
@@ -26,8 +30,15 @@ def looked_at(model: str, batch: int, batches: int, cluster: str, deadline: floa
     kept = KEPT / ("-".join(given).replace(":", "_") + ".json")
     if not kept.is_file():
         KEPT.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(compile_time.child(*given, script=__file__, timeout=1200)))
+        kept.write_text(json.dumps(_told(given)))
     return json.loads(kept.read_text())
+
+
+def _told(given: list[str]) -> dict[str, Any]:
+    try:
+        return compile_time.child(*given, script=__file__, timeout=MOST)
+    except subprocess.TimeoutExpired:
+        return {"seconds": MOST, "rows": [], "ended": False}
 
 
 def _look(model: str, batch: str, batches: str, cluster: str, deadline: str) -> dict[str, object]:

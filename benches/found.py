@@ -17,7 +17,7 @@ MODELS = {
     "t5-3.9b": (16, 8),
     "t5-12b": (16, 8),
     "swin-1.8b": (16, 8),
-    "alphafold2-930m": (16, 8),
+    "alphafold2-87m": (16, 8),
 }
 CLUSTERS = ("dgx-h100:8x2", "dgx-a100:8x2", "dgx-v100:16x1", "ethernet-25g:4x4")
 DEADLINE = 100.0

@@ -36,7 +36,8 @@ def bench(quick: bool) -> Table:
         " against the quickest that fits of `data`, `zero3` and `megatron` x `1f1b` x `data` in all shapes,"
         " with and without recomputation; both over micro-batches of"
         f" {' and '.join(map(str, EACH))} samples a device, which stand behind the plans. Each search"
-        f" had {DEADLINE:.0f} s. Simulated; the paper's figures are speed-ups on 32 V100 over the best of its"
+        f" had {DEADLINE:.0f} s. A star: one did not end in {chosen.MOST / 60:.0f} minutes, capture included."
+        " Simulated; the paper's figures are speed-ups on 32 V100 over the best of its"
         " baselines.",
         ["model", "devices", "found", "step", "best known", "step", "times as fast", "published"],
     )
@@ -46,13 +47,15 @@ def bench(quick: bool) -> Table:
         for devices, name in zip(CLUSTERS, names, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        all_rows = list(pool.map(lambda cell: _rows(*cell[1:]), cells[4:5] if quick else cells))
-    for (model, name, devices), rows in zip(cells, all_rows, strict=False):
+        looked = list(pool.map(lambda cell: _looked(*cell[1:]), cells[4:5] if quick else cells))
+    for (model, name, devices), told in zip(cells, looked, strict=False):
+        rows = [row for one in told for row in one["rows"] if row["fits"]]
         known = [row for row in rows if is_known(row["plan"])]
         published = f"{PUBLISHED[model]}" if devices == 32 else ""
         best, other = (min(some, key=lambda row: row["seconds"], default=None) for some in (rows, known))
         ratio = f"{other['seconds'] / best['seconds']:.2f}" if best and other else ""
-        table.add(name, str(devices), *_told(best), *_told(other), ratio, published)
+        star = "" if all(one.get("ended", True) for one in told) else " *"
+        table.add(name + star, str(devices), *_told(best), *_told(other), ratio, published)
         table.values[name] = {"found": best, "known": other}
     return table
 
@@ -63,13 +66,13 @@ def is_known(plan: str) -> bool:
     return sets <= KNOWN and not ("zero3" in sets and sets & {"megatron", "stages"})
 
 
-def _rows(name: str, devices: int) -> list[dict[str, Any]]:
-    """Plans that fit, with the samples of their micro-batches."""
+def _looked(name: str, devices: int) -> list[dict[str, Any]]:
+    """What was found for each size of a micro-batch, which its rows say, too."""
     found = []
     for each in EACH:
         batch = max(1, int(devices * each))
         told = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
-        found += [{**row, "samples": batch} for row in told["rows"] if row["fits"]]
+        found.append({**told, "rows": [{**row, "samples": batch} for row in told["rows"]]})
     return found
 
 
