@@ -1,4 +1,5 @@
-"""Operators that run as the Python they were: custom autograd Functions, and modules that stay as they are.
+"""Operators that run as the Python they were: custom autograd Functions, functions that read values, and
+modules that stay as they are.
 
 `torch.ops.shardwright.function` and `.module` stand in captured graphs and run there and in emitted
 programs, differentiably. How each is called is a text in Python's own notation, with `T0`, `T1`... for
@@ -136,9 +137,13 @@ def found(name: str) -> Any:
 
 
 def _function(name: str, tensors: list[Tensor], call: str) -> list[Tensor]:
-    args, _ = read(call, tensors)
+    wanted = results_read(call)
+    if wanted and any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
+    args, kwargs = read(call, tensors)
+    function = found(name)
     with inside():
-        result = found(name).apply(*args)
+        result = getattr(function, "apply", function)(*args, **kwargs)
     leaves = result if isinstance(result, (tuple, list)) else (result,)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 

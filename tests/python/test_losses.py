@@ -209,12 +209,13 @@ def test_a_loss_that_cannot_be_captured_is_refused_by_name(code: str, loss: Loss
     assert caught.value.code == code
 
 
-def test_a_loss_that_reads_values_runs_as_it_is() -> None:
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_that_reads_values_is_an_operator(reduction: str) -> None:
     lengths = {"input_lengths": (7, 6, 3), "target_lengths": (3, 2, 2)}
     targets = given([[1, 2, 3], [2, 2, 4], [3, 1, 1]])
     rows: Spec = ("param", lambda: torch.randn(7, 3, 6, dtype=torch.float64))
-    ctc = case(loss(F.ctc_loss, **lengths), (rows, targets), "mean")
+    ctc = case(loss(F.ctc_loss, **lengths), (rows, targets), reduction)
     it = prepared(ctc)
-    assert next(op.target for op in it.graph.operators) == "shardwright.module.default"
+    assert next(op.target for op in it.graph.operators) == "shardwright.function.default"
     plan = Plan.random(it.graph, 3, 0)
     assert_equal(run(ctc, it, plan), it.expected, plan.text)

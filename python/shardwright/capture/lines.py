@@ -24,7 +24,7 @@ _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions
 # What the model is given in the place of PyTorch's own functions while it is traced.
 _STANDS_IN = (
     *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
-    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in ("functions", "modules")),
+    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in ("functions", "losses", "modules")),
     f"{_OURS}as_python.py",
 )
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.

@@ -33,6 +33,7 @@ from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
 from .names import Names
+from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
@@ -135,6 +136,7 @@ def _export(
             borrowed(module, fake.once, attribute),
             standing_for(module, opaque),
             passing_checks(opaque.checks),
+            losses_as_operators(),
             registered,
         ):
             # Export takes back what it sees, so this looks at once after the forward.

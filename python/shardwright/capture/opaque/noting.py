@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
 from ...generators import states
@@ -42,9 +43,9 @@ def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
             part = module.get_submodule(path)
             originals.append((part, "forward" in vars(part), part.forward))
             vars(part)["forward"] = _noted(module, path, part, noted)
-        with FlopCounterMode(display=False) as counter:
+        with _Counting() as counting:
             yield noted
-        noted.total = counter.get_total_flops()
+        noted.total = counting.count
     finally:
         for part, own, forward in originals:
             if own:
@@ -60,9 +61,9 @@ def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Calla
     def call(*args: Any, **kwargs: Any) -> Any:
         before = {name: buffer.detach().clone() for name, buffer in part.named_buffers()}
         state = states()
-        with FlopCounterMode(display=False) as counter, Recording() as recording:
+        with _Counting() as counting, Recording() as recording:
             result = forward(*args, **kwargs)
-        noted.counts[path] += counter.get_total_flops()
+        noted.counts[path] += counting.count
         draws = bool(recording.draws) or states() != state
         after = dict(part.named_buffers())
         updated = {name: _kind(value) for name, value in before.items() if not _same(after[name], value)}
@@ -81,6 +82,21 @@ def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Calla
         return result
 
     return call
+
+
+class _Counting(TorchDispatchMode):
+    """Counts operations, and leaves no hooks on gradients, as PyTorch's own counter does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.count += int(count(*args, **(kwargs or {}), out_val=result))
+        return result
 
 
 def _kind(tensor: Tensor) -> Kind:
