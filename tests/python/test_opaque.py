@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import checking
@@ -380,6 +381,65 @@ def test_where_sizes_leave_a_module_it_is_the_one_around_it() -> None:
     assert "inner.sized" not in captured.graph_text
 
 
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad
+
+
+class Applies(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(x)
+
+
+def test_a_function_that_draws_makes_its_module_run_as_it_is() -> None:
+    captured = small(Applies(Noisy))
+    assert targets(captured)[0] == "shardwright.module.default"
+    assert "it draws random numbers" not in captured.notes[0]
+    assert "`Noisy.apply`, which cannot be an operator" in captured.notes[0]
+
+
+def test_a_function_that_nobody_finds_makes_its_module_run_as_it_is() -> None:
+    class Here(Reverse):
+        pass
+
+    class Plain(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Here.apply(x, 2.0)
+
+    assert targets(small(Plain()))[0] == "shardwright.module.default"
+
+
+class Cast(nn.Module):
+    """What is inside runs under autocast, which the graph would have to make explicit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.linear = Router(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.linear(x) @ self.router(x)["y"].mT.to(torch.bfloat16)
+        return F.pad(x.float(), (0, 4))
+
+
+def test_the_module_that_casts_runs_as_it_is() -> None:
+    torch.manual_seed(3)
+    captured = capture(Note(Cast()), (torch.randn(4, 8),))
+    assert captured.verified
+    assert '"inner", ["router.w"' in captured.graph_text
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(sw.CaptureError, match="SW0102"):
+        capture(Note(Taken()), (torch.randn(4, 8),))
+
+
 def test_where_sizes_leave_the_model_it_is_refused() -> None:
     with pytest.raises(sw.CaptureError, match="SW0102"):
         capture(Sized(), (torch.randn(4, 8),))
@@ -393,9 +453,10 @@ def test_checks_are_passed_and_told() -> None:
     assert all("is not made: it only validates values" in note for note in captured.notes)
 
 
-def test_what_decides_is_no_check() -> None:
+@pytest.mark.parametrize("kind", [checking.Deciding, checking.Ending])
+def test_what_decides_is_no_check(kind: type[nn.Module]) -> None:
     with pytest.raises(sw.CaptureError, match="SW0102"):
-        capture(checking.Deciding(), (torch.randn(4, 8),))
+        capture(kind(), (torch.randn(4, 8),))
 
 
 class Taken(nn.Module):

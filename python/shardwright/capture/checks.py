@@ -122,9 +122,16 @@ def _jumps(code: types.CodeType) -> dict[int, dict[bool, tuple[int | None, str]]
 _ASKS = {"_IF_TRUE": True, "_IF_FALSE": False}
 
 
+def _is_error(raised: ast.expr | None) -> bool:
+    """By its name: others may be how a forward ends early."""
+    kind = raised.func if isinstance(raised, ast.Call) else raised
+    name = kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "")
+    return name.endswith("Error")
+
+
 def _only_says(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Raise):
-        return True
+        return _is_error(statement.exc)
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return False

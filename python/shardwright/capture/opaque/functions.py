@@ -20,6 +20,8 @@ from torch.utils import _pytree as pytree
 from ... import as_python
 from ...errors import CaptureError
 from .. import lines
+from ..autocast import ambient
+from ..chance import Recording
 from .learning import learning, may_learn, which_learn
 
 # PyTorch's own uses of Function under an operator that stays whole in the graph.
@@ -65,6 +67,8 @@ class Functions:
             name = as_python.name_of(kind)
             if name is None:
                 self._refuse(_not_found(kind))
+            if ambient():
+                self._refuse(_refusal(kind, "it is applied under autocast, and a graph has explicit casts"))
             call, tensors = as_python.written(args, {})
             return self._called(kind, str(name), call, tensors)
         except as_python.NotPlain as error:
@@ -76,6 +80,8 @@ class Functions:
         tried = _try(kind, call, tensors)
         if tried.in_place:
             self._refuse(_in_place(kind))
+        if tried.draws:
+            self._refuse(_refusal(kind, "it draws random numbers, and ranks would draw different ones"))
         results = torch.ops.shardwright.function(name, learning(tensors, tried.inputs), call)
         return _like(tried.result, iter(learning(results, tried.outputs)))
 
@@ -87,6 +93,8 @@ class _Tried:
     result: Any
     in_place: bool
     """Whether it changes one that it is given."""
+    draws: bool
+    """Whether random numbers are drawn, forward or backward."""
     inputs: list[bool]
     """Which of them get a gradient."""
     outputs: list[bool]
@@ -99,6 +107,7 @@ def _try(kind: Any, call: str, tensors: list[Tensor]) -> _Tried:
         torch._C.DisableTorchFunction(),
         torch.enable_grad(),
         as_python.inside(),
+        Recording() as recording,
     ):
         given = [tensor.detach().requires_grad_(may_learn(tensor)) for tensor in tensors]
         # What learns must not be changed in place.
@@ -106,7 +115,8 @@ def _try(kind: Any, call: str, tensors: list[Tensor]) -> _Tried:
         result = kind.apply(*as_python.read(call, copies)[0])
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         in_place = any(copy._version for copy in copies)
-        return _Tried(result, in_place, which_learn(given, outputs), [x.requires_grad for x in outputs])
+        learns = which_learn(given, outputs)
+        return _Tried(result, in_place, bool(recording.draws), learns, [x.requires_grad for x in outputs])
 
 
 def _like(result: Any, tensors: Iterator[Tensor]) -> Any:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ... import as_python
 from ...errors import CaptureError
+from ..autocast import ambient
 from ..inside import place_in, said_in
 from .learning import learning
 
@@ -129,6 +130,8 @@ def _operator(
 ) -> Callable[..., Any]:
     @wraps(part.forward)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if ambient():
+            raise _under_autocast(path)
         number, one = next(calls)
         text, tensors = _written(module, path, args, kwargs)
         held = held_by(part)
@@ -164,6 +167,15 @@ def _written(module: nn.Module, path: str, args: Any, kwargs: Any) -> tuple[str,
     if any(type(size) is not int for tensor in tensors for size in tensor.shape):
         raise around(module, path, f"`{path}` is given a tensor whose size depends on data")
     return text, tensors
+
+
+def _under_autocast(path: str) -> CaptureError:
+    return CaptureError(
+        "SW0139",
+        f"the module `{path}` cannot run as it is",
+        why="it is called under autocast, and a graph has explicit casts",
+        fix="switch autocast off around it, or ask for a precision when compiling",
+    )
 
 
 def around(module: nn.Module, path: str, why: str) -> CaptureError:
