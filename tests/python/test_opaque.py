@@ -440,6 +440,43 @@ def test_the_module_that_casts_runs_as_it_is() -> None:
         capture(Note(Taken()), (torch.randn(4, 8),))
 
 
+class Changing(nn.Module):
+    """Changes what it is given, or its own parameter."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.w, self.own = nn.Parameter(torch.randn(8)), own
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 1e9:
+            return x
+        if self.own:
+            self.w.data.clamp_(max=0.0)
+        else:
+            x.add_(1)
+        return x * self.w
+
+
+class Before(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(8, 8), inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.first(x))
+
+
+def test_what_changes_an_argument_runs_with_what_is_around_it() -> None:
+    assert '"inner", ["first.weight"' in small(Before(Changing(own=False))).graph_text
+
+
+def test_what_changes_its_parameter_is_refused() -> None:
+    with pytest.raises(sw.CaptureError) as caught:
+        small(Before(Changing(own=True)))
+    assert caught.value.code == "SW0139"
+    assert caught.value.why == "its forward changes its parameter `w`, which the optimizer alone may"
+
+
 def test_where_sizes_leave_the_model_it_is_refused() -> None:
     with pytest.raises(sw.CaptureError, match="SW0102"):
         capture(Sized(), (torch.randn(4, 8),))

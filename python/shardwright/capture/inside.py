@@ -20,6 +20,11 @@ def place_in(error: BaseException) -> str | None:
     return getattr(error, _WHERE, None)
 
 
+def is_placed(error: BaseException) -> bool:
+    """Whether it is known where an error arose, be it in the model itself."""
+    return hasattr(error, _WHERE)
+
+
 def module_of(node: fx.Node) -> str | None:
     """The innermost one that a node stands in, if it is not the model itself."""
     stack = node.meta.get("nn_module_stack") or {}

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
-from ..inside import place_in
+from ..inside import is_placed, place_in
 from ..swap import same_randomness
 from ..verify import Call, fails, forward
-from .modules import Given, Opaque, around, marked
+from .modules import Given, Opaque, around, marked, refusal
 from .noting import Noted, noting
 
 # What a module may do where it runs as it is.
@@ -35,6 +35,8 @@ def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> t
                 _learn(module, values, opaque)
             return trace(opaque), opaque
         except CaptureError as error:
+            if error.code == "SW0139" and not is_placed(error):
+                raise
             # Where a module cannot run as it is, the one around it has the reason of the one inside.
             reason = reason if reason and error.code == "SW0139" else error
             path = place_in(error)
@@ -61,12 +63,8 @@ def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:
     with values() as call:
         if isinstance(call, str):
             path, why = next(iter(opaque.why.items()))
-            raise CaptureError(
-                "SW0139",
-                f"the module `{path}` cannot run as it is",
-                why=f"{why}; and what it gives is not known: {call}",
-                fix="capture the model with values, or a smaller copy of it",
-            )
+            unknown = f"{why}; and what it gives is not known: {call}"
+            raise refusal(path, unknown, "capture the model with values, or a smaller copy of it")
         noted = _noted(call, opaque)
         other = _noted_otherwise(call, opaque)
     opaque.given, opaque.operations = noted.given, noted.shares

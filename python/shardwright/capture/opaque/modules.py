@@ -67,9 +67,14 @@ class Opaque:
 
     def add(self, path: str, why: str) -> None:
         """What lies in it runs with it."""
+        if self.has(path):
+            return
         for inner in [inner for inner in self.why if inner.startswith(f"{path}.")]:
             del self.why[inner]
         self.why[path] = why
+
+    def has(self, path: str) -> bool:
+        return any(path == outer or path.startswith(f"{outer}.") for outer in self.why)
 
     def notes(self, module: nn.Module) -> list[str]:
         """What is told of them: a line for each class and reason."""
@@ -85,15 +90,12 @@ class Opaque:
         where = "whole on each device that computes it"
         return f"`{paths[0]}` ({kind}){others}, {where}, {share:.1%} of a forward's operations: {why}"
 
-    def has(self, path: str) -> bool:
-        return any(path == outer or path.startswith(f"{outer}.") for outer in self.why)
-
 
 def marked(module: nn.Module) -> Opaque:
     """Those of which the user said so."""
     found = Opaque()
     for path, part in module.named_modules():
-        if getattr(part, as_python.MARK, False) and path and not found.has(path):
+        if getattr(part, as_python.MARK, False) and path:
             found.add(path, "`shardwright.opaque` asks for it")
     return found
 
@@ -170,22 +172,17 @@ def _written(module: nn.Module, path: str, args: Any, kwargs: Any) -> tuple[str,
 
 
 def _under_autocast(path: str) -> CaptureError:
-    return CaptureError(
-        "SW0139",
-        f"the module `{path}` cannot run as it is",
-        why="it is called under autocast, and a graph has explicit casts",
-        fix="switch autocast off around it, or ask for a precision when compiling",
-    )
+    why = "it is called under autocast, and a graph has explicit casts"
+    return refusal(path, why, "switch autocast off around it, or ask for a precision when compiling")
 
 
 def around(module: nn.Module, path: str, why: str) -> CaptureError:
-    error = CaptureError(
-        "SW0139",
-        f"the module `{path}` cannot run as it is",
-        why=why,
-        fix="make the module around it one that runs as it is: `shardwright.opaque(module)`",
-    )
-    return said_in(_caller(module, path), error)
+    fix = "make the module around it one that runs as it is: `shardwright.opaque(module)`"
+    return said_in(_caller(module, path), refusal(path, why, fix))
+
+
+def refusal(path: str, why: str, fix: str) -> CaptureError:
+    return CaptureError("SW0139", f"the module `{path}` cannot run as it is", why=why, fix=fix)
 
 
 def _caller(module: nn.Module, path: str) -> str | None:

@@ -15,10 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
+from ...errors import CaptureError
 from ...generators import states
 from ..chance import Recording
 from .learning import which_learn
-from .modules import Given, Kind, around, held_by
+from .modules import Given, Kind, around, held_by, refusal
 
 
 @dataclass
@@ -59,14 +60,21 @@ def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Calla
 
     @wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        before = {name: buffer.detach().clone() for name, buffer in part.named_buffers()}
+        before = {name: tensor.detach().clone() for name, tensor in held_by(part).items()}
+        passed = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        versions = [tensor._version for tensor in passed]
         state = states()
         with _Counting() as counting, Recording() as recording:
             result = forward(*args, **kwargs)
         noted.counts[path] += counting.count
         draws = bool(recording.draws) or states() != state
-        after = dict(part.named_buffers())
+        if [tensor._version for tensor in passed] != versions:
+            raise around(module, path, f"`{path}` changes a tensor that it is given")
+        after = held_by(part)
         updated = {name: _kind(value) for name, value in before.items() if not _same(after[name], value)}
+        for name, _ in part.named_parameters():
+            if name in updated:
+                raise _changes_parameter(path, name)
         leaves, tree = pytree.tree_flatten(result)
         try:
             results = as_python.tensors_of(path, result)
@@ -82,6 +90,11 @@ def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Calla
         return result
 
     return call
+
+
+def _changes_parameter(path: str, name: str) -> CaptureError:
+    why = f"its forward changes its parameter `{name}`, which the optimizer alone may"
+    return refusal(path, why, "keep the value in a buffer, or change the parameter between steps")
 
 
 class _Counting(TorchDispatchMode):
