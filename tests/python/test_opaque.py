@@ -436,7 +436,7 @@ def test_the_module_that_casts_runs_as_it_is() -> None:
     captured = capture(Note(Cast()), (torch.randn(4, 8),))
     assert captured.verified
     assert '"inner", ["router.w"' in captured.graph_text
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(sw.CaptureError, match="SW0102"):
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(sw.CaptureError, match="SW0139"):
         capture(Note(Taken()), (torch.randn(4, 8),))
 
 
