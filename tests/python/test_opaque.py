@@ -527,7 +527,7 @@ def test_calls_are_read_as_they_were_written() -> None:
     x, y = torch.randn(2), torch.randn(3)
     args = (
         x,
-        [1, -2.5, float("inf"), "a 'b' \"c\"", None, True],
+        [1, -2.5, float("inf"), "a 'b' \"c\" -> f32[3]", None, True],
         (y,),
         {"key": x, "k": (1, 2)},
         torch.bfloat16,

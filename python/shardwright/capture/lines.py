@@ -25,7 +25,7 @@ _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions
 _STANDS_IN = (
     *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
     *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in ("functions", "losses", "modules")),
-    f"{_OURS}as_python.py",
+    *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
 )
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.
 _BETWEEN = ("__torch_function__", "__torch_dispatch__")

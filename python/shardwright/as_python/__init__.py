@@ -1,0 +1,29 @@
+"""Operators that run as the Python they were: custom autograd Functions, functions that read values, and
+modules that stay as they are.
+
+`torch.ops.shardwright.function` and `.module` stand in captured graphs and run there and in emitted
+programs, differentiably. How each is called is a text in Python's own notation, with `T0`, `T1`... for
+tensors and what comes out behind an arrow: `(T0, scale=0.5) -> float32[4,8]`.
+"""
+
+from __future__ import annotations
+
+from .calls import NotPlain, read, results_written, written
+from .depth import inside, is_inside
+from .functions import name_of
+from .modules import MARK, Modules, opaque, running, tensors_of
+
+__all__ = [
+    "MARK",
+    "Modules",
+    "NotPlain",
+    "inside",
+    "is_inside",
+    "name_of",
+    "opaque",
+    "read",
+    "results_written",
+    "running",
+    "tensors_of",
+    "written",
+]

@@ -1,0 +1,91 @@
+"""Calls as text."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..precision import dtype_name, dtype_named
+
+_HERE = "device"
+_WORDS: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
+_TENSOR = re.compile(r"T(\d+)")
+_RESULT = re.compile(r"(\w+)\[([\d,]*)\]")
+Kind = tuple[torch.dtype, Sequence[int]]
+
+
+class NotPlain(Exception):
+    """An argument or a result of which a text says nothing; its message is what it is."""
+
+
+def written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
+    """A call's arguments as text, and its tensors."""
+    tensors: list[Tensor] = []
+    parts = [_write(arg, tensors) for arg in args]
+    parts += [f"{name}={_write(arg, tensors)}" for name, arg in kwargs.items()]
+    return f"({', '.join(parts)})", tensors
+
+
+def results_written(results: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str:
+    return ", ".join(f"{dtype_name(dtype)}[{','.join(map(str, shape))}]" for dtype, shape in results)
+
+
+def read(text: str, tensors: Sequence[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    tree = ast.parse("f" + text.partition(" -> ")[0], mode="eval").body
+    assert isinstance(tree, ast.Call)
+    args = [_read(arg, tensors) for arg in tree.args]
+    return args, {str(keyword.arg): _read(keyword.value, tensors) for keyword in tree.keywords}
+
+
+def results_read(text: str) -> list[tuple[torch.dtype, list[int]]]:
+    found = _RESULT.findall(text.partition(" -> ")[2])
+    return [(dtype_named(dtype), [int(size) for size in sizes.split(",") if size]) for dtype, sizes in found]
+
+
+def _write(value: Any, tensors: list[Tensor]) -> str:
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return f"T{len(tensors) - 1}"
+    if value is None or type(value) in (bool, int, float, str):
+        # The first arrow is that before the results.
+        return repr(value).replace("->", "-\\x3e")
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, torch.device):
+        return _HERE
+    if type(value) in (list, tuple, torch.Size):
+        inside = ", ".join(_write(item, tensors) for item in value)
+        return f"[{inside}]" if type(value) is list else f"({inside}{',' * (len(value) == 1)})"
+    if type(value) is dict and all(type(key) is str for key in value):
+        return f"{{{', '.join(f'{key!r}: {_write(item, tensors)}' for key, item in value.items())}}}"
+    raise NotPlain(f"a `{type(value).__name__}`")
+
+
+def _read(node: ast.expr, tensors: Sequence[Tensor]) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.List():
+            return [_read(item, tensors) for item in node.elts]
+        case ast.Tuple():
+            return tuple(_read(item, tensors) for item in node.elts)
+        case ast.Dict():
+            keys = [_read(key, tensors) for key in node.keys if key is not None]
+            return dict(zip(keys, (_read(value, tensors) for value in node.values), strict=True))
+        case ast.UnaryOp(op=ast.USub()):
+            return -_read(node.operand, tensors)
+        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            return dtype_named(name)
+        case ast.Name(id=name) if name == _HERE:
+            return next((tensor.device for tensor in tensors), torch.device("cpu"))
+        case ast.Name(id=name) if found := _TENSOR.fullmatch(name):
+            return tensors[int(found[1])]
+        case ast.Name(id=name) if name in _WORDS:
+            return _WORDS[name]
+    raise ValueError(f"no argument of a call: {ast.dump(node)}")

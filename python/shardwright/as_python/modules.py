@@ -1,0 +1,133 @@
+"""Modules of the model that are called as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from ..errors import RuntimeFault
+from .calls import NotPlain, read, results_read, results_written
+from .depth import inside
+
+M = TypeVar("M", bound=nn.Module)
+MARK = "_shardwright_opaque"
+
+
+def opaque(module: M) -> M:
+    """Lets a module of a model run as the Python that it is: it becomes one operator, which no plan divides.
+
+    For what cannot or shall not be traced. It may read the values of tensors, call kernels of others, draw
+    random numbers; its parameters are trained and its buffers updated as on one device. It is given tensors
+    and plain values, and gives tensors whose sizes do not depend on data.
+    """
+    setattr(module, MARK, True)
+    return module
+
+
+@dataclass(frozen=True)
+class Modules:
+    """Where modules that stay as they are are found."""
+
+    get: Callable[[str], nn.Module]
+    chance: Callable[[str, int], AbstractContextManager[None]] = lambda _path, _call: nullcontext()
+    """Around a call that draws random numbers: which module's, and which of its calls."""
+
+
+_MODULES: ContextVar[Modules | None] = ContextVar("modules", default=None)
+
+
+@contextmanager
+def running(modules: Modules | None) -> Iterator[None]:
+    token = _MODULES.set(modules)
+    try:
+        yield
+    finally:
+        _MODULES.reset(token)
+
+
+def tensors_of(path: str, result: Any) -> list[Tensor]:
+    """The tensors of a module's result."""
+    leaves = pytree.tree_leaves(result)
+    other = next(
+        (leaf for leaf in leaves if not (leaf is None or isinstance(leaf, (Tensor, str, bool)))), None
+    )
+    if other is not None:
+        raise NotPlain(f"a `{type(other).__name__}`, which `{path}` returns,")
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+class _Forward(nn.Module):
+    """A module without its hooks, which stand in the graph."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.forward(*args, **kwargs)
+
+
+def _module(
+    path: str,
+    names: list[str],
+    state: list[Tensor],
+    tensors: list[Tensor],
+    call: str,
+    updated: list[str],
+    training: bool,
+    draws: int | None,
+) -> list[Tensor]:
+    wanted = results_read(call)
+    if any(isinstance(tensor, FakeTensor) for tensor in (*state, *tensors)):
+        return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"the module `{path}` runs as it is")
+    modules = _MODULES.get()
+    if modules is None:
+        raise RuntimeFault(
+            "SW0864",
+            f"the program runs the module `{path}` of the model as it is, and was loaded without the model",
+            fix="start it with `sw.parallelize`, which is given the model",
+        )
+    module = modules.get(path)
+    if module.training != training:
+        module.train(training)
+    args, kwargs = read(call, tensors)
+    # What may be changed in place is a copy.
+    held = {
+        f"inner.{name}": tensor if tensor.requires_grad else tensor.clone()
+        for name, tensor in zip(names, state, strict=True)
+    }
+    with inside(), nullcontext() if draws is None else modules.chance(path, draws):
+        results = tensors_of(path, torch.func.functional_call(_Forward(module), held, tuple(args), kwargs))
+    results += [held[f"inner.{name}"].detach() for name in updated]
+    _require(path, results, wanted)
+    return results
+
+
+def _require(path: str, results: list[Tensor], wanted: list[tuple[torch.dtype, list[int]]]) -> None:
+    now = [(tensor.dtype, list(tensor.shape)) for tensor in results]
+    if now != wanted:
+        raise RuntimeFault(
+            "SW0865",
+            f"the module `{path}`, which runs as it is, returns something else than when it was captured",
+            why=f"it was {results_written(wanted) or 'nothing'}, now {results_written(now) or 'nothing'}",
+            fix="let what it returns have sizes that do not depend on data, or make the module around it"
+            " one that runs as it is: `shardwright.opaque(module)`",
+        )
+
+
+_LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
+_LIBRARY.define(
+    "module(str path, str[] names, Tensor[] state, Tensor[] tensors, str call, str[] updated, bool training,"
+    " int? draws) -> Tensor[]"
+)
+_LIBRARY.impl("module", _module, "CompositeImplicitAutograd")
