@@ -212,6 +212,7 @@ def targets(captured: Captured) -> list[str]:
     return [op.target for op in Graph(captured.graph_text).operators]
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("name", MODELS)
 def test_capture_is_compared(name: str) -> None:
     _, _, captured = captured_model(name)
@@ -221,6 +222,7 @@ def test_capture_is_compared(name: str) -> None:
     )
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", MODELS)
 def test_programs_train_as_one_device(name: str, plan: str) -> None:

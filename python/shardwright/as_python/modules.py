@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from ..errors import RuntimeFault
@@ -88,7 +89,8 @@ def _module(
     wanted = results_read(call)
     if any(isinstance(tensor, FakeTensor) for tensor in (*state, *tensors)):
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
-    if torch.compiler.is_compiling():
+    if any(isinstance(tensor, FunctionalTensor) for tensor in (*state, *tensors)):
+        # `torch.compile` would look into it.
         raise RuntimeError(f"the module `{path}` runs as it is")
     modules = _MODULES.get()
     if modules is None:
