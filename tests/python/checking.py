@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -40,3 +41,31 @@ class Ending(nn.Module):
         except Stop:
             pass
         return x
+
+
+def selected(x: Tensor, labels: Tensor, *, least: int = 0, scales: tuple[float, ...] = (1.0,)) -> Tensor:
+    """A loss over the rows that have a label, however many they are."""
+    rows = labels > least
+    return F.cross_entropy(x[rows] * scales[0], labels[rows])
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x * (torch.rand(()) if x.sum() > 0 else 1)
+
+
+class Selecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return selected(x, labels, scales=(2.0,)) + 0.1 * selected(x, labels, least=1)
+
+
+class Noisy(nn.Module):
+    """Its function draws, and so it runs as it is with the module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return noisy(x)

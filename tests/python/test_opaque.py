@@ -198,13 +198,21 @@ class Forces(nn.Module):
         return x.pow(2).mean()
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"functions": Functions, "routed": Routed, "forces": Forces}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "functions": Functions,
+    "routed": Routed,
+    "forces": Forces,
+    "selecting": checking.Selecting,
+}
 
 
 @functools.cache
-def captured_model(name: str) -> tuple[nn.Module, tuple[Tensor], Captured]:
+def captured_model(name: str) -> tuple[nn.Module, tuple[Tensor, ...], Captured]:
     torch.manual_seed(3)
-    model, args = MODELS[name]().double(), (torch.randn(4, 8, dtype=torch.float64),)
+    args: tuple[Tensor, ...] = (torch.randn(4, 8, dtype=torch.float64),)
+    if name == "selecting":
+        args = (*args, torch.tensor([1, 0, 3, 2]))
+    model = MODELS[name]().double()
     return model, args, capture(model, args)
 
 
@@ -217,7 +225,7 @@ def targets(captured: Captured) -> list[str]:
 def test_capture_is_compared(name: str) -> None:
     _, _, captured = captured_model(name)
     assert captured.verified
-    assert {"functions": 7, "routed": 3, "forces": 2}[name] == sum(
+    assert {"functions": 7, "routed": 3, "forces": 2, "selecting": 2}[name] == sum(
         target.startswith("shardwright.") for target in targets(captured)
     )
 
@@ -243,7 +251,7 @@ def test_only_functions_are_compiled(name: str) -> None:
     options = lambda: {"skeleton": skeleton_of(model), "local": local}  # noqa: E731
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
     as_emitted = "runs as it is" in str(local.as_emitted)
-    assert as_emitted == (name != "functions")
+    assert as_emitted == (name in ("routed", "forces"))
 
 
 @pytest.mark.parametrize("name", ["functions", "routed"])
@@ -375,6 +383,22 @@ class Around(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.linear(self.sized(x)).mean(0)
+
+
+def test_functions_that_read_values_are_operators() -> None:
+    _, _, captured = captured_model("selecting")
+    assert '"checking:selected", [%' in captured.graph_text
+    [note] = captured.notes
+    assert note.startswith("`checking:selected` (a function) runs as it is")
+    assert checking.selected.__kwdefaults__ == {"least": 0, "scales": (1.0,)}
+    assert checking.selected.__code__.co_name == "selected"
+    assert not [name for name in vars(checking) if "shardwright" in name]
+
+
+def test_a_function_that_is_no_operator_runs_with_what_is_around_it() -> None:
+    captured = small(checking.Noisy())
+    assert targets(captured)[0] == "shardwright.module.default"
+    assert len(captured.notes) == 1
 
 
 def test_where_sizes_leave_a_module_it_is_the_one_around_it() -> None:

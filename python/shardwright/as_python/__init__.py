@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from .calls import NotPlain, read, results_written, written
 from .depth import inside, is_inside
-from .functions import name_of
+from .functions import found, name_of
 from .modules import MARK, Modules, opaque, running, tensors_of
 
 __all__ = [
     "MARK",
     "Modules",
     "NotPlain",
+    "found",
     "inside",
     "is_inside",
     "name_of",

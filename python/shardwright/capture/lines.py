@@ -22,9 +22,13 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 # Where PyTorch looks at what it is given.
 _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
 # What the model is given in the place of PyTorch's own functions while it is traced.
+_OPAQUE = ("functions", "losses", "modules", "plain")
 _STANDS_IN = (
     *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
-    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in ("functions", "losses", "modules")),
+    *(
+        f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py"
+        for name in ("functions", "losses", "modules", "plain")
+    ),
     *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
 )
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.
@@ -55,13 +59,16 @@ def trace_of_caller(frame: types.FrameType | None) -> str:
 
 def is_the_models(frame: types.FrameType) -> bool:
     """Whether a line of the model itself runs in a frame, and not of PyTorch or of this package."""
-    file = frame.f_code.co_filename
-    return _is_models(file) and not _is_ours(file)
+    return is_models_file(frame.f_code.co_filename)
 
 
 def may_check(frame: types.FrameType) -> bool:
     """Whether a line of the model runs in a frame, or one of PyTorch's modules, losses and distributions."""
     return is_the_models(frame) or frame.f_code.co_filename.startswith(_CHECKING)
+
+
+def is_models_file(file: str) -> bool:
+    return _is_models(file) and not _is_ours(file)
 
 
 def short(stack_trace: str | None) -> str:

@@ -35,6 +35,7 @@ from .meaning import settle_meaning
 from .names import Names
 from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
+from .opaque.plain import said_of
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
@@ -233,7 +234,8 @@ def _refuse_values_in_python(graph: fx.Graph) -> None:
         read = next((one for one in node.all_input_nodes if isinstance(one.meta.get("val"), _SYMBOLIC)), None)
         if sized or (tensors and read):
             where = read or node
-            raise said_in(module_of(where), data_dependent(lines.with_source(where.stack_trace)))
+            error = said_of(where.stack_trace, data_dependent(lines.with_source(where.stack_trace)))
+            raise said_in(module_of(where), error)
 
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -14,8 +14,9 @@ from ...errors import CaptureError
 from ..inside import is_placed, place_in
 from ..swap import same_randomness
 from ..verify import Call, fails, forward
-from .modules import Given, Opaque, around, marked, refusal
+from .modules import UNFIT, Given, Opaque, around, is_function, marked, refusal, unfit
 from .noting import Noted, noting
+from .plain import function_at
 
 # What a module may do where it runs as it is.
 _HEALED = {"SW0101", "SW0102", "SW0103", "SW0104", "SW0132", "SW0139"}
@@ -35,19 +36,31 @@ def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> t
                 _learn(module, values, opaque)
             return trace(opaque), opaque
         except CaptureError as error:
+            if name := getattr(error, UNFIT, None):
+                opaque.unfit.add(name)
+                opaque.why.pop(name, None)
+                continue
             if error.code == "SW0139" and not is_placed(error):
                 raise
             # Where a module cannot run as it is, the one around it has the reason of the one inside.
             reason = reason if reason and error.code == "SW0139" else error
-            path = place_in(error)
+            path = _unit_of(error, opaque)
             if error.code not in _HEALED or path is None or path in opaque.why:
                 raise reason from None
             for other in _alike(module, path):
                 opaque.add(other, _said(reason))
 
 
+def _unit_of(error: CaptureError, opaque: Opaque) -> str | None:
+    """The function that it arose in, if that may be an operator, else the module."""
+    name = function_at(error)
+    return place_in(error) if name is None or name in opaque.unfit else name
+
+
 def _alike(module: nn.Module, path: str) -> list[str]:
-    """A module, and all of its class: layers are alike."""
+    """A function; or a module, and all of its class: layers are alike."""
+    if is_function(path):
+        return [path]
     kind = type(module.get_submodule(path))
     if kind.__module__.startswith("torch.nn"):
         return [path]
@@ -75,7 +88,8 @@ def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:
 def _merged(module: nn.Module, path: str, calls: list[Given], others: list[Given]) -> list[Given]:
     merged = [one.merged(other) for one, other in zip(calls, others, strict=False)]
     if len(calls) != len(others) or None in merged:
-        raise around(module, path, f"the sizes of what `{path}` gives depend on data")
+        why = f"the sizes of what `{path}` gives depend on data"
+        raise unfit(path, why) if is_function(path) else around(module, path, why)
     return [one for one in merged if one is not None]
 
 

@@ -5,10 +5,10 @@ What such an operator gives is learned from forwards with values, before the mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from operator import or_
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...errors import CaptureError
 from ..autocast import ambient
 from ..inside import place_in, said_in
 from .learning import learning
+from .plain import stood_for
 
 Kind = tuple[torch.dtype, tuple[int, ...]]
 
@@ -41,6 +42,13 @@ class Given:
     taught: tuple[bool, ...]
     """Which of its results have one."""
 
+    def returned(self, results: Sequence[Tensor]) -> Any:
+        """The call's result, of an operator's tensors. No gradient is known where nothing is computed."""
+        known = zip(results, self.taught, strict=False)
+        left = (x.requires_grad_() if taught else x for x, taught in known)
+        leaves = [next(left) if leaf is Tensor else leaf for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.tree)
+
     def merged(self, other: Given) -> Given | None:
         """What is right for both of two calls; none if what they gave is of other kinds."""
         if (self.results, self.tree, self.leaves) != (other.results, other.tree, other.leaves):
@@ -56,12 +64,16 @@ class Given:
 
 @dataclass
 class Opaque:
-    """The modules that stay as they are, by path, with why; and what their calls gave."""
+    """The modules that stay as they are, by path, and functions, by name, with why; what their calls gave."""
 
     why: dict[str, str] = field(default_factory=dict)
     given: dict[str, list[Given]] = field(default_factory=dict)
     operations: dict[str, float] = field(default_factory=dict)
     """Their shares of those of a forward."""
+    met: set[str] = field(default_factory=set)
+    """The functions that are operators: others are called by what stays as it is."""
+    unfit: set[str] = field(default_factory=set)
+    """The functions that cannot be operators."""
     checks: dict[str, None] = field(default_factory=dict)
     """The lines of checks that are not made."""
 
@@ -80,7 +92,10 @@ class Opaque:
         """What is told of them: a line for each class and reason."""
         found: dict[tuple[str, str], list[str]] = {}
         for path, why in self.why.items():
-            found.setdefault((type(module.get_submodule(path)).__name__, why), []).append(path)
+            if is_function(path) and path not in self.met:
+                continue
+            kind = "a function" if is_function(path) else type(module.get_submodule(path)).__name__
+            found.setdefault((kind, why), []).append(path)
         checks = [f"the check at {line} is not made: it only validates values" for line in self.checks]
         return [self._note(kind, paths, why) for (kind, why), paths in found.items()] + checks
 
@@ -112,7 +127,10 @@ def standing_for(module: nn.Module, opaque: Opaque) -> Iterator[None]:
             vars(part)["forward"] = _operator(module, path, part, enumerate(opaque.given[path]))
         elif path:
             vars(part)["forward"] = _telling(path, part.forward)
-    yield
+    with ExitStack() as stack:
+        for name in filter(is_function, opaque.why):
+            stack.enter_context(stood_for(name, partial(_function, name, opaque, iter(opaque.given[name]))))
+        yield
 
 
 def _telling(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,14 +166,31 @@ def _operator(
             part.training,
             number if one.draws else None,
         )
-        count = len(one.taught)
         with torch.no_grad():
-            for name, value in zip(one.updated, results[count:], strict=True):
+            for name, value in zip(one.updated, results[len(one.taught) :], strict=True):
                 held[name].copy_(value)
-        # No gradient is known where nothing is computed.
-        left = (x.requires_grad_() if taught else x for x, taught in zip(results, one.taught, strict=False))
-        leaves = [next(left) if leaf is Tensor else leaf for leaf in one.leaves]
-        return pytree.tree_unflatten(leaves, one.tree)
+        return one.returned(results)
+
+    return call
+
+
+def _function(
+    name: str, opaque: Opaque, calls: Iterator[Given], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        opaque.met.add(name)
+        if ambient():
+            raise unfit(name, "it is called under autocast, and a graph has explicit casts")
+        try:
+            text, tensors = as_python.written(args, kwargs)
+        except as_python.NotPlain as error:
+            raise unfit(name, f"it is given {error}") from None
+        if any(type(size) is not int for tensor in tensors for size in tensor.shape):
+            raise unfit(name, "it is given a tensor whose size depends on data")
+        one = next(calls)
+        results = as_python.results_written(one.results)
+        given = learning(tensors, one.learns)
+        return one.returned(torch.ops.shardwright.function(name, given, f"{text} -> {results}"))
 
     return call
 
@@ -181,8 +216,22 @@ def around(module: nn.Module, path: str, why: str) -> CaptureError:
     return said_in(_caller(module, path), refusal(path, why, fix))
 
 
+def is_function(key: str) -> bool:
+    return ":" in key
+
+
+def unfit(name: str, why: str) -> CaptureError:
+    """For a function; what is around it then stays as it is."""
+    error = refusal(name, why, "put the call into a module of its own")
+    setattr(error, UNFIT, name)
+    return error
+
+
+UNFIT = "shardwright_unfit"
+
+
 def refusal(path: str, why: str, fix: str) -> CaptureError:
-    return CaptureError("SW0139", f"the module `{path}` cannot run as it is", why=why, fix=fix)
+    return CaptureError("SW0139", f"`{path}` cannot run as it is", why=why, fix=fix)
 
 
 def _caller(module: nn.Module, path: str) -> str | None:

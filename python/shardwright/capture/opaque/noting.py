@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from ...errors import CaptureError
 from ...generators import states
 from ..chance import Recording
 from .learning import which_learn
-from .modules import Given, Kind, around, held_by, refusal
+from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
+from .plain import stood_for
 
 
 @dataclass
@@ -38,58 +39,91 @@ class Noted:
 def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
     """Notes what calls of these modules give while the model runs."""
     noted = Noted({path: [] for path in paths}, dict.fromkeys(paths, 0))
-    originals: list[tuple[nn.Module, bool, Any]] = []
-    try:
+    with ExitStack() as stack:
         for path in paths:
-            part = module.get_submodule(path)
-            originals.append((part, "forward" in vars(part), part.forward))
-            vars(part)["forward"] = _noted(module, path, part, noted)
+            if is_function(path):
+                stack.enter_context(stood_for(path, partial(_of_function, path, noted)))
+            else:
+                stack.enter_context(
+                    _instead(module.get_submodule(path), partial(_of_module, module, path, noted))
+                )
         with _Counting() as counting:
             yield noted
-        noted.total = counting.count
+    noted.total = counting.count
+
+
+@contextmanager
+def _instead(part: nn.Module, make: Callable[[nn.Module], Callable[..., Any]]) -> Iterator[None]:
+    own = vars(part).get("forward")
+    vars(part)["forward"] = make(part)
+    try:
+        yield
     finally:
-        for part, own, forward in originals:
-            if own:
-                vars(part)["forward"] = forward
-            else:
-                vars(part).pop("forward", None)
+        del vars(part)["forward"]
+        if own is not None:
+            vars(part)["forward"] = own
 
 
-def _noted(module: nn.Module, path: str, part: nn.Module, noted: Noted) -> Callable[..., Any]:
+def _of_module(module: nn.Module, path: str, noted: Noted, part: nn.Module) -> Callable[..., Any]:
     forward = part.forward
+    refuse = partial(around, module, path)
 
     @wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
         before = {name: tensor.detach().clone() for name, tensor in held_by(part).items()}
-        passed = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        versions = [tensor._version for tensor in passed]
-        state = states()
-        with _Counting() as counting, Recording() as recording:
-            result = forward(*args, **kwargs)
-        noted.counts[path] += counting.count
-        draws = bool(recording.draws) or states() != state
-        if [tensor._version for tensor in passed] != versions:
-            raise around(module, path, f"`{path}` changes a tensor that it is given")
+        result, one = _called(path, noted, refuse, forward, args, kwargs, [*held_by(part).values()])
         after = held_by(part)
         updated = {name: _kind(value) for name, value in before.items() if not _same(after[name], value)}
         for name, _ in part.named_parameters():
             if name in updated:
                 raise _changes_parameter(path, name)
-        leaves, tree = pytree.tree_flatten(result)
-        try:
-            results = as_python.tensors_of(path, result)
-            given = [*held_by(part).values(), *as_python.written(args, kwargs)[1]]
-        except as_python.NotPlain as error:
-            raise around(module, path, str(error)) from None
-        kinds = (_kind(x) for x in results)
-        kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        learns, taught = which_learn(given, results), (x.requires_grad for x in results)
-        noted.given[path].append(
-            Given(tuple(kinds), tree, tuple(kept), updated, draws, tuple(learns), tuple(taught))
-        )
+        noted.given[path].append(replace(one, updated=updated))
         return result
 
     return call
+
+
+def _of_function(name: str, noted: Noted, original: Callable[..., Any]) -> Callable[..., Any]:
+    refuse = partial(unfit, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result, one = _called(name, noted, refuse, original, args, kwargs, [])
+        if one.draws:
+            raise unfit(name, "it draws random numbers")
+        noted.given[name].append(one)
+        return result
+
+    return call
+
+
+def _called(
+    key: str,
+    noted: Noted,
+    refuse: Callable[[str], CaptureError],
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    held: list[Tensor],
+) -> tuple[Any, Given]:
+    passed = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    versions = [tensor._version for tensor in passed]
+    state = states()
+    with _Counting() as counting, Recording() as recording:
+        result = function(*args, **kwargs)
+    noted.counts[key] += counting.count
+    draws = bool(recording.draws) or states() != state
+    if [tensor._version for tensor in passed] != versions:
+        raise refuse(f"`{key}` changes a tensor that it is given")
+    leaves, tree = pytree.tree_flatten(result)
+    try:
+        results = as_python.tensors_of(key, result)
+        given = [*held, *as_python.written(args, kwargs)[1]]
+    except as_python.NotPlain as error:
+        raise refuse(str(error)) from None
+    kinds = (_kind(x) for x in results)
+    kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    learns, taught = which_learn(given, results), (x.requires_grad for x in results)
+    return result, Given(tuple(kinds), tree, tuple(kept), {}, draws, tuple(learns), tuple(taught))
 
 
 def _changes_parameter(path: str, name: str) -> CaptureError:
