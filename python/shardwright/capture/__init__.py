@@ -179,14 +179,14 @@ def _capture(
     casting = Casting(module, precision)
 
     def attempt(opaque: Opaque) -> ExportedProgram:
-        return trace(module, names, bound.args, bound.kwargs, casting, device, opaque)
+        try:
+            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque)
+        except CaptureError as error:
+            if error.code == "SW0101":
+                _refuse_what_does_not_run(module, bound, casting)
+            raise
 
-    try:
-        program, opaque = traced(module, partial(_with_values, module, bound, precision, device), attempt)
-    except CaptureError as error:
-        if error.code == "SW0101":
-            _refuse_what_does_not_run(module, bound, casting)
-        raise
+    program, opaque = traced(module, partial(_with_values, module, bound, precision, device), attempt)
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     refuse_shared(module, map(names.canonical, updated_of(program)))
