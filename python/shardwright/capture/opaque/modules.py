@@ -153,7 +153,7 @@ def _operator(
         if ambient():
             raise _under_autocast(path)
         number, one = next(calls)
-        text, tensors = _written(module, path, args, kwargs)
+        text, tensors = _written(f"`{path}`", partial(around, module, path), args, kwargs)
         held = held_by(part)
         given = learning([*held.values(), *tensors], one.learns)
         results = torch.ops.shardwright.module(
@@ -181,12 +181,7 @@ def _function(
         opaque.met.add(name)
         if ambient():
             raise unfit(name, "it is called under autocast, and a graph has explicit casts")
-        try:
-            text, tensors = as_python.written(args, kwargs)
-        except as_python.NotPlain as error:
-            raise unfit(name, f"it is given {error}") from None
-        if any(type(size) is not int for tensor in tensors for size in tensor.shape):
-            raise unfit(name, "it is given a tensor whose size depends on data")
+        text, tensors = _written("it", partial(unfit, name), args, kwargs)
         one = next(calls)
         results = as_python.results_written(one.results)
         given = learning(tensors, one.learns)
@@ -195,14 +190,16 @@ def _function(
     return call
 
 
-def _written(module: nn.Module, path: str, args: Any, kwargs: Any) -> tuple[str, list[Tensor]]:
-    """What the module cannot be given from a text makes the module around it the one that stays as it is."""
+def _written(
+    who: str, refuse: Callable[[str], CaptureError], args: Any, kwargs: Any
+) -> tuple[str, list[Tensor]]:
+    """What cannot be given from a text makes what is around it stay as it is."""
     try:
         text, tensors = as_python.written(args, kwargs)
     except as_python.NotPlain as error:
-        raise around(module, path, f"`{path}` is given {error}") from None
+        raise refuse(f"{who} is given {error}") from None
     if any(type(size) is not int for tensor in tensors for size in tensor.shape):
-        raise around(module, path, f"`{path}` is given a tensor whose size depends on data")
+        raise refuse(f"{who} is given a tensor whose size depends on data")
     return text, tensors
 
 
