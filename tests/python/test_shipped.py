@@ -65,7 +65,9 @@ def test_parameters_are_as_many_as_are_told() -> None:
     for model in SHIPPED.values():
         module, _ = made(model, 1, model.sequence and 8)
         assert sum(p.numel() for p in module.parameters()) == model.parameters, model.name
-        assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
+        # Newer releases keep the weights of routers in float32.
+        others = (p for name, p in module.named_parameters() if not name.endswith("gate.weight"))
+        assert {p.dtype for p in others} == {torch.bfloat16}, model.name
 
 
 @pytest.mark.parametrize("size", ["87m", "930m", "2.4b", "3.2b"])
