@@ -17,11 +17,15 @@
 //! `!` before an operand: it is given to the first part of every summed dim only (a bias is added
 //! once). `-` stands for an operand or output that does not matter (an absent output).
 //! `; linear 0 1` says that the operator is linear in operands 0 and 1 jointly, so it may be applied
-//! to partial sums of them. Several such clauses may follow each other.
+//! to partial sums of them. `; size h=8` gives a dim its size. Several such clauses may follow each other.
+//!
+//! `...` in place of a term stands for all dims that the other terms leave, the same ones in every operand
+//! that has it.
 
 use std::fmt;
+use std::ops::Range;
 
-use diag::{Error, Result};
+use diag::Error;
 
 graph::id!(
     /// A named dim of a rule.
@@ -104,58 +108,49 @@ pub struct Rule {
     pub linear: Vec<Vec<usize>>,
 }
 
+/// Why a text is no rule, and which bytes of it are to blame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    pub why: String,
+    pub at: Range<usize>,
+}
+
+impl Invalid {
+    /// Of a rule that is called so.
+    pub fn error(&self, named: &str, why: String) -> Error {
+        Error::new("SW0320", format!("the rule {named} is not valid")).why(why)
+    }
+
+    /// The text with a caret under what is to blame.
+    pub fn shown(&self, text: &str) -> String {
+        let before = text[..self.at.start].chars().count();
+        let wide = text[self.at.clone()].chars().count().max(1);
+        format!("{text}\n{}{} {}", " ".repeat(before), "^".repeat(wide), self.why)
+    }
+}
+
+type Result<T> = std::result::Result<T, Invalid>;
+
 impl Rule {
     /// Reads a rule and gives its dims the sizes that the shapes imply. `inputs` has a shape per
     /// tensor argument, `outputs` a shape per output, `None` for an absent one.
-    pub fn parse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>]) -> Result<Rule> {
-        let names = Text::read(text)?;
-        let mut sizes = vec![None; names.dims.len()];
-        let shapes = inputs.iter().map(|s| Some(*s)).chain(outputs.iter().copied());
-        let operands = || names.inputs.iter().chain(&names.outputs);
-        if names.inputs.len() != inputs.len() || names.outputs.len() != outputs.len() {
-            return Err(bad(text, "the number of operands differs from the operator's"));
-        }
-        // Single names first, then what is left of each product.
-        for (operand, shape) in operands().zip(shapes.clone()) {
-            let Some(shape) = shape else { continue };
-            if operand.absent {
-                continue;
-            }
-            if operand.dims.len() != shape.len() {
-                return Err(bad(text, "an operand has another number of dims than its tensor"));
-            }
-            for (product, &size) in operand.dims.iter().zip(shape) {
-                if let [one] = product[..] {
-                    unify(text, &mut sizes[one.index()], size)?;
-                }
-            }
-        }
-        // One operand may leave what another one tells, so in rounds until nothing new is known.
-        let mut known = usize::MAX;
-        loop {
-            let before = std::mem::replace(&mut known, sizes.iter().flatten().count());
-            for (operand, shape) in operands().zip(shapes.clone()) {
-                let Some(shape) = shape else { continue };
-                for (product, &size) in operand.dims.iter().zip(shape) {
-                    solve(text, product, size, &mut sizes, before == known)?;
-                }
-            }
-            if before == known {
-                break;
-            }
-        }
-        let dims = names
-            .dims
-            .into_iter()
-            .zip(sizes)
-            .map(|(dim, size)| {
-                let size = size.ok_or_else(|| bad(text, "a dim's size cannot be inferred"))?;
-                Ok(Dim { size, ..dim })
-            })
-            .collect::<Result<_>>()?;
-        let rule = Rule { dims, inputs: names.inputs, outputs: names.outputs, linear: names.linear };
-        rule.check(text)?;
-        Ok(rule)
+    pub fn parse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>]) -> diag::Result<Rule> {
+        Self::read(text, inputs, outputs)
+            .map_err(|invalid| invalid.error(&format!("`{text}`"), invalid.why.clone()))
+    }
+
+    /// The same, with the place of what is to blame.
+    pub fn read(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>]) -> Result<Rule> {
+        let shapes: Vec<Option<&[i64]>> =
+            inputs.iter().map(|shape| Some(*shape)).chain(outputs.iter().copied()).collect();
+        let ranks: Vec<Option<usize>> = shapes.iter().map(|shape| shape.map(<[i64]>::len)).collect();
+        let read = Text::read(text, &ranks)?;
+        read.count(&read.inputs, inputs.len(), &text[..read.arrow], "operands")?;
+        read.count(&read.outputs, outputs.len(), &text[read.arrow + 2..read.end], "results")?;
+        let sizes = read.sizes(&shapes)?;
+        let dims = read.dims.iter().zip(sizes).map(|(dim, size)| Dim { size, ..dim.clone() }).collect();
+        read.check()?;
+        Ok(Rule { dims, inputs: read.inputs, outputs: read.outputs, linear: read.linear })
     }
 
     pub fn dim(&self, id: DimId) -> &Dim {
@@ -165,144 +160,198 @@ impl Rule {
     pub fn find(&self, name: &str) -> Option<DimId> {
         self.dims.iter().position(|d| d.name == name).map(DimId::new)
     }
+}
 
-    fn check(&self, text: &str) -> Result<()> {
-        for (index, dim) in self.dims.iter().enumerate() {
-            let id = DimId::new(index);
-            let read = self.inputs.iter().any(|o| o.has(id));
-            let written = self.outputs.iter().any(|o| o.has(id));
-            let everywhere = self.outputs.iter().all(|o| o.absent || o.has(id));
-            match dim.kind {
-                Kind::Reduce(_) if written => {
-                    return Err(bad(text, "a reduced dim appears in an output"));
-                }
-                Kind::Map if written && !everywhere => {
-                    return Err(bad(text, "a mapped dim must appear in every output"));
-                }
-                Kind::Map if read && !written => {
-                    return Err(bad(text, "a dim that only inputs have must say what becomes of it"));
-                }
-                _ => {}
-            }
+fn bad(at: Range<usize>, why: impl Into<String>) -> Invalid {
+    Invalid { why: why.into(), at }
+}
+
+/// Which bytes of a text a part of it is.
+fn span(text: &str, part: &str) -> Range<usize> {
+    let start = part.as_ptr() as usize - text.as_ptr() as usize;
+    start..start + part.len()
+}
+
+/// A side's words; each parenthesis is one.
+fn words(side: &str) -> Vec<&str> {
+    let mut found = vec![];
+    for mut word in side.split_whitespace() {
+        while let Some(at) = word.find(['(', ')']) {
+            found.extend([&word[..at], &word[at..=at]].into_iter().filter(|part| !part.is_empty()));
+            word = &word[at + 1..];
         }
-        let twice = |o: &Operand| {
-            let mut seen: Vec<DimId> = o.dims.iter().flatten().copied().collect();
-            seen.sort_unstable();
-            seen.windows(2).any(|w| w[0] == w[1])
-        };
-        if self.inputs.iter().chain(&self.outputs).any(twice) {
-            return Err(bad(text, "a dim appears twice in one operand"));
-        }
-        if self.linear.iter().flatten().any(|&i| i >= self.inputs.len()) {
-            return Err(bad(text, "`linear` names an operand that does not exist"));
-        }
-        Ok(())
+        found.extend(Some(word).filter(|word| !word.is_empty()));
     }
+    found
 }
 
-fn unify(text: &str, slot: &mut Option<i64>, size: i64) -> Result<()> {
-    match slot {
-        Some(known) if *known != size => Err(bad(text, "a dim has two different sizes")),
-        _ => {
-            *slot = Some(size);
-            Ok(())
-        }
-    }
-}
-
-/// Gives the one unknown dim of a product the size that is left. Several unknown ones are refused
-/// in the last round.
-fn solve(text: &str, product: &[DimId], size: i64, sizes: &mut [Option<i64>], last: bool) -> Result<()> {
-    let known: i64 = product.iter().filter_map(|d| sizes[d.index()]).product();
-    let unknown: Vec<DimId> = product.iter().copied().filter(|d| sizes[d.index()].is_none()).collect();
-    match unknown[..] {
-        [] if known == size => Ok(()),
-        [one] if known > 0 && size % known == 0 => {
-            sizes[one.index()] = Some(size / known);
-            Ok(())
-        }
-        [_, _, ..] if !last => Ok(()),
-        _ => Err(bad(text, "a product of dims does not have its tensor's size")),
-    }
-}
-
-fn bad(text: &str, why: &str) -> Error {
-    Error::new("SW0320", format!("the rule `{text}` is not valid")).why(why)
-}
+const REST: &str = "...";
 
 /// A rule's text before sizes are known.
-struct Text {
+struct Text<'t> {
+    text: &'t str,
     dims: Vec<Dim>,
+    /// Where each dim is named first.
+    named: Vec<Range<usize>>,
     inputs: Vec<Operand>,
     outputs: Vec<Operand>,
+    /// Where each operand is, and each of its terms.
+    places: Vec<(Range<usize>, Vec<Range<usize>>)>,
     linear: Vec<Vec<usize>>,
+    given: Vec<(DimId, i64)>,
+    arrow: usize,
+    /// Where clauses begin.
+    end: usize,
 }
 
-impl Text {
-    fn read(text: &str) -> Result<Text> {
-        let mut clauses = text.split(';').map(str::trim);
+impl<'t> Text<'t> {
+    /// `ranks` are the numbers of dims of the operands, inputs first, as far as they are known.
+    fn read(text: &'t str, ranks: &[Option<usize>]) -> Result<Self> {
+        let mut clauses = text.split(';');
         let body = clauses.next().unwrap_or_default();
-        let (left, right) = body.split_once("->").ok_or_else(|| bad(text, "`->` is missing"))?;
-        let mut read = Text { dims: vec![], inputs: vec![], outputs: vec![], linear: vec![] };
-        read.inputs = read.operands(text, left)?;
-        read.outputs = read.operands(text, right)?;
+        let Some(arrow) = body.find("->") else {
+            return Err(bad(span(text, body.trim()), "`->` is missing"));
+        };
+        let mut read = Text {
+            text,
+            dims: vec![],
+            named: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            places: vec![],
+            linear: vec![],
+            given: vec![],
+            arrow,
+            end: body.trim_end().len(),
+        };
+        read.inputs = read.operands(&body[..arrow], ranks)?;
+        let left = ranks.get(read.inputs.len()..).unwrap_or_default();
+        read.outputs = read.operands(&body[arrow + 2..], left)?;
         for clause in clauses {
-            let positions = clause
-                .strip_prefix("linear")
-                .ok_or_else(|| bad(text, "only `linear` clauses may follow `;`"))?;
-            let parse = |word: &str| word.parse().map_err(|_| bad(text, "`linear` takes positions"));
-            read.linear.push(positions.split_whitespace().map(parse).collect::<Result<_>>()?);
+            read.clause(clause.trim())?;
         }
         Ok(read)
     }
 
-    fn operands(&mut self, text: &str, side: &str) -> Result<Vec<Operand>> {
+    fn span(&self, part: &str) -> Range<usize> {
+        span(self.text, part)
+    }
+
+    fn count(&self, side: &[Operand], has: usize, text: &str, what: &str) -> Result<()> {
+        let why = || format!("{what}: {}, where the operator has {has}", side.len());
+        if side.len() == has { Ok(()) } else { Err(bad(self.span(text.trim()), why())) }
+    }
+
+    fn clause(&mut self, clause: &'t str) -> Result<()> {
+        let (kind, rest) = clause.split_once(' ').unwrap_or((clause, ""));
+        match kind {
+            "linear" => {
+                let set = rest.split_whitespace().map(|word| self.position(word)).collect::<Result<_>>()?;
+                self.linear.push(set);
+            }
+            "size" => {
+                for word in rest.split_whitespace() {
+                    let given = self.given_size(word)?;
+                    self.given.push(given);
+                }
+            }
+            _ => return Err(bad(self.span(kind), "only `linear` and `size` clauses may follow `;`")),
+        }
+        Ok(())
+    }
+
+    fn position(&self, word: &str) -> Result<usize> {
+        let at: usize = word.parse().map_err(|_| bad(self.span(word), "`linear` takes positions"))?;
+        let known = at < self.inputs.len();
+        known
+            .then_some(at)
+            .ok_or_else(|| bad(self.span(word), "`linear` names an operand that does not exist"))
+    }
+
+    fn given_size(&self, word: &str) -> Result<(DimId, i64)> {
+        let given = word.split_once('=').and_then(|(name, size)| Some((name, size.parse().ok()?)));
+        let (name, size) = given.ok_or_else(|| bad(self.span(word), "`size` takes dims, as `h=8`"))?;
+        let known = self.dims.iter().position(|dim| dim.name == name);
+        let id = known.ok_or_else(|| bad(self.span(name), "no operand has this dim"))?;
+        Ok((DimId::new(id), size))
+    }
+
+    fn operands(&mut self, side: &'t str, ranks: &[Option<usize>]) -> Result<Vec<Operand>> {
         if side.trim().is_empty() {
             return Ok(vec![]);
         }
-        side.split(',').map(|operand| self.operand(text, operand.trim())).collect()
+        let rank = |at: usize| ranks.get(at).copied().flatten();
+        side.split(',').enumerate().map(|(at, operand)| self.operand(operand.trim(), rank(at))).collect()
     }
 
-    fn operand(&mut self, text: &str, operand: &str) -> Result<Operand> {
+    fn operand(&mut self, operand: &'t str, rank: Option<usize>) -> Result<Operand> {
+        self.places.push((self.span(operand), vec![]));
         if operand == "-" {
             return Ok(Operand { absent: true, ..Operand::default() });
         }
-        let (once, operand) = match operand.strip_prefix('!') {
-            Some(rest) => (true, rest),
-            None => (false, operand),
-        };
-        let spaced = operand.replace('(', " ( ").replace(')', " ) ");
+        let once = operand.starts_with('!');
+        let words = words(operand.strip_prefix('!').unwrap_or(operand));
         let mut dims = vec![];
-        let mut product: Option<Vec<DimId>> = None;
-        for word in spaced.split_whitespace() {
-            match (word, &mut product) {
-                ("(", None) => product = Some(vec![]),
-                (")", Some(_)) => dims.extend(product.take()),
-                ("(" | ")", _) => return Err(bad(text, "parentheses do not match")),
-                ("1", None) => dims.push(vec![]),
+        let mut product: Option<(Vec<DimId>, usize)> = None;
+        for word in &words {
+            let at = self.span(word);
+            match (*word, &mut product) {
+                ("(", None) => product = Some((vec![], at.start)),
+                (")", Some(_)) => {
+                    let (inner, start) = product.take().expect("a product is open");
+                    self.term(&mut dims, inner, start..at.end);
+                }
+                ("(" | ")", _) => return Err(bad(at, "parentheses do not match")),
+                ("1", None) => self.term(&mut dims, vec![], at),
                 ("scalar", None) => {}
-                (name, Some(inner)) => inner.push(self.name(text, name)?),
-                (name, None) => dims.push(vec![self.name(text, name)?]),
+                (REST, None) => {
+                    for dim in 0..rest(&words, rank) {
+                        let id = self.dim_of(&format!("_{dim}"), at.clone());
+                        self.term(&mut dims, vec![id], at.clone());
+                    }
+                }
+                (name, Some((inner, _))) => inner.push(self.name(name)?),
+                (name, None) => {
+                    let id = self.name(name)?;
+                    self.term(&mut dims, vec![id], at);
+                }
             }
         }
-        if product.is_some() {
-            return Err(bad(text, "parentheses do not match"));
+        match product {
+            Some((_, start)) => Err(bad(start..start + 1, "parentheses do not match")),
+            None => Ok(Operand { dims, once, absent: false }),
         }
-        Ok(Operand { dims, once, absent: false })
     }
 
-    fn name(&mut self, text: &str, word: &str) -> Result<DimId> {
+    fn term(&mut self, dims: &mut Vec<Vec<DimId>>, product: Vec<DimId>, at: Range<usize>) {
+        dims.push(product);
+        self.places.last_mut().expect("an operand is read").1.push(at);
+    }
+
+    /// The dim of this name, known or new.
+    fn dim_of(&mut self, name: &str, at: Range<usize>) -> DimId {
+        let known = self.dims.iter().position(|dim| dim.name == name);
+        DimId::new(known.unwrap_or_else(|| {
+            self.dims.push(Dim { name: name.into(), size: 0, kind: Kind::Map, contiguous: false });
+            self.named.push(at);
+            self.dims.len() - 1
+        }))
+    }
+
+    fn name(&mut self, word: &'t str) -> Result<DimId> {
+        let at = self.span(word);
         let name: String = word.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         if name.is_empty() {
-            return Err(bad(text, "a dim's name is made of letters, digits and `_`"));
+            return Err(bad(at, "a dim's name is made of letters, digits and `_`"));
         }
-        let known = self.dims.iter().position(|d| d.name == name);
-        let index = known.unwrap_or_else(|| {
-            self.dims.push(Dim { name: name.clone(), size: 0, kind: Kind::Map, contiguous: false });
-            self.dims.len() - 1
-        });
-        let dim = &mut self.dims[index];
-        for mark in word[name.len()..].chars() {
+        if name.starts_with('_') && self.text.contains(REST) {
+            return Err(bad(at, "beside `...` no dim's name begins with `_`"));
+        }
+        let id = self.dim_of(&name, at.clone());
+        let dim = &mut self.dims[id.index()];
+        for (offset, mark) in word[name.len()..].char_indices() {
+            let from = at.start + name.len() + offset;
+            let here = from..from + mark.len_utf8();
             let kind = match mark {
                 '~' => {
                     dim.contiguous = true;
@@ -312,16 +361,137 @@ impl Text {
                 '@' => Kind::Own,
                 mark => match Reduction::MARKS.iter().find(|row| row.1 == mark) {
                     Some(row) => Kind::Reduce(row.0),
-                    None => return Err(bad(text, "an unknown mark")),
+                    None => return Err(bad(here, "an unknown mark")),
                 },
             };
             if dim.kind != Kind::Map && dim.kind != kind {
-                return Err(bad(text, "a dim carries two different marks"));
+                return Err(bad(here, "a dim carries two different marks"));
             }
             dim.kind = kind;
         }
-        Ok(DimId::new(index))
+        Ok(id)
     }
+
+    /// The sizes of all dims.
+    fn sizes(&self, shapes: &[Option<&[i64]>]) -> Result<Vec<i64>> {
+        let mut sizes = vec![None; self.dims.len()];
+        for (dim, size) in &self.given {
+            sizes[dim.index()] = Some(*size);
+        }
+        let operands = || self.inputs.iter().chain(&self.outputs).zip(shapes).zip(&self.places);
+        let known = || operands().filter_map(|((operand, shape), place)| Some((operand, (*shape)?, place)));
+        // Single names first, then what is left of each product.
+        for (operand, shape, (at, terms)) in known().filter(|(operand, ..)| !operand.absent) {
+            if operand.dims.len() != shape.len() {
+                let why = format!("{} dims, where its tensor is {shape:?}", operand.dims.len());
+                return Err(bad(at.clone(), why));
+            }
+            for ((product, &size), at) in operand.dims.iter().zip(shape).zip(terms) {
+                if let [one] = product[..] {
+                    unify(&mut sizes[one.index()], size, at)?;
+                }
+            }
+        }
+        // One operand may leave what another one tells, so in rounds until nothing new is known.
+        let mut found = usize::MAX;
+        loop {
+            let before = std::mem::replace(&mut found, sizes.iter().flatten().count());
+            for (operand, shape, (_, terms)) in known() {
+                for ((product, &size), at) in operand.dims.iter().zip(shape).zip(terms) {
+                    solve(product, size, &mut sizes, before == found, at)?;
+                }
+            }
+            if before == found {
+                break;
+            }
+        }
+        let known = |(size, at): (Option<i64>, &Range<usize>)| {
+            size.ok_or_else(|| bad(at.clone(), "a dim's size cannot be inferred"))
+        };
+        sizes.into_iter().zip(&self.named).map(known).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        for (index, (dim, at)) in self.dims.iter().zip(&self.named).enumerate() {
+            let id = DimId::new(index);
+            let read = self.inputs.iter().any(|o| o.has(id));
+            let written = self.outputs.iter().any(|o| o.has(id));
+            let everywhere = self.outputs.iter().all(|o| o.absent || o.has(id));
+            let why = match dim.kind {
+                Kind::Reduce(_) if written => "a reduced dim appears in an output",
+                Kind::Map if written && !everywhere => "a mapped dim must appear in every output",
+                Kind::Map if read && !written => "a dim that only inputs have must say what becomes of it",
+                _ => continue,
+            };
+            return Err(bad(at.clone(), why));
+        }
+        let twice = |operand: &Operand| {
+            let mut seen: Vec<DimId> = operand.dims.iter().flatten().copied().collect();
+            seen.sort_unstable();
+            seen.windows(2).any(|pair| pair[0] == pair[1])
+        };
+        let mut operands = self.inputs.iter().chain(&self.outputs).zip(&self.places);
+        match operands.find(|(operand, _)| twice(operand)) {
+            Some((_, (at, _))) => Err(bad(at.clone(), "a dim appears twice in one operand")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How many dims `...` stands for.
+fn rest(words: &[&str], rank: Option<usize>) -> usize {
+    let mut depth = 0_usize;
+    let others = words.iter().filter(|word| {
+        let outer = depth == 0 && !["scalar", REST].contains(word);
+        match **word {
+            "(" => depth += 1,
+            ")" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        outer && **word != ")"
+    });
+    rank.unwrap_or_default().saturating_sub(others.count())
+}
+
+fn unify(slot: &mut Option<i64>, size: i64, at: &Range<usize>) -> Result<()> {
+    match slot {
+        Some(known) if *known != size => {
+            Err(bad(at.clone(), format!("a dim has two different sizes, {known} and {size}")))
+        }
+        _ => {
+            *slot = Some(size);
+            Ok(())
+        }
+    }
+}
+
+/// Gives the one unknown dim of a product the size that is left. Several unknown ones are refused
+/// in the last round.
+fn solve(
+    product: &[DimId],
+    size: i64,
+    sizes: &mut [Option<i64>],
+    last: bool,
+    at: &Range<usize>,
+) -> Result<()> {
+    let known: i64 = product.iter().filter_map(|d| sizes[d.index()]).product();
+    let unknown: Vec<DimId> = product.iter().copied().filter(|d| sizes[d.index()].is_none()).collect();
+    match unknown[..] {
+        [] if known == size => Ok(()),
+        [one] if known > 0 && size % known == 0 => {
+            sizes[one.index()] = Some(size / known);
+            Ok(())
+        }
+        [_, _, ..] if !last => Ok(()),
+        [] => Err(bad(at.clone(), format!("a product of {known}, where its tensor has {size}"))),
+        [_] => Err(bad(at.clone(), format!("{known} does not divide its tensor's size, {size}"))),
+        _ => Err(bad(at.clone(), format!("of a product of {size} the sizes of several dims are unknown"))),
+    }
+}
+
+/// Whether a text is a rule as far as that can be said without shapes.
+pub fn check_grammar(text: &str) -> Result<()> {
+    Text::read(text, &[])?.check()
 }
 
 impl fmt::Display for Rule {

@@ -107,7 +107,7 @@ fn refuse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>], why: &str) 
 fn bad_grammar_is_refused() {
     let refuse = |text, why| refuse(text, &[&[2, 3]], &[Some(&[2, 3])], why);
     refuse("a b", "`->` is missing");
-    refuse("a b -> a b ; fast 0", "only `linear` clauses may follow `;`");
+    refuse("a b -> a b ; fast 0", "only `linear` and `size` clauses may follow `;`");
     refuse("a b -> a b ; linear x", "`linear` takes positions");
     refuse("a b -> a b ; linear 1", "`linear` names an operand that does not exist");
     refuse("(a b -> a b", "parentheses do not match");
@@ -116,17 +116,23 @@ fn bad_grammar_is_refused() {
     refuse("a ? -> a b", "a dim's name is made of letters, digits and `_`");
     refuse("a b* -> a b", "an unknown mark");
     refuse("a b^ -> a b@", "a dim carries two different marks");
-    refuse("a a -> a b", "a dim has two different sizes");
+    refuse("a b -> a b ; size a", "`size` takes dims, as `h=8`");
+    refuse("a b -> a b ; size c=2", "no operand has this dim");
+    refuse("a b -> a b ; size a=5", "a dim has two different sizes, 5 and 2");
+    refuse("a ... -> a _0", "beside `...` no dim's name begins with `_`");
+    refuse("a a -> a b", "a dim has two different sizes, 2 and 3");
 }
 
 #[test]
 fn shapes_that_do_not_fit_are_refused() {
-    refuse("a, a -> a", &[&[2]], &[Some(&[2])], "the number of operands differs from the operator's");
-    refuse("a b -> a", &[&[2]], &[Some(&[2])], "an operand has another number of dims than its tensor");
-    refuse("a -> a", &[&[2]], &[Some(&[3])], "a dim has two different sizes");
-    refuse("a -> a 1", &[&[2]], &[Some(&[2, 3])], "a product of dims does not have its tensor's size");
-    refuse("(a b) -> a b", &[&[7]], &[Some(&[2, 3])], "a product of dims does not have its tensor's size");
-    refuse("(a b) -> (a b)", &[&[6]], &[Some(&[6])], "a product of dims does not have its tensor's size");
+    refuse("a, a -> a", &[&[2]], &[Some(&[2])], "operands: 2, where the operator has 1");
+    refuse("a -> a, a", &[&[2]], &[Some(&[2])], "results: 2, where the operator has 1");
+    refuse("a b -> a", &[&[2]], &[Some(&[2])], "2 dims, where its tensor is [2]");
+    refuse("a -> a", &[&[2]], &[Some(&[3])], "a dim has two different sizes, 2 and 3");
+    refuse("a -> a 1", &[&[2]], &[Some(&[2, 3])], "a product of 1, where its tensor has 3");
+    refuse("(a b) -> a b", &[&[7]], &[Some(&[2, 3])], "a product of 6, where its tensor has 7");
+    let why = "of a product of 6 the sizes of several dims are unknown";
+    refuse("(a b) -> (a b)", &[&[6]], &[Some(&[6])], why);
     refuse("a -> a, b", &[&[2]], &[Some(&[2]), None], "a dim's size cannot be inferred");
 }
 
@@ -137,4 +143,49 @@ fn dims_that_make_no_sense_are_refused() {
     refuse("a b -> a b, a", &[pair], &[Some(pair), Some(&[2])], "a mapped dim must appear in every output");
     refuse("a b -> a", &[pair], &[Some(&[2])], "a dim that only inputs have must say what becomes of it");
     refuse("a a -> a", &[&[2, 2]], &[Some(&[2])], "a dim appears twice in one operand");
+}
+
+#[test]
+fn dots_are_the_dims_that_others_leave() {
+    let given: &[i64] = &[2, 3, 4, 5];
+    let parse = |text: &str| Rule::parse(text, &[given], &[Some(given)]).map(|rule| rule.to_string());
+    assert_eq!(parse("a ... -> a ..."), Ok("a _0 _1 _2 -> a _0 _1 _2".into()));
+    assert_eq!(parse("... (a b) -> ... (a b) ; size a=5"), Ok("_0 _1 _2 (a b) -> _0 _1 _2 (a b)".into()));
+    assert_eq!(parse("a b c d ... -> a b c d"), Ok("a b c d -> a b c d".into()));
+    refuse("a ... -> ...", &[given], &[Some(given)], "a dim has two different sizes, 3 and 2");
+    refuse("a b c d e ... -> ...", &[given], &[Some(given)], "5 dims, where its tensor is [2, 3, 4, 5]");
+}
+
+#[test]
+fn sizes_may_be_given() {
+    let rule = Rule::parse("a (h d) -> a (h d) ; size h=4", &[&[2, 12]], &[Some(&[2, 12])]).expect("a rule");
+    let sizes: Vec<(&str, i64)> = rule.dims.iter().map(|dim| (dim.name.as_str(), dim.size)).collect();
+    assert_eq!(sizes, [("a", 2), ("h", 4), ("d", 3)]);
+    let refuse = |text, why| refuse(text, &[&[2, 12]], &[Some(&[2, 12])], why);
+    refuse("a (h d) -> a (h d) ; size h=5", "5 does not divide its tensor's size, 12");
+    refuse("a (h d) -> a (h d)", "of a product of 12 the sizes of several dims are unknown");
+}
+
+#[test]
+fn a_caret_shows_what_is_to_blame() {
+    let shown = |text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>]| {
+        Rule::read(text, inputs, outputs).expect_err(text).shown(text)
+    };
+    let pair: &[i64] = &[2, 3];
+    insta::assert_snapshot!(
+        [
+            shown("a (b c -> a", &[pair], &[Some(pair)]),
+            shown("a b, c d* -> a b", &[pair, pair], &[Some(pair)]),
+            shown("a b -> a b c", &[pair], &[Some(pair)]),
+            shown("a b, b c -> a c", &[pair, pair], &[Some(pair)]),
+            shown("a b, a c -> a c", &[pair, &[2, 4]], &[Some(&[2, 4])]),
+            shown("a b -> a b ; linear 0 2", &[pair], &[Some(pair)]),
+            shown("a b -> a b ; size (c=2", &[pair], &[Some(pair)]),
+            shown("a b -> a b", &[pair, pair], &[Some(pair)]),
+            shown("a b -> a b", &[pair], &[]),
+            shown("ä b -> ä b", &[pair], &[Some(pair)]),
+            shown("", &[pair], &[Some(pair)]),
+        ]
+        .join("\n\n")
+    );
 }
