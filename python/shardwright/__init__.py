@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._core import Compiled, Draft, Graph, Operator, Part, Plan
     from .api import parallelize, save_program
-    from .as_python import opaque
+    from .as_python import opaque, register_op
     from .checkpoint import load, save
     from .compiling import Bundle, compile_model
     from .constraints import Constraints
@@ -65,6 +65,7 @@ __all__ = [
     "pad_to",
     "parallelize",
     "record",
+    "register_op",
     "sampler",
     "save",
     "save_program",
@@ -77,7 +78,7 @@ _HOMES = {
     for home, names in {
         "_core": "Compiled Draft Graph Operator Part Plan",
         "api": "parallelize save_program",
-        "as_python": "opaque",
+        "as_python": "opaque register_op",
         "checkpoint": "load save",
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",

@@ -18,6 +18,7 @@ __all__ = [
     "Simulated",
     "_fail",
     "blocks_of_shape",
+    "check_rule",
     "cluster_devices",
     "cluster_origin",
     "communications",
@@ -72,6 +73,7 @@ class Operator:
     def shapes(self) -> tuple[list[list[int]], list[list[int]]]: ...
     @property
     def cost(self) -> Cost: ...
+    def smaller(self, most: int) -> tuple[list[int], list[list[int]], list[list[int]]] | None: ...
 
 @final
 class Cost:
@@ -323,6 +325,13 @@ def compile(
 ) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
 def operators_table() -> str: ...
+def check_rule(
+    name: str,
+    text: str,
+    shapes: tuple[list[list[int]], list[list[int]]] | None,
+    sizes: list[tuple[str, int]],
+    place: str | None,
+) -> None: ...
 def shape_names() -> list[tuple[str, str]]: ...
 def blocks_of_shape(name: str, devices: int, memory: int | None = None) -> str: ...
 def search_order(

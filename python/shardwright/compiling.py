@@ -15,6 +15,7 @@ from .memory import OPTIMIZER
 from .outputs import Asked, resolve
 from .planning import PlanLike, make_plan
 from .precision import Precision, precision_of
+from .registered import compare_registered
 
 
 @dataclass
@@ -66,7 +67,9 @@ def captured_model(
             why="a model is captured by calling a torch.nn.Module",
             fix="give an instance of a subclass of torch.nn.Module",
         )
-    return capture(module, args, kwargs, precision=precision, device=device)
+    captured = capture(module, args, kwargs, precision=precision, device=device)
+    captured.notes += compare_registered(Graph(captured.graph_text))
+    return captured
 
 
 def compile_plan(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from ._core import Draft, Graph, Operator, Plan, compile
+from .as_python import Registered, registered_as
 from .capture.evaluate import Evaluator, Given
 from .capture.lines import said_by
 from .capture.swap import same_randomness
 from .capture.text import DTYPES
-from .errors import ShardwrightError
+from .errors import CaptureError, ShardwrightError
 from .runtime import ParallelModule, load_program, run_local
 
 Splits = tuple[tuple[str, int], ...]
@@ -33,10 +34,14 @@ _PARTS = (2, 3)
 _TOLERANCE = 1e-9
 # Elements of operands and results: more of them say no more of a rule.
 _MOST = 2**22
+# Of a dim that may be split, where fewer will do.
+_FEW = 6
 # Between which operands are; in one of these nearly every operator has finite values.
 _RANGES = ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0))
 _TYPED = re.compile(r"%(\w+) (\w+)\[([\d,]*)\]")
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_CHOICE = re.compile(r"\w[<>|&]")
+_LAST_LIST = re.compile(r"\[[\d, ]*\]\)$")
 _FLOATS = re.compile(r"\b(f16|bf16|f32)\b")
 _NAMED = {word: dtype for dtype, word in DTYPES.items()}
 
@@ -61,6 +66,12 @@ class Verified:
     tried: list[Tried] = field(default_factory=list)
     skipped: str | None = None
     """Why nothing was tried."""
+    registered: Registered | None = None
+    """How the function is registered, if it is one."""
+
+    @property
+    def named(self) -> str:
+        return self.operator.target if self.registered is None else f"`{self.registered.name}`"
 
     @property
     def problem(self) -> str | None:
@@ -68,8 +79,14 @@ class Verified:
         return next(found, None)
 
 
-def verify_rules(graph: Graph, wanted: Callable[[str], bool] = lambda target: True) -> Iterator[Verified]:
-    """Every operator, once for each rule and each shapes that it has in the graph."""
+def verify_rules(
+    graph: Graph, wanted: Callable[[str], bool] = lambda target: True, smaller: bool = False
+) -> Iterator[Verified]:
+    """Every operator, once for each rule and each shapes that it has in the graph.
+
+    With `smaller`, operands of registered functions have fewer elements than in the graph, where their rules
+    say that this makes no difference.
+    """
     calls = {typed[1]: line for line in _lines_of("op", graph) if (typed := _TYPED.search(line))}
     known = {
         name: (dtype, [int(size) for size in shape.split(",") if size])
@@ -78,15 +95,41 @@ def verify_rules(graph: Graph, wanted: Callable[[str], bool] = lambda target: Tr
     buffers = {name for name, _, _ in _TYPED.findall("".join(_lines_of("buffer", graph)))}
     seen: set[str] = set()
     for operator in graph.operators:
-        key = f"{operator.target} {operator.rule} {operator.shapes}"
         line = calls.get(operator.name)
+        key = f"{operator.target} {operator.rule} {operator.shapes} {_texts(line or '')}"
         if line is None or not wanted(operator.target) or key in seen:
             continue
         seen.add(key)
         if operator.rule is None:
             yield Verified(operator, skipped="the call has no rule: every device computes it whole")
         else:
-            yield _verified(operator, _Alone.of(line, known, buffers))
+            alone = _Alone.of(operator, line, known, buffers)
+            yield _verified(operator, alone.smaller(operator) if smaller else alone)
+
+
+def _texts(line: str) -> list[str]:
+    """Those among a call's arguments, such as a function's name."""
+    return _STRINGS.findall(_call(line))
+
+
+def _call(line: str) -> str:
+    return line.rpartition(' at "')[0].rpartition(' in "')[0]
+
+
+def wrong_rule(wrong: Sequence[Verified], model: str) -> CaptureError:
+    """Of rules that do not hold."""
+    first, registered = wrong[0].operator, wrong[0].registered
+    fix = "do not train under a plan that splits it so: report the table that `shardwright ops verify` prints"
+    if registered is not None:
+        what = "mark dims that must stay whole with `^`, and those that are summed with `+`"
+        fix = f"correct what is registered at {registered.place}: {what}"
+    return CaptureError(
+        "SW0138",
+        f"the rule of {wrong[0].named} does not hold",
+        place=f"{first.path or model} at {first.line}",
+        why=f"{wrong[0].problem}" + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
+        fix=fix,
+    )
 
 
 def _lines_of(kind: str, graph: Graph) -> list[str]:
@@ -94,13 +137,15 @@ def _lines_of(kind: str, graph: Graph) -> list[str]:
 
 
 def _verified(operator: Operator, alone: _Alone) -> Verified:
-    found = Verified(operator)
+    found = Verified(operator, registered=alone.registered)
+    if alone.elements > _MOST:
+        alone = alone.smaller(operator)
     if alone.elements > _MOST:
         found.skipped = f"it has {alone.elements:,} elements; verify it in a smaller model"
         return found
     graph = Graph(alone.text([]))
     try:
-        _whole(graph, alone.operands([]))
+        _whole(graph, alone, ())
     except Exception as error:  # an operator that takes other numbers, such as places in a range
         found.skipped = f"it does not run on random operands ({said_by(error)})"
         return found
@@ -131,7 +176,7 @@ def _choices(dims: Mapping[str, int]) -> Iterator[Splits]:
 
 def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
     graph = Graph(alone.text(made))
-    operands, expected = _whole(graph, alone.operands(made))
+    operands, expected = _whole(graph, alone, made)
     try:
         pairs = zip(_in_parts(graph, splits, operands), expected, strict=True)
         differences = [_difference(*pair) for pair in pairs]
@@ -143,10 +188,11 @@ def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
     )
 
 
-def _whole(graph: Graph, operands: Sequence[_Operand]) -> tuple[list[Tensor], list[Tensor]]:
+def _whole(graph: Graph, alone: _Alone, made: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Inputs for which the operator has finite values, and what it gives for them."""
     for at, limits in enumerate(_RANGES):
-        values = _values(operands, limits)
+        values = _values(alone.operands(made), limits)
+        values = values if made else alone.taken(values)
         with same_randomness():
             torch.manual_seed(_SEED)
             inputs = [_given(value) for value in values]
@@ -216,10 +262,16 @@ class _Alone:
     """The names of all operands."""
     trained: frozenset[str]
     """Of those that have gradients."""
+    registered: Registered | None = None
 
     @staticmethod
-    def of(line: str, known: Mapping[str, tuple[str, list[int]]], buffers: Container[str]) -> _Alone:
-        call = _FLOATS.sub("f64", line.rpartition(' at "')[0].rpartition(' in "')[0])
+    def of(
+        operator: Operator,
+        line: str,
+        known: Mapping[str, tuple[str, list[int]]],
+        buffers: Container[str],
+    ) -> _Alone:
+        call = _FLOATS.sub("f64", _call(line))
         results, _, arguments = call.partition(" = ")
         positions = re.findall(r"%(\w+)", _STRINGS.sub("", arguments))
         inputs = [
@@ -227,7 +279,34 @@ class _Alone:
         ]
         found = [(name, dtype, known[name][1]) for name, dtype, _ in _TYPED.findall(results)]
         trained = frozenset(name for name, dtype, _ in inputs if dtype == "f64" and name not in buffers)
-        return _Alone(call, found, inputs, positions, trained)
+        if _CHOICE.search(operator.rule or ""):
+            # Such a dim is only split where there is no gradient.
+            trained = frozenset()
+        name = next(iter(_STRINGS.findall(call)), "").strip('"')
+        return _Alone(call, found, inputs, positions, trained, registered_as(name))
+
+    def smaller(self, operator: Operator) -> _Alone:
+        """With fewer elements in the dims that its rule lets be split, where that is registered."""
+        found = operator.smaller(_FEW)
+        if found is None:
+            return self
+        sizes, inputs, outputs = found
+        shapes = dict(zip(self.positions, inputs, strict=True))
+        made = zip(self.results, outputs, strict=True)
+        results = [(name, dtype, shape) for (name, dtype, _), shape in made]
+        typed = ", ".join(_typed(name, dtype, shape) for name, dtype, shape in results)
+        call = f"op {typed} = {self.call.partition(' = ')[2]}"
+        if sizes:
+            call = _LAST_LIST.sub(f"{sizes})", call)
+        own = [(name, dtype, shapes[name]) for name, dtype, _ in self.inputs]
+        return replace(self, call=call, results=results, inputs=own)
+
+    def taken(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Of random operands those that it takes."""
+        if self.registered is None or self.registered.inputs is None:
+            return list(values)
+        own = len(self.inputs)
+        return [*self.registered.inputs(*values[:own]), *values[own:]]
 
     @property
     def elements(self) -> int:

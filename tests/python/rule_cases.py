@@ -15,10 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import registering
+
 Spec = tuple[str, Callable[[], Tensor]]
 """What an operand is (`param`, `input`, `buffer`), and how it is made, under a seed."""
 
 aten = torch.ops.aten
+_OURS = ("expert_", "function.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +61,9 @@ def case(
 
 
 def overloads(names: str) -> frozenset[str]:
-    """`expert_linear` is ours, all others are ATen's."""
+    """`expert_linear` and `function` are ours, all others are ATen's."""
     found = (name if "." in name else f"{name}.default" for name in names.split())
-    return frozenset(f"{'shardwright' if n.startswith('expert') else 'aten'}.{n}" for n in found)
+    return frozenset(f"{'shardwright' if n.startswith(_OURS) else 'aten'}.{n}" for n in found)
 
 
 def normal(*shape: int) -> Spec:
@@ -605,3 +608,10 @@ case("one_hot", "one_hot", lambda i: F.one_hot(i, 6), ints(6, 4, 5), dims="a=4 b
 case("tril", "tril triu", lambda x: [x.tril(), x.triu(1)], normal(4, 5, 7), made=(0,), dims="a=4")
 case("masked_scatter", "masked_scatter", lambda x, m, s: x.masked_scatter(m, s), normal(5, 6), bools(5, 6),
     normal(30), made=(0, 2), dims="")
+
+# ---- registered ----------------------------------------------------------------------------
+
+case("registered", "function", lambda q, k, v: registering.attend(q, k, v, 3), normal(4, 2, 6),
+    normal(4, 7, 6), normal(4, 7, 6), dims="b=4 h=3")
+case("registered-sum", "function", registering.project, normal(4, 2, 6), normal(5, 6), normal(5), made=(0,),
+    dims="_0=4 _1=2 k=6 n=5")

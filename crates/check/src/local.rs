@@ -331,10 +331,11 @@ impl Finder {
                 .operator(facts.graph.describe(op)));
         }
         let subs = self.clause_shares(store, scene, op, (clause, binding));
-        if store.are_nothing(subs) && !has_once(facts, op) {
+        let once = way.first && intervals.iter().all(|i| i.lo == 0);
+        // Linear in nothing, and without what is added once: zeros.
+        if store.are_nothing(subs) && !(once && has_once(facts, op)) {
             return Ok(EMPTY);
         }
-        let once = way.first && intervals.iter().all(|i| i.lo == 0);
         Ok(store.share(Term { owner: Owner::Part(op), cut, mode: Mode::Clause(clause), subs, once }))
     }
 

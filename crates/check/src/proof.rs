@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use graph::OpId;
+use graph::{Op, OpId};
 use program::RankId;
+use rules::families::registered;
 
 use crate::facts::Facts;
 use crate::local::Work;
@@ -131,7 +132,7 @@ impl Tally {
             model: facts.graph.model.clone(),
             operators: computed.len(),
             local_operators: self.local,
-            rules: ruled.iter().map(|id| facts.graph.op(*id).target.clone()).collect(),
+            rules: ruled.iter().map(|id| rule_name(facts.graph.op(*id))).collect(),
             functions: self.functions,
             unkeyed: unkeyed.map(|id| facts.graph.describe(*id)).collect(),
             unknown: unknown.iter().map(|id| facts.graph.describe(*id)).collect(),
@@ -181,6 +182,11 @@ impl fmt::Display for Proof {
         }
         Ok(())
     }
+}
+
+/// An operator's target; of a function whose rule is registered its name.
+fn rule_name(op: &Op) -> String {
+    registered::name_of(op).map_or_else(|| op.target.clone(), |name| format!("`{name}` (registered)"))
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {

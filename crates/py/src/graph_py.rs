@@ -5,7 +5,8 @@ use std::sync::Arc;
 use graph::OpId;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rules::{Analysis, Kind};
+use rules::families::registered;
+use rules::{Analysis, Kind, View};
 
 use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
@@ -141,6 +142,17 @@ impl Operator {
     #[getter]
     fn cost(&self) -> PyResult<Cost> {
         sound(Evidence::of(&self.model), || cost_of(&self.model, self.id))
+    }
+
+    /// Of a function with a registered rule: its sizes and the shapes of its inputs and outputs where dims that may
+    /// be split have at most so many elements.
+    #[expect(clippy::type_complexity, reason = "plain data for Python")]
+    fn smaller(&self, most: i64) -> PyResult<Option<(Vec<i64>, Vec<Vec<i64>>, Vec<Vec<i64>>)>> {
+        sound(Evidence::of(&self.model), || {
+            let rule = self.model.analysis.rules[self.id.index()].as_ref()?;
+            let found = registered::smaller(View::new(&self.model.graph, self.id), rule, most)?;
+            Some((found.sizes, found.inputs, found.outputs))
+        })
     }
 
     fn __repr__(&self) -> String {

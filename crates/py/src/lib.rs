@@ -10,6 +10,7 @@ mod order_py;
 mod plan_py;
 mod program_py;
 mod report_py;
+mod rule_py;
 mod search_py;
 mod step_py;
 
@@ -33,6 +34,8 @@ mod _core {
     use super::program_py::{Compiled, compile, operators_table, verify};
     #[pymodule_export]
     use super::report_py::{plan_homes, plan_rows};
+    #[pymodule_export]
+    use super::rule_py::check_rule;
     #[pymodule_export]
     use super::search_py::{Found, cluster_devices, cluster_origin, search_plan};
     #[pymodule_export]

@@ -514,3 +514,15 @@ fn random_numbers_are_drawn_whole() {
     check("x f32[2,3]", "%y f32[2,3] = aten.randn_like.default(%x)", "- -> a^ b^");
     check("x f32[2,3]", "%y f32[2,3] = aten.bernoulli.p(%x, 0.3)", "- -> a^ b^");
 }
+
+#[test]
+fn functions_have_the_rule_that_is_registered() {
+    let call = |rest: &str| {
+        format!("%y f32[2,12] = shardwright.function.default(\"m:f\", [%x, %w], \"(T0, T1)\"{rest})")
+    };
+    let check = |rest: &str, expect: &str| check("x f32[2,12]; w f32[12]", &call(rest), expect);
+    check("", "");
+    check(r#", """#, "");
+    check(r#", "a b, b -> a b""#, "a b, b -> a b");
+    check(r#", "a (h d), (h d) -> a (h d)", ["h"], [4]"#, "a (h d), (h d) -> a (h d)");
+}

@@ -122,3 +122,12 @@ fn experts_know_where_their_part_begins() {
     check_local(inputs, op, "e 2..4", "sw.expert_linear(%0, %1, %2, 2, 4, false)");
     check_local(inputs, op, "s 2..4, k 0..4", "sw.expert_linear(%0, %1, %2, 0, 4, false)");
 }
+
+#[test]
+fn registered_functions_are_given_sizes_and_operands_of_the_part() {
+    let op = r#"%y f32[2,12] = shardwright.function.default("m:f", [%x, %w], "(T0, S0, T1)", "a (h d), !(h d) -> a (h d)", ["h"], [4])"#;
+    let inputs = "x f32[2,12]; w f32[12]";
+    let same = r#"shardwright.function.default("m:f", [%0, %1], "(T0, S0, T1)", "a (h d), !(h d) -> a (h d)", ["h"], [2])"#;
+    check_local(inputs, op, "h 0..2", same);
+    check_local(inputs, op, "a 1..2", &same.replace("[2])", "[4])"));
+}

@@ -10,19 +10,26 @@ from __future__ import annotations
 
 from .calls import NotPlain, read, results_written, written
 from .depth import inside, is_inside
-from .functions import found, name_of
+from .functions import called, found, name_of
 from .modules import MARK, Modules, opaque, running, tensors_of
+from .registry import Registered, all_registered, library_name, register_op, registered_as
 
 __all__ = [
     "MARK",
     "Modules",
     "NotPlain",
+    "Registered",
+    "all_registered",
+    "called",
     "found",
     "inside",
     "is_inside",
+    "library_name",
     "name_of",
     "opaque",
     "read",
+    "register_op",
+    "registered_as",
     "results_written",
     "running",
     "tensors_of",

@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +17,16 @@ from ..precision import dtype_name, dtype_named
 _HERE = "device"
 _WORDS: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
 _TENSOR = re.compile(r"T(\d+)")
+_SIZE = re.compile(r"S(\d+)")
 _RESULT = re.compile(r"(\w+)\[([\d,]*)\]")
 Kind = tuple[torch.dtype, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """In the place of an argument that another part is given another one of."""
+
+    at: int
 
 
 class NotPlain(Exception):
@@ -36,11 +45,14 @@ def results_written(results: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str
     return ", ".join(f"{dtype_name(dtype)}[{','.join(map(str, shape))}]" for dtype, shape in results)
 
 
-def read(text: str, tensors: Sequence[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+def read(
+    text: str, tensors: Sequence[Tensor | None], sizes: Sequence[int] = ()
+) -> tuple[list[Any], dict[str, Any]]:
     tree = ast.parse("f" + text.partition(" -> ")[0], mode="eval").body
     assert isinstance(tree, ast.Call)
-    args = [_read(arg, tensors) for arg in tree.args]
-    return args, {str(keyword.arg): _read(keyword.value, tensors) for keyword in tree.keywords}
+    reader = _Reader(tensors, sizes)
+    args = [reader.value(arg) for arg in tree.args]
+    return args, {str(keyword.arg): reader.value(keyword.value) for keyword in tree.keywords}
 
 
 def results_read(text: str) -> list[tuple[torch.dtype, list[int]]]:
@@ -52,6 +64,8 @@ def _write(value: Any, tensors: list[Tensor]) -> str:
     if isinstance(value, Tensor):
         tensors.append(value)
         return f"T{len(tensors) - 1}"
+    if isinstance(value, Size):
+        return f"S{value.at}"
     if value is None or type(value) in (bool, int, float, str):
         # The first arrow is that before the results.
         return repr(value).replace("->", "-\\x3e")
@@ -67,25 +81,33 @@ def _write(value: Any, tensors: list[Tensor]) -> str:
     raise NotPlain(f"a `{type(value).__name__}`")
 
 
-def _read(node: ast.expr, tensors: Sequence[Tensor]) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.List():
-            return [_read(item, tensors) for item in node.elts]
-        case ast.Tuple():
-            return tuple(_read(item, tensors) for item in node.elts)
-        case ast.Dict():
-            keys = [_read(key, tensors) for key in node.keys if key is not None]
-            return dict(zip(keys, (_read(value, tensors) for value in node.values), strict=True))
-        case ast.UnaryOp(op=ast.USub()):
-            return -_read(node.operand, tensors)
-        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-            return dtype_named(name)
-        case ast.Name(id=name) if name == _HERE:
-            return next((tensor.device for tensor in tensors), torch.device("cpu"))
-        case ast.Name(id=name) if found := _TENSOR.fullmatch(name):
-            return tensors[int(found[1])]
-        case ast.Name(id=name) if name in _WORDS:
-            return _WORDS[name]
-    raise ValueError(f"no argument of a call: {ast.dump(node)}")
+@dataclass(frozen=True)
+class _Reader:
+    tensors: Sequence[Tensor | None]
+    sizes: Sequence[int]
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.List():
+                return [self.value(item) for item in node.elts]
+            case ast.Tuple():
+                return tuple(self.value(item) for item in node.elts)
+            case ast.Dict():
+                keys = [self.value(key) for key in node.keys if key is not None]
+                return dict(zip(keys, map(self.value, node.values), strict=True))
+            case ast.UnaryOp(op=ast.USub()):
+                return -self.value(node.operand)
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return dtype_named(name)
+            case ast.Name(id=name) if name == _HERE:
+                here = (tensor.device for tensor in self.tensors if tensor is not None)
+                return next(here, torch.device("cpu"))
+            case ast.Name(id=name) if found := _TENSOR.fullmatch(name):
+                return self.tensors[int(found[1])]
+            case ast.Name(id=name) if found := _SIZE.fullmatch(name):
+                return self.sizes[int(found[1])]
+            case ast.Name(id=name) if name in _WORDS:
+                return _WORDS[name]
+        raise ValueError(f"no argument of a call: {ast.dump(node)}")

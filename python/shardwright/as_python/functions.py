@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .calls import read, results_read
 from .depth import inside
+from .registry import registered_as
 
 
-def name_of(kind: type) -> str | None:
+def name_of(kind: Any) -> str | None:
     """By which every rank finds a class, if there is such a name."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
@@ -31,18 +33,39 @@ def found(name: str) -> Any:
     return value
 
 
-def _function(name: str, tensors: list[Tensor], call: str) -> list[Tensor]:
+def _function(
+    name: str,
+    tensors: list[Tensor | None],
+    call: str,
+    rule: str = "",
+    dims: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> list[Tensor]:
     wanted = results_read(call)
-    if wanted and any(isinstance(tensor, FakeTensor) for tensor in tensors):
+    fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+    if wanted and fake:
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
-    args, kwargs = read(call, tensors)
     function = found(name)
+    registered = registered_as(name)
+    if fake and registered is not None and registered.fake is not None:
+        function = registered.fake
+    return tensors_among(called(function, *read(call, tensors, sizes or ())))
+
+
+def called(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What it gives, and what it calls is its own."""
     with inside():
-        result = getattr(function, "apply", function)(*args, **kwargs)
+        return getattr(function, "apply", function)(*args, **kwargs)
+
+
+def tensors_among(result: Any) -> list[Tensor]:
     leaves = result if isinstance(result, (tuple, list)) else (result,)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 _LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
-_LIBRARY.define("function(str name, Tensor[] tensors, str call) -> Tensor[]")
+_LIBRARY.define(
+    "function(str name, Tensor?[] tensors, str call, str rule='', str[]? dims=None, int[]? sizes=None)"
+    " -> Tensor[]"
+)
 _LIBRARY.impl("function", _function, "CompositeImplicitAutograd")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .._core import Plan
+from ..as_python import Registered, all_registered
 from ..capture.spec import CallSpec
 from ..capture.verify import can_verify
 from ..errors import ShardwrightError
@@ -42,8 +43,14 @@ def key_of(
     _example(to, module, args, kwargs or {})
     _plan(to, plan)
     to.named("options", dict(sorted(options.items())))
+    to.named("registered", sorted((_described(one) for one in all_registered()), key=lambda one: str(one[0])))
     reach.finish(to)
     return to.digest()
+
+
+def _described(one: Registered) -> tuple[Any, ...]:
+    """A rule that someone has registered, but for where."""
+    return one.name, one.rule, dict(one.sizes), one.fake, one.inputs
 
 
 def further_key(

@@ -22,13 +22,10 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 # Where PyTorch looks at what it is given.
 _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
 # What the model is given in the place of PyTorch's own functions while it is traced.
-_OPAQUE = ("functions", "losses", "modules", "plain")
+_OPAQUE = ("calling", "functions", "losses", "modules", "plain", "rules")
 _STANDS_IN = (
     *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
-    *(
-        f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py"
-        for name in ("functions", "losses", "modules", "plain")
-    ),
+    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in _OPAQUE),
     *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
 )
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.

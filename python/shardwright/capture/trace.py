@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from ..errors import CaptureError
+from ..errors import CaptureError, ShardwrightError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .averages import averages_in_tensors
@@ -36,6 +36,7 @@ from .names import Names
 from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
 from .opaque.plain import said_of
+from .opaque.rules import registered_as_operators, write_registered
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
@@ -71,6 +72,7 @@ def trace(
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
     program = _export(module, args, kwargs, casting, device, opaque or Opaque())
     _inline_regions(program)
+    write_registered(program)
     _refuse_values_in_python(program.graph)
     with quiet():
         found = make_casts_explicit(program)
@@ -138,6 +140,7 @@ def _export(
             standing_for(module, opaque),
             passing_checks(opaque.checks),
             losses_as_operators(),
+            registered_as_operators(),
             registered,
         ):
             # Export takes back what it sees, so this looks at once after the forward.
@@ -146,7 +149,7 @@ def _export(
             program = torch.export.export(module, *fresh, strict=False)
             program.graph_module.meta[KEEPS] = any(changes(before, kept) for kept in after)
             return program
-    except CaptureError:
+    except ShardwrightError:
         raise
     except Exception as error:
         raise said_in(place_in(error), _refusal(error)) from error

@@ -15,12 +15,11 @@ from .style import paint
 from .targets import graph_of_examples, targets_of
 
 if TYPE_CHECKING:
-    from .._core import Operator
     from ..verifying import Verified
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..verifying import verify_rules
+    from ..verifying import verify_rules, wrong_rule
 
     models = [name for name in arguments.names if _is_model(name)]
     wanted = {target for name in arguments.names if name not in models for target in targets_of(name)}
@@ -42,13 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(_count(found, graph.model, wanted))
     wrong = [one for one in found if one.problem is not None]
     if wrong:
-        raise CaptureError(
-            "SW0138",
-            f"the rule of {wrong[0].operator.target} does not hold",
-            place=_place(wrong[0].operator, graph.model),
-            why=f"{wrong[0].problem}" + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
-            fix="do not train under a plan that splits it so: report the table that this command printed",
-        )
+        raise wrong_rule(wrong, graph.model)
 
 
 def _is_model(name: str) -> bool:
@@ -110,7 +103,3 @@ def _plain(one: Verified) -> dict[str, Any]:
             for tried in one.tried
         ],
     }
-
-
-def _place(operator: Operator, model: str) -> str:
-    return f"{operator.path or model} at {operator.line}"

@@ -120,6 +120,16 @@ pub(super) fn unary(view: View<'_>, input: &[String], output: &[String], linear:
     text(view, &[operand(input)], &outputs, &if linear { vec![vec![0]] } else { vec![] })
 }
 
+/// Whether a gradient flows to what it gives.
+pub(super) fn has_gradient(view: View<'_>) -> bool {
+    let float = |id: &TensorId| view.graph.tensor(*id).dtype.is_float();
+    if view.op.no_grad || !view.op.outputs.iter().flatten().any(float) {
+        return false;
+    }
+    let needed = view.graph.needs_grad();
+    view.op.outputs.iter().flatten().any(|id| needed[id.index()])
+}
+
 // Arguments of an operator: by position, or by the keyword of that name.
 
 pub(super) fn int(op: &Op, position: usize, name: &str, default: i64) -> i64 {

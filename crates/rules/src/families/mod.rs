@@ -15,6 +15,7 @@ mod pointwise;
 mod pooling;
 mod random;
 mod reductions;
+pub mod registered;
 mod softmax;
 mod splitting;
 mod views;
@@ -49,6 +50,7 @@ pub const ALL: &[&Family] = &[
     &random::FAMILY,
     &creation::FAMILY,
     &indexing::FAMILY,
+    &registered::FAMILY,
 ];
 
 /// The family that covers a target.
@@ -59,7 +61,7 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 5] = ["contraction", "experts", "attention", "distances", "convolution"];
+const DEAR: [&str; 6] = ["contraction", "experts", "attention", "distances", "convolution", "registered"];
 
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {

@@ -1,10 +1,10 @@
 //! Sums, means, extremes and what else runs along a dim.
 
-use graph::{Dtype, Op, TensorId};
+use graph::{Dtype, Op};
 
 use super::common::{
-    Terms, along, call, dims, float, get, int, is_split, letter, mark, operand, output, plain, shape, term,
-    terms, text, wrap,
+    Terms, along, call, dims, float, get, has_gradient, int, is_split, letter, mark, operand, output, plain,
+    shape, term, terms, text, wrap,
 };
 use super::{Family, View};
 use crate::algebra::Rule;
@@ -150,15 +150,6 @@ fn sign(view: View<'_>) -> &'static str {
         ("amin", _) | (_, "aten.min.default") if !has_gradient(view) => "<",
         _ => "^",
     }
-}
-
-fn has_gradient(view: View<'_>) -> bool {
-    let float = |id: &TensorId| view.graph.tensor(*id).dtype.is_float();
-    if view.op.no_grad || !view.op.outputs.iter().flatten().any(float) {
-        return false;
-    }
-    let needed = view.graph.needs_grad();
-    view.op.outputs.iter().flatten().any(|id| needed[id.index()])
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {

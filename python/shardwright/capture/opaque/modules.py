@@ -129,7 +129,8 @@ def standing_for(module: nn.Module, opaque: Opaque) -> Iterator[None]:
             vars(part)["forward"] = _telling(path, part.forward)
     with ExitStack() as stack:
         for name in filter(is_function, opaque.why):
-            stack.enter_context(stood_for(name, partial(_function, name, opaque, iter(opaque.given[name]))))
+            make = partial(_function, name, opaque, iter(opaque.given[name]))
+            stack.enter_context(stood_for(as_python.found(name), make))
         yield
 
 

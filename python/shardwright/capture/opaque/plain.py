@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ... import as_python
 from .. import lines
 
 _FRAME = re.compile(r'File "([^"]*)", line \d+, in (\S+)')
@@ -70,9 +69,10 @@ def _if_plain(name: str, code: types.CodeType) -> str | None:
 
 
 @contextmanager
-def stood_for(name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """`make` is given the function, and makes what is called instead."""
-    function = as_python.found(name)
+def stood_for(
+    function: types.FunctionType, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """`make` is given what it does, and makes what is called instead."""
     saved = function.__code__, function.__defaults__, function.__kwdefaults__
     original = types.FunctionType(saved[0], function.__globals__, function.__name__, saved[1])
     original.__kwdefaults__ = saved[2]
