@@ -18,7 +18,7 @@ mod space;
 pub mod stages;
 mod stop;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use check::{Masters, Memory};
 use cluster::Cluster;
@@ -159,7 +159,7 @@ pub fn quickest(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
     refuse_numbers(question)?;
-    let stop = deadline.map_or(question.stop, |deadline| question.stop.at(Instant::now() + deadline));
+    let stop = deadline.map_or(question.stop, |deadline| question.stop.after(deadline));
     let mut found = looked_for(&Question { stop, ..*question }, wanted, watch)?;
     found.constraints = question.constraints.map_or(0, |it| it.all.len());
     match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {
@@ -245,10 +245,13 @@ pub fn best(
         }
     }
     let least = found.rows.iter().min_by_key(|row| row.memory.1).expect("there is one");
-    Err(fits_in_no_way(question, least))
+    Err(fits_in_no_way(question, least, found.tried))
 }
 
-fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
+const MORE: &str = "more devices or devices with more memory, or smaller micro-batches";
+
+/// `tried` are the shapes that were looked at, of how many.
+fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, usize)) -> Error {
     let (rank, needed, there) = least.memory;
     let size = compiler::size;
     let what = format!(
@@ -263,7 +266,12 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row) -> Error {
             least.plan.name,
             compiler::uses(&least.estimate.memory[rank as usize], question.optimizer)
         ))
-        .fix("give more devices or devices with more memory, or smaller micro-batches");
+        .fix(match tried < all {
+            true => {
+                format!("{tried} of {all} shapes were looked at in time: give a longer deadline, or {MORE}")
+            }
+            false => format!("give {MORE}"),
+        });
     match &least.estimate.memory[rank as usize].at {
         Some(at) => error.at(at.to_string()),
         None => error,

@@ -174,8 +174,8 @@ impl Search<'_, '_> {
                 .then(a.least.seconds.total_cmp(&b.least.seconds))
                 .then(a.place.cmp(&b.place))
         });
-        for rung in all {
-            if self.fits() {
+        for (at, rung) in all.into_iter().enumerate() {
+            if self.fits() || at > 0 && self.question.stop.is_over() {
                 break;
             }
             self.step(rung)?;
@@ -197,7 +197,7 @@ impl Search<'_, '_> {
                 continue;
             }
             let enough = if self.looks_at_all() { !self.found.rows.is_empty() } else { self.fits() };
-            if self.is_late() && enough {
+            if self.is_late() && (enough || self.question.stop.is_over()) {
                 break;
             }
             if first.least.seconds > self.limit() {

@@ -98,6 +98,26 @@ fn where_memory_is_short_what_fits_is_found_soon() {
     });
 }
 
+/// Where nothing fits and the time for that is over, too, few plans are looked at, and it is said how many.
+#[test]
+fn what_does_not_fit_is_given_up() {
+    let cluster = named("ethernet-25g:2x2").expect("known");
+    gpt(&cluster, None, |question, _| {
+        let lowered = |stop: Stop<'_>| {
+            let mut names = 0;
+            let none = Question { memory: Some(1000), stop, ..*question };
+            let error = best(&none, None, &mut |_| names += 1).expect_err("nothing fits");
+            assert_eq!(error.code, "SW0920");
+            (names, error.fix.unwrap_or_default())
+        };
+        let over = Stop::default().after(std::time::Duration::ZERO).for_no_longer();
+        let (few, fix) = lowered(over);
+        assert!(few <= 3 && fix.contains("longer deadline"), "{few}: {fix}");
+        let (many, fix) = lowered(Stop::default());
+        assert!(many > few && !fix.contains("deadline"), "{many}: {fix}");
+    });
+}
+
 #[test]
 fn what_is_not_stopped_is_the_same_each_time() {
     let cluster = named("ethernet-25g:2x2").expect("known");
