@@ -181,8 +181,6 @@ case("grids", "grid_sampler_2d", lambda x, g: aten.grid_sampler_2d(x, g, 0, 0, F
     between(-0.9, 0.9, 3, 5, 3, 2), made=(0,), dims="a=3 b=4 c=5 d=3")
 case("grids-3d", "grid_sampler_3d", lambda x, g: aten.grid_sampler_3d(x, g, 0, 0, False),
     normal(3, 4, 2, 2, 2), between(-0.9, 0.9, 3, 3, 2, 2, 3), made=(0,), dims="a=3 b=4 c=3 d=2 e=2")
-case("channels-shuffled", "native_channel_shuffle", lambda x: aten.native_channel_shuffle(x, 3),
-    data(4, 6, 5), dims="a=4 g=3 each=2 c=5")
 case("istft", "istft", lambda x, w: torch.istft(torch.view_as_complex(x), 4, 2, window=w), normal(3, 3, 6, 2),
     ("input", lambda: torch.hann_window(4, dtype=torch.float64) + 0.5), others="view_as_complex",
     halves=False, about=True, dims="a=3")

@@ -75,7 +75,19 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 6] = ["contraction", "experts", "attention", "distances", "convolution", "registered"];
+const DEAR: [&str; 11] = [
+    "contraction",
+    "products",
+    "experts",
+    "attention",
+    "recurrent",
+    "distances",
+    "similarity",
+    "convolution",
+    "fourier",
+    "linear_algebra",
+    "registered",
+];
 
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {

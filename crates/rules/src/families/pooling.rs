@@ -70,7 +70,6 @@ pub(super) const FAMILY: Family = Family {
         "aten.pixel_shuffle.default",
         "aten.pixel_unshuffle.default",
         "aten.channel_shuffle.default",
-        "aten.native_channel_shuffle.default",
         "aten.affine_grid_generator.default",
         "aten.grid_sampler_2d.default",
         "aten.grid_sampler_3d.default",
@@ -109,7 +108,7 @@ fn rule(view: View<'_>) -> Option<String> {
             let (written, read) = unfolded(result, input)?;
             (read, written)
         }
-        "channel_shuffle" | "native_channel_shuffle" => mixed(view.op, input)?,
+        "channel_shuffle" => mixed(view.op, input)?,
         "affine_grid_generator" => {
             let rows = terms(input)[..1].to_vec();
             let of = |shape: &[i64], stem: &str| [&rows[..], &whole(&shape[1..], stem)].concat();
@@ -130,7 +129,7 @@ fn rule(view: View<'_>) -> Option<String> {
     let text = text(view, &[operand(&read)], &outputs, &linear)?;
     // Both factors of the channels are only known by what the operator is told.
     Some(match name {
-        "channel_shuffle" | "native_channel_shuffle" if read[1].contains("g ") => {
+        "channel_shuffle" if read[1].contains("g ") => {
             format!("{text} ; size g={}", int(view.op, 1, "groups", 1))
         }
         _ => text,
@@ -207,7 +206,7 @@ fn sampled(view: View<'_>) -> Option<String> {
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let mut local = plain(view, rule, part);
     match name(view.op) {
-        "channel_shuffle" | "native_channel_shuffle" => {
+        "channel_shuffle" => {
             set(&mut local, 1, "groups", LocalArg::Int(size(rule, part, "g")));
         }
         "affine_grid_generator" => {
@@ -229,12 +228,7 @@ fn cost(call: &Call<'_>) -> Sketch {
         name if name.contains("avg_pool") || name.contains("_pad") => sketch.keeps("*: 0"),
         name if name.starts_with("max_unpool") => sketch.keeps("*: 1"),
         name if name.starts_with("grid_sampler") => sketch.keeps("*: 0 1"),
-        "pixel_shuffle"
-        | "pixel_unshuffle"
-        | "channel_shuffle"
-        | "native_channel_shuffle"
-        | "im2col"
-        | "col2im" => sketch.flops(0),
+        "pixel_shuffle" | "pixel_unshuffle" | "channel_shuffle" | "im2col" | "col2im" => sketch.flops(0),
         _ => sketch,
     }
 }
