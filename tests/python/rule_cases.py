@@ -37,6 +37,12 @@ class Case:
     others: frozenset[str] = frozenset()
     """Further operators of the function, which stay whole."""
     random: bool = False
+    halves: bool = True
+    """Whether PyTorch has these operators in 16 bits."""
+    parts: tuple[int, ...] = (2, 3)
+    """In how many parts each dim is split, if it has as many elements; else in two."""
+    about: bool = False
+    """Whether they are composed of several steps: what they keep is then told to a factor of three."""
 
 
 CASES: list[Case] = []
@@ -615,3 +621,6 @@ case("registered", "function", lambda q, k, v: registering.attend(q, k, v, 3), n
     normal(4, 7, 6), normal(4, 7, 6), dims="b=4 h=3")
 case("registered-sum", "function", registering.project, normal(4, 2, 6), normal(5, 6), normal(5), made=(0,),
     dims="_0=4 _1=2 k=6 n=5")
+
+import rule_cases_more  # noqa: E402, F401
+import rule_cases_overloads  # noqa: E402, F401

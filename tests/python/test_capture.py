@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -528,9 +529,9 @@ class _Sampled(nn.Module):
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda x: torch.randint(0, 3, x.shape),
-        lambda x: torch.bernoulli(x.sigmoid()),
-        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: torch.multinomial(x.softmax(-1), 4),
+        lambda x: torch.poisson(x.exp()),
+        lambda x: nn.functional.rrelu(x, training=True),
         lambda x: torch.randperm(4),
     ],
 )
@@ -538,6 +539,39 @@ def test_random_numbers_without_a_key_are_refused(draw: Callable[[Tensor], Tenso
     with pytest.raises(CaptureError, match="SW0132") as caught:
         capture(_Sampled(draw), (torch.randn(2, 4),))
     assert "test_capture.py" in str(caught.value.place)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.randint(0, 3, x.shape),
+        lambda x: torch.randint(2, 7, x.shape, dtype=torch.float32),
+        lambda x: torch.randint_like(x, 5),
+        lambda x: torch.bernoulli(x.sigmoid()),
+        lambda x: torch.empty_like(x).uniform_(-1, 2),
+        lambda x: torch.empty_like(x.t()).uniform_().t(),
+        lambda x: torch.empty_like(x).exponential_(0.5),
+        lambda x: torch.empty_like(x).normal_(1, 3),
+        lambda x: torch.normal(0.5, 2.0, x.shape),
+        lambda x: torch.distributions.Normal(x, x.exp()).rsample(),
+        lambda x: torch.distributions.Normal(x, x.exp()).sample(),
+        lambda x: F.gumbel_softmax(x),
+        lambda x: F.alpha_dropout(x, 0.3, True),
+        lambda x: F.dropout1d(x, 0.3, True),
+    ],
+)
+def test_random_numbers_of_many_distributions_are_drawn_by_key(draw: Callable[[Tensor], Tensor]) -> None:
+    """Capture compares graph and module, with the same numbers on both sides."""
+    text = capture(_Sampled(draw), (torch.randn(2, 4),), verify=True).graph_text
+    assert re.search(
+        r"aten\.(randint|randint_like|rand|rand_like|randn|randn_like|exponential|bernoulli)\.", text
+    )
+
+
+def test_probabilities_of_coins_have_a_gradient_of_zeros() -> None:
+    module = _Sampled(lambda x: torch.bernoulli(module.linear(x).sigmoid()))
+    text = capture(module, (torch.randn(2, 4),), verify=True).graph_text
+    assert "aten.lt.Tensor" in text
 
 
 def test_a_recurrent_layer_without_dropout_draws_nothing() -> None:

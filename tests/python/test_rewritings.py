@@ -94,7 +94,8 @@ def compared(it: Case) -> int:
 
 NAMES = {
     "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
-    "kl_div",
+    "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
+    "triplet_margin_loss", "multilabel_margin_loss", "special",
 }  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 
@@ -111,7 +112,7 @@ def losses() -> Iterator[Any]:
             for reduction in ("mean", "sum", "none"):
                 yield pytest.param(loss, reduction, id=f"{loss[0]} {reduction}")
     for loss in (*distances(), *probabilities()):
-        if not loss[0].startswith(("poisson", "mse weight", "huber weight", "mse exp", "huber exp")):
+        if not loss[0].startswith(("mse weight", "huber weight", "mse exp", "huber exp")):
             yield pytest.param(loss, "mean", id=loss[0])
 
 
@@ -177,7 +178,7 @@ def test_rewritings_hold_for_other_types_and_at_the_ends(it: Any) -> None:
 
 def test_every_family_that_rewrites_is_compared() -> None:
     rows = re.findall(r"^\| (\w+) \| yes \|", operators_table(), re.MULTILINE)
-    assert rows == ["contraction", "norms", "softmax", "losses", "distances"]
+    assert rows == ["contraction", "norms", "softmax", "losses", "distances", "margins"]
 
 
 def test_what_computes_something_else_is_found() -> None:

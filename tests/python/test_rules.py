@@ -194,11 +194,12 @@ def run(case: Case, it: Prepared, plan: Plan) -> Result:
 def choices(case: Case) -> list[Splits]:
     """In one piece, each dim in two and three parts, two dims at once, by value, and both."""
     dims = list(case.dims.items())
-    found: list[Splits] = [(), *(((dim, parts),) for dim, size in dims for parts in (2, 3) if parts <= size)]
+    counts = {dim: [parts for parts in case.parts if parts <= size] or [2] for dim, size in dims}
+    found: list[Splits] = [(), *(((dim, parts),) for dim, _ in dims for parts in counts[dim])]
     if len(dims) > 1:
         found.append(((dims[-1][0], 2), (dims[0][0], 2)))
     if case.made:
-        found += [(("value", parts),) for parts in (2, 3)]
+        found += [(("value", parts),) for parts in case.parts]
         found += [(("value", 2), (dims[0][0], 2))] if dims else []
     return found
 

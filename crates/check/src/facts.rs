@@ -72,8 +72,19 @@ impl OpFacts {
 const KEYED: [&str; 4] = ["sw.dropout", "sw.native_dropout", "sw.attention", "sw.draw"];
 
 /// Operators that draw without a key: never the same twice, never split.
-const UNKEYED: [&str; 9] =
-    ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"];
+const UNKEYED: [&str; 11] = [
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "bernoulli",
+    "exponential",
+    "multinomial",
+    "normal",
+];
 
 impl<'g> Facts<'g> {
     /// `needs` says of each tensor whether the program's code counts it among those that need a gradient,

@@ -29,7 +29,7 @@ impl Op {
 }
 
 /// Read no value of what they are given, or cut the gradient.
-const SHAPED: [&str; 12] = [
+const SHAPED: [&str; 14] = [
     "detach",
     "zeros_like",
     "ones_like",
@@ -37,6 +37,8 @@ const SHAPED: [&str; 12] = [
     "empty_like",
     "rand_like",
     "randn_like",
+    "randint_like",
+    "exponential",
     "new_zeros",
     "new_ones",
     "new_full",
@@ -45,10 +47,11 @@ const SHAPED: [&str; 12] = [
 ];
 
 /// Give beside their result what autograd keeps, or how to go on, such as a batch's statistics.
-const FIRST_ONLY: [&str; 8] = [
+const FIRST_ONLY: [&str; 9] = [
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training",
+    "_weight_norm_interface",
     "native_batch_norm",
     "native_dropout",
     "native_layer_norm",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +19,9 @@ from .inside import module_of, said_in
 # Drawn by keys, so that copies agree and parts differ.
 _KEYED = {
     "aten.bernoulli.p",
+    "aten.exponential.default",
+    "aten.randint.default",
+    "aten.randint_like.default",
     "aten.dropout.default",
     "aten.native_dropout.default",
     "aten.rand.default",
@@ -29,6 +32,13 @@ _KEYED = {
 }
 # One mask, however it is drawn: in place, out of place, or with what it masks.
 _MASKS = {"bernoulli_", "bernoulli", "native_dropout", "dropout"}
+# The same numbers, whether a tensor of them is made or filled.
+_ALIKE = {
+    "normal": ("normal_", "normal", "normal_functional", "randn", "randn_like"),
+    # A coin with a probability for each element is a number that is below it or not.
+    "uniform": ("uniform_", "uniform", "rand", "rand_like", "bernoulli_", "bernoulli"),
+    "integers": ("random_", "random", "randint", "randint_like"),
+}
 # Of these nothing is random where the probability leaves no choice.
 _CERTAIN = (0, 1)
 
@@ -56,7 +66,7 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if any("dropout" in name for name in names):
         chance = next((v for n, v in named.items() if n in ("dropout", "dropout_p")), 0)
         return bool(chance) and named.get("train", True) is not False
-    if _name(target) in _MASKS and "p" in named:
+    if _name(target) in _MASKS and "p" in named and not isinstance(named["p"], (Tensor, fx.Node)):
         return named["p"] not in _CERTAIN and named.get("train", True) is not False
     return True
 
@@ -134,7 +144,14 @@ def _drawn(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _kind(target: Any) -> str:
     name = _name(target)
-    return "mask" if name in _MASKS else name.rstrip("_")
+    if name in _MASKS and _has_one_chance(target):
+        return "mask"
+    alike = (kind for kind, names in _ALIKE.items() if name in names)
+    return next(alike, name.rstrip("_"))
+
+
+def _has_one_chance(target: Any) -> bool:
+    return any(it.name == "p" and str(it.type) == "float" for it in target._schema.arguments)
 
 
 def _name(target: Any) -> str:
@@ -142,8 +159,8 @@ def _name(target: Any) -> str:
 
 
 def _shape(args: Sequence[Any]) -> tuple[int, ...]:
-    first = args[0] if args else ()
-    return tuple(first.shape) if isinstance(first, Tensor) else tuple(first) if _is_list(first) else ()
+    first = next((arg for arg in args if isinstance(arg, Tensor) or _is_list(arg)), ())
+    return tuple(first.shape) if isinstance(first, Tensor) else tuple(first)
 
 
 def _is_list(value: Any) -> bool:

@@ -18,6 +18,8 @@ _AS_IT_LIES = {
     _ATEN.native_dropout.default,
     _ATEN.rand_like.default,
     _ATEN.randn_like.default,
+    _ATEN.randint_like.default,
+    _ATEN.exponential.default,
 }
 
 

@@ -24,6 +24,7 @@ from .averages import averages_in_tensors
 from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .checks import passing_checks
+from .distributions import in_known_distributions
 from .experts import fuse_experts
 from .functional import write_out
 from .guard import guarded
@@ -87,6 +88,7 @@ def trace(
     cast_parameters(functional, module, casting)
     read_casts(functional)
     settle_meaning(functional)
+    in_known_distributions(functional)
     note_order(functional)
     simplify(functional, _trained(functional, module))
     fuse_experts(functional)

@@ -314,6 +314,9 @@ fn drawn(graph: &Graph, id: OpId) -> Option<Drawn> {
         "aten.rand.default" | "aten.rand_like.default" => return numbers("uniform", 0.0),
         "aten.randn.default" | "aten.randn_like.default" => return numbers("normal", 0.0),
         "aten.bernoulli.p" => return numbers("bernoulli", number(op, 1, "p").unwrap_or(0.5)),
+        "aten.exponential.default" => return numbers("exponential", number(op, 1, "lambd").unwrap_or(1.0)),
+        "aten.randint.default" => return numbers("integers", number(op, 0, "high")?),
+        "aten.randint_like.default" => return numbers("integers", number(op, 1, "high")?),
         "aten.scaled_dot_product_attention.default" => (number(op, 4, "dropout_p")?, Some("attention")),
         _ => (dropout(op)?, None),
     };

@@ -18,9 +18,11 @@ pub(super) const FAMILY: Family = Family {
     targets: &[
         "aten.linear.default",
         "aten.matmul.default",
+        "aten.linalg_matmul.default",
         "aten.mm.default",
         "aten.bmm.default",
         "aten.addmm.default",
+        "aten.addmv.default",
         "aten.baddbmm.default",
         "aten.einsum.default",
         "aten.dot.default",
@@ -41,6 +43,7 @@ fn rule(view: View<'_>) -> Option<String> {
     match &view.op.target[..] {
         "aten.linear.default" => linear(view),
         "aten.addmm.default" => added(view, "mat1", "mat2"),
+        "aten.addmv.default" => added(view, "mat", "vec"),
         "aten.baddbmm.default" => added(view, "batch1", "batch2"),
         "aten.einsum.default" => einsum(view),
         "aten.outer.default" | "aten.ger.default" => outer(view),
@@ -196,6 +199,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let mut local = plain(view, rule, part);
     let bare = match &view.op.target[..] {
         "aten.addmm.default" => "aten.mm.default",
+        "aten.addmv.default" => "aten.mv.default",
         "aten.baddbmm.default" => "aten.bmm.default",
         _ => return local,
     };
@@ -212,7 +216,7 @@ fn cost(call: &Call<'_>) -> Sketch {
     let (left, right) = match call.name() {
         "outer" | "ger" => return sketch,
         "einsum" => return summed(call, sketch),
-        "addmm" | "baddbmm" => (1, 2),
+        "addmm" | "addmv" | "baddbmm" => (1, 2),
         _ => (0, 1),
     };
     let Some(products) = call.volume() else { return sketch };
@@ -221,7 +225,7 @@ fn cost(call: &Call<'_>) -> Sketch {
     let gradients = (0..call.operands.len()).map(gradient).collect();
     let sketch = sketch.flops(2 * products).gradients(gradients);
     match call.name() {
-        "matmul" => broadcasted(call, sketch),
+        "matmul" | "linalg_matmul" => broadcasted(call, sketch),
         _ => sketch.keeps(&format!("{left}: {right}; {right}: {left}")),
     }
 }

@@ -25,6 +25,25 @@ pub(super) const FAMILY: Family = Family {
         "aten.arange.default",
         "aten.arange.start",
         "aten.arange.start_step",
+        "aten.linspace.default",
+        "aten.logspace.default",
+        "aten.hann_window.default",
+        "aten.hann_window.periodic",
+        "aten.hamming_window.default",
+        "aten.hamming_window.periodic",
+        "aten.hamming_window.periodic_alpha",
+        "aten.hamming_window.periodic_alpha_beta",
+        "aten.blackman_window.default",
+        "aten.blackman_window.periodic",
+        "aten.bartlett_window.default",
+        "aten.bartlett_window.periodic",
+        "aten.kaiser_window.default",
+        "aten.kaiser_window.periodic",
+        "aten.kaiser_window.beta",
+        "aten.tril_indices.default",
+        "aten.triu_indices.default",
+        "aten.fft_fftfreq.default",
+        "aten.fft_rfftfreq.default",
     ],
     rule,
     local,
@@ -40,10 +59,10 @@ fn name(op: &Op) -> &str {
 fn rule(view: View<'_>) -> Option<String> {
     let mut names = terms(output(view)?);
     let sign = match name(view.op) {
-        "eye" => "^",
         "arange" if range(view.op).is_some() => "~",
-        "arange" => "^",
-        _ => "",
+        "zeros" | "ones" | "full" | "empty" | "new_zeros" | "new_ones" | "new_full" | "new_empty"
+        | "scalar_tensor" => "",
+        _ => "^",
     };
     names.iter_mut().for_each(|name| *name = mark(name, sign));
     // Of its operand, only the type matters.

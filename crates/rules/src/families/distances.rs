@@ -20,6 +20,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.binary_cross_entropy.default",
         "aten.binary_cross_entropy_with_logits.default",
         "aten.soft_margin_loss.default",
+        "aten.poisson_nll_loss.default",
+        "aten.hinge_embedding_loss.default",
+        "aten.margin_ranking_loss.default",
     ],
     rule,
     local,
@@ -31,17 +34,26 @@ pub(super) const FAMILY: Family = Family {
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 
-/// Where the reduction stands among the arguments.
-fn position(op: &Op) -> usize {
-    match &op.target[..] {
-        "aten.binary_cross_entropy.default" => 3,
-        "aten.binary_cross_entropy_with_logits.default" => 4,
-        _ => 2,
-    }
+/// The arguments before the reduction, with what they are where a call leaves them out.
+fn arguments(op: &Op) -> Vec<(&'static str, Arg)> {
+    let names: &[&str] = match &op.target[..] {
+        "aten.binary_cross_entropy.default" => &["self", "target", "weight"],
+        "aten.binary_cross_entropy_with_logits.default" => &["self", "target", "weight", "pos_weight"],
+        "aten.poisson_nll_loss.default" => &["input", "target", "log_input", "full", "eps"],
+        "aten.hinge_embedding_loss.default" => &["self", "target", "margin"],
+        "aten.margin_ranking_loss.default" => &["input1", "input2", "target", "margin"],
+        _ => &["self", "target"],
+    };
+    let default = |name: &&str| match (*name, &op.target[..]) {
+        ("margin", "aten.hinge_embedding_loss.default") => Arg::Float(1.0),
+        ("margin", _) => Arg::Float(0.0),
+        _ => Arg::None,
+    };
+    names.iter().map(|name| (*name, default(name))).collect()
 }
 
 fn reduction(op: &Op) -> i64 {
-    int(op, position(op), "reduction", MEAN)
+    int(op, arguments(op).len(), "reduction", MEAN)
 }
 
 /// The shape that all operands are broadcast to.
@@ -99,17 +111,16 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
 
 /// The arguments of the same loss without a reduction, positional ones and others.
 fn unreduced(op: &Op) -> (Vec<Arg>, Vec<(String, Arg)>) {
-    let at = position(op);
-    let mut args: Vec<Arg> = (0..at).map(|i| op.arg(i, NAMES[i]).cloned().unwrap_or(Arg::None)).collect();
+    let before = arguments(op);
+    let given = before.iter().enumerate();
+    let mut args: Vec<Arg> =
+        given.map(|(at, (name, default))| op.arg(at, name).unwrap_or(default).clone()).collect();
     args.push(Arg::Int(NONE));
-    args.extend(op.args.iter().skip(at + 1).cloned());
-    let placed = |name: &str| name == "reduction" || NAMES[..at].contains(&name);
+    args.extend(op.args.iter().skip(before.len() + 1).cloned());
+    let placed = |name: &str| name == "reduction" || before.iter().any(|(known, _)| *known == name);
     let kwargs = op.kwargs.iter().filter(|(name, _)| !placed(name)).cloned().collect();
     (args, kwargs)
 }
-
-/// The first arguments of all of them.
-const NAMES: [&str; 4] = ["self", "target", "weight", "pos_weight"];
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     plain(view, rule, part)

@@ -17,13 +17,32 @@ pub(super) const FAMILY: Family = Family {
     targets: &[
         "aten.gather.default",
         "aten.index.Tensor",
+        "aten._unsafe_index.Tensor",
+        "aten.take.default",
+        "aten.take_along_dim.default",
         "aten.index_select.default",
         "aten.index_put.default",
+        "aten._unsafe_index_put.default",
+        "aten.put.default",
+        "aten.index_add.default",
+        "aten.index_copy.default",
+        "aten.index_fill.int_Scalar",
+        "aten.index_fill.int_Tensor",
+        "aten.index_reduce.default",
         "aten.scatter.src",
         "aten.scatter.value",
+        "aten.scatter.reduce",
+        "aten.scatter.value_reduce",
         "aten.scatter_add.default",
+        "aten.scatter_reduce.two",
         "aten.masked_scatter.default",
         "aten.one_hot.default",
+        "aten.bucketize.Tensor",
+        "aten.searchsorted.Tensor",
+        "aten.isin.Tensor_Tensor",
+        "aten.isin.Tensor_Scalar",
+        "aten.embedding_bag.default",
+        "aten.embedding_bag.padding_idx",
         "aten.tril.default",
         "aten.triu.default",
         "aten.repeat_interleave.self_Tensor",
@@ -41,11 +60,16 @@ fn name(op: &Op) -> &str {
 
 fn rule(view: View<'_>) -> Option<String> {
     match name(view.op) {
-        "gather" => gather(view),
+        "gather" => gather(view, 2, 1),
+        "take_along_dim" => gather(view, 1, 2),
         "index_select" => index_select(view),
-        "index" => index(view),
-        "index_put" => index_put(view),
-        "scatter" | "scatter_add" => scatter(view),
+        "take" => take(view),
+        "index" | "_unsafe_index" => index(view),
+        "index_put" | "_unsafe_index_put" => index_put(view),
+        "scatter" | "scatter_add" | "scatter_reduce" => scatter(view),
+        "index_add" | "index_copy" | "index_fill" | "index_reduce" => written_rows(view),
+        "bucketize" | "searchsorted" | "isin" => looked_up(view),
+        "embedding_bag" => bags(view),
         "one_hot" => one_hot(view),
         "tril" | "triu" => triangle(view),
         _ => entire(view),
@@ -63,9 +87,15 @@ fn paired(all: &[i64], index: &[i64], dim: usize) -> (Terms, Terms) {
     names
 }
 
-fn gather(view: View<'_>) -> Option<String> {
-    let (all, index) = (shape(view, 0, "self")?, shape(view, 2, "index")?);
-    let (read, made) = paired(all, index, wrap(int(view.op, 1, "dim", 0), all.len())?);
+/// `index_at` and `dim_at` are the places of the index and of the dim among the arguments.
+fn gather(view: View<'_>, index_at: usize, dim_at: usize) -> Option<String> {
+    let all = shape(view, 0, "self")?;
+    let index = shape(view, index_at, if index_at == 1 { "indices" } else { "index" })?;
+    let Some(Arg::Int(dim)) = view.op.arg(dim_at, "dim") else { return None };
+    if index_at == 1 && (index.len() != all.len() || output(view)? != index) {
+        return None; // Other dims are broadcast.
+    }
+    let (read, made) = paired(all, index, wrap(*dim, all.len())?);
     text(view, &[operand(&read), operand(&made)], &[operand(&made)], &[vec![0]])
 }
 
@@ -75,8 +105,9 @@ fn scatter(view: View<'_>) -> Option<String> {
     let (mut kept, mut given) = paired(all, index, dim);
     given.get_mut(dim).into_iter().for_each(|name| *name = mark(name, "^"));
     let mut inputs = vec![operand(&kept), operand(&given)];
+    let reduces = view.op.target.contains("reduce");
     let Some(source) = shape(view, 3, "src") else {
-        let linear = name(view.op) == "scatter" && float(view.op, 3, "value", 1.0) == 0.0;
+        let linear = name(view.op) == "scatter" && !reduces && float(view.op, 3, "value", 1.0) == 0.0;
         let linear = if linear { vec![vec![0]] } else { vec![] };
         return text(view, &inputs, &[operand(&kept)], &linear);
     };
@@ -86,7 +117,88 @@ fn scatter(view: View<'_>) -> Option<String> {
         inputs = vec![operand(&kept), operand(&given)];
     }
     inputs.push(if source == index { operand(&given) } else { operand(&whole(source, "s")) });
-    text(view, &inputs, &[operand(&kept)], &[vec![0, 2]])
+    let linear = if reduces { vec![] } else { vec![vec![0, 2]] };
+    text(view, &inputs, &[operand(&kept)], &linear)
+}
+
+/// Rows that are written, or to which something is added: which ones, every part must know.
+fn written_rows(view: View<'_>) -> Option<String> {
+    let all = shape(view, 0, "self")?;
+    let dim = wrap(int(view.op, 1, "dim", 0), all.len())?;
+    let index = shape(view, 2, "index")?;
+    let rows = mark(&term(index.iter().product(), "index"), "^");
+    let mut kept = terms(all);
+    kept[dim] = mark(&kept[dim], "^");
+    let mut inputs = vec![operand(&kept), if index.is_empty() { "scalar".into() } else { rows.clone() }];
+    let source = shape(view, 3, if name(view.op) == "index_fill" { "value" } else { "source" });
+    if let Some(source) = source {
+        let mut given = kept.clone();
+        if source.is_empty() {
+            given.clear();
+        } else if source.len() == all.len() && index.len() == 1 {
+            given[dim] = rows;
+        } else {
+            return None;
+        }
+        inputs.push(operand(&given));
+    }
+    let zero = float(view.op, 3, "value", 1.0) == 0.0;
+    let linear = match (name(view.op), source) {
+        ("index_reduce", _) => vec![],
+        (_, Some(_)) => vec![vec![0, 2]],
+        _ if zero => vec![vec![0]],
+        _ => vec![],
+    };
+    text(view, &inputs, &[operand(&kept)], &linear)
+}
+
+/// By one number for all dims.
+fn take(view: View<'_>) -> Option<String> {
+    let (all, index) = (whole(shape(view, 0, "self")?, "x"), shape(view, 1, "index")?);
+    let names: Terms = index.iter().enumerate().map(|(i, &size)| term(size, &format!("i{i}"))).collect();
+    text(view, &[operand(&all), operand(&names)], &[operand(&names)], &[vec![0]])
+}
+
+/// Each element is looked up in a list, or in that of its row.
+fn looked_up(view: View<'_>) -> Option<String> {
+    let shapes = view.input_shapes();
+    let searched = name(view.op) == "searchsorted";
+    let (values, list) =
+        if searched { (*shapes.get(1)?, shapes.first()) } else { (*shapes.first()?, shapes.get(1)) };
+    if shapes.len() > 2 || values != output(view)? {
+        return None;
+    }
+    let names = terms(values);
+    let listed = |list: &&[i64]| -> Option<String> {
+        let (last, rows) = list.split_last()?;
+        let bounds = mark(&term(*last, "bounds"), "^");
+        let own = if rows.is_empty() { &[][..] } else { &names[..rows.len().min(names.len())] };
+        Some(operand(&[own, &[bounds]].concat()))
+    };
+    let inputs = match (searched, list) {
+        (_, None) => vec![operand(&names)],
+        (true, Some(list)) => vec![listed(list)?, operand(&names)],
+        (false, Some(list)) if list.len() == 1 => vec![operand(&names), listed(list)?],
+        _ => return None,
+    };
+    text(view, &inputs, &[operand(&names)], &[])
+}
+
+/// Sums of rows of a table: only the width of the table maps, and only where nothing else is asked for.
+fn bags(view: View<'_>) -> Option<String> {
+    let frequencies = matches!(view.op.arg(3, "scale_grad_by_freq"), Some(Arg::Bool(true)));
+    let sparse = matches!(view.op.arg(5, "sparse"), Some(Arg::Bool(true)));
+    if frequencies || sparse || view.op.outputs.iter().skip(1).any(Option::is_some) {
+        return None;
+    }
+    let [rows, width] = *shape(view, 0, "weight")? else { return None };
+    let (rows, width) = (mark(&term(rows, "vocab"), "^"), term(width, "width"));
+    let bags = mark(&term(*output(view)?.first()?, "bags"), "^");
+    let mut inputs = vec![operand(&[rows, width.clone()])];
+    let others = view.input_shapes().into_iter().enumerate().skip(1);
+    inputs.extend(others.map(|(at, shape)| operand(&whole(shape, &format!("x{at}_")))));
+    let made = operand(&[bags, width]);
+    text(view, &inputs, &vec![made; view.op.outputs.len()], &[vec![0]])
 }
 
 fn index_select(view: View<'_>) -> Option<String> {
@@ -203,7 +315,10 @@ fn entire(view: View<'_>) -> Option<String> {
     let stems = ["a", "b", "c"].iter();
     let inputs: Vec<String> =
         view.input_shapes().iter().zip(stems).map(|(shape, stem)| operand(&whole(shape, stem))).collect();
-    let linear = if name(view.op) == "masked_scatter" { vec![0, 2] } else { vec![0] };
+    let linear = match name(view.op) {
+        "masked_scatter" | "put" => vec![0, 2],
+        _ => vec![0],
+    };
     text(view, &inputs, &[operand(&whole(output(view)?, "o"))], &[linear])
 }
 
@@ -221,7 +336,9 @@ fn cost(call: &Call<'_>) -> Sketch {
     let given = call.given(0) * call.width();
     let sketch = match call.name() {
         // Into zeros, which gives a new gradient.
-        "gather" | "index" | "index_select" => Sketch::of(call).meanwhile(0, given),
+        "gather" | "index" | "index_select" | "_unsafe_index" | "take" => {
+            Sketch::of(call).meanwhile(0, given)
+        }
         _ => Sketch::of(call),
     };
     let sketch = sketch.flops(0);
@@ -231,7 +348,16 @@ fn cost(call: &Call<'_>) -> Sketch {
     };
     match call.name() {
         "gather" => sketch.keeps("*: 0 1").reads(picked()),
-        "index" | "index_select" => sketch.reads(picked()),
+        "take" => sketch.keeps("*: 0 1").reads(picked()),
+        // The index is checked, and kept as it then is.
+        "take_along_dim" => sketch.keeps("*: 0").keeps_more(call.made() * 8).reads(picked()),
+        "index_add" => sketch.keeps("2: 1 2"),
+        "index_copy" => sketch.keeps("0: 1; 2: 1 2"),
+        "put" => sketch.keeps("0: 1; 2: 1 2"),
+        "index_fill" => sketch.keeps("0: 1; 2: 1"),
+        "scatter_reduce" | "index_reduce" => sketch.keeps("*: 0 1 2 r0"),
+        "embedding_bag" => sketch.keeps("*: 1 2").keeps_more(call.given(1) * 8),
+        "index" | "_unsafe_index" | "index_select" => sketch.reads(picked()),
         "scatter_add" => sketch.keeps("2: 1"),
         "scatter" => sketch.keeps("0: 1; 2: 1"),
         _ => sketch,

@@ -8,16 +8,23 @@ mod creation;
 mod distances;
 mod embedding;
 mod experts;
+mod fourier;
 mod indexing;
+mod linear_algebra;
 mod losses;
+mod margins;
 mod norms;
 mod pointwise;
 mod pooling;
+mod products;
 mod random;
+mod recurrent;
 mod reductions;
 pub mod registered;
+mod similarity;
 mod softmax;
 mod splitting;
+mod statistics;
 mod views;
 
 use std::collections::HashMap;
@@ -37,16 +44,23 @@ pub const ALL: &[&Family] = &[
     &views::FAMILY,
     &splitting::FAMILY,
     &contraction::FAMILY,
+    &products::FAMILY,
     &experts::FAMILY,
     &attention::FAMILY,
+    &recurrent::FAMILY,
     &norms::FAMILY,
     &softmax::FAMILY,
     &embedding::FAMILY,
     &losses::FAMILY,
     &distances::FAMILY,
+    &margins::FAMILY,
+    &similarity::FAMILY,
     &reductions::FAMILY,
+    &statistics::FAMILY,
     &convolution::FAMILY,
     &pooling::FAMILY,
+    &fourier::FAMILY,
+    &linear_algebra::FAMILY,
     &random::FAMILY,
     &creation::FAMILY,
     &indexing::FAMILY,
@@ -61,7 +75,19 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 6] = ["contraction", "experts", "attention", "distances", "convolution", "registered"];
+const DEAR: [&str; 11] = [
+    "contraction",
+    "products",
+    "experts",
+    "attention",
+    "recurrent",
+    "distances",
+    "similarity",
+    "convolution",
+    "fourier",
+    "linear_algebra",
+    "registered",
+];
 
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {

@@ -4,8 +4,8 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, ints, mark, operand, plain, set, shape, size, tensor, terms,
-    text, wide, widened,
+    Terms, along, finish, flag, float, int, ints, mark, operand, plain, set, shape, size, tensor, term,
+    terms, text, wide, widened,
 };
 use super::{Family, View};
 use crate::algebra::Rule;
@@ -20,6 +20,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.native_layer_norm.default",
         "aten.rms_norm.default",
         "aten.group_norm.default",
+        "aten.native_group_norm.default",
+        "aten._weight_norm.default",
+        "aten._weight_norm_interface.default",
         "aten.instance_norm.default",
         "aten.batch_norm.default",
         "aten._native_batch_norm_legit_functional.default",
@@ -36,7 +39,8 @@ pub(super) const FAMILY: Family = Family {
 fn rule(view: View<'_>) -> Option<String> {
     match view.op.target.split('.').nth(1)? {
         "layer_norm" | "native_layer_norm" | "rms_norm" => last_dims(view),
-        "group_norm" => groups(view),
+        "group_norm" | "native_group_norm" => groups(view),
+        "_weight_norm" | "_weight_norm_interface" => weights(view),
         "instance_norm" => instances(view),
         _ => batches(view),
     }
@@ -58,11 +62,33 @@ fn last_dims(view: View<'_>) -> Option<String> {
 
 fn groups(view: View<'_>) -> Option<String> {
     let input = shape(view, 0, "input")?;
-    let each = int(view.op, 1, "num_groups", 1) == *input.get(1)?;
+    let native = view.op.target == "aten.native_group_norm.default";
+    let each = !native && int(view.op, 1, "num_groups", 1) == *input.get(1)?;
     let (read, _) = along(input, input, |dim| dim == 0 || (dim == 1 && each));
-    let weights = vec![read[1].clone(); view.op.inputs().len() - 1];
+    let weights = vec![read.get(1)?.clone(); view.op.inputs().len() - 1];
     let inputs = [vec![operand(&read)], weights].concat();
-    text(view, &inputs, &[operand(&read)], &[])
+    let groups = mark(&term(int(view.op, 6, "group", 1), "groups"), "^");
+    let statistics = operand(&[read[0].clone(), groups]);
+    let outputs = [operand(&read), statistics.clone(), statistics];
+    text(view, &inputs, &outputs[..view.op.outputs.len().min(3)], &[])
+}
+
+/// A matrix as directions and lengths: each row, or each column, has a length.
+fn weights(view: View<'_>) -> Option<String> {
+    let directions = shape(view, 0, "v")?;
+    let dim = int(view.op, 2, "dim", 0);
+    let (all, _) = along(directions, directions, |at| i64::try_from(at) == Ok(dim));
+    let lengths: Terms = match shape(view, 1, "g")? {
+        [_] | [] if dim < 0 => vec!["1".into(); shape(view, 1, "g")?.len()],
+        given if given.len() == all.len() => {
+            let own = |(size, name): (&i64, &String)| if *size == 1 { "1".into() } else { name.clone() };
+            given.iter().zip(&all).map(own).collect()
+        }
+        _ => return None,
+    };
+    let outputs = [operand(&all), operand(&lengths)];
+    let made = outputs.get(..view.op.outputs.len())?;
+    text(view, &[operand(&all), operand(&lengths)], made, &[vec![1]])
 }
 
 fn instances(view: View<'_>) -> Option<String> {
@@ -322,6 +348,9 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     if view.op.target == "aten.group_norm.default" && channels == Some(int(view.op, 1, "num_groups", 1)) {
         set(&mut local, 1, "num_groups", LocalArg::Int(size(rule, part, "b")));
     }
+    if view.op.target == "aten.native_group_norm.default" {
+        set(&mut local, 3, "N", LocalArg::Int(part.inputs[0][0]));
+    }
     local
 }
 
@@ -346,6 +375,14 @@ fn cost(call: &Call<'_>) -> Sketch {
         "group_norm" => {
             let groups = rows(1) * call.int(1, "num_groups", 1).unsigned_abs();
             sketch.keeps("*: 0").keeps_operand(call.at(2, "weight")).keeps_more(2 * groups * width)
+        }
+        "native_group_norm" => {
+            let statistics = rows(1) * call.int(6, "group", 1).unsigned_abs() * width;
+            let sketch = sketch.keeps("*: 0").keeps_operand(call.at(1, "weight"));
+            sketch.keeps_result(call, 1, statistics).keeps_result(call, 2, statistics)
+        }
+        "_weight_norm" | "_weight_norm_interface" => {
+            sketch.keeps("*: 0 1").keeps_result(call, 1, call.given(1) * width)
         }
         // A batch norm of each image's channels: what belongs to a channel is repeated.
         "instance_norm" => {

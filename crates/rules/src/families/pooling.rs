@@ -3,12 +3,13 @@
 use graph::{Dtype, Op};
 
 use super::common::{
-    Terms, along, letter, mark, operand, output, plain, product, shape, term, terms, text, whole,
+    Terms, along, int, ints, letter, mark, operand, output, plain, product, set, shape, size, term, terms,
+    text, whole,
 };
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
-use crate::local::{LocalOp, Part};
+use crate::local::{LocalArg, LocalOp, Part};
 
 pub(super) const FAMILY: Family = Family {
     name: "pooling",
@@ -30,13 +31,28 @@ pub(super) const FAMILY: Family = Family {
         "aten.adaptive_max_pool1d.default",
         "aten.adaptive_max_pool2d.default",
         "aten.adaptive_max_pool3d.default",
+        "aten.fractional_max_pool2d.default",
+        "aten.fractional_max_pool3d.default",
+        "aten.max_unpool2d.default",
+        "aten.max_unpool3d.default",
+        "aten.reflection_pad1d.default",
+        "aten.reflection_pad2d.default",
+        "aten.reflection_pad3d.default",
+        "aten.replication_pad1d.default",
+        "aten.replication_pad2d.default",
+        "aten.replication_pad3d.default",
         "aten.upsample_nearest1d.vec",
         "aten.upsample_nearest1d.default",
         "aten.upsample_nearest2d.vec",
         "aten.upsample_nearest2d.default",
         "aten.upsample_nearest3d.vec",
         "aten.upsample_nearest3d.default",
+        "aten._upsample_nearest_exact1d.vec",
+        "aten._upsample_nearest_exact1d.default",
         "aten._upsample_nearest_exact2d.vec",
+        "aten._upsample_nearest_exact2d.default",
+        "aten._upsample_nearest_exact3d.vec",
+        "aten._upsample_nearest_exact3d.default",
         "aten.upsample_linear1d.vec",
         "aten.upsample_linear1d.default",
         "aten.upsample_bilinear2d.vec",
@@ -44,13 +60,19 @@ pub(super) const FAMILY: Family = Family {
         "aten._upsample_bilinear2d_aa.vec",
         "aten._upsample_bilinear2d_aa.default",
         "aten.upsample_trilinear3d.vec",
+        "aten.upsample_trilinear3d.default",
         "aten.upsample_bicubic2d.vec",
         "aten.upsample_bicubic2d.default",
         "aten._upsample_bicubic2d_aa.vec",
+        "aten._upsample_bicubic2d_aa.default",
         "aten.im2col.default",
+        "aten.col2im.default",
         "aten.pixel_shuffle.default",
         "aten.pixel_unshuffle.default",
+        "aten.channel_shuffle.default",
+        "aten.affine_grid_generator.default",
         "aten.grid_sampler_2d.default",
+        "aten.grid_sampler_3d.default",
         "aten.grid_sampler.default",
     ],
     rule,
@@ -82,6 +104,19 @@ fn rule(view: View<'_>) -> Option<String> {
     let name = name(view.op);
     let (read, written) = match name {
         "im2col" => unfolded(input, result)?,
+        "col2im" => {
+            let (written, read) = unfolded(result, input)?;
+            (read, written)
+        }
+        "channel_shuffle" => mixed(view.op, input)?,
+        "affine_grid_generator" => {
+            let rows = terms(input)[..1].to_vec();
+            let of = |shape: &[i64], stem: &str| [&rows[..], &whole(&shape[1..], stem)].concat();
+            (of(input, "x"), of(result, "y"))
+        }
+        "max_unpool2d" | "max_unpool3d" | "fractional_max_pool2d" | "fractional_max_pool3d" => {
+            return placed(view, input, result);
+        }
         "pixel_shuffle" | "pixel_unshuffle" => shuffled(input, result)?,
         _ if name.starts_with("grid_sampler") => return sampled(view),
         _ => {
@@ -91,7 +126,14 @@ fn rule(view: View<'_>) -> Option<String> {
     };
     let linear = if name.contains("max") { vec![] } else { vec![vec![0]] };
     let outputs = vec![operand(&written); view.op.outputs.len()];
-    text(view, &[operand(&read)], &outputs, &linear)
+    let text = text(view, &[operand(&read)], &outputs, &linear)?;
+    // Both factors of the channels are only known by what the operator is told.
+    Some(match name {
+        "channel_shuffle" if read[1].contains("g ") => {
+            format!("{text} ; size g={}", int(view.op, 1, "groups", 1))
+        }
+        _ => text,
+    })
 }
 
 /// `n c h w -> n (c k) l`: each channel's windows follow each other.
@@ -123,6 +165,32 @@ fn shuffled(input: &[i64], result: &[i64]) -> Option<(Terms, Terms)> {
     Some((side(input, "x"), side(result, "y")))
 }
 
+/// Groups of channels become channels of groups.
+fn mixed(op: &Op, input: &[i64]) -> Option<(Terms, Terms)> {
+    let groups = int(op, 1, "groups", 1).max(1);
+    let (mut read, mut written) = (terms(input), terms(input));
+    let (groups, inner) = (term(groups, "g"), term(input.get(1)? / groups, "each"));
+    read[1] = product(&[groups.clone(), inner.clone()]);
+    written[1] = product(&[inner, groups]);
+    Some((read, written))
+}
+
+/// Beside the planes, where in them something is: their places, or random numbers for them.
+fn placed(view: View<'_>, input: &[i64], result: &[i64]) -> Option<String> {
+    let planes = input.len().checked_sub(spatial(name(view.op)))?;
+    let places = *view.input_shapes().get(1)?;
+    let names = &terms(input)[..planes];
+    let of = |shape: &[i64], stem: &str| operand(&[names, &whole(&shape[planes..], stem)].concat());
+    let unpooled = name(view.op).starts_with("max_unpool");
+    let stem = if unpooled { "x" } else { "r" };
+    if !unpooled && (planes != 2 || places.len() != 3) {
+        return None; // Random numbers always have a batch.
+    }
+    let linear = if unpooled { vec![vec![0]] } else { vec![] };
+    let outputs = vec![of(result, "y"); view.op.outputs.len()];
+    text(view, &[of(input, "x"), of(places, stem)], &outputs, &linear)
+}
+
 /// Each place of the grid reads anywhere in its image.
 fn sampled(view: View<'_>) -> Option<String> {
     let (image, grid) = (shape(view, 0, "input")?, shape(view, 1, "grid")?);
@@ -136,7 +204,19 @@ fn sampled(view: View<'_>) -> Option<String> {
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
-    plain(view, rule, part)
+    let mut local = plain(view, rule, part);
+    match name(view.op) {
+        "channel_shuffle" => {
+            set(&mut local, 1, "groups", LocalArg::Int(size(rule, part, "g")));
+        }
+        "affine_grid_generator" => {
+            let mut sizes = ints(view.op, 1, "size").unwrap_or_default();
+            sizes.iter_mut().take(1).for_each(|size| *size = part.outputs[0][0]);
+            set(&mut local, 1, "size", crate::local::ints(&sizes));
+        }
+        _ => {}
+    }
+    local
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
@@ -145,9 +225,10 @@ fn cost(call: &Call<'_>) -> Sketch {
     match call.name() {
         name if name.contains("max_pool") => sketch.keeps("*: 0").keeps_result(call, 1, places),
         name if name.starts_with("adaptive_avg") && averages_all(call) => sketch.keeps("*:"),
-        name if name.contains("avg_pool") => sketch.keeps("*: 0"),
+        name if name.contains("avg_pool") || name.contains("_pad") => sketch.keeps("*: 0"),
+        name if name.starts_with("max_unpool") => sketch.keeps("*: 1"),
         name if name.starts_with("grid_sampler") => sketch.keeps("*: 0 1"),
-        "pixel_shuffle" | "pixel_unshuffle" | "im2col" => sketch.flops(0),
+        "pixel_shuffle" | "pixel_unshuffle" | "channel_shuffle" | "im2col" | "col2im" => sketch.flops(0),
         _ => sketch,
     }
 }

@@ -19,6 +19,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.randn.default",
         "aten.randn_like.default",
         "aten.bernoulli.p",
+        "aten.exponential.default",
+        "aten.randint.default",
+        "aten.randint_like.default",
     ],
     rule,
     local,
@@ -33,6 +36,8 @@ fn distribution(op: &Op) -> Option<&'static str> {
         "aten.rand.default" | "aten.rand_like.default" => Some("uniform"),
         "aten.randn.default" | "aten.randn_like.default" => Some("normal"),
         "aten.bernoulli.p" => Some("bernoulli"),
+        "aten.exponential.default" => Some("exponential"),
+        "aten.randint.default" | "aten.randint_like.default" => Some("integers"),
         _ => None,
     }
 }
@@ -74,7 +79,14 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn numbers(view: View<'_>, part: &Part, distribution: &str) -> LocalOp {
     let made = view.op.outputs.iter().flatten().next();
-    let p = if distribution == "bernoulli" { float(view.op, 1, "p", 0.5) } else { 0.0 };
+    // The probability, the rate, or what all integers are less than.
+    let p = match &view.op.target[..] {
+        "aten.bernoulli.p" => float(view.op, 1, "p", 0.5),
+        "aten.exponential.default" => float(view.op, 1, "lambd", 1.0),
+        "aten.randint.default" => float(view.op, 0, "high", 1.0),
+        "aten.randint_like.default" => float(view.op, 1, "high", 1.0),
+        _ => 0.0,
+    };
     let args = vec![
         LocalArg::Str(distribution.into()),
         ints(&part.outputs[0]),

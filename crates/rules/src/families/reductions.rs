@@ -16,6 +16,7 @@ pub(super) const FAMILY: Family = Family {
     targets: &[
         "aten.sum.default",
         "aten.sum.dim_IntList",
+        "aten.nansum.default",
         "aten.mean.default",
         "aten.mean.dim",
         "aten.count_nonzero.default",
@@ -40,11 +41,14 @@ pub(super) const FAMILY: Family = Family {
         "aten.std.default",
         "aten.std.dim",
         "aten.std.correction",
+        "aten.var_mean.default",
         "aten.var_mean.correction",
         "aten.var_mean.dim",
+        "aten.std_mean.default",
         "aten.std_mean.correction",
         "aten.std_mean.dim",
         "aten.logsumexp.default",
+        "aten.special_logsumexp.default",
         "aten.norm.Scalar",
         "aten.norm.ScalarOpt_dim",
         "aten.linalg_vector_norm.default",
@@ -130,9 +134,11 @@ fn remaining(input: &[i64], reduced: &[usize], keep: bool) -> Terms {
 fn reduced(op: &Op, rank: usize) -> Option<Vec<usize>> {
     let overload = op.target.rsplit('.').next().unwrap_or_default();
     match (name(op), overload) {
-        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin" | "count_nonzero", _) => {
-            dims(op, 1, "dim", rank)
-        }
+        (
+            "amax" | "amin" | "logsumexp" | "special_logsumexp" | "argmax" | "argmin" | "count_nonzero"
+            | "nansum",
+            _,
+        ) => dims(op, 1, "dim", rank),
         ("norm", "ScalarOpt_dim") | ("linalg_vector_norm", _) => dims(op, 2, "dim", rank),
         (_, "default" | "Scalar") => Some((0..rank).collect()),
         _ => dims(op, 1, "dim", rank),
@@ -143,7 +149,7 @@ fn reduced(op: &Op, rank: usize) -> Option<Vec<usize>> {
 /// needed, it stays whole.
 fn sign(view: View<'_>) -> &'static str {
     match (name(view.op), &view.op.target[..]) {
-        ("sum" | "mean" | "count_nonzero", _) => "+",
+        ("sum" | "nansum" | "mean" | "count_nonzero", _) => "+",
         ("any", _) => "|",
         ("all", _) => "&",
         ("amax", _) | (_, "aten.max.default") if !has_gradient(view) => ">",
@@ -188,7 +194,7 @@ fn cost(call: &Call<'_>) -> Sketch {
         "max" | "min" if along => sketch.keeps("*:").keeps_result(call, 1, places),
         "topk" | "sort" => sketch.keeps("*:").keeps_result(call, 1, places),
         "cummax" | "cummin" => sketch.keeps("*: 0").keeps_result(call, 1, places),
-        "amax" | "amin" | "max" | "min" | "std" | "std_mean" | "logsumexp" | "norm"
+        "amax" | "amin" | "max" | "min" | "std" | "std_mean" | "logsumexp" | "special_logsumexp" | "norm"
         | "linalg_vector_norm" | "prod" | "cumprod" | "logcumsumexp" => {
             sketch.keeps("*: 0").keeps_result(call, 0, call.made() * call.width())
         }

@@ -16,6 +16,8 @@ pub(super) const FAMILY: Family = Family {
         "aten.log_softmax.int",
         "aten._softmax.default",
         "aten._log_softmax.default",
+        "aten.special_softmax.default",
+        "aten.special_log_softmax.default",
     ],
     rule,
     local,

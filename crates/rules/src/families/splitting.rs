@@ -7,7 +7,7 @@ use graph::Op;
 
 use super::common::{
     Terms, along, dims, float, int, ints, letter, mark, operand, output, plain, product, set, shape, term,
-    terms, text, unary, wrap,
+    terms, text, unary, whole, wrap,
 };
 use super::{Family, View};
 use crate::algebra::Rule;
@@ -20,10 +20,20 @@ pub(super) const FAMILY: Family = Family {
         "aten.split.Tensor",
         "aten.split.sizes",
         "aten.split_with_sizes.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
         "aten.chunk.default",
         "aten.unbind.int",
         "aten.cat.default",
         "aten.concat.default",
+        "aten.concatenate.default",
+        "aten.hstack.default",
+        "aten.vstack.default",
+        "aten.row_stack.default",
+        "aten.dstack.default",
+        "aten.column_stack.default",
+        "aten.block_diag.default",
+        "aten.diag.default",
         "aten.stack.default",
         "aten.glu.default",
         "aten.select.int",
@@ -31,11 +41,15 @@ pub(super) const FAMILY: Family = Family {
         "aten.narrow.default",
         "aten.slice_scatter.default",
         "aten.select_scatter.default",
+        "aten.diagonal_scatter.default",
         "aten.diff.default",
         "aten.constant_pad_nd.default",
         "aten.pad.default",
         "aten.roll.default",
         "aten.flip.default",
+        "aten.flipud.default",
+        "aten.fliplr.default",
+        "aten.rot90.default",
     ],
     rule,
     local,
@@ -50,14 +64,17 @@ fn name(op: &Op) -> &str {
 
 fn rule(view: View<'_>) -> Option<String> {
     match name(view.op) {
-        "split" | "split_with_sizes" | "chunk" => pieces(view),
+        "split" | "split_with_sizes" | "chunk" | "unsafe_split" | "unsafe_split_with_sizes" => pieces(view),
         "unbind" => unbind(view),
-        "cat" | "concat" => cat(view),
-        "stack" => stack(view),
+        "cat" | "concat" | "concatenate" => cat(view, int(view.op, 1, "dim", 0)),
+        "stack" => stack(view, int(view.op, 1, "dim", 0)),
+        "hstack" | "vstack" | "row_stack" | "dstack" | "column_stack" => rows_or_columns(view),
+        "block_diag" | "diag" => entire(view),
         "glu" => glu(view),
         "select" => select(view),
         "slice" | "narrow" => slice(view),
         "slice_scatter" | "select_scatter" => written_into(view),
+        "diagonal_scatter" => diagonal(view),
         "diff" => differences(view),
         "constant_pad_nd" | "pad" => pad(view),
         _ => turned(view),
@@ -85,7 +102,9 @@ fn sizes(view: View<'_>, size: i64, dim: usize) -> Option<Vec<i64>> {
             let count = int(view.op, 1, "chunks", 1).max(1);
             (size + count - 1) / count
         }
-        "split" if view.op.target == "aten.split.Tensor" => int(view.op, 1, "split_size", size),
+        "split" | "unsafe_split" if view.op.target.ends_with(".Tensor") => {
+            int(view.op, 1, "split_size", size)
+        }
         _ => return ints(view.op, 1, "split_sizes").or(ints(view.op, 1, "split_size")),
     };
     let shapes = view.output_shapes();
@@ -122,9 +141,9 @@ fn without(input: &[i64], dim: usize) -> (Terms, Terms) {
     (read, rest)
 }
 
-fn cat(view: View<'_>) -> Option<String> {
+fn cat(view: View<'_>, dim: i64) -> Option<String> {
     let result = output(view)?;
-    let dim = wrap(int(view.op, 1, "dim", 0), result.len())?;
+    let dim = wrap(dim, result.len())?;
     let shapes = view.input_shapes();
     // A tensor of shape [0] is skipped, whatever the others' rank.
     let skipped = |shape: &[i64]| shape == [0] && result.len() != 1;
@@ -142,9 +161,33 @@ fn cat(view: View<'_>) -> Option<String> {
     text(view, &inputs, &[with(&joined)], &[(0..inputs.len()).collect()])
 }
 
-fn stack(view: View<'_>) -> Option<String> {
+/// Tensors that lack a dim are stacked along it, others are put together along it.
+fn rows_or_columns(view: View<'_>) -> Option<String> {
+    let ranks: Vec<usize> = view.input_shapes().iter().map(|shape| shape.len()).collect();
+    let rank = *ranks.first().filter(|rank| ranks.iter().all(|other| other == *rank))?;
+    match (name(view.op), rank) {
+        ("hstack", 1) => cat(view, 0),
+        ("hstack", 2..) | ("column_stack", 2..) => cat(view, 1),
+        ("vstack" | "row_stack", 1) => stack(view, 0),
+        ("vstack" | "row_stack", 2..) => cat(view, 0),
+        ("column_stack", 1) => stack(view, 1),
+        ("dstack", 2) => stack(view, 2),
+        ("dstack", 3..) => cat(view, 2),
+        _ => None,
+    }
+}
+
+/// Nothing may be split.
+fn entire(view: View<'_>) -> Option<String> {
+    let given = view.input_shapes().into_iter().enumerate();
+    let inputs: Vec<String> = given.map(|(at, shape)| operand(&whole(shape, &format!("x{at}_")))).collect();
+    let linear = (0..inputs.len()).collect();
+    text(view, &inputs, &[operand(&whole(output(view)?, "y"))], &[linear])
+}
+
+fn stack(view: View<'_>, dim: i64) -> Option<String> {
     let result = output(view)?;
-    let dim = wrap(int(view.op, 1, "dim", 0), result.len())?;
+    let dim = wrap(dim, result.len())?;
     let (written, read) = without(result, dim);
     let inputs = vec![operand(&read); view.op.inputs().len()];
     text(view, &inputs, &[operand(&written)], &[(0..inputs.len()).collect()])
@@ -182,6 +225,19 @@ fn written_into(view: View<'_>) -> Option<String> {
     text(view, &[operand(&all), operand(&given)], &[operand(&all)], &[vec![0, 1]])
 }
 
+/// A tensor of which a diagonal of two dims is given new values.
+fn diagonal(view: View<'_>) -> Option<String> {
+    let (input, source) = (shape(view, 0, "self")?, shape(view, 1, "src")?);
+    let dim = |position, name, default| wrap(int(view.op, position, name, default), input.len());
+    let pair = [dim(3, "dim1", 0)?, dim(4, "dim2", 1)?];
+    let mut all = terms(input);
+    let mut given: Terms =
+        (0..input.len()).filter(|at| !pair.contains(at)).map(|at| all[at].clone()).collect();
+    pair.into_iter().for_each(|at| all[at] = mark(&all[at], "^"));
+    given.push(mark(&term(*source.last()?, "diagonal"), "^"));
+    text(view, &[operand(&all), operand(&given)], &[operand(&all)], &[vec![0, 1]])
+}
+
 fn differences(view: View<'_>) -> Option<String> {
     let (input, result) = (shape(view, 0, "self")?, output(view)?);
     let dim = wrap(int(view.op, 2, "dim", -1), input.len())?;
@@ -216,9 +272,23 @@ fn pads_with_zeros(op: &Op) -> bool {
     other || float(op, position, "value", 0.0) == 0.0
 }
 
-/// Roll and flip.
+/// Roll and flip, and turns of a plane.
 fn turned(view: View<'_>) -> Option<String> {
     let input = shape(view, 0, "self")?;
+    let known = match name(view.op) {
+        "flipud" => Some(vec![0]),
+        "fliplr" => Some(vec![1]),
+        "rot90" => match ints(view.op, 2, "dims") {
+            Some(_) => Some(dims(view.op, 2, "dims", input.len())?),
+            None => Some(vec![0, 1]),
+        },
+        _ => None,
+    };
+    if let Some(turned) = known {
+        let (read, written) = along(input, output(view)?, |dim| !turned.contains(&dim));
+        // A plane whose sides are equal is turned all the same.
+        return unary(view, &read, &written, true);
+    }
     let position = if name(view.op) == "roll" { 2 } else { 1 };
     let turned = match ints(view.op, position, "dims") {
         Some(list) if list.is_empty() && position == 1 => vec![],
@@ -232,7 +302,9 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let mut local = plain(view, rule, part);
     let rank = part.inputs.first().map_or(0, Vec::len);
     match name(view.op) {
-        "chunk" | "split" | "split_with_sizes" => divide(view, part, &mut local),
+        "chunk" | "split" | "split_with_sizes" | "unsafe_split" | "unsafe_split_with_sizes" => {
+            divide(view, part, &mut local);
+        }
         "narrow" => {
             let dim = wrap(int(view.op, 1, "dim", 0), rank).unwrap_or(0);
             set(&mut local, 3, "length", LocalArg::Int(part.outputs[0][dim]));
@@ -267,7 +339,10 @@ fn cost(call: &Call<'_>) -> Sketch {
         "diff" => sketch.keeps("*:"),
         "pad" | "constant_pad_nd" => padded(call, sketch),
         "cat" | "concat" | "stack" => sketch.flops(0).passes(0..call.operands.len()),
-        "roll" | "flip" | "slice_scatter" | "select_scatter" => sketch.flops(0),
+        "concatenate" | "hstack" | "vstack" | "row_stack" | "dstack" | "column_stack" | "block_diag"
+        | "diag" => sketch.flops(0),
+        "roll" | "flip" | "flipud" | "fliplr" | "rot90" | "slice_scatter" | "select_scatter"
+        | "diagonal_scatter" => sketch.flops(0),
         // Pieces: their gradients are put together again.
         _ => sketch.view(0),
     }

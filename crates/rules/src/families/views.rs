@@ -42,6 +42,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.repeat_interleave.self_int",
         "aten.unfold.default",
         "aten.diagonal.default",
+        "aten.diag_embed.default",
+        "aten.view_as_real.default",
+        "aten.view_as_complex.default",
         "aten.meshgrid.default",
         "aten.meshgrid.indexing",
     ],
@@ -63,6 +66,8 @@ enum Act {
     Window,
     Diagonal,
     Mesh,
+    Complex,
+    Embed,
 }
 
 fn act(op: &Op) -> Act {
@@ -76,6 +81,8 @@ fn act(op: &Op) -> Act {
         "unfold" => Act::Window,
         "diagonal" => Act::Diagonal,
         "meshgrid" => Act::Mesh,
+        "view_as_real" | "view_as_complex" => Act::Complex,
+        "diag_embed" => Act::Embed,
         _ => Act::Regroup,
     }
 }
@@ -95,6 +102,8 @@ fn rule(view: View<'_>) -> Option<String> {
         Act::Interleave => interleaved(view.op, input, result)?,
         Act::Window => window(view.op, input, result)?,
         Act::Diagonal => diagonal(view.op, input, result)?,
+        Act::Complex => complex(input, result),
+        Act::Embed => embedded(view.op, input, result)?,
     };
     let mut inputs = vec![NOTHING.to_string(); view.op.inputs().len()];
     inputs[0] = operand(&read);
@@ -258,6 +267,34 @@ fn diagonal(op: &Op, input: &[i64], result: &[i64]) -> Option<(Terms, Terms)> {
     Some((read, written))
 }
 
+/// The last dim becomes a diagonal of two dims.
+fn embedded(op: &Op, input: &[i64], result: &[i64]) -> Option<(Terms, Terms)> {
+    let rank = result.len();
+    let pair = [wrap(int(op, 2, "dim1", -2), rank)?, wrap(int(op, 3, "dim2", -1), rank)?];
+    let mut read = terms(input);
+    let last = read.len().checked_sub(1)?;
+    read[last] = mark(&read[last], "^");
+    let mut rows = read[..last].iter();
+    let named = |(dim, &size): (usize, &i64)| match pair.contains(&dim) {
+        true => Some(mark(&term(size, &format!("y{dim}")), "^")),
+        false => rows.next().cloned(),
+    };
+    let written = result.iter().enumerate().map(named).collect::<Option<_>>()?;
+    Some((read, written))
+}
+
+/// Complex numbers are a last dim of two.
+fn complex(input: &[i64], result: &[i64]) -> (Terms, Terms) {
+    let pairs = |mut names: Terms| {
+        names.push("two^".into());
+        names
+    };
+    match input.len() < result.len() {
+        true => (terms(input), pairs(terms(input))),
+        false => (pairs(terms(result)), terms(result)),
+    }
+}
+
 fn mesh(view: View<'_>) -> Option<String> {
     let sizes: Vec<i64> = view.input_shapes().iter().map(|s| s.iter().product()).collect();
     let names = terms(&sizes);
@@ -311,7 +348,7 @@ fn interleave(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 fn cost(call: &Call<'_>) -> Sketch {
     let sketch = Sketch::of(call);
     match call.name() {
-        "repeat" | "repeat_interleave" => sketch.flops(0),
+        "repeat" | "repeat_interleave" | "diag_embed" => sketch.flops(0),
         "meshgrid" => sketch.view_each().keeps("*:"),
         // What several places read is summed up again.
         "expand" | "unfold" | "diagonal" => sketch.view(0),

@@ -40,6 +40,10 @@ class Numbers(NamedTuple):
             return empty.uniform_(generator=generator)
         if self.kind == "normal":
             return empty.normal_(generator=generator)
+        if self.kind == "exponential":
+            return empty.exponential_(self.p, generator=generator)
+        if self.kind == "integers":
+            return empty.random_(0, int(self.p), generator=generator)
         return empty.bernoulli_(self.p, generator=generator)
 
 
@@ -49,6 +53,7 @@ Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
 Chance = Callable[[str, int], AbstractContextManager[None]]
 
 MODES = ("keyed", "single-device")
+DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "integers")
 
 
 def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region) -> int:
@@ -134,7 +139,7 @@ def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
     if draw.keys is not None:
         shape[-1] = draw.keys
     order = draw.order or list(range(len(shape)))
-    if draw.kind in ("uniform", "normal", "bernoulli"):
+    if draw.kind in DISTRIBUTIONS:
         numbers = Numbers(draw.kind, draw.p, info.dtype)
     else:
         numbers = Numbers("keep", 1 - draw.p)

@@ -37,7 +37,8 @@ DTYPES = {
 
 # Emitted code has no device arguments; code that creates tensors needs the rank's device around it.
 CREATES = re.compile(
-    r"\b(arange|zeros|ones|full|empty|eye|linspace|logspace|scalar_tensor|tensor|tril_indices|triu_indices)\b[.(]"
+    r"\b(arange|zeros|ones|full|empty|eye|linspace|logspace|scalar_tensor|tensor"
+    r"|tril_indices|triu_indices|fft_fftfreq|fft_rfftfreq|\w+_window)\b[.(]"
 )
 
 

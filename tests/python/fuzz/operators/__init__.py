@@ -1,6 +1,6 @@
 """The operators of random models, by family. Each is a function that adds steps to a `Pool`."""
 
-from . import contracting, indexing, pointwise, quiet, reducing, shaping, spatial
+from . import contracting, indexing, pointwise, quiet, rarer, reducing, shaping, spatial
 from .registry import OPERATORS, Operator
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "indexing",
     "pointwise",
     "quiet",
+    "rarer",
     "reducing",
     "shaping",
     "spatial",

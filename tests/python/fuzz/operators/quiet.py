@@ -67,10 +67,9 @@ def without_rule(p: Pool) -> None:
     a = p.float(2, 2, lambda t: min(t.shape) > 0)
     p.several(
         p.rng.choice(
-            ["torch.cdist({a}, {a} * 0.5 + 1)", "torch.trace({a})", "torch.linalg.inv({a} @ {a}.mT + torch.eye({n}, dtype=D))",
-             "torch.corrcoef({a} + torch.arange({m}, dtype=D))", "F.pdist({a}.sin())", "{a}.rot90()", "torch.tensordot({a}, {a}, 2)",
-             "torch.kron({a}, {a}[:1])", "torch.block_diag({a}, {a})"]
-        ).format(a=a, n=a.t.shape[0], m=a.t.shape[1])
+            ["torch.corrcoef({a} + torch.arange({m}, dtype=D))", "F.pdist({a}.sin())", "torch.combinations({a}[0])",
+             "torch.linalg.qr({a}.mT @ {a} + 2 * torch.eye({m}, dtype=D))[0]"]
+        ).format(a=a, m=a.t.shape[1])
     )  # fmt: skip
 
 
