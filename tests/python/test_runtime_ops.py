@@ -115,11 +115,34 @@ def test_attention_without_dropped_places_is_attention(drawing: Any, causal: boo
         given = torch.randn(5, 6) > 0 if mask.startswith("bool") else torch.randn(5, 6, dtype=torch.float64)
     if given is not None and "row" in str(mask):
         given[2] = False
-    ours = ops.attention(q, k, v, given, 1e-12, causal, 0.3, True, 17, 0)
+    ours = ops.attention(q, k, v, given, 1e-12, causal, 0.3, True, 0, 17, 0)
     close(
         ours,
         F.scaled_dot_product_attention(q, k, v, given, 0.0, causal, scale=0.3, enable_gqa=True),
     )
+
+
+@pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5), (0, 5)])
+@pytest.mark.parametrize("keys", [5, 4, 7])
+def test_parts_of_causal_attention_are_rows_of_the_whole(bounds: tuple[int, ...], keys: int) -> None:
+    shapes = [(2, 4, 5, 8), (2, 2, keys, 8), (2, 2, keys, 3)]
+    q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
+    rows = list(zip(bounds, bounds[1:], strict=False))
+    parts = [ops.causal_attention(q[..., a:b, :], k, v, 0.3, True, a) for a, b in rows]
+    close(torch.cat(parts, -2), whole)
+    seed = torch.randn_like(whole)
+    joined = torch.autograd.grad(torch.cat(parts, -2), (q, k, v), seed)
+    for ours, theirs in zip(joined, torch.autograd.grad(whole, (q, k, v), seed), strict=True):
+        close(ours, theirs)
+
+
+def test_dropped_places_of_causal_attention_do_not_see_ahead(drawing: Any) -> None:
+    shape = (2, 4, 5, 8)
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for _ in range(3))
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    part = ops.attention(q[..., 3:, :], k, v, None, 1e-12, True, None, False, 3, 17, 0)
+    close(part, whole[..., 3:, :])
 
 
 def _step(files: dict[str, str], comm: Comm, randomness: str, steps: int = 1) -> tuple[list[Tensor], Tensor]:
