@@ -123,15 +123,20 @@ def test_attention_without_dropped_places_is_attention(drawing: Any, causal: boo
 
 
 @pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5), (0, 5)])
-@pytest.mark.parametrize("keys", [5, 4, 7])
-def test_parts_of_causal_attention_are_rows_of_the_whole(bounds: tuple[int, ...], keys: int) -> None:
-    shapes = [(2, 4, 5, 8), (2, 2, keys, 8), (2, 2, keys, 3)]
+@pytest.mark.parametrize("keys", [5, 4, 3, 2, 7])
+@pytest.mark.parametrize("batch", [(2,), ()], ids=str)
+@pytest.mark.parametrize("width", [8, 3])
+def test_parts_of_causal_attention_are_rows_of_the_whole(
+    bounds: tuple[int, ...], keys: int, batch: tuple[int, ...], width: int
+) -> None:
+    shapes = [(*batch, 4, 5, 8), (*batch, 2, keys, 8), (*batch, 2, keys, width)]
     q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
     whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
     rows = list(zip(bounds, bounds[1:], strict=False))
     parts = [ops.causal_attention(q[..., a:b, :], k, v, 0.3, True, a) for a, b in rows]
     close(torch.cat(parts, -2), whole)
-    seed = torch.randn_like(whole)
+    # As transposed as what a model gives.
+    seed = torch.randn(whole.transpose(-3, -2).shape, dtype=torch.float64).transpose(-3, -2)
     joined = torch.autograd.grad(torch.cat(parts, -2), (q, k, v), seed)
     for ours, theirs in zip(joined, torch.autograd.grad(whole, (q, k, v), seed), strict=True):
         close(ours, theirs)

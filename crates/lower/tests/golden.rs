@@ -84,6 +84,17 @@ data:2 x megatron:2 on 4: 9 all_reduce | 6 all_reduce, 1 reduce_gradients",
 }
 
 #[test]
+fn gpt_along_its_sequence() {
+    // Of each layer keys and values, gathered or by heads; the loss, and the tied table's gradient.
+    check(
+        "gpt",
+        &[("sequence", 4), ("data:2 x sequence:2", 4), ("zigzag", 2), ("ulysses", 2)],
+        "
+",
+    );
+}
+
+#[test]
 fn resnet() {
     // Batch norm over a split batch: its mean and its variance, each way; the loss twice.
     check(

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from ..library import expert_linear
 from . import opaque
+from .causal import causal_attention, seen
 from .execution.randomness import Numbers
 from .execution.run import current_run
 from .programs import regions
@@ -101,7 +100,7 @@ def attention(
     half = abs(scale) ** 0.5
     scores = (q * half) @ (k * math.copysign(half, scale)).transpose(-2, -1)
     if is_causal:
-        mask = _seen(q, k, start)
+        mask = seen(q, k, start)
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -torch.inf)
     elif mask is not None:
@@ -109,26 +108,6 @@ def attention(
     # A row without any key gives zeros, not NaN.
     probabilities = torch.ops.aten._safe_softmax.default(scores, -1)
     return dropout(probabilities, dropout_p, operator, slot) @ v
-
-
-def causal_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool, start: int
-) -> Tensor:
-    # No query sees a key behind its own place.
-    last = start + q.shape[-2]
-    k, v = k[..., :last, :], v[..., :last, :]
-    # The first is no mask where a kernel knows this form.
-    if k.shape[-2] == last:
-        seen = causal_lower_right(q.shape[-2], last)
-    else:
-        seen = _seen(q, k, start)
-    return F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=enable_gqa)
-
-
-def _seen(q: Tensor, k: Tensor, start: int) -> Tensor:
-    """Which keys each query sees: those up to its own place."""
-    shape = (q.shape[-2], k.shape[-2])
-    return torch.ones(shape, dtype=torch.bool, device=q.device).tril(start)
 
 
 def _checked(numbers: Tensor, valid: Tensor, message: str) -> Tensor:

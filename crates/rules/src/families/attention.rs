@@ -140,6 +140,9 @@ struct Sizes {
     /// Those that are computed where a kernel leaves out what a causal mask hides.
     seen: u64,
     queries: u64,
+    /// How many keys there are, and how many of them are read.
+    all: u64,
+    read: u64,
     /// The width of keys, and that of values.
     keys: u64,
     values: u64,
@@ -152,12 +155,16 @@ impl Sizes {
         let (queries, seen) = (last(&q.shape, 2)?, last(&k.shape, 2)?);
         let rows = numel(&q.shape) / last(&q.shape, 1)?.max(1);
         let causal = |first: u64| (first + 1..=first + queries).map(|row| row.min(seen)).sum();
-        let each = first(call).map_or(queries * seen, causal);
+        let first = first(call);
+        let each = first.map_or(queries * seen, causal);
+        let last = first.filter(|_| is_placed(call)).map_or(seen, |first| seen.min(first + queries));
         let heads = rows / queries.max(1);
         Some(Self {
-            scores: rows * seen,
+            scores: rows * last,
             seen: heads * each,
             queries: rows,
+            all: seen,
+            read: last,
             keys: last(&q.shape, 1)?,
             values: last(&v.shape, 1)?,
         })
@@ -167,12 +174,16 @@ impl Sizes {
 /// The place of the first query, if a query sees keys up to its own place only.
 fn first(call: &Call<'_>) -> Option<u64> {
     let at = match call.name() {
-        "causal_attention" => call.int(5, "start", 0),
+        _ if is_placed(call) => call.int(5, "start", 0),
         "attention" => call.int(8, "start", 0),
         _ => 0,
     };
-    let causal = call.name() == "causal_attention" || call.flag(5, "is_causal");
-    causal.then(|| at.unsigned_abs())
+    (is_placed(call) || call.flag(5, "is_causal")).then(|| at.unsigned_abs())
+}
+
+/// Whether keys behind the last query are not read.
+fn is_placed(call: &Call<'_>) -> bool {
+    call.op.target == PLACED
 }
 
 /// Whether one kernel computes all of it, which never has the scores in memory: of a batch of heads.
@@ -220,8 +231,9 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     // With keys for several heads, each head is given its own.
     let heads = |shape: &[i64]| numel(&shape[..shape.len() - 2]).max(1);
     let copies = heads(&q.shape) / heads(&k.shape);
+    let read = |shape: &[i64]| numel(shape) / sizes.all.max(1) * sizes.read;
     let mut more = sizes.scores * width;
-    more += if call.learns(0) { copies * numel(&k.shape) * width } else { 0 };
+    more += if call.learns(0) { copies * read(&k.shape) * width } else { 0 };
     more += if call.learns(1) { numel(&q.shape) * width } else { 0 };
     let mut sketch = Sketch::of(call).flops(keys + values).gradients(gradients).keeps("*:");
     let scores = sizes.scores * width;
@@ -229,7 +241,7 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     if scored && copies == 1 && width == v.dtype.bytes() as u64 {
         sketch = sketch.keeps_operand(Some(2));
     } else if scored {
-        more += copies * numel(&v.shape) * width;
+        more += copies * read(&v.shape) * width;
     }
     if dropped && scored {
         // Probabilities before and after dropout, and the mask.
