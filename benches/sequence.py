@@ -1,5 +1,5 @@
-"""The sequence over devices: what a layer communicates, beside what the papers' algorithms need; and the time of a
-step on two ranks, beside torch's ring attention."""
+"""The sequence over devices: what a layer communicates, beside what the papers' algorithms need; and the time
+of a step on two ranks, beside torch's ring attention."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def bench(quick: bool) -> Table:
         "The sequence over devices",
         f"A GPT with {LAYERS} layers, width {WIDTH}, float32, batch {BATCH}, sequence {LENGTH}."
         f" Two processes on Gloo, one thread each, {'each pinned to its core' if pinned else 'NOT pinned'};"
-        f" {pairs} interleaved pairs of steps; a step takes as long as on the slower rank. The other side is torch's"
-        " ring attention, balanced, on its kernels for CPUs, under DistributedDataParallel.",
+        f" {pairs} interleaved pairs of steps; a step takes as long as on the slower rank."
+        " The other side is torch's ring attention, balanced, on kernels for CPUs, under DistributedDataParallel.",
         ["", "emitted", "torch's ring", "ratio [95%]"],
     )
     for result in results:
@@ -49,7 +49,8 @@ def bench(quick: bool) -> Table:
     table.notes += [described(row) for row in counted]
     table.notes.append(
         f"Largest relative difference of the losses: {max(result['worst'] for result in results):.1e}."
-        " `context_parallel` itself knows only kernels for GPUs: its functions for a ring were given those for CPUs."
+        " `context_parallel` itself knows only kernels for GPUs: its functions for a ring were given those"
+        " for CPUs."
     )
     table.values = {"results": results, "pinned": pinned, "counted": counted}
     return table
@@ -63,7 +64,9 @@ def counts(plan: str, devices: int) -> dict[str, Any]:
     one, two = (compiled(plan, devices, layers) for layers in (1, 2))
     found: dict[str, Any] = {"plan": plan, "devices": devices}
     for phase in ("forward", "backward"):
-        kinds = sorted(kind for at, kind, path, _ in two.communications if at == phase and "layers.1." in path)
+        kinds = sorted(
+            kind for at, kind, path, _ in two.communications if at == phase and "layers.1." in path
+        )
         sent = [
             max(sum(size for kind, size in rank.items() if counts_as(kind, phase)) for rank in made.bytes)
             for made in (two, one)
@@ -82,7 +85,7 @@ def compiled(plan: str, devices: int, layers: int) -> Any:
 
 
 def needs(devices: int) -> dict[str, float]:
-    """Bytes that a rank sends forward for a layer: keys and values round a ring, or gathered; heads for tokens."""
+    """Bytes that a rank sends forward for a layer: keys and values round a ring, or heads for tokens."""
     rows = COUNTED["batch"] * COUNTED["length"]
     queries, keys = COUNTED["width"], COUNTED["width"] // 3
     away = 4 * rows * (devices - 1) / devices
@@ -97,8 +100,8 @@ def described(row: dict[str, Any]) -> str:
 
     needs = ", ".join(f"{name} {size_of(size)}" for name, size in row["needs"].items())
     return (
-        f"A layer under `{row['plan']}` on {row['devices']}: {one('forward')}; {one('backward')}. What papers need"
-        f" forward: {needs}."
+        f"A layer under `{row['plan']}` on {row['devices']}: {one('forward')}; {one('backward')}."
+        f" What papers need forward: {needs}."
     )
 
 
@@ -130,7 +133,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.before(x)
         q, k, v = (
-            linear(y).unflatten(2, (HEADS, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
+            linear(y).unflatten(2, (HEADS, -1)).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
         )
         x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))
@@ -167,7 +171,13 @@ def seen(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Any:
 
 
 def seen_back(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, is_causal: bool, grad_out: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    is_causal: bool,
+    grad_out: Tensor,
 ) -> Any:
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, query, key, value, out, logsumexp, 0.0, is_causal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,8 +133,7 @@ def test_parts_of_causal_attention_are_rows_of_the_whole(
     shapes = [(*batch, 4, 5, 8), (*batch, 2, keys, 8), (*batch, 2, keys, width)]
     q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
     whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
-    rows = list(zip(bounds, bounds[1:], strict=False))
-    parts = [ops.causal_attention(q[..., a:b, :], k, v, 0.3, True, a) for a, b in rows]
+    parts = [ops.causal_attention(q[..., a:b, :], k, v, 0.3, True, a) for a, b in pairwise(bounds)]
     close(torch.cat(parts, -2), whole)
     # As transposed as what a model gives.
     seed = torch.randn(whole.transpose(-3, -2).shape, dtype=torch.float64).transpose(-3, -2)

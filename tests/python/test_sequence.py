@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import equality
 import models
@@ -151,7 +150,9 @@ TURNED = {"forward": {(("all_to_all", 4),)}, "backward": {(("all_to_all", 4),)}}
 
 
 @pytest.mark.parametrize("name", ["gpt", "gpt2", "llama"])
-@pytest.mark.parametrize(("plan", "each"), [("sequence", GATHERED), ("zigzag", EXCHANGED), ("ulysses", TURNED)])
+@pytest.mark.parametrize(
+    ("plan", "each"), [("sequence", GATHERED), ("zigzag", EXCHANGED), ("ulysses", TURNED)]
+)
 def test_a_layer_communicates_for_its_attention_and_nothing_else(name: str, plan: str, each: Any) -> None:
     assert inside(name, plan, 2) == each
 
@@ -161,7 +162,10 @@ def test_bytes_of_parts_from_both_ends_are_those_of_parts_in_a_row(name: str) ->
     def sent(plan: str, phase: str) -> list[int]:
         made = compile(Plan.named(known(name)[2], plan, 4))
         kinds = ("all_gather", "reduce_scatter", "exchange")
-        return [sum(n for kind, n in rank.items() if kind in {f"{phase} {it}" for it in kinds}) for rank in made.bytes]
+        return [
+            sum(n for kind, n in rank.items() if kind in {f"{phase} {it}" for it in kinds})
+            for rank in made.bytes
+        ]
 
     for phase in ("forward", "backward"):
         assert sent("zigzag", phase) == sent("sequence", phase)

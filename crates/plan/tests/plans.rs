@@ -57,15 +57,9 @@ fn parts_from_both_ends_are_on_one_device() {
 #[test]
 fn what_prints_parses() {
     let (graph, analysis) = model();
-    for name in [
-        "replicate",
-        "data",
-        "megatron",
-        "data:2 x megatron:2",
-        "data:2 x coshard:2",
-        "zigzag",
-        "ulysses",
-    ] {
+    for name in
+        ["replicate", "data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2", "zigzag", "ulysses"]
+    {
         let devices = if name.contains("megatron:2") { 4 } else { 2 };
         let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
         let printed = text::print(&plan, &graph, &analysis);

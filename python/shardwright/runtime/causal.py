@@ -38,9 +38,9 @@ def seen(q: Tensor, k: Tensor, start: int) -> Tensor:
 
 
 class _InTwo(torch.autograd.Function):
-    """The kernel for CPUs knows masks and no places: what is before the first query is seen by all, and among the
-    rest the mask begins at the corner. Of the sums of both follows what each has of the result, and with the sum of
-    all the gradients of each are those of the whole."""
+    """The kernel for CPUs knows masks and no places: what is before the first query is seen by all, and among
+    the rest the mask begins at the corner. Of the sums of both follows what each has of the result, and with
+    the sum of all the gradients of each are those of the whole."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float | None, start: int) -> Tensor:

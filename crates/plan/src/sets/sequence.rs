@@ -106,7 +106,8 @@ fn is_attention(op: &Op) -> bool {
 fn named<'m>(model: &'m Model<'_>, op: OpId, name: &str) -> impl Iterator<Item = usize> + use<'m> {
     let dim = model.analysis.rules[op.index()].as_ref().and_then(|rule| rule.find(name));
     let loops = &model.analysis.op(op).loops;
-    (0..loops.len()).filter(move |index| Some(loops[*index].dim) == dim && loops[*index].kind != rules::Kind::Whole)
+    (0..loops.len())
+        .filter(move |index| Some(loops[*index].dim) == dim && loops[*index].kind != rules::Kind::Whole)
 }
 
 /// The classes of the sequence: those of queries, or of tokens that are given.

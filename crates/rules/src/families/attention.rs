@@ -155,16 +155,17 @@ impl Sizes {
         let (queries, seen) = (last(&q.shape, 2)?, last(&k.shape, 2)?);
         let rows = numel(&q.shape) / last(&q.shape, 1)?.max(1);
         let causal = |first: u64| (first + 1..=first + queries).map(|row| row.min(seen)).sum();
-        let first = first(call);
-        let each = first.map_or(queries * seen, causal);
-        let last = first.filter(|_| is_placed(call)).map_or(seen, |first| seen.min(first + queries));
+        let place = first(call);
+        let each = place.map_or(queries * seen, causal);
+        let behind = place.filter(|_| is_placed(call)).map(|first| first + queries);
+        let read = behind.map_or(seen, |end| seen.min(end));
         let heads = rows / queries.max(1);
         Some(Self {
-            scores: rows * last,
+            scores: rows * read,
             seen: heads * each,
             queries: rows,
             all: seen,
-            read: last,
+            read,
             keys: last(&q.shape, 1)?,
             values: last(&v.shape, 1)?,
         })
