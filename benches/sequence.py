@@ -38,7 +38,7 @@ def bench(quick: bool) -> Table:
         f"A GPT with {LAYERS} layers, width {WIDTH}, float32, batch {BATCH}, sequence {LENGTH}."
         f" Two processes on Gloo, one thread each, {'each pinned to its core' if pinned else 'NOT pinned'};"
         f" {pairs} interleaved pairs of steps; a step takes as long as on the slower rank."
-        " The other side is torch's ring attention, balanced, on kernels for CPUs, under DistributedDataParallel.",
+        " The other side is torch's ring attention, balanced, on kernels for CPUs, under DDP.",
         ["", "emitted", "torch's ring", "ratio [95%]"],
     )
     for result in results:
