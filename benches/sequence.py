@@ -67,16 +67,17 @@ def counts(plan: str, devices: int) -> dict[str, Any]:
         kinds = sorted(
             kind for at, kind, path, _ in two.communications if at == phase and "layers.1." in path
         )
-        sent = [
-            max(sum(size for kind, size in rank.items() if counts_as(kind, phase)) for rank in made.bytes)
-            for made in (two, one)
-        ]
+        sent = [max(handed_over(rank, phase, devices) for rank in made.bytes) for made in (two, one)]
         found[phase] = {"kinds": kinds, "bytes": sent[0] - sent[1]}
     return found | {"needs": needs(devices)}
 
 
-def counts_as(kind: str, phase: str) -> bool:
-    return kind.startswith(phase) and "gradients" not in kind
+def handed_over(rank: dict[str, int], phase: str, devices: int) -> float:
+    """Bytes that a rank sends to others. Of an all-gather it is said to give what it has, of others all that
+    it brings."""
+    away = (devices - 1) / devices
+    times = {"all_gather": devices - 1, "reduce_scatter": away, "all_to_all": away, "exchange": 1}
+    return sum(times[kind] * rank.get(f"{phase} {kind}", 0) for kind in times)
 
 
 def compiled(plan: str, devices: int, layers: int) -> Any:

@@ -73,12 +73,7 @@ fn parts_know_where_they_begin() {
     let inputs = "q f32[2,4,5,8]; k f32[2,4,5,8]; v f32[2,4,5,8]";
     let op = "%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v, None, 0.0, True)";
     check_local(inputs, op, "l 3..5", "sw.causal_attention(%0, %1, %2, None, false, 3)");
-    check_local(
-        inputs,
-        op,
-        "h 0..2",
-        "aten.scaled_dot_product_attention.default(%0, %1, %2, None, 0.0, true)",
-    );
+    check_local(inputs, op, "h 0..2", "aten.scaled_dot_product_attention.default(%0, %1, %2, None, 0, true)");
     let op = "%y i64[6] = aten.arange.start_step(2, 20, 3)";
     check_local("", op, "a 2..5", "aten.arange.start_step(8, 17, 3, dtype=i64)");
 }

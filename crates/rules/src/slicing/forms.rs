@@ -100,7 +100,7 @@ impl<'a> Forms<'a> {
             inputs.iter().zip(&dims.inputs).all(|(id, carried)| self.fits(*id, carried, index))
         };
         match loops[..] {
-            [index] if fits(index) && !self.is_placed(op) => match dims.loops[index].kind {
+            [index] if fits(index) && !self.is_placed(op, index) => match dims.loops[index].kind {
                 Kind::Map => How::Sliced(index),
                 Kind::Reduce(Reduction::Sum) => How::Summed(index),
                 _ => whole,
@@ -109,10 +109,11 @@ impl<'a> Forms<'a> {
         }
     }
 
-    /// Whether a part has to be told where its queries are, for which the model has no operator.
-    fn is_placed(&self, op: OpId) -> bool {
-        let it = self.graph.op(op);
-        it.target == ATTENTION && it.arg(5, "is_causal") == Some(&Arg::Bool(true))
+    /// Whether a part along a loop has to be told where its queries are, for which the model has no operator.
+    fn is_placed(&self, op: OpId, index: usize) -> bool {
+        let dim = self.analysis.op(op).loops[index].dim;
+        let rule = self.analysis.rules[op.index()].as_ref();
+        self.graph.op(op).target == ATTENTION && rule.is_some_and(|rule| rule.dim(dim).contiguous)
     }
 
     /// Whether an operand that is in slices is so along a loop.
