@@ -26,9 +26,10 @@ def causal_attention(
         return F.scaled_dot_product_attention(q, k, v, **options)
     if q.device.type == "cpu" and q.dim() == 4 and q.shape[-1] == v.shape[-1]:
         return _InTwo.apply(q, k, v, scale, start)  # type: ignore[no-any-return, no-untyped-call]
-    # The first is no mask in memory where a kernel knows this form.
-    mask = causal_lower_right(q.shape[-2], last) if keys == last else seen(q, k, start)
-    return F.scaled_dot_product_attention(q, k, v, mask, **options)
+    if q.device.type == "cpu" or keys != last:
+        return F.scaled_dot_product_attention(q, k, v, seen(q, k, start), **options)
+    # No mask in memory: kernels know this form.
+    return F.scaled_dot_product_attention(q, k, v, causal_lower_right(q.shape[-2], last), **options)
 
 
 def seen(q: Tensor, k: Tensor, start: int) -> Tensor:
