@@ -24,6 +24,7 @@ BENCHES = {
     "memory": "memory",
     "memory-told": "memory_told",
     "coshard": "coshard",
+    "sequence": "sequence",
     "interlaced": "interlaced",
     "bubbles": "bubbles",
     "schedules": "schedules",

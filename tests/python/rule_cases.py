@@ -332,7 +332,11 @@ QKV = (normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6))
 
 case("attention", SDPA, attend, *QKV, made=(2,), dims="b=2 h=3 l=5 d=6")
 case("attention-causal", SDPA, lambda q, k, v: attend(q, k, v, is_causal=True), *[normal(2, 3, 5, 4)] * 3,
-    dims="b=2 h=3 d=4")
+    dims="b=2 h=3 l=5 d=4")
+case("attention-causal-more-keys", SDPA, lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3),
+    normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4), dims="b=2 h=3 l=5 d=4")
+case("attention-causal-fewer-keys", SDPA, lambda q, k, v: attend(q, k, v, is_causal=True), normal(3, 5, 4),
+    normal(3, 4, 4), normal(3, 4, 6), dims="h=3 l=5 d=6")
 case("attention-mask", SDPA, lambda q, k, v, m: attend(q, k, v, m), *QKV, bools(2, 1, 5, 7),
     dims="b=2 h=3 l=5 d=6")
 case("attention-bias", SDPA, lambda q, k, v, m: attend(q, k, v, m), *QKV, normal(3, 5, 7),
@@ -344,11 +348,11 @@ case("attention-3d", SDPA, attend, normal(5, 5, 4), normal(5, 7, 4), normal(5, 7
 case("attention-gqa", SDPA, lambda q, k, v: attend(q, k, v, enable_gqa=True), normal(2, 6, 5, 4),
     normal(2, 3, 7, 4), normal(2, 3, 7, 4), made=(2,), dims="b=2 h=3 g=2 l=5 d=4")
 case("attention-mqa", SDPA, lambda q, k, v: attend(q, k, v, enable_gqa=True, is_causal=True),
-    normal(2, 5, 5, 4), normal(2, 1, 5, 4), normal(2, 1, 5, 4), dims="b=2 g=5 d=4")
+    normal(2, 5, 5, 4), normal(2, 1, 5, 4), normal(2, 1, 5, 4), dims="b=2 g=5 l=5 d=4")
 case("attention-dropout", SDPA, lambda q, k, v: attend(q, k, v, dropout_p=0.4, is_causal=True),
-    *[normal(2, 3, 5, 4)] * 3, random=True, dims="b=2 h=3")
+    *[normal(2, 3, 5, 4)] * 3, random=True, dims="b=2 h=3 l=5")
 case("attention-dropout-mask", SDPA, lambda q, k, v, m: attend(q, k, v, m, dropout_p=0.4), *QKV, normal(5, 7),
-    random=True, dims="b=2 h=3")
+    random=True, dims="b=2 h=3 l=5")
 
 # ---- norms ---------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ CAUSAL = "FlopCounterMode counts the scores that a causal mask hides, which one 
 GROUPS = "FlopCounterMode takes the gradient of the weight of a convolution in groups for one without"
 COUNTED_OTHERWISE = {
     "attention-causal": CAUSAL,
+    "attention-causal-more-keys": CAUSAL,
+    "attention-causal-fewer-keys": CAUSAL,
     "attention-mqa": CAUSAL,
     "conv1d-groups": GROUPS,
     "conv1d-depthwise": GROUPS,

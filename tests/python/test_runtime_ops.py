@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,11 +116,38 @@ def test_attention_without_dropped_places_is_attention(drawing: Any, causal: boo
         given = torch.randn(5, 6) > 0 if mask.startswith("bool") else torch.randn(5, 6, dtype=torch.float64)
     if given is not None and "row" in str(mask):
         given[2] = False
-    ours = ops.attention(q, k, v, given, 1e-12, causal, 0.3, True, 17, 0)
+    ours = ops.attention(q, k, v, given, 1e-12, causal, 0.3, True, 0, 17, 0)
     close(
         ours,
         F.scaled_dot_product_attention(q, k, v, given, 0.0, causal, scale=0.3, enable_gqa=True),
     )
+
+
+@pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5), (0, 5)])
+@pytest.mark.parametrize("keys", [5, 4, 3, 2, 7])
+@pytest.mark.parametrize("batch", [(2,), ()], ids=str)
+@pytest.mark.parametrize("width", [8, 3])
+def test_parts_of_causal_attention_are_rows_of_the_whole(
+    bounds: tuple[int, ...], keys: int, batch: tuple[int, ...], width: int
+) -> None:
+    shapes = [(*batch, 4, 5, 8), (*batch, 2, keys, 8), (*batch, 2, keys, width)]
+    q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
+    parts = [ops.causal_attention(q[..., a:b, :], k, v, 0.3, True, a) for a, b in pairwise(bounds)]
+    close(torch.cat(parts, -2), whole)
+    # As transposed as what a model gives.
+    seed = torch.randn(whole.transpose(-3, -2).shape, dtype=torch.float64).transpose(-3, -2)
+    joined = torch.autograd.grad(torch.cat(parts, -2), (q, k, v), seed)
+    for ours, theirs in zip(joined, torch.autograd.grad(whole, (q, k, v), seed), strict=True):
+        close(ours, theirs)
+
+
+def test_dropped_places_of_causal_attention_do_not_see_ahead(drawing: Any) -> None:
+    shape = (2, 4, 5, 8)
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for _ in range(3))
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    part = ops.attention(q[..., 3:, :], k, v, None, 1e-12, True, None, False, 3, 17, 0)
+    close(part, whole[..., 3:, :])
 
 
 def _step(files: dict[str, str], comm: Comm, randomness: str, steps: int = 1) -> tuple[list[Tensor], Tensor]:

@@ -40,9 +40,26 @@ fn megatron_splits_the_heads() {
 }
 
 #[test]
+fn parts_from_both_ends_are_on_one_device() {
+    let (graph, analysis) = model();
+    let attention = |plan: &str, devices: u32| {
+        let op = graph.op_ids().find(|op| graph.op(*op).target.contains("attention")).expect("attention");
+        sets::named(plan, &graph, &analysis, devices).expect("a plan").op(op).devices.clone()
+    };
+    assert_eq!(attention("sequence", 2), [0, 1]);
+    assert_eq!(attention("zigzag", 2), [0, 1, 1, 0]);
+    assert_eq!(attention("zigzag", 3), [0, 1, 2, 2, 1, 0]);
+    assert_eq!(attention("zigzag:2 x megatron:2", 4), [0, 1, 2, 3, 2, 3, 0, 1]);
+    assert_eq!(attention("data:2 x zigzag:2", 4), [0, 1, 1, 0, 2, 3, 3, 2]);
+    assert_eq!(attention("zigzag", 1), [0]);
+}
+
+#[test]
 fn what_prints_parses() {
     let (graph, analysis) = model();
-    for name in ["replicate", "data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2"] {
+    for name in
+        ["replicate", "data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2", "zigzag", "ulysses"]
+    {
         let devices = if name.contains("megatron:2") { 4 } else { 2 };
         let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
         let printed = text::print(&plan, &graph, &analysis);
@@ -128,7 +145,7 @@ fn names_that_are_not_understood() {
             "megatorn",
             2,
             "there is no plan named `megatorn`",
-            "did you mean `megatron`? Else use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `offload`, `zero1`, \
+            "did you mean `megatron`? Else use one of `replicate`, `data`, `megatron`, `sequence`, `zigzag`, `ulysses`, `coshard`, `recompute`, `offload`, `zero1`, \
              `zero2`, `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`, `kf1b`, `tokens`, `whole-updates`, a product such as `data:2 x megatron:2`, or a plan file",
         ),
     ] {

@@ -231,8 +231,8 @@ fn attention_maps_batch_and_heads() {
         "b r h l e^, b r h s^ e^, b r h s^ d, b 1 h l s^ -> b r h l d ; linear 2",
     );
     check(qkv, &attention(""), "b h l e^, b h s^ e^, b h s^ d -> b h l d ; linear 2");
-    check(qkv, &attention(", None, 0.0, True"), "b h l^ e^, b h s^ e^, b h s^ d -> b h l^ d ; linear 2");
-    check(qkv, &attention(", None, 0.1"), "b h l^ e^, b h s^ e^, b h s^ d^ -> b h l^ d^");
+    check(qkv, &attention(", None, 0.0, True"), "b h l~ e^, b h s^ e^, b h s^ d -> b h l~ d ; linear 2");
+    check(qkv, &attention(", None, 0.1"), "b h l e^, b h s^ e^, b h s^ d^ -> b h l d^");
     check(
         &format!("{qkv}; m bool[1,1,5,6]"),
         &attention(", %m"),

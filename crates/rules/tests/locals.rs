@@ -59,7 +59,8 @@ fn random_operators_are_keyed() {
     let inputs = "q f32[2,4,5,8]; k f32[2,4,6,8]; v f32[2,4,6,8]";
     let op =
         "%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v, None, 0.1, True, scale=0.5)";
-    check_local(inputs, op, "h 2..4", "sw.attention(%0, %1, %2, None, 0.1, true, 0.5, false, 0, 7)");
+    check_local(inputs, op, "h 2..4", "sw.attention(%0, %1, %2, None, 0.1, true, 0.5, false, 0, 0, 7)");
+    check_local(inputs, op, "l 3..5", "sw.attention(%0, %1, %2, None, 0.1, true, 0.5, false, 3, 0, 7)");
 }
 
 #[test]
@@ -69,6 +70,10 @@ fn parts_know_where_they_begin() {
     check_local(inputs, op, "a 0..3", "aten.embedding.default(%0, %1, 3)");
     let op = "%y f32[6] = sw.pick(%x, %t, 1, 0, -100, 10)";
     check_local("x f32[6,10]; t i64[6]", op, "v 4..10", "sw.pick(%0, %1, 1, 4, -100, 10)");
+    let inputs = "q f32[2,4,5,8]; k f32[2,4,5,8]; v f32[2,4,5,8]";
+    let op = "%y f32[2,4,5,8] = aten.scaled_dot_product_attention.default(%q, %k, %v, None, 0.0, True)";
+    check_local(inputs, op, "l 3..5", "sw.causal_attention(%0, %1, %2, None, false, 3)");
+    check_local(inputs, op, "h 0..2", "aten.scaled_dot_product_attention.default(%0, %1, %2, None, 0, true)");
     let op = "%y i64[6] = aten.arange.start_step(2, 20, 3)";
     check_local("", op, "a 2..5", "aten.arange.start_step(8, 17, 3, dtype=i64)");
 }

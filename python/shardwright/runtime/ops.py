@@ -10,12 +10,14 @@ from torch import Tensor
 
 from ..library import expert_linear
 from . import opaque
+from .causal import causal_attention, seen
 from .execution.randomness import Numbers
 from .execution.run import current_run
 from .programs import regions
 
 __all__ = [
     "attention",
+    "causal_attention",
     "cut",
     "draw",
     "dropout",
@@ -86,6 +88,7 @@ def attention(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    start: int,
     operator: int,
     slot: int,
 ) -> Tensor:
@@ -97,7 +100,7 @@ def attention(
     half = abs(scale) ** 0.5
     scores = (q * half) @ (k * math.copysign(half, scale)).transpose(-2, -1)
     if is_causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        mask = seen(q, k, start)
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -torch.inf)
     elif mask is not None:

@@ -501,7 +501,7 @@ fn of_one_layer<'a>(modules: &[&'a str]) -> Option<&'a str> {
 fn random_number(target: &str) -> Option<usize> {
     match target {
         "sw.dropout" | "sw.native_dropout" => Some(2),
-        "sw.attention" => Some(8),
+        "sw.attention" => Some(9),
         "sw.draw" => Some(4),
         _ => None,
     }

@@ -22,6 +22,7 @@ pub(super) const SET: Set = Set {
         turns: Some(turns),
         must_find: true,
         stages: None,
+        places: None,
     }),
     aside: None,
     rounds: None,

@@ -14,7 +14,7 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
-    along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
+    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
     aside: None,
     rounds: None,
     besides: &[],

@@ -15,6 +15,7 @@ mod partial;
 mod recompute;
 mod replicate;
 mod schedules;
+mod sequence;
 mod stages;
 mod tokens;
 mod whole_updates;
@@ -123,6 +124,9 @@ pub struct Along {
     pub must_find: bool,
     /// If it places operators instead: the position of each along the axis.
     pub stages: Option<Cut>,
+    /// Of an axis of so many devices which of them each part is on, in turn where one has several; else each
+    /// has one part.
+    pub places: Option<fn(u32) -> Vec<u32>>,
 }
 
 /// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
@@ -136,12 +140,20 @@ impl Along {
     fn in_turn(&self) -> bool {
         self.turns.is_some()
     }
+
+    /// The device of each part of a loop, of so many along the axis.
+    fn places(&self, size: u32) -> Vec<u32> {
+        self.places.map_or_else(|| (0..size).collect(), |places| places(size))
+    }
 }
 
 pub const ALL: &[&Set] = &[
     &replicate::SET,
     &data::SET,
     &megatron::SET,
+    &sequence::SEQUENCE,
+    &sequence::ZIGZAG,
+    &sequence::ULYSSES,
     &coshard::SET,
     &recompute::SET,
     &offload::SET,
@@ -334,9 +346,15 @@ fn nest(
             }
             continue;
         }
-        let chosen = chosen.map(|on| Split { on, parts: axis.size }).filter(|s| fits(s));
+        let along = match chosen {
+            Some(On::Loop(_)) => axis.along.places(axis.size),
+            _ => (0..axis.size).collect(),
+        };
+        let parts = u32::try_from(along.len()).unwrap_or(u32::MAX);
+        let chosen = chosen.map(|on| Split { on, parts }).filter(|s| fits(s));
+        let along = if chosen.is_some() { along } else { (0..axis.size).collect() };
         splits.push(chosen.unwrap_or(Split { on: On::Copies, parts: axis.size }));
-        places = places.iter().flat_map(|&p| (0..axis.size).map(move |i| p * axis.size + i)).collect();
+        places = places.iter().flat_map(|p| along.iter().map(move |i| p * axis.size + i)).collect();
     }
     splits.retain(|s| s.parts > 1);
     (splits, places)

@@ -11,6 +11,7 @@ pub(super) const SET: Set = Set {
         turns: None,
         must_find: false,
         stages: None,
+        places: None,
     }),
     aside: None,
     rounds: None,

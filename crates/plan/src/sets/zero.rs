@@ -39,7 +39,7 @@ pub(super) const THREE: Set = Set {
 };
 
 const ALONG: Along =
-    Along { choose: data::choose, why: data::why, turns: None, must_find: true, stages: None };
+    Along { choose: data::choose, why: data::why, turns: None, must_find: true, stages: None, places: None };
 
 fn divide(
     model: &Model<'_>,

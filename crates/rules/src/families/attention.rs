@@ -1,9 +1,10 @@
-//! Attention: batch and heads map, and so do queries where no mask is made from their place.
+//! Attention: batch and heads map, and so do queries; where a mask is made from their place, a part knows its own.
 
 use graph::{Dtype, Op};
 
 use super::common::{
-    Terms, batch, broadcast, flag, float, get, mark, operand, output, plain, product, shape, term, text, wide,
+    Terms, batch, broadcast, call, flag, float, get, is_split, mark, operand, output, plain, product, shape,
+    start, term, text, wide,
 };
 use super::{Family, View};
 use crate::algebra::Rule;
@@ -34,13 +35,10 @@ fn rule(view: View<'_>) -> Option<String> {
     let names = heads(view.op, &result[..leading], k);
     let random = is_random(view.op);
     let fixed = |name: &str, size: i64| mark(&term(size, name), "^");
-    let free = |name: &str, size: i64, fix: bool| {
-        if fix { fixed(name, size) } else { term(size, name) }
-    };
-    let queries = free("l", q[q.len() - 2], random || flag(view.op, 5, "is_causal", false));
+    let queries = mark(&term(q[q.len() - 2], "l"), if is_causal(view.op) { "~" } else { "" });
     let keys = fixed("s", k[k.len() - 2]);
     let width = fixed("e", *q.last()?);
-    let made = free("d", *v.last()?, random);
+    let made = mark(&term(*v.last()?, "d"), if random { "^" } else { "" });
     let with = |shape: &[i64], names: &[String], last: [&String; 2]| {
         let mut terms = broadcast(&shape[..shape.len() - 2], &result[..leading], names);
         terms.extend(last.map(Clone::clone));
@@ -94,29 +92,41 @@ fn is_random(op: &Op) -> bool {
     float(op, 4, "dropout_p", 0.0) > 0.0
 }
 
+fn is_causal(op: &Op) -> bool {
+    flag(op, 5, "is_causal", false)
+}
+
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let local = plain(view, rule, part);
-    if !is_random(view.op) {
+    let placed = is_causal(view.op) && is_split(rule, part, "l");
+    if !is_random(view.op) && !placed {
         return local;
     }
     let or = |position, name, default| match get(&local, position, name) {
         LocalArg::None => default,
         arg => arg,
     };
-    let args = vec![
-        get(&local, 0, "query"),
-        get(&local, 1, "key"),
-        get(&local, 2, "value"),
+    let operands = [get(&local, 0, "query"), get(&local, 1, "key"), get(&local, 2, "value")];
+    let (scale, groups) = (get(&local, 6, "scale"), or(7, "enable_gqa", LocalArg::Bool(false)));
+    let first = if is_causal(view.op) { start(rule, part, "l") } else { 0 };
+    if !is_random(view.op) {
+        return call(PLACED, [&operands[..], &[scale, groups, LocalArg::Int(first)]].concat());
+    }
+    let rest = [
         get(&local, 3, "attn_mask"),
         LocalArg::Float(float(view.op, 4, "dropout_p", 0.0)),
         or(5, "is_causal", LocalArg::Bool(false)),
-        get(&local, 6, "scale"),
-        or(7, "enable_gqa", LocalArg::Bool(false)),
+        scale,
+        groups,
+        LocalArg::Int(first),
         LocalArg::Int(i64::from(view.id.0)),
         LocalArg::Int(part.slot),
     ];
-    super::common::call("sw.attention", args)
+    call("sw.attention", [&operands[..], &rest].concat())
 }
+
+/// Causal attention of queries that are not all of them.
+const PLACED: &str = "sw.causal_attention";
 
 /// Products of queries with keys, and of what comes of them with values.
 fn cost(call: &Call<'_>) -> Sketch {
@@ -130,6 +140,9 @@ struct Sizes {
     /// Those that are computed where a kernel leaves out what a causal mask hides.
     seen: u64,
     queries: u64,
+    /// How many keys there are, and how many of them are read.
+    all: u64,
+    read: u64,
     /// The width of keys, and that of values.
     keys: u64,
     values: u64,
@@ -141,17 +154,37 @@ impl Sizes {
         let last = |shape: &[i64], at: usize| Some(shape[shape.len().checked_sub(at)?].unsigned_abs());
         let (queries, seen) = (last(&q.shape, 2)?, last(&k.shape, 2)?);
         let rows = numel(&q.shape) / last(&q.shape, 1)?.max(1);
-        let causal: u64 = (1..=queries).map(|row| row.min(seen)).sum();
-        let each = if call.flag(5, "is_causal") { causal } else { queries * seen };
+        let causal = |first: u64| (first + 1..=first + queries).map(|row| row.min(seen)).sum();
+        let place = first(call);
+        let each = place.map_or(queries * seen, causal);
+        let behind = place.filter(|_| is_placed(call)).map(|first| first + queries);
+        let read = behind.map_or(seen, |end| seen.min(end));
         let heads = rows / queries.max(1);
         Some(Self {
-            scores: rows * seen,
+            scores: rows * read,
             seen: heads * each,
             queries: rows,
+            all: seen,
+            read,
             keys: last(&q.shape, 1)?,
             values: last(&v.shape, 1)?,
         })
     }
+}
+
+/// The place of the first query, if a query sees keys up to its own place only.
+fn first(call: &Call<'_>) -> Option<u64> {
+    let at = match call.name() {
+        _ if is_placed(call) => call.int(5, "start", 0),
+        "attention" => call.int(8, "start", 0),
+        _ => 0,
+    };
+    (is_placed(call) || call.flag(5, "is_causal")).then(|| at.unsigned_abs())
+}
+
+/// Whether keys behind the last query are not read.
+fn is_placed(call: &Call<'_>) -> bool {
+    call.op.target == PLACED
 }
 
 /// Whether one kernel computes all of it, which never has the scores in memory: of a batch of heads.
@@ -199,8 +232,9 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     // With keys for several heads, each head is given its own.
     let heads = |shape: &[i64]| numel(&shape[..shape.len() - 2]).max(1);
     let copies = heads(&q.shape) / heads(&k.shape);
+    let read = |shape: &[i64]| numel(shape) / sizes.all.max(1) * sizes.read;
     let mut more = sizes.scores * width;
-    more += if call.learns(0) { copies * numel(&k.shape) * width } else { 0 };
+    more += if call.learns(0) { copies * read(&k.shape) * width } else { 0 };
     more += if call.learns(1) { numel(&q.shape) * width } else { 0 };
     let mut sketch = Sketch::of(call).flops(keys + values).gradients(gradients).keeps("*:");
     let scores = sizes.scores * width;
@@ -208,7 +242,7 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     if scored && copies == 1 && width == v.dtype.bytes() as u64 {
         sketch = sketch.keeps_operand(Some(2));
     } else if scored {
-        more += copies * numel(&v.shape) * width;
+        more += copies * read(&v.shape) * width;
     }
     if dropped && scored {
         // Probabilities before and after dropout, and the mask.

@@ -100,13 +100,20 @@ impl<'a> Forms<'a> {
             inputs.iter().zip(&dims.inputs).all(|(id, carried)| self.fits(*id, carried, index))
         };
         match loops[..] {
-            [index] if fits(index) => match dims.loops[index].kind {
+            [index] if fits(index) && !self.is_placed(op, index) => match dims.loops[index].kind {
                 Kind::Map => How::Sliced(index),
                 Kind::Reduce(Reduction::Sum) => How::Summed(index),
                 _ => whole,
             },
             _ => whole,
         }
+    }
+
+    /// Whether a part along a loop has to be told where its queries are, for which the model has no operator.
+    fn is_placed(&self, op: OpId, index: usize) -> bool {
+        let dim = self.analysis.op(op).loops[index].dim;
+        let rule = self.analysis.rules[op.index()].as_ref();
+        self.graph.op(op).target == ATTENTION && rule.is_some_and(|rule| rule.dim(dim).contiguous)
     }
 
     /// Whether an operand that is in slices is so along a loop.

@@ -76,12 +76,10 @@ impl<'q> Parts<'q> {
         Rc::clone(self.known.entry(key).or_insert(Rc::new(found)))
     }
 
-    /// Parts are balanced, and the last one is the smallest.
     fn smallest(&self, plan: &Plan, op: OpId) -> Cost {
         let graph = self.graph;
         let mut costs = Costs::new(graph, self.analysis, op, &self.needs_grad);
-        let parts = plan.op(op);
-        let part = costs.part(parts, parts.count() - 1);
+        let part = costs.cheapest(plan.op(op));
         let cost = &part.cost;
         let effort = |operations: u64, bytes: compiler::Bytes| Effort {
             operations: operations as f64,

@@ -67,7 +67,14 @@ impl<'q> Maker<'q> {
         let kinds = Kinds::of(graph);
         let whole: Vec<Part> = graph
             .op_ids()
-            .map(|op| part(question, (&needs_grad, &kinds, &messages.kinds), op, &OpPlan::default()))
+            .map(|op| {
+                part(
+                    question,
+                    (&needs_grad, &kinds, &messages.kinds),
+                    op,
+                    (&OpPlan::default(), messages.count),
+                )
+            })
             .collect();
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();

@@ -80,7 +80,8 @@ impl Maker<'_> {
             return known.clone();
         }
         let plan = OpPlan { splits: splits(self.digits, loops), devices: vec![] };
-        let made = part(&self.question, (&self.needs_grad, &self.kinds, &self.messages.kinds), op, &plan);
+        let of = (&self.needs_grad[..], &self.kinds, &self.messages.kinds[..]);
+        let made = part(&self.question, of, op, (&plan, self.messages.count));
         self.parts.insert(key, made.clone());
         made
     }

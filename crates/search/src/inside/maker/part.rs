@@ -9,6 +9,7 @@ use plan::{On, OpPlan};
 use rules::Cost;
 
 use super::super::bundles::Traits;
+use super::super::messages::Count;
 use super::pieces::{Pieces, is_rewritten};
 use crate::Question;
 
@@ -20,16 +21,19 @@ pub(super) struct Part {
     pub(super) cost: Rc<Cost>,
 }
 
-/// The first part of an operator, which is the largest, on the slowest device.
+/// The part of an operator that computes most, on the slowest device; or the first one, of which there is a device that
+/// has it of all operators, where it shall be the least.
 pub(super) fn part(
     question: &Question<'_>,
     (needs_grad, kinds, devices): (&[bool], &Kinds, &[&Device]),
     op: OpId,
-    plan: &OpPlan,
+    (plan, count): (&OpPlan, Count),
 ) -> Part {
     debug_assert!(plan.splits.iter().all(|split| split.on != On::Value));
     let (graph, analysis) = (question.graph, question.analysis);
-    let cost = Rc::new(Costs::new(graph, analysis, op, needs_grad).part(plan, 0).cost.clone());
+    let mut costs = Costs::new(graph, analysis, op, needs_grad);
+    let part = if count == Count::Least { costs.part(plan, 0) } else { costs.dearest(plan) };
+    let cost = Rc::new(part.cost.clone());
     let pieces =
         is_rewritten(analysis, op, plan).then(|| Pieces::new((graph, analysis), needs_grad, op, plan));
     let (forward, backward) = match pieces {

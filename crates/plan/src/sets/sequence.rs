@@ -1,0 +1,142 @@
+//! `sequence`, `zigzag`, `ulysses`: every operator splits the sequence, wherever it has one.
+//!
+//! The sequence is what queries of attention are along; of a model without attention, the tokens of its inputs. Attention
+//! itself is of a part of the queries over all keys and values, which lowering gathers; under `ulysses` it is of a part of
+//! the heads, so that queries, keys and values change places instead.
+//!
+//! Where attention is causal, later queries see more keys. Under `zigzag` each device has a part from the front and one as
+//! far from the back, which together see as many keys as any other two.
+
+use graph::{Op, OpId, Source};
+use rules::families;
+
+use super::{Along, Model, Set, too_few};
+
+pub(super) const SEQUENCE: Set = Set {
+    name: "sequence",
+    doc: "every operator that has the sequence splits it; the sequence is what queries of attention are along, or the \
+          tokens of the inputs",
+    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+pub(super) const ZIGZAG: Set = Set {
+    name: "zigzag",
+    doc: "as `sequence`, in twice as many parts: each device has one from the front and one as far from the back",
+    along: Some(Along {
+        choose: |model, size| choose(model, parts_of(size)),
+        why: |model, op, size| why(model, op, parts_of(size)),
+        turns: None,
+        must_find: true,
+        stages: None,
+        places: Some(front_and_back),
+    }),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+pub(super) const ULYSSES: Set = Set {
+    name: "ulysses",
+    doc: "as `sequence`, but attention splits the heads",
+    along: Some(Along {
+        choose: choose_heads,
+        why,
+        turns: None,
+        must_find: true,
+        stages: None,
+        places: None,
+    }),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let classes = classes(model);
+    let fits = |op: OpId| own(model, op, &classes).find(|index| is_long(model, op, *index, parts));
+    model.graph.op_ids().map(fits).collect()
+}
+
+fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let mut chosen = choose(model, parts);
+    for op in model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op))) {
+        let heads = named(model, op, "h").find(|index| is_long(model, op, *index, parts));
+        chosen[op.index()] = heads.or(chosen[op.index()]);
+    }
+    chosen
+}
+
+fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    own(model, op, &classes(model)).next().map_or_else(
+        || "it has no sequence that may be split".into(),
+        |index| too_few("its sequence", model.analysis.op(op).loops[index].size, parts),
+    )
+}
+
+/// Two parts for each device.
+fn parts_of(size: u32) -> u32 {
+    if size == 1 { 1 } else { size.saturating_mul(2) }
+}
+
+/// The device of each part.
+fn front_and_back(size: u32) -> Vec<u32> {
+    if size == 1 { vec![0] } else { (0..size).chain((0..size).rev()).collect() }
+}
+
+/// The loops of an operator over the sequence that may be split; of scores those of queries come first.
+fn own<'m>(model: &'m Model<'_>, op: OpId, classes: &'m [usize]) -> impl Iterator<Item = usize> + 'm {
+    let loops = &model.analysis.op(op).loops;
+    let open = move |index: &usize| loops[*index].kind != rules::Kind::Whole;
+    let along = move |index: &usize| classes.contains(&model.classes.of_loop(op, *index));
+    (0..loops.len()).filter(open).filter(along)
+}
+
+fn is_long(model: &Model<'_>, op: OpId, index: usize, parts: u32) -> bool {
+    model.analysis.op(op).loops[index].size >= i64::from(parts)
+}
+
+fn is_attention(op: &Op) -> bool {
+    families::family_of(&op.target).is_some_and(|family| family.name == "attention")
+}
+
+/// The loops of a dim of an operator's rule that may be split.
+fn named<'m>(model: &'m Model<'_>, op: OpId, name: &str) -> impl Iterator<Item = usize> + use<'m> {
+    let dim = model.analysis.rules[op.index()].as_ref().and_then(|rule| rule.find(name));
+    let loops = &model.analysis.op(op).loops;
+    (0..loops.len())
+        .filter(move |index| Some(loops[*index].dim) == dim && loops[*index].kind != rules::Kind::Whole)
+}
+
+/// The classes of the sequence: those of queries, or of tokens that are given.
+fn classes(model: &Model<'_>) -> Vec<usize> {
+    let attention = model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op)));
+    let mut found: Vec<usize> = attention
+        .flat_map(|op| named(model, op, "l").map(move |index| model.classes.of_loop(op, index)))
+        .collect();
+    if found.is_empty() {
+        found = of_inputs(model);
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The second dims of numbers of tokens, and of rows for each token.
+fn of_inputs(model: &Model<'_>) -> Vec<usize> {
+    let mut found = vec![];
+    for id in model.graph.tensor_ids() {
+        let tensor = model.graph.tensor(id);
+        let tokens = match tensor.shape.len() {
+            2 => !tensor.dtype.is_float(),
+            rank => rank == 3,
+        };
+        let factors = &model.analysis.factors[id.index()];
+        if tokens && matches!(tensor.source, Source::Input { .. }) && factors[1].len() == 1 {
+            found.push(model.classes.of_factor(id, factors[0].len()));
+        }
+    }
+    found
+}
