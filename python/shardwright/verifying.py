@@ -182,6 +182,8 @@ def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
         differences = [difference(*pair) for pair in pairs]
     except ShardwrightError as error:
         return Tried(splits, made, problem=f"{error.code}: {error.what}")
+    except Exception as error:  # parts of other shapes than the rule says, say
+        return Tried(splits, made, problem=f"its parts fail ({said_by(error)})")
     worst = max(differences, default=0.0)
     return Tried(
         splits, made, worst, None if worst <= TOLERANCE else f"it differs by {worst:.1e} from the whole"

@@ -56,15 +56,19 @@ class _Wrong:
 
 
 def confirmed(
-    subject: Subject, discovery: Discovery, resizing: Resizing, linear: Sequence[list[int]]
+    subject: Subject,
+    discovery: Discovery,
+    resizing: Resizing,
+    linear: Sequence[list[int]],
+    taught: bool,
 ) -> Proposal:
-    """The rule of all that holds, without what is refuted here."""
+    """The rule of all that holds, without what is refuted here. `taught`: whether a result has a gradient."""
     left = list(linear)
     dropped: list[str] = []
     while True:
         rule = _Rule(*discovery.propose(resizing.classes(), left))
         proposal = Proposal(_with_sizes(rule.text, rule.given), rule.names, left, dropped=dropped)
-        wrong = _wrong(subject, resizing, rule, proposal)
+        wrong = _wrong(subject, resizing, rule, proposal, taught)
         if wrong is None:
             return proposal
         dropped.append(f"`{rule.text}`: {wrong.why}")
@@ -78,14 +82,17 @@ def confirmed(
                 resizing.drop(at)
 
 
-def _wrong(subject: Subject, resizing: Resizing, rule: _Rule, proposal: Proposal) -> _Wrong | None:
+def _wrong(
+    subject: Subject, resizing: Resizing, rule: _Rule, proposal: Proposal, taught: bool
+) -> _Wrong | None:
     """Fills in what was compared. Where a maximum is taken, once with gradients and once without."""
     if not rule.names and not proposal.linear:
         return None
     sets = [resizing.example(), *(resizing.sets() if rule.names else [])]
     for sizes in sets:
         outputs = subject.run(subject.draw(sizes.shapes, 1), sizes.values)
-        for learns in (True, False) if _CHOICES & set(rule.text.partition("->")[0]) else (True,):
+        ways = [True] * taught + [False] * bool(not taught or _CHOICES & set(rule.text.partition("->")[0]))
+        for learns in ways:
             graph = _graph(subject, resizing, rule, sizes, outputs, learns)
             with _registered(subject):
                 try:
@@ -167,8 +174,9 @@ def _graph(
         DTYPES[torch.float64 if subject.is_float(at) else x.dtype] for at, x in enumerate(subject.samples)
     ]
     inputs = [
-        f"input %x{at} {kind}{shape} {at}" + " grad" * (learns and kind == "f64")
-        for at, (kind, shape) in enumerate(zip(kinds, map(_shape, sizes.shapes), strict=True))
+        f"{'input' if learns else 'buffer'} %x{at} {kind}{_shape(shape)} "
+        + (f"{at}" + " grad" * (kind == "f64") if learns else f'"x{at}"')
+        for at, (kind, shape) in enumerate(zip(kinds, sizes.shapes, strict=True))
     ]
     results = [f"%y{at} {DTYPES[x.dtype]}{_shape(list(x.shape))}" for at, x in enumerate(outputs)]
     operands = ", ".join(f"%x{at}" for at in range(len(inputs)))

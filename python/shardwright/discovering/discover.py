@@ -87,7 +87,8 @@ def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
     resizing = Resizing(subject, discovery, held)
     resizing.drop_fixed()
     once = sorted({at for _, holds in held for at in holds.once})
-    proposal = confirmed(subject, discovery, resizing, trying.linear(once))
+    taught = any(weight is not None for weight in trying.trials[0].weights)
+    proposal = confirmed(subject, discovery, resizing, trying.linear(once), taught)
     dims = list(_dims(proposal.names, subject, held))
     return Discovered(
         name=subject.name,
