@@ -89,7 +89,7 @@ def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
     once = sorted({at for _, holds in held for at in holds.once})
     taught = any(weight is not None for weight in trying.trials[0].weights)
     proposal = confirmed(subject, discovery, resizing, trying.linear(once), taught)
-    dims = list(_dims(proposal.names, subject, held))
+    dims = sorted(_dims(proposal.names, subject, held), key=lambda dim: (len(dim.name), dim.name))
     return Discovered(
         name=subject.name,
         rule=proposal.rule,
