@@ -20,88 +20,25 @@ from test_rules import prepared
 
 # Calls whose parts are called with the same arguments, but for sizes that are ints: of other rules no text
 # could say all. The first operator of each case.
-NAMES = [
-    "unary",
-    "add",
-    "div",
-    "binary",
-    "pow",
-    "clamp-tensor",
-    "masked_fill",
-    "prelu",
-    "mul",
-    "mul-broadcast",
-    "where",
-    "lerp",
-    "addcmul",
-    "t",
-    "transpose",
-    "permute",
-    "unsqueeze",
-    "repeat_interleave",
-    "unfold",
-    "diagonal",
-    "meshgrid",
-    "split",
-    "unbind",
-    "cat",
-    "cat-uneven",
-    "stack",
-    "glu",
-    "select",
-    "pad",
-    "slice_scatter",
-    "diff",
-    "flip",
-    "linear",
-    "linear-3d",
-    "linear-1d",
-    "matmul",
-    "matmul-batch",
-    "matmul-broadcast",
-    "matmul-vector",
-    "matmul-dot",
-    "mm",
-    "bmm",
-    "addmm",
-    "einsum",
-    "einsum-three",
-    "einsum-sum",
-    "mv",
-    "outer",
-    "attention",
-    "attention-causal",
-    "attention-mask",
-    "attention-gqa",
-    "layer_norm",
-    "rms_norm",
-    "group_norm",
-    "instance_norm",
-    "softmax",
-    "log_softmax",
-    "embedding",
-    "cross_entropy-none",
-    "nll_loss-none",
-    "sum",
-    "amax",
-    "var",
-    "logsumexp",
-    "prod",
-    "cumsum",
-    "topk",
-    "sort",
-    "histc",
-    "conv1d",
-    "conv1d-groups",
-    "conv2d",
-    "conv_transpose1d",
-    "max_pool2d",
-    "avg_pool",
-    "bilinear",
-    "pixel_shuffle",
-]
-MORE: dict[str, set[str]] = {}
-PART: set[str] = set()
+ROWS = """
+    unary add div binary pow clamp-tensor masked_fill prelu mul mul-broadcast where lerp addcmul
+    t transpose permute squeeze unsqueeze repeat_interleave unfold diagonal meshgrid
+    split unbind cat cat-uneven stack glu select pad slice_scatter diff roll flip
+    linear linear-3d linear-no-bias linear-1d matmul matmul-batch matmul-broadcast matmul-wide matmul-vector
+    matmul-dot mm bmm addmm einsum einsum-three einsum-sum dot mv outer
+    attention attention-causal attention-mask attention-gqa layer_norm rms_norm group_norm instance_norm
+    softmax log_softmax embedding cross_entropy-none nll_loss-none
+    sum sum-dim mean-dim amax var logsumexp norm prod cumsum topk sort histc
+    conv1d conv1d-groups conv1d-depthwise conv2d conv_transpose1d max_pool2d avg_pool bilinear pixel_shuffle
+"""
+NAMES = ROWS.split()
+# Beyond what is written, and read: groups of channels, with their number; rows and columns of pixels.
+MORE = {
+    "group_norm": "a (b c^) d^, (b c^), (b c^) -> a (b c^) d^ ; linear 1 2",
+    "pixel_shuffle": "a (b c^) d e -> a b (d f^) (e g^) ; linear 0",
+}
+# What is added is never `None`; a mean is the sum of the parts' sums, divided by another number.
+PART = {"addmm", "mean-dim"}
 
 Place = tuple[str, int, int, int]
 """Input or output, its number, its dim, and the elements of that which lie outside."""
