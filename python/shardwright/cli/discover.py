@@ -21,7 +21,6 @@ from .style import paint
 if TYPE_CHECKING:
     from .._core import Graph
     from ..discovering import Discovered, FoundDim
-    from ..discovering.examples import Example
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -112,14 +111,17 @@ def _name(named: str) -> str:
 
 
 def _of_model(graph: Graph, as_json: bool) -> None:
-    from ..discovering import examples, has_no_rule
+    from ..discovering import discover_or_why, examples, has_no_rule
 
     found: list[Discovered | None] = []
     rows = []
     for example in examples(graph, has_no_rule):
-        one, why = _discovered(example)
-        found.append(one)
         operator = example.operator
+        if operator.target == "shardwright.module.default":
+            one, why = None, "it is a module that runs as it is, and no function"
+        else:
+            one, why = discover_or_why(example.function, example.args, example.kwargs)
+        found.append(one)
         place = f"{operator.path or graph.model} at {operator.line}"
         if as_json:
             where = {"target": operator.target, "path": operator.path, "line": operator.line}
@@ -135,19 +137,6 @@ def _of_model(graph: Graph, as_json: bool) -> None:
     else:
         good = sum(one is not None and bool(one.dims) for one in found)
         print(f"{len(found)} calls of {graph.model} have no rule: one was found for {good} of them")
-
-
-def _discovered(example: Example) -> tuple[Discovered | None, str | None]:
-    from ..discovering import discover
-
-    if example.operator.target == "shardwright.module.default":
-        return None, "it is a module that runs as it is, and no function"
-    try:
-        return discover(example.function, example.args, example.kwargs), None
-    except CaptureError as error:
-        if error.code != "SW0142":
-            raise
-        return None, error.why
 
 
 def _lines(one: Discovered) -> Iterator[str]:

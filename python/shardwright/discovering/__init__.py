@@ -7,8 +7,17 @@ parts are tried, and what rule that makes, the compiler says.
 
 from __future__ import annotations
 
-from .discover import Discovered, FoundDim, discover
+from .discover import Discovered, FoundDim, discover, discover_or_why
 from .examples import Example, examples, has_no_rule
 from .subject import Subject
 
-__all__ = ["Discovered", "Example", "FoundDim", "Subject", "discover", "examples", "has_no_rule"]
+__all__ = [
+    "Discovered",
+    "Example",
+    "FoundDim",
+    "Subject",
+    "discover",
+    "discover_or_why",
+    "examples",
+    "has_no_rule",
+]

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from .._core import Discovery
+from ..errors import CaptureError
 from .confirming import confirmed
 from .resizing import Resizing
-from .subject import Subject
+from .subject import CODE, Subject
 from .trying import At, Holds, Split, Trying
 
 # Splits of one size: tensors with more have many dims of many factors.
@@ -107,6 +108,18 @@ def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
         refuted=proposal.dropped,
         operator=isinstance(subject.function, torch._ops.OpOverload),
     )
+
+
+def discover_or_why(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Discovered | None, str | None]:
+    """Its rule, or why none can be looked for."""
+    try:
+        return discover(function, args, kwargs), None
+    except CaptureError as error:
+        if error.code != CODE:
+            raise
+        return None, error.why
 
 
 def _splits(discovery: Discovery) -> Iterator[Split]:

@@ -22,6 +22,7 @@ _RANGES = ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0))
 # Elements of all tensors of an example: more of them say no more of a rule.
 MOST = 2**20
 
+CODE = "SW0142"
 Shape = Sequence[int]
 
 
@@ -188,7 +189,7 @@ class Subject:
 
 def cannot(name: str, why: str, fix: str, place: str | None = None) -> CaptureError:
     what = f"no rule can be looked for, for `{name}`"
-    return CaptureError("SW0142", what, place=place, why=why, fix=fix)
+    return CaptureError(CODE, what, place=place, why=why, fix=fix)
 
 
 def _explained(subject: Subject, run: Any) -> Any:
