@@ -7,6 +7,7 @@ __all__ = [
     "Compiled",
     "Cost",
     "DecisionTables",
+    "Discovery",
     "Draft",
     "Found",
     "FoundOrder",
@@ -26,6 +27,7 @@ __all__ = [
     "decision_tables",
     "micro_batch_weight",
     "operators_table",
+    "places_of",
     "plan_devices",
     "plan_homes",
     "plan_names",
@@ -101,6 +103,29 @@ class Cost:
     def passes(self) -> list[bool]: ...
     @property
     def meanwhile(self) -> tuple[int, int]: ...
+
+@final
+class Discovery:
+    """A function's tensors, and the splits of them that are to be tried or are known to hold."""
+
+    def __new__(
+        cls,
+        inputs: Sequence[Sequence[int]],
+        outputs: Sequence[Sequence[int]],
+        arguments: Sequence[int],
+        most: int,
+    ) -> Discovery: ...
+    @property
+    def left_out(self) -> int: ...
+    def next(self) -> tuple[int, list[tuple[int, int, int]], int | None] | None: ...
+    def hold(self, mark: str, outputs: Sequence[tuple[int, int, int]], once: Sequence[int]) -> bool: ...
+    def drop(self, index: int) -> None: ...
+    def gaps(
+        self,
+    ) -> tuple[list[tuple[tuple[int, int, int], int]], list[tuple[tuple[int, int, int], int]]]: ...
+    def propose(
+        self, classes: tuple[Sequence[int], Sequence[int]], linear: Sequence[Sequence[int]]
+    ) -> tuple[str, list[str], list[tuple[str, int]]]: ...
 
 @final
 class Part:
@@ -345,6 +370,7 @@ def search_order(
 def plan_names() -> list[str]: ...
 def plan_rows(plan: Plan, step: Simulated | None = None) -> list[dict[str, Any]]: ...
 def plan_homes(plan: Plan) -> list[tuple[int, str, str, int, int]]: ...
+def places_of(shape: Sequence[int], size: int) -> list[tuple[int, int]]: ...
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...

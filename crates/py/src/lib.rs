@@ -1,6 +1,7 @@
 //! The Python module `shardwright._core`: the whole compiler on one screen. Nothing is decided here.
 
 mod cost_py;
+mod discovery_py;
 mod errors;
 mod graph_py;
 mod guard;
@@ -20,6 +21,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::cost_py::Cost;
+    #[pymodule_export]
+    use super::discovery_py::{Discovery, places_of};
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]

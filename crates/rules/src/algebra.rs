@@ -73,6 +73,18 @@ pub enum Kind {
     Own,
 }
 
+/// Its mark.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Map => Ok(()),
+            Kind::Reduce(reduction) => write!(f, "{}", reduction.mark()),
+            Kind::Whole => f.write_str("^"),
+            Kind::Own => f.write_str("@"),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dim {
     pub name: String,
@@ -532,12 +544,7 @@ impl Rule {
     fn dim_text(&self, id: DimId) -> String {
         let dim = self.dim(id);
         let mut text = dim.name.clone();
-        match dim.kind {
-            Kind::Map => {}
-            Kind::Reduce(reduction) => text.push(reduction.mark()),
-            Kind::Whole => text.push('^'),
-            Kind::Own => text.push('@'),
-        }
+        text += &dim.kind.to_string();
         if dim.contiguous {
             text.push('~');
         }

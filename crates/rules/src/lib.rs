@@ -5,13 +5,15 @@
 //! [`families`] holds the rules, one file a family; [`factors`] follows dims through the graph, so
 //! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes, and [`cost`] what that
 //! costs; [`rewriting`] makes several operators of one, for dims that only these can be split along; [`slicing`]
-//! does so along the model's sequence; [`classes`] says which factors are one dim of the model.
+//! does so along the model's sequence; [`classes`] says which factors are one dim of the model;
+//! [`discovered`] makes rules of what was found by trying.
 //!
 //! Rules know one operator and its shapes. They know no devices, no plans, no programs.
 
 pub mod algebra;
 pub mod classes;
 pub mod cost;
+pub mod discovered;
 pub mod factors;
 pub mod families;
 pub mod interval;

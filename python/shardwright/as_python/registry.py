@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,6 +100,19 @@ def registered_as(name: str) -> Registered | None:
 
 def all_registered() -> Iterator[Registered]:
     yield from _ALL.values()
+
+
+@contextmanager
+def for_now(one: Registered) -> Iterator[None]:
+    """Registered meanwhile."""
+    before = _ALL.get(one.name)
+    _ALL[one.name] = one
+    try:
+        yield
+    finally:
+        del _ALL[one.name]
+        if before is not None:
+            _ALL[one.name] = before
 
 
 def library_name(operator: torch._ops.OpOverload) -> str:

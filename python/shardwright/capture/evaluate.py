@@ -99,6 +99,13 @@ class Evaluator:
             watch(op, result)
 
 
+def call_of(line: str, values: Mapping[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+    """What an ``op`` line calls, and with which arguments."""
+    op = _operator(line.removeprefix("op "))
+    args = [_value(arg, op.texts, values) for arg in op.args]
+    return op.target, args, {name: _value(arg, op.texts, values) for name, arg in op.kwargs}
+
+
 def _given(kind: str, rest: str, dtype: torch.dtype, given: Given) -> Tensor:
     if kind == "input":
         return given.inputs[int(rest.split(" ")[0])]

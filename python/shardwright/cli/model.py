@@ -166,7 +166,12 @@ def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
         if micro_batches != 1:
             raise _captured(model)
         return Graph(text)
-    module, inputs = _call(_function(Path(path), name), model)
+    return graph_of_returned(called(function_of(Path(path), name), model), model, micro_batches)
+
+
+def graph_of_returned(found: Any, model: str, micro_batches: int = 1) -> Graph:
+    """Of a module and its example inputs, which the function called `model` returned."""
+    module, inputs = _module_of(found, model)
     return _graph_of(module, (tuple(inputs), {}), micro_batches)
 
 
@@ -214,14 +219,14 @@ def _graph_text(path: Path) -> str:
     return read(path)
 
 
-def _function(path: Path, name: str) -> Any:
+def function_of(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise _no_model(f"there is no Python file {path}", "name it as FILE.py:FUNCTION" + _like_file(path))
     file = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = file
     sys.path.insert(0, str(path.parent))
-    with _explained(f"{path} cannot be imported"):
+    with explained(f"{path} cannot be imported"):
         spec.loader.exec_module(file)
     function = getattr(file, name, None)
     if not callable(function):
@@ -286,12 +291,15 @@ def _no_model(what: str, fix: str) -> CaptureError:
     )
 
 
-def _call(function: Any, name: str) -> tuple[Any, Any]:
+def called(function: Any, named: str) -> Any:
+    with explained(f"{named} failed"):
+        return function()
+
+
+def _module_of(found: Any, name: str) -> tuple[Any, Any]:
     """The module and its example inputs."""
     from torch import nn
 
-    with _explained(f"{name} failed"):
-        found = function()
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module):
         inputs = found[1]
         return found[0], inputs if isinstance(inputs, (tuple, list)) else (inputs,)
@@ -305,7 +313,7 @@ def _call(function: Any, name: str) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     """An exception of the user's own file, without our frames."""
     try:
         yield

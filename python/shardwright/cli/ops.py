@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from . import verify
+from . import discover, verify
 from .costs import cost_lines
 from .model import add_sizes
 from .parser import Commands
@@ -41,6 +41,16 @@ def add(commands: Commands) -> None:
     add_sizes(check)
     check.add_argument("--json", action="store_true", help="print what is known as JSON")
     check.set_defaults(run=verify.run)
+    find = actions.add_parser("discover", help="find the rule of a function by running it on parts")
+    find.add_argument(
+        "model",
+        metavar="FUNCTION|MODEL",
+        help="FILE.py:FUNCTION or MODULE:FUNCTION, which returns a function and its example arguments;"
+        " or a model, of which each operator without a rule is tried",
+    )
+    add_sizes(find)
+    find.add_argument("--json", action="store_true", help="print what is known as JSON")
+    find.set_defaults(run=discover.run)
 
 
 # The grammar is in the doc of `crates/rules/src/algebra.rs`.

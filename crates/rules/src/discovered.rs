@@ -1,0 +1,141 @@
+//! Rules that are found by trying: which splits of a function's tensors to try, and the text of those that hold.
+//!
+//! Whoever runs the function says which hold. Two that do never share an element of a tensor's dim, so what is
+//! left of each dim, the *gaps*, is whole, and all together are one rule.
+
+mod splits;
+mod text;
+
+use crate::algebra::{Kind, Reduction};
+
+pub use splits::{Split, places, splits};
+pub use text::Proposed;
+
+/// A factor of a tensor's dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Which of the inputs, or of the outputs.
+    pub operand: usize,
+    pub dim: usize,
+    /// How many elements of the dim lie outside of it.
+    pub outer: i64,
+}
+
+/// Place and size of what is left of a dim.
+pub type Gap = (Place, i64);
+
+/// A split that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub split: Split,
+    pub kind: Kind,
+    /// Where the outputs have the dim, if they do.
+    pub outputs: Vec<Place>,
+    /// Inputs that only the first part is given.
+    pub once: Vec<usize>,
+}
+
+/// What is known of a function with tensors of these shapes.
+#[derive(Clone, Debug, Default)]
+pub struct Discovery {
+    pub inputs: Vec<Vec<i64>>,
+    pub outputs: Vec<Vec<i64>>,
+    pub held: Vec<Held>,
+}
+
+impl Discovery {
+    /// Whether nothing of it is part of a split that holds.
+    pub fn is_open(&self, split: &Split) -> bool {
+        self.held.iter().all(|held| {
+            let apart =
+                |place: &Place| held.split.inputs.iter().all(|other| held.apart(*other, *place, split));
+            let argument = held.split.argument.is_none() || held.split.argument != split.argument;
+            argument && split.inputs.iter().all(apart)
+        })
+    }
+
+    /// Takes it up, if its outputs are apart from those of others.
+    pub fn hold(&mut self, held: Held) -> bool {
+        let apart = |other: &Held| {
+            let outputs = held.outputs.iter();
+            outputs
+                .flat_map(|place| other.outputs.iter().map(move |own| (place, own)))
+                .all(|(place, own)| other.apart(*own, *place, &held.split))
+        };
+        let fits = self.is_open(&held.split) && self.held.iter().all(apart);
+        if fits {
+            self.held.push(held);
+        }
+        fits
+    }
+
+    /// What no split that holds divides, of the inputs and of the outputs.
+    pub fn gaps(&self) -> (Vec<Gap>, Vec<Gap>) {
+        let of = |shapes: &[Vec<i64>], side: Side| {
+            let dims = |(operand, shape): (usize, &Vec<i64>)| {
+                (0..shape.len()).map(move |dim| (operand, dim)).collect::<Vec<_>>()
+            };
+            let terms = shapes.iter().enumerate().flat_map(dims).flat_map(|(operand, dim)| {
+                self.terms(side, operand, dim).into_iter().filter_map(|term| match term {
+                    Term::Gap(gap) => Some(gap),
+                    Term::Held(_) => None,
+                })
+            });
+            terms.collect()
+        };
+        (of(&self.inputs, Side::Inputs), of(&self.outputs, Side::Outputs))
+    }
+
+    /// What a dim is a product of, outer to inner.
+    fn terms(&self, side: Side, operand: usize, dim: usize) -> Vec<Term> {
+        let shape = if side == Side::Inputs { &self.inputs } else { &self.outputs };
+        let size = shape[operand][dim];
+        let mut cuts: Vec<(i64, usize)> = vec![];
+        for (id, held) in self.held.iter().enumerate() {
+            let places = if side == Side::Inputs { &held.split.inputs } else { &held.outputs };
+            let here = places.iter().filter(|place| (place.operand, place.dim) == (operand, dim));
+            cuts.extend(here.map(|place| (place.outer, id)));
+        }
+        cuts.sort_unstable();
+        let (mut terms, mut done) = (vec![], 1);
+        let gap = |done: i64, until: i64| {
+            let gap = (Place { operand, dim, outer: done }, until / done);
+            (gap.1 > 1).then_some(Term::Gap(gap))
+        };
+        for (outer, id) in cuts {
+            terms.extend(gap(done, outer));
+            terms.push(Term::Held(id));
+            done = outer * self.held[id].split.size;
+        }
+        terms.extend(gap(done, size));
+        terms
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Inputs,
+    Outputs,
+}
+
+#[derive(Clone, Copy)]
+enum Term {
+    Held(usize),
+    Gap(Gap),
+}
+
+impl Held {
+    /// Whether `own`, one of its places, and `place` of `split` share nothing: one lies in the other's elements.
+    fn apart(&self, own: Place, place: Place, split: &Split) -> bool {
+        let inside = |outer: i64, size: i64, inner: i64| inner % (outer * size) == 0;
+        (own.operand, own.dim) != (place.operand, place.dim)
+            || inside(own.outer, self.split.size, place.outer)
+            || inside(place.outer, split.size, own.outer)
+    }
+}
+
+/// The kind that a mark stands for, or none.
+pub fn kind_of(mark: &str) -> Option<Kind> {
+    let all = Reduction::MARKS.iter().map(|row| Kind::Reduce(row.0));
+    all.chain([Kind::Map, Kind::Whole]).find(|kind| kind.to_string() == mark)
+}

@@ -1,0 +1,110 @@
+//! The rule of all splits that hold.
+
+use super::{Discovery, Gap, Side, Term};
+use crate::algebra::{Dim, DimId, Kind, Operand, Rule};
+
+/// A rule, and what its text does not tell.
+pub struct Proposed {
+    pub rule: Rule,
+    /// Of each split that holds.
+    pub names: Vec<String>,
+    /// The sizes that are arguments.
+    pub told: Vec<(String, i64)>,
+    /// Those that neither tensors nor arguments tell.
+    pub given: Vec<(String, i64)>,
+}
+
+impl Discovery {
+    /// `classes` say which gaps are one dim: those of the inputs, and those of the outputs.
+    pub fn propose(&self, classes: &(Vec<usize>, Vec<usize>), linear: &[Vec<usize>]) -> Proposed {
+        let mut writing = Writing { discovery: self, dims: vec![], known: vec![] };
+        let (inputs, outputs) = self.gaps();
+        let inputs = writing.side(Side::Inputs, &self.inputs, &inputs, &classes.0);
+        let outputs = writing.side(Side::Outputs, &self.outputs, &outputs, &classes.1);
+        let names: Vec<String> = (0..self.held.len()).map(|id| writing.name_of(Key::Held(id))).collect();
+        let rule = Rule { dims: writing.dims, inputs, outputs, linear: linear.to_vec() };
+        let named = self.held.iter().zip(&names).filter(|(held, _)| held.split.argument.is_some());
+        let told: Vec<_> = named.map(|(held, name)| (name.clone(), held.split.size)).collect();
+        Proposed { given: untold(&rule, &told), rule, names, told }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Held(usize),
+    Whole(usize),
+}
+
+struct Writing<'a> {
+    discovery: &'a Discovery,
+    dims: Vec<Dim>,
+    /// What each dim is.
+    known: Vec<Key>,
+}
+
+impl Writing<'_> {
+    fn side(&mut self, side: Side, shapes: &[Vec<i64>], gaps: &[Gap], classes: &[usize]) -> Vec<Operand> {
+        let class = |gap: Gap| classes[gaps.iter().position(|own| *own == gap).expect("a gap of its own")];
+        let mut operands = vec![];
+        for (operand, shape) in shapes.iter().enumerate() {
+            let mut dims = vec![];
+            for dim in 0..shape.len() {
+                let terms = self.discovery.terms(side, operand, dim);
+                dims.push(terms.into_iter().map(|term| self.dim(term, class)).collect());
+            }
+            let once =
+                side == Side::Inputs && self.discovery.held.iter().any(|held| held.once.contains(&operand));
+            operands.push(Operand { dims, once, absent: false });
+        }
+        operands
+    }
+
+    fn dim(&mut self, term: Term, class: impl Fn(Gap) -> usize) -> DimId {
+        let (key, size, kind) = match term {
+            Term::Held(id) => {
+                let held = &self.discovery.held[id];
+                (Key::Held(id), held.split.size, held.kind)
+            }
+            Term::Gap(gap) => (Key::Whole(class(gap)), gap.1, Kind::Whole),
+        };
+        let at = self.known.iter().position(|known| *known == key).unwrap_or_else(|| {
+            self.dims.push(Dim { name: letters(self.dims.len()), size, kind, contiguous: false });
+            self.known.push(key);
+            self.dims.len() - 1
+        });
+        DimId::new(at)
+    }
+
+    fn name_of(&self, key: Key) -> String {
+        let at = self.known.iter().position(|known| *known == key);
+        at.map_or_else(String::new, |at| self.dims[at].name.clone())
+    }
+}
+
+/// `a` to `z`, then `a1`.
+fn letters(at: usize) -> String {
+    let letter = char::from(b'a' + u8::try_from(at % 26).expect("a letter"));
+    if at < 26 { letter.into() } else { format!("{letter}{}", at / 26) }
+}
+
+/// Dims that are always beside others in a product whose sizes are not told; of two the whole one is.
+fn untold(rule: &Rule, told: &[(String, i64)]) -> Vec<(String, i64)> {
+    let products = || rule.inputs.iter().chain(&rule.outputs).flat_map(|operand| &operand.dims);
+    let is_told = |dim: &Dim| told.iter().any(|(name, _)| *name == dim.name);
+    let mut known: Vec<bool> = rule.dims.iter().map(is_told).collect();
+    let mut given = vec![];
+    loop {
+        let unknown = |product: &Vec<DimId>, known: &[bool]| -> Vec<DimId> {
+            product.iter().copied().filter(|dim| !known[dim.index()]).collect()
+        };
+        let left: Vec<Vec<DimId>> =
+            products().map(|product| unknown(product, &known)).filter(|left| !left.is_empty()).collect();
+        let Some(first) = left.iter().find(|left| left.len() == 1).or(left.first()) else { return given };
+        let whole = first.iter().find(|dim| rule.dim(**dim).kind == Kind::Whole);
+        let dim = *whole.unwrap_or(&first[0]);
+        known[dim.index()] = true;
+        if first.len() > 1 {
+            given.push((rule.dim(dim).name.clone(), rule.dim(dim).size));
+        }
+    }
+}

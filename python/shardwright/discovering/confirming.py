@@ -1,0 +1,198 @@
+"""A proposed rule beside the whole function, compared as registered rules are, on several sets of sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._core import Discovery, Graph
+from ..as_python.calls import Size, read, written
+from ..as_python.registry import Registered, for_now
+from ..capture.lines import said_by
+from ..capture.text import DTYPES
+from ..verifying import Tried, Verified, verify_rules
+from .resizing import Resizing, Sizes
+from .subject import Subject
+
+_MODULE = "shardwright_discovered"
+_NAME = f"{_MODULE}:function"
+_CHOICES = set("><|&")
+
+
+@dataclass
+class Proposal:
+    rule: str
+    names: list[str]
+    linear: list[list[int]]
+    shapes: list[list[list[int]]] = field(default_factory=list)
+    verified: int = 0
+    difference: float = 0.0
+    dropped: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Rule:
+    text: str
+    names: list[str]
+    """Of the splits that hold."""
+    given: list[tuple[str, int]]
+
+
+@dataclass
+class _Wrong:
+    """What does not hold, and why."""
+
+    why: str
+    dim: int | None = None
+    linear: list[int] | None = None
+
+
+def confirmed(
+    subject: Subject,
+    discovery: Discovery,
+    resizing: Resizing,
+    linear: Sequence[list[int]],
+    taught: bool,
+) -> Proposal:
+    """The rule of all that holds, without what is refuted here. `taught`: whether a result has a gradient."""
+    left = list(linear)
+    dropped: list[str] = []
+    while True:
+        rule = _Rule(*discovery.propose(resizing.classes(), left))
+        proposal = Proposal(_with_sizes(rule.text, rule.given), rule.names, left, dropped=dropped)
+        wrong = _wrong(subject, resizing, rule, proposal, taught)
+        if wrong is None:
+            return proposal
+        dropped.append(f"`{rule.text}`: {wrong.why}")
+        if wrong.linear is not None:
+            left.remove(wrong.linear)
+        elif wrong.dim is not None:
+            resizing.drop(wrong.dim)
+        else:
+            left = []
+            for at in reversed(range(len(resizing.held))):
+                resizing.drop(at)
+
+
+def _wrong(
+    subject: Subject, resizing: Resizing, rule: _Rule, proposal: Proposal, taught: bool
+) -> _Wrong | None:
+    """Fills in what was compared. Where a maximum is taken, once with gradients and once without."""
+    if not rule.names and not proposal.linear:
+        return None
+    sets = [resizing.example(), *(resizing.sets() if rule.names else [])]
+    for sizes in sets:
+        outputs = subject.run(subject.draw(sizes.shapes, 1), sizes.values)
+        ways = [True] * taught + [False] * bool(not taught or _CHOICES & set(rule.text.partition("->")[0]))
+        for learns in ways:
+            graph = _graph(subject, resizing, rule, sizes, outputs, learns)
+            with _registered(subject):
+                try:
+                    found = list(verify_rules(Graph(graph)))
+                except Exception as error:  # partial sums that it does not take
+                    return _Wrong(f"it could not be compared ({said_by(error)})")
+            wrong = _refuted(found, proposal)
+            if wrong is not None:
+                return wrong
+        proposal.shapes.append(sizes.shapes)
+    return None
+
+
+def _refuted(found: Sequence[Verified], proposal: Proposal) -> _Wrong | None:
+    for one in found:
+        if one.skipped is not None and one.skipped != "nothing of it is split":
+            return _Wrong(one.skipped)
+        for tried in one.tried:
+            if tried.problem is not None:
+                return _blamed(tried, proposal)
+            proposal.verified += 1
+            proposal.difference = max(proposal.difference, tried.difference)
+    return None
+
+
+def _blamed(tried: Tried, proposal: Proposal) -> _Wrong:
+    why = f"split {tried}, {tried.problem}"
+    if tried.partial:
+        return _Wrong(why, linear=list(tried.partial))
+    dims = [proposal.names.index(dim.partition(".")[0]) for dim, _ in tried.splits]
+    return _Wrong(why, dim=dims[0])
+
+
+def _told(resizing: Resizing, names: Sequence[str]) -> dict[str, int]:
+    """The dims whose sizes are arguments, with these."""
+    splits = (split for split, _ in resizing.held)
+    pairs = zip(names, splits, strict=True)
+    return {name: split.argument for name, split in pairs if split.argument is not None}
+
+
+def _with_sizes(text: str, sizes: Sequence[tuple[str, int]]) -> str:
+    return text + (" ; size " + " ".join(f"{name}={size}" for name, size in sizes) if sizes else "")
+
+
+@contextmanager
+def _registered(subject: Subject) -> Iterator[None]:
+    """Under a name by which it is found, with the tensors that it takes."""
+
+    def taken(*given: Tensor) -> list[Tensor]:
+        drawn = subject.draw([x.shape for x in given], 6)
+        return [x.requires_grad_(own.requires_grad) for x, own in zip(drawn, given, strict=True)]
+
+    home: Any = types.ModuleType(_MODULE)
+    home.function = subject.function
+    before = sys.modules.get(_MODULE)
+    sys.modules[_MODULE] = home
+    try:
+        with for_now(Registered(subject.function, _NAME, "", {}, None, taken, "")):
+            yield
+    finally:
+        del sys.modules[_MODULE]
+        if before is not None:
+            sys.modules[_MODULE] = before
+
+
+def _graph(
+    subject: Subject, resizing: Resizing, rule: _Rule, sizes: Sizes, outputs: Sequence[Tensor], learns: bool
+) -> str:
+    """The function as the one operator of a graph."""
+    told = _told(resizing, rule.names)
+    values: list[Any] = list(sizes.values)
+    for at, argument in enumerate(told.values()):
+        values[argument] = Size(at)
+    call, _ = written(*read(subject.text, subject.samples, values))
+    known = dict(zip(rule.names, sizes.dims, strict=True))
+    dims = {name: known[name] for name in told}
+    dims |= {name: known.get(name, size) for name, size in rule.given}
+    kinds = [
+        DTYPES[torch.float64 if subject.is_float(at) else x.dtype] for at, x in enumerate(subject.samples)
+    ]
+    inputs = [
+        f"{'input' if learns else 'buffer'} %x{at} {kind}{_shape(shape)} "
+        + (f"{at}" + " grad" * (kind == "f64") if learns else f'"x{at}"')
+        for at, (kind, shape) in enumerate(zip(kinds, sizes.shapes, strict=True))
+    ]
+    results = [f"%y{at} {DTYPES[x.dtype]}{_shape(list(x.shape))}" for at, x in enumerate(outputs)]
+    operands = ", ".join(f"%x{at}" for at in range(len(inputs)))
+    more = f", [{', '.join(map(json.dumps, dims))}], {list(dims.values())}" if dims else ""
+    arguments = f"{json.dumps(_NAME)}, [{operands}], {json.dumps(call)}, {json.dumps(rule.text)}{more}"
+    return "\n".join(
+        [
+            "shardwright-graph 1",
+            'model "Function"',
+            *inputs,
+            f'op {", ".join(results)} = shardwright.function.default({arguments}) in "" at ""',
+            *(f"output %y{at}" for at in range(len(outputs))),
+            "",
+        ]
+    )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"

@@ -1,0 +1,227 @@
+"""The function whose rule is looked for, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import as_python
+from ..as_python.registry import Registered, signature_of
+from ..capture.chance import Recording
+from ..capture.lines import said_by
+from ..capture.opaque.calling import tensors_of
+from ..capture.text import DTYPES
+from ..errors import CaptureError
+
+# Between which floats are, and where nearly every function has finite values.
+_RANGES = ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0))
+# Elements of all tensors of an example: more of them say no more of a rule.
+MOST = 2**20
+
+CODE = "SW0142"
+Shape = Sequence[int]
+
+
+@dataclass
+class Trial:
+    """Tensors, and what the whole function gives for them."""
+
+    tensors: list[Tensor]
+    outputs: list[Tensor]
+    weights: list[Tensor | None]
+    """Gradients of those outputs that have one."""
+    gradients: list[Tensor | None]
+
+
+@dataclass
+class Subject:
+    """A function with the call that is its example."""
+
+    name: str
+    function: Any
+    text: str
+    """The call's arguments, as `as_python` writes them: all ints that it is given are sizes."""
+    arguments: list[str]
+    """The names of these."""
+    values: list[int]
+    samples: list[Tensor]
+    """The tensors of the example."""
+    limits: tuple[float, float] = _RANGES[0]
+    calls: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Subject:
+        """Refuses what cannot be tried."""
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            function = owner
+        name = _named(function)
+        names = _ints(function, args, kwargs)
+        sized = Registered(function, name, "", {arg: arg for arg in names}, None, None, "")
+        args, kwargs, sizes = sized.with_sizes(function, args, kwargs)
+        try:
+            text, tensors = as_python.written(args, kwargs)
+        except as_python.NotPlain as error:
+            why = f"{error} is among its arguments, which cannot be written into a graph"
+            raise cannot(name, why, "let it take tensors and plain values") from None
+        samples = [tensor.detach() if tensor.is_meta else tensor.detach().cpu() for tensor in tensors]
+        found = cls(name, function, text, names, list(sizes.values()), samples)
+        found._check_example()
+        found.limits = found._finite_limits()
+        return found
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        return [list(sample.shape) for sample in self.samples]
+
+    def is_float(self, at: int) -> bool:
+        return self.samples[at].dtype.is_floating_point
+
+    def draw(self, shapes: Sequence[Shape], seed: int, scale: float = 1.0) -> list[Tensor]:
+        """Floats between the limits, in double precision; others are among the example's."""
+        generator = torch.Generator().manual_seed(seed)
+        low, high = (scale * limit for limit in self.limits)
+        found = []
+        for sample, shape in zip(self.samples, shapes, strict=True):
+            drawn = torch.rand(list(shape), dtype=torch.float64, generator=generator)
+            if sample.dtype.is_floating_point:
+                found.append(low + (high - low) * drawn)
+            elif sample.dtype == torch.bool:
+                found.append(drawn < (0.3, 0.5, 0.7)[seed % 3])
+            else:
+                known = sample.flatten() if sample.numel() else torch.zeros(1, dtype=sample.dtype)
+                found.append(known[(drawn * len(known)).long()])
+        return found
+
+    def run(self, tensors: Sequence[Tensor | None], values: Sequence[int]) -> list[Tensor]:
+        self.calls += 1
+        args, kwargs = as_python.read(self.text, tensors, values)
+        return tensors_of(as_python.called(self.function, args, kwargs))
+
+    def learn(
+        self, tensors: Sequence[Tensor | None], values: Sequence[int], weights: Sequence[Tensor | None] | None
+    ) -> Trial:
+        """Values and gradients; without weights, which the outputs' gradients are, random ones."""
+        given = [
+            tensor.clone().requires_grad_(tensor.dtype.is_floating_point) if tensor is not None else None
+            for tensor in tensors
+        ]
+        with torch.enable_grad():
+            outputs = self.run(given, values)
+        if weights is None:
+            generator = torch.Generator().manual_seed(len(outputs))
+            weights = [
+                torch.rand(output.shape, dtype=torch.float64, generator=generator).to(output.dtype)
+                if output.requires_grad
+                else None
+                for output in outputs
+            ]
+        taught = [(output, w) for output, w in zip(outputs, weights, strict=True) if w is not None]
+        learning = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
+        found: Iterator[Tensor | None] = iter([None] * len(learning))
+        if taught and learning:
+            heads, of = zip(*taught, strict=True)
+            found = iter(torch.autograd.grad(heads, learning, of, allow_unused=True))
+        gradients = [
+            None if tensor is None or not tensor.requires_grad else _or_zeros(next(found), tensor)
+            for tensor in given
+        ]
+        plain = [tensor.detach() for tensor in tensors if tensor is not None]
+        return Trial(plain, [output.detach() for output in outputs], list(weights), gradients)
+
+    def trial(self, shapes: Sequence[Shape], values: Sequence[int], seed: int, scale: float = 1.0) -> Trial:
+        return self.learn(self.draw(shapes, seed, scale), values, None)
+
+    def _check_example(self) -> None:
+        if not any(map(self.is_float, range(len(self.samples)))):
+            why = "none of its tensors is of real numbers, which a rule is tried on"
+            raise cannot(self.name, why, "give an example with a tensor of floats")
+        for sample in self.samples:
+            if sample.dtype not in DTYPES or sample.dtype.is_complex:
+                why = f"it is given a tensor of type {sample.dtype}"
+                raise cannot(self.name, why, f"use one of {', '.join(DTYPES.values())}, without complex ones")
+            if not sample.numel():
+                why = "it is given a tensor without elements"
+                raise cannot(self.name, why, "give an example of which every dim has some")
+        elements = sum(sample.numel() for sample in self.samples)
+        if elements > MOST or any(sample.is_meta for sample in self.samples):
+            why = f"its example has {elements:,} elements" if elements > MOST else "its example has no values"
+            raise cannot(self.name, why, f"give a smaller one, of at most {MOST:,} with values")
+        wide = [x.double() if x.dtype.is_floating_point else x.clone() for x in self.samples]
+        given = [x.clone().requires_grad_(x.dtype.is_floating_point) for x in wide]
+        copies = [x.clone() for x in given]
+        with torch.enable_grad(), Recording() as recording:
+            outputs = _explained(self, lambda: self.run(copies, self.values))
+        if not outputs or not all(output.numel() for output in outputs):
+            raise cannot(self.name, "it gives no tensor, or one without elements", "let it return one")
+        changed = [at for at, x in enumerate(copies) if x._version or not _same(x, given[at])]
+        if changed:
+            why = f"it changes a tensor that it is given, number {changed[0]}"
+            raise cannot(self.name, why, "let it give a new one")
+        first = _explained(self, lambda: self.learn(wide, self.values, None))
+        second = _explained(self, lambda: self.learn(wide, self.values, first.weights))
+        pairs = zip(first.outputs + first.gradients, second.outputs + second.gradients, strict=True)
+        if recording.draws or not all(_same(a, b) for a, b in pairs if a is not None and b is not None):
+            why = "it draws random numbers" if recording.draws else "it gives something else each time"
+            raise cannot(self.name, why, "give the numbers as a tensor")
+
+    def _finite_limits(self) -> tuple[float, float]:
+        floats = [x.double() for at, x in enumerate(self.samples) if self.is_float(at) and x.numel()]
+        own = [(float(min(x.min() for x in floats)), float(max(x.max() for x in floats)))] if floats else []
+        failed: Exception | None = None
+        for self.limits in (*_RANGES, *own):
+            try:
+                trial = self.trial(self.shapes, self.values, 1)
+            except Exception as error:  # a function of numbers in another range
+                failed = failed or error
+                continue
+            if all(bool(x.isfinite().all()) for x in [*trial.outputs, *trial.gradients] if x is not None):
+                return self.limits
+        why = "it has no finite values for random tensors"
+        if failed is not None:
+            why = f"it runs on its example, and not on random tensors ({said_by(failed)})"
+        raise cannot(self.name, why, "let the example have the numbers that it may be given")
+
+
+def cannot(name: str, why: str, fix: str, place: str | None = None) -> CaptureError:
+    what = f"no rule can be looked for, for `{name}`"
+    return CaptureError(CODE, what, place=place, why=why, fix=fix)
+
+
+def _explained(subject: Subject, run: Any) -> Any:
+    from ..capture.lines import place_of_error
+
+    try:
+        return run()
+    except Exception as error:
+        why = f"it does not run on its example, in double precision ({said_by(error)})"
+        raise cannot(subject.name, why, "call it with the example first", place_of_error(error)) from error
+
+
+def _named(function: Any) -> str:
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function)
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return f"{module}:{name}" if module and name else str(getattr(function, "__name__", function))
+
+
+def _ints(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The arguments that are ints, and may be sizes."""
+    try:
+        bound = signature_of(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # of builtins nothing is known
+        return []
+    bound.apply_defaults()
+    return [name for name, value in bound.arguments.items() if type(value) is int]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+
+
+def _or_zeros(gradient: Tensor | None, of: Tensor) -> Tensor:
+    return torch.zeros_like(of) if gradient is None else gradient.detach()
