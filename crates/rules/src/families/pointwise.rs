@@ -72,7 +72,7 @@ const TARGETS: &[&str] = &[
     "aten.xlogy.Tensor", "aten.zeros_like.default", "aten.__and__.Scalar",
     "aten.__and__.Tensor", "aten.__or__.Scalar", "aten.__or__.Tensor", "aten.__xor__.Scalar",
     "aten.__xor__.Tensor", "aten.__lshift__.Scalar", "aten.__rshift__.Scalar",
-    "aten._to_copy.default", "aten._conj.default", "aten.real.default",
+    "aten._to_copy.default", "aten._conj.default", "aten.real.default", "shardwright.written.default",
 ];
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -201,7 +201,7 @@ const KEEPS: &[(&str, &[&str])] = &[
 /// The same, where the overload matters.
 #[rustfmt::skip]
 const KEEPS_OVERLOADS: &[(&str, &[&str])] = &[
-    ("*:", &["aten.remainder.Scalar", "aten.fmod.Scalar"]),
+    ("*:", &["aten.remainder.Scalar", "aten.fmod.Scalar", "shardwright.written.default"]),
     ("1: 0 1", &["aten.remainder.Tensor", "aten.fmod.Tensor"]),
     ("*: 0 r0", &["aten.pow.Scalar"]),
     ("*: 0 1 r0", &["aten.pow.Tensor_Tensor"]),
