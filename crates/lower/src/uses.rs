@@ -223,7 +223,7 @@ fn written(
         Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. } => {
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
             // A buffer whose new value has other factors is held whole: a region of the one is none of the other.
-            let all = new_value(cx, tensor).is_some_and(|value| !cx.same_factors(tensor, value));
+            let all = cx.graph.new_value(tensor).is_some_and(|value| !cx.same_factors(tensor, value));
             *known.entry((cx.analysis.flat(tensor), ports, all)).or_insert_with(|| {
                 let held = held(cx, uses, tensor, all, interner);
                 interner.layout(Layout::whole(held))

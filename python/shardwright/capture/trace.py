@@ -50,6 +50,7 @@ from .written import as_buffers, as_parameters, is_new_value
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
+_OPERATOR = re.compile(r"\w+::\w+")
 # Whether the forward left something in attributes, in the meta of a program.
 KEEPS = "shardwright_keeps"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -203,13 +204,17 @@ def _refusal(error: Exception) -> CaptureError:
         return unknown_type(unknown[1])
     if changed := _CHANGED_CONSTANT.match(first):
         return kept_error(changed[1], place)
+    fix = (
+        "check that the model runs on these inputs; if it does, write this line with tensor"
+        " operators that torch.export can trace"
+    )
+    if "no fake impl" in first and (operator := _OPERATOR.search(first)):
+        fix = (
+            f'register what its results look like, `torch.library.register_fake("{operator[0]}")`, and its'
+            " backward with `register_autograd`; or put the call into a module of its own, which then runs as it is"
+        )
     return CaptureError(
-        "SW0101",
-        "the model cannot be captured",
-        place=place,
-        why=lines.said_by(error),
-        fix="check that the model runs on these inputs; if it does, write this line with tensor"
-        " operators that torch.export can trace",
+        "SW0101", "the model cannot be captured", place=place, why=lines.said_by(error), fix=fix
     )
 
 
