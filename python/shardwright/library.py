@@ -55,6 +55,4 @@ def _written(held: Tensor, value: Tensor) -> Tensor:
 
 
 _LIBRARY.impl("written", _written, "CompositeExplicitAutograd")
-torch.library.register_autograd(
-    "shardwright::written", lambda context, grad: (grad, None), lib=_LIBRARY
-)
+torch.library.register_autograd("shardwright::written", lambda context, grad: (grad, None), lib=_LIBRARY)

@@ -500,7 +500,7 @@ def test_what_changes_its_parameter_is_refused() -> None:
     with pytest.raises(sw.CaptureError) as caught:
         small(Before(Changing(own=True)))
     assert caught.value.code == "SW0139"
-    why = "its forward changes its parameter `w`, and what runs as it is gives new values of buffers only"
+    why = "its forward changes its parameter `w`, and of what runs as it is only buffers may change"
     assert caught.value.why == why
 
 

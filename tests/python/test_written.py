@@ -226,8 +226,12 @@ def test_capture_is_compared_and_leaves_the_module_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", WRITES)
 def test_what_is_written_is_an_update(name: str) -> None:
     _, _, captured = known(name)
-    params = {re.split(r'"', line)[1] for line in captured.graph_text.splitlines() if line.startswith("param")}
-    updated = {re.split(r'"', line)[1] for line in captured.graph_text.splitlines() if line.startswith("update")}
+    params = {
+        re.split(r'"', line)[1] for line in captured.graph_text.splitlines() if line.startswith("param")
+    }
+    updated = {
+        re.split(r'"', line)[1] for line in captured.graph_text.splitlines() if line.startswith("update")
+    }
     assert params & updated
 
 
@@ -353,8 +357,8 @@ def _old_name(self: Any, x: Tensor) -> Tensor:
         (_after_a_gradient, "SW0144", "after an operator that needs the old value"),
         (_by_a_view_before, "SW0144", "by a view that it made before"),
         (_through_a_view, "SW0144", "by a view that has its gradient"),
-        (_shares, "SW0143", "by another name"),
-        (_old_name, "SW0143", "by another name"),
+        (_shares, "SW0143", "has another name"),
+        (_old_name, "SW0143", "has another name"),
         (_of_another_shape, "SW0133", "another shape"),
     ],
 )

@@ -211,7 +211,8 @@ def _refusal(error: Exception) -> CaptureError:
     if "no fake impl" in first and (operator := _OPERATOR.search(first)):
         fix = (
             f'register what its results look like, `torch.library.register_fake("{operator[0]}")`, and its'
-            " backward with `register_autograd`; or put the call into a module of its own, which then runs as it is"
+            " backward with `register_autograd`; or put the call into a module of its own, which then runs"
+            " as it is"
         )
     return CaptureError(
         "SW0101", "the model cannot be captured", place=place, why=lines.said_by(error), fix=fix

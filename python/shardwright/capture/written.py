@@ -1,8 +1,8 @@
 """Parameters that a forward writes, as an encoder does that follows another one by its mean.
 
-While operators are made functional such a parameter is a buffer, so that what reads it after it was written reads the
-new value. Under autograd it stays the tensor that the optimizer knows: what is computed of its new value has a
-gradient that is the parameter's, which `shardwright.written` says.
+While operators are made functional such a parameter is a buffer, so that what reads it after it was written
+reads the new value. Under autograd it stays the tensor that the optimizer knows: the gradient of what is
+computed of its new value is the parameter's, which `shardwright.written` says.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _OF = "shardwright_written"
 # That a node is an assignment to `.data`.
 ASSIGNS = "shardwright_assigns"
 # Of an operand the derivative of these keeps the other ones only.
-_LINEAR = """
-    linear matmul mm bmm mv addmm conv1d conv2d conv3d convolution embedding add sub mul neg to _to_copy clone
-    contiguous einsum
-""".split()
+_LINEAR = {
+    *("linear", "matmul", "mm", "bmm", "mv", "addmm", "einsum"),
+    *("conv1d", "conv2d", "conv3d", "convolution", "embedding"),
+    *("add", "sub", "mul", "neg", "to", "_to_copy", "clone", "contiguous"),
+}
 
 
 @dataclass
@@ -61,7 +62,7 @@ class _Followed:
 
 
 def as_buffers(program: ExportedProgram, module: nn.Module, names: Names, casting: Casting) -> None:
-    """Makes buffers of the parameters that are written, and marks what reads their new values with a gradient."""
+    """Makes buffers of the parameters that are written, and marks what has a gradient of a new value."""
     order = {node: at for at, node in enumerate(program.graph.nodes)}
     carries = _carrying(program, module)
     for it in list(_written(program, module, names)):
@@ -169,9 +170,7 @@ def _teaching(program: ExportedProgram) -> set[fx.Node]:
     """What results lead back to."""
     found: set[fx.Node] = set()
     for node in reversed(program.graph.nodes):
-        if node.op == "output":
-            found.update(node.all_input_nodes)
-        elif node in found and _passes_on(node):
+        if node.op == "output" or (node in found and _passes_on(node)):
             found.update(node.all_input_nodes)
     return found
 
@@ -221,7 +220,7 @@ def _refuse_assigned(it: _Followed, order: dict[fx.Node, int]) -> None:
             raise _refused(
                 "SW0143",
                 write,
-                f"the model gives the parameter `{it.name}` data that is read or written by another name, too",
+                f"the model gives the parameter `{it.name}` data that has another name, too",
                 why="the two would be one tensor in the model, and are two in the graph",
                 fix="write `parameter.copy_(value)` under `torch.no_grad()`, or give it a `.clone()`",
             )
@@ -242,18 +241,18 @@ def _lives_elsewhere(write: fx.Node, order: dict[fx.Node, int]) -> bool:
 def _refuse_gradients(it: _Followed, order: dict[fx.Node, int], carries: set[fx.Node]) -> None:
     last = max(order[node] for node in it.writes)
     for write in it.writes:
-        if mutated(write)[0] in it.views:
+        target, others = mutated(write)[0], carries.intersection(set(write.all_input_nodes) - it.all)
+        if target in it.views:
             raise _behind(it, write, "by a view that has its gradient")
-        others = [node for node in write.all_input_nodes if node not in it.all]
-        if not is_no_grad(write) and mutated(write)[0] not in it.cut and carries.intersection(others):
-            raise _behind(it, write, "outside of `torch.no_grad()`, so that it becomes a result of what is trained")
+        if others and target in it.own and not is_no_grad(write):
+            raise _behind(it, write, "outside of `torch.no_grad()`, with a value that has a gradient")
     for node in it.own | it.views:
-        if node in it.views and any(order.get(user, 0) > last for user in node.users if not is_no_grad(user)):
-            if it.is_trained and order[node] < last:
-                raise _behind(it, node, "and reads it by a view that it made before")
-        for read in node.users:
-            is_early = order.get(read, last) < last and not is_no_grad(read) and read not in it.all
-            if is_early and _keeps(it, read, carries):
+        readers = [(read, order[read]) for read in node.users if read in order and not is_no_grad(read)]
+        is_early = it.is_trained and node in it.views and order[node] < last
+        if is_early and any(at > last for _, at in readers):
+            raise _behind(it, node, "and reads it by a view that it made before")
+        for read, at in readers:
+            if at < last and read not in it.all and _keeps(it, read, carries):
                 raise _behind(it, read, "after an operator that needs the old value for its gradient")
 
 
@@ -264,7 +263,7 @@ def _keeps(it: _Followed, read: fx.Node, carries: set[fx.Node]) -> bool:
     others = [node for node in read.all_input_nodes if node not in it.all]
     if carries.intersection(others):
         return True
-    return it.is_trained and str(read.target).split(".")[1:2] not in [[name] for name in _LINEAR]
+    return it.is_trained and str(read.target).removeprefix("aten.").split(".")[0] not in _LINEAR
 
 
 def _behind(it: _Followed, node: fx.Node, how: str) -> CaptureError:
@@ -273,7 +272,7 @@ def _behind(it: _Followed, node: fx.Node, how: str) -> CaptureError:
         node,
         f"the model writes the parameter `{it.name}` in its forward, {how}",
         why="on one device its gradient would be that of the new value, or an error of autograd",
-        fix="write it under `torch.no_grad()` before it is read, or once nothing that has a gradient reads it",
+        fix="write it under `torch.no_grad()`, before it is read or after all that has a gradient of it",
     )
 
 

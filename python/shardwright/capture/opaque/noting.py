@@ -130,7 +130,7 @@ def _called(
 
 
 def _changes_parameter(path: str, name: str) -> CaptureError:
-    why = f"its forward changes its parameter `{name}`, and what runs as it is gives new values of buffers only"
+    why = f"its forward changes its parameter `{name}`, and of what runs as it is only buffers may change"
     fix = "keep the value in a buffer, or write the parameter in the module around it, which is traced"
     return refusal(path, why, fix)
 
