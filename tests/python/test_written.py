@@ -19,6 +19,7 @@ import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
 from shardwright.compiling import compile_plan
+from shardwright.further import skeleton_of
 
 torch.set_num_threads(1)
 
@@ -295,6 +296,51 @@ def test_a_parameter_stays_the_one_that_the_optimizer_knows() -> None:
         assert after["body.0.weight"].grad is not None
 
     sw.runtime.run_local(1, rank)
+
+
+class Pointed(nn.Module):
+    """A queue that reads in Python where it writes next: it runs as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", F.normalize(torch.randn(WIDTH, KEYS), dim=0))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.int64))
+        self.queue: Tensor
+        self.at: Tensor
+
+    def forward(self, keys: Tensor) -> Tensor:
+        before, at = self.queue.clone(), int(self.at)
+        self.queue[:, at : at + len(keys)] = keys.T
+        self.at[0] = (at + len(keys)) % KEYS
+        return before
+
+
+class Reading(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoders, self.pointed = Momentum(by_data), Pointed()
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        self.encoders.write()
+        with torch.no_grad():
+            keys = F.normalize(self.encoders.key(other), dim=1)
+            queue = self.pointed(keys)
+        queries = F.normalize(self.encoders.query(x), dim=1)
+        scores = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ queue], 1)
+        return F.cross_entropy(scores / 0.2, torch.zeros(len(x), dtype=torch.int64, device=x.device))
+
+
+@pytest.mark.parametrize("plan", ["data", "zero3", "megatron"])
+def test_a_queue_that_reads_its_place_runs_as_it_is(plan: str) -> None:
+    torch.manual_seed(0)
+    model, args = Reading().double(), known("queue")[1]
+    captured = capture(model, args)
+    assert 'shardwright.module.default("pointed"' in captured.graph_text
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2))
+    options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
+    equality.assert_equal(
+        equality.run(bundle, model, args, options=options), equality.reference(model, args), plan
+    )
 
 
 # ---- what is refused ---------------------------------------------------------------------------

@@ -7,7 +7,6 @@ computed of its new value is the parameter's, which `shardwright.written` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,14 +62,18 @@ class _Followed:
 
 def as_buffers(program: ExportedProgram, module: nn.Module, names: Names, casting: Casting) -> None:
     """Makes buffers of the parameters that are written, and marks what has a gradient of a new value."""
+    found = _written(program, module, names)
+    if not found:
+        return
     order = {node: at for at, node in enumerate(program.graph.nodes)}
     carries = _carrying(program, module)
-    for it in list(_written(program, module, names)):
+    for it in found:
         _refuse_casts(it, module.get_parameter(it.name), casting)
         _refuse_assigned(it, order)
         _refuse_gradients(it, order, carries)
         first = order[it.writes[0]]
-        for read in [node for node in program.graph.nodes if order.get(node, first) > first]:
+        readers = {user for node in it.own for user in node.users if order.get(user, first) > first}
+        for read in sorted(readers, key=order.__getitem__):
             if not is_no_grad(read) and not mutated(read) and read.op == "call_function":
                 _mark(it, read)
         _set_kind(program, names, it.name, InputKind.BUFFER)
@@ -120,7 +123,7 @@ def _set_kind(program: ExportedProgram, names: Names, name: str, kind: InputKind
 # ---- what is written ------------------------------------------------------------------------
 
 
-def _written(program: ExportedProgram, module: nn.Module, names: Names) -> Iterator[_Followed]:
+def _written(program: ExportedProgram, module: nn.Module, names: Names) -> list[_Followed]:
     """Each by its first name; further names of it are merged into the node of that."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     first: dict[str, fx.Node] = {}
@@ -129,24 +132,28 @@ def _written(program: ExportedProgram, module: nn.Module, names: Names) -> Itera
             name, node = names.canonical(str(spec.target)), nodes[spec.arg.name]
             if first.setdefault(name, node) is not node:
                 node.replace_all_uses_with(first[name])
-    for name, node in first.items():
-        it = _Followed(name, node, module.get_parameter(name).requires_grad, own={node})
-        for reader in program.graph.nodes:
-            _follow(it, reader)
-        if it.writes:
-            yield it
+    all_of_them = [
+        _Followed(name, node, module.get_parameter(name).requires_grad, own={node})
+        for name, node in first.items()
+    ]
+    lies_in = {it.node: it for it in all_of_them}
+    for node in program.graph.nodes:
+        _follow(lies_in, node)
+    return [it for it in all_of_them if it.writes]
 
 
-def _follow(it: _Followed, node: fx.Node) -> None:
-    everything = it.all
-    written = [read for read in mutated(node) if read in everything]
-    if written:
+def _follow(lies_in: dict[fx.Node, _Followed], node: fx.Node) -> None:
+    written = next((read for read in mutated(node) if read in lies_in), None)
+    if written is not None:
+        it = lies_in[node] = lies_in[written]
         it.writes.append(node)
-        kind = next(kind for kind in (it.own, it.views, it.cut) if written[0] in kind)
-        kind.add(node)
-    elif is_view(node) and (read := next((r for r in node.all_input_nodes if r in everything), None)):
-        is_cut = read in it.cut or is_no_grad(node) or node.target is _ATEN.detach.default
-        (it.cut if is_cut else it.views).add(node)
+        next(kind for kind in (it.own, it.views, it.cut) if written in kind).add(node)
+    elif is_view(node):
+        read = next((read for read in node.all_input_nodes if read in lies_in), None)
+        if read is not None:
+            it = lies_in[node] = lies_in[read]
+            is_cut = read in it.cut or is_no_grad(node) or node.target is _ATEN.detach.default
+            (it.cut if is_cut else it.views).add(node)
 
 
 def _carrying(program: ExportedProgram, module: nn.Module) -> set[fx.Node]:
