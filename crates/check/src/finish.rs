@@ -82,7 +82,8 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
         return Err(Fault::new("SW0513", format!("{name} is updated twice")));
     }
     if rank.own.table.copies.iter().any(|copy| copy.shard == index) {
-        let what = format!("{name} is updated, and gathered from its parts, of which copies keep the old value");
+        let what =
+            format!("{name} is updated, and gathered from its parts, of which copies keep the old value");
         return Err(Fault::new("SW0513", what));
     }
     let factors = |t: TensorId| &cx.facts.analysis.factors[t.index()];

@@ -16,7 +16,9 @@ impl Op {
             _ if FIRST_ONLY.contains(&name) => output == 0,
             _ if ONE_BY_ONE.contains(&name) => output == input,
             _ if LABELLED.iter().any(|(other, label)| *other == name && *label == input) => false,
-            _ if self.target == WRITTEN || self.target == "aten.to.other" || LIKE_ANOTHER.contains(&name) => input == 0,
+            _ if self.target == WRITTEN || self.target == "aten.to.other" || LIKE_ANOTHER.contains(&name) => {
+                input == 0
+            }
             _ => true,
         }
     }

@@ -164,9 +164,14 @@ pub(crate) fn refuse(
         let Some(name) = names(graph, tensor).first().filter(|name| asked.contains(*name)) else { continue };
         let Some(home) = plan.homes.get(name) else { continue };
         if is_written(graph, name) {
-            return Err(Error::new("SW0143", format!("`{name}` cannot be divided: a forward of the model writes it"))
-                .why("what devices have gathered of it would keep the old value")
-                .fix("leave the line out, or write `whole` for it; or keep what the forward writes in a buffer"));
+            return Err(Error::new(
+                "SW0143",
+                format!("`{name}` cannot be divided: a forward of the model writes it"),
+            )
+            .why("what devices have gathered of it would keep the old value")
+            .fix(
+                "leave the line out, or write `whole` for it; or keep what the forward writes in a buffer",
+            ));
         }
         let parts = home.groups.iter().map(Vec::len).max().unwrap_or(0);
         let shape = &graph.tensor(tensor).shape;

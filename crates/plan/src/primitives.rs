@@ -281,7 +281,8 @@ impl<'g> Draft<'g> {
             if let Some(is_whole) = said.update_whole {
                 self.update(&name, is_whole);
             }
-            if let Some(home) = said.home.as_ref().filter(|_| is_one || !homes::is_written(self.graph, &name)) {
+            if let Some(home) = said.home.as_ref().filter(|_| is_one || !homes::is_written(self.graph, &name))
+            {
                 self.settle(&name, home.clone());
                 self.decided.asked.insert(name);
             }

@@ -108,7 +108,12 @@ fn some_parameters(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let first = |tensor| names(graph, tensor).first().cloned();
-    graph.tensor_ids().filter(|tensor| graph.new_value(*tensor).is_none()).filter_map(first).filter(|_| random.chance(50)).collect()
+    graph
+        .tensor_ids()
+        .filter(|tensor| graph.new_value(*tensor).is_none())
+        .filter_map(first)
+        .filter(|_| random.chance(50))
+        .collect()
 }
 
 /// Two plans of five keep runs of operators on the host.

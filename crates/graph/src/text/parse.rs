@@ -142,7 +142,8 @@ impl<'a> Parser<'a> {
         let name = line.string()?;
         if !self.held.contains(&name) {
             let what = format!("the update of `{}` has no buffer or parameter", name.escape_debug());
-            let fix = "name the `buffer` or `param` line above it that the forward changes, by its first name";
+            let fix =
+                "name the `buffer` or `param` line above it that the forward changes, by its first name";
             return Err(line.refuse("SW0207", what).fix(fix));
         }
         self.unique(line, "update of", &name)?;
