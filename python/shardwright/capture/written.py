@@ -87,8 +87,8 @@ def as_parameters(program: ExportedProgram, module: nn.Module, names: Names) -> 
         if spec.kind is InputKind.BUFFER and names.canonical(str(spec.target)) in names.params:
             held.setdefault(names.canonical(str(spec.target)), nodes[spec.arg.name])
     for node in list(program.graph.nodes):
-        if node.target is _WRITTEN:
-            name = (node.meta.get("custom") or {})[_OF]
+        name = (node.meta.get("custom") or {}).get(_OF)
+        if node.target is _WRITTEN and name is not None:
             _settle(program, node, held[name], module.get_parameter(name).requires_grad)
     for name in held:
         _set_kind(program, names, name, InputKind.PARAMETER)
