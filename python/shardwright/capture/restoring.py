@@ -39,7 +39,7 @@ class Restoring(TorchDispatchMode):
         super().__exit__(*error)
         with torch.no_grad():
             for name, own in self._own.items():
-                if identity(own.detach()) != identity(self._data[name]):
+                if self._is_moved(name):
                     own.data = self._data[name]
             for name, value in self._before.items():
                 self._data[name].copy_(value)
@@ -56,7 +56,12 @@ class Restoring(TorchDispatchMode):
                             self._before[name] = self._data[name].clone()
 
     def _is_written(self, name: str) -> bool:
-        return name in self._before or identity(self._own[name].detach()) != identity(self._data[name])
+        return name in self._before or self._is_moved(name)
+
+    def _is_moved(self, name: str) -> bool:
+        """Whether it was given other data."""
+        now, data = self._own[name].detach(), self._data[name]
+        return now.layout is torch.strided and identity(now) != identity(data)
 
 
 def _storage(tensor: Tensor) -> int:
