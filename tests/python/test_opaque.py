@@ -554,7 +554,7 @@ class Ranked(nn.Module):
 def test_other_sizes_on_other_ranks_are_an_error_of_that_rank() -> None:
     model, args = Note(Ranked()).double(), (torch.randn(4, 8, dtype=torch.float64),)
     captured = capture(model, args)
-    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "data", 2))
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 2))
     program = load_program(bundle.files, digest=bundle.digest, world=2)
 
     def rank(number: int, comm: Any) -> str | None:

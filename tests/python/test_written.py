@@ -416,8 +416,8 @@ def _old_name(self: Any, x: Tensor) -> Tensor:
         (_after_a_gradient, "SW0144", "after an operator that needs the old value"),
         (_by_a_view_before, "SW0144", "by a view that it made before"),
         (_through_a_view, "SW0144", "by a view that has its gradient"),
-        (_shares, "SW0143", "has another name"),
-        (_old_name, "SW0143", "has another name"),
+        (_shares, "SW0133", "has another name"),
+        (_old_name, "SW0133", "has another name"),
         (_of_another_shape, "SW0133", "another shape"),
     ],
 )

@@ -225,7 +225,7 @@ def _refuse_assigned(it: _Followed, order: dict[fx.Node, int]) -> None:
         late = any(order[user] > order[write] for node in before for user in node.users if user in order)
         if late or _lives_elsewhere(write, order):
             raise _refused(
-                "SW0143",
+                "SW0133",
                 write,
                 f"the model gives the parameter `{it.name}` data that has another name, too",
                 why="the two would be one tensor in the model, and are two in the graph",
