@@ -10,6 +10,8 @@ from torch import Tensor
 
 _LIBRARY = torch.library.Library("shardwright", "DEF")
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor experts, bool transposed) -> Tensor")
+# The value that a forward has written into a parameter, `held`, which has its gradient.
+_LIBRARY.define("written(Tensor held, Tensor value) -> Tensor")
 
 
 def expert_linear(
@@ -46,3 +48,11 @@ def _whole(x: Tensor, weight: Tensor, experts: Tensor, transposed: bool) -> Tens
 
 
 _LIBRARY.impl("expert_linear", _whole, "CompositeImplicitAutograd")
+
+
+def _written(held: Tensor, value: Tensor) -> Tensor:
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+_LIBRARY.impl("written", _written, "CompositeExplicitAutograd")
+torch.library.register_autograd("shardwright::written", lambda context, grad: (grad, None), lib=_LIBRARY)

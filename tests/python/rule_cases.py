@@ -21,7 +21,7 @@ Spec = tuple[str, Callable[[], Tensor]]
 """What an operand is (`param`, `input`, `buffer`), and how it is made, under a seed."""
 
 aten = torch.ops.aten
-_OURS = ("expert_", "function.")
+_OURS = ("expert_", "function.", "written.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def case(
 
 
 def overloads(names: str) -> frozenset[str]:
-    """`expert_linear` and `function` are ours, all others are ATen's."""
+    """`expert_linear`, `function` and `written` are ours, all others are ATen's."""
     found = (name if "." in name else f"{name}.default" for name in names.split())
     return frozenset(f"{'shardwright' if n.startswith(_OURS) else 'aten'}.{n}" for n in found)
 
@@ -400,6 +400,9 @@ case("expert_linear-row", "expert_linear", lambda x, w, i: torch.bmm(x.unsqueeze
     normal(7, 5), normal(4, 5, 6), given([2, 2, 0, 0, 2, 2, 0]), made=(1,), dims="s=7 k=5 e=4 n=6")
 case("expert_linear-kept", "expert_linear", lambda x, w, i: torch.bmm(w[i], x.unsqueeze(2)), normal(7, 5),
     normal(1, 6, 5), ints(1, 7), dims="s=7 k=5 n=6", others="unsqueeze")
+
+case("written", "written", lambda held, value: torch.ops.shardwright.written(held, value), normal(5, 6),
+    data(5, 6), dims="a=5 b=6")
 
 # ---- embedding -----------------------------------------------------------------------------
 

@@ -260,13 +260,15 @@ def test_a_parameter_that_is_read_from_outside_of_the_module_is_refused() -> Non
 
 
 def clamped(m: Any, x: Tensor) -> Tensor:
-    m.w.data.clamp_(-1, 1)  # clamped
-    return (x @ m.w).mean()
+    y = x @ m.w
+    y.data.clamp_(-1, 1)  # clamped
+    return y.mean()
 
 
 def replaced(m: Any, x: Tensor) -> Tensor:
-    m.w.data = m.w * 2  # replaced
-    return (x @ m.w).mean()
+    y = x @ m.w
+    y.data = y * 2  # replaced
+    return y.mean()
 
 
 def seeded(m: Any, x: Tensor) -> Tensor:

@@ -500,7 +500,8 @@ def test_what_changes_its_parameter_is_refused() -> None:
     with pytest.raises(sw.CaptureError) as caught:
         small(Before(Changing(own=True)))
     assert caught.value.code == "SW0139"
-    assert caught.value.why == "its forward changes its parameter `w`, which the optimizer alone may"
+    why = "its forward changes its parameter `w`, and of what runs as it is only buffers may change"
+    assert caught.value.why == why
 
 
 def test_where_sizes_leave_the_model_it_is_refused() -> None:
@@ -537,6 +538,87 @@ def test_other_sizes_than_those_of_the_example_are_an_error_of_the_run() -> None
         equality.run(bundle, model, (1e7 * args[0].abs(),), options=lambda: {"skeleton": skeleton_of(model)})
     assert caught.value.code == "SW0865"
     assert caught.value.why == "it was float64[4,8], now float64[2,8]"
+
+
+class Ranked(nn.Module):
+    """Gives other sizes on a rank that is not the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rank", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:2] if self.rank > 0 else x
+
+
+def test_other_sizes_on_other_ranks_are_an_error_of_that_rank() -> None:
+    model, args = Note(Ranked()).double(), (torch.randn(4, 8, dtype=torch.float64),)
+    captured = capture(model, args)
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 2))
+    program = load_program(bundle.files, digest=bundle.digest, world=2)
+
+    def rank(number: int, comm: Any) -> str | None:
+        values = sources(model, captured)
+        found = ParallelModule(program, comm, values, captured, skeleton=skeleton_of(model))
+        for shard in found.shards.held:
+            if shard.tensor.kind == "buffer":
+                shard.data.fill_(number)
+        if number == 0:
+            return None  # it would wait for the other one
+        with pytest.raises(sw.RuntimeFault) as caught:
+            found(*args)
+        return f"{caught.value.code}: {caught.value.what}, {caught.value.why}"
+
+    _, said = run_local(2, rank)
+    assert said is not None and said.startswith("SW0865: the module `inner`")
+    assert said.endswith("it was float64[4,8], now float64[2,8]")
+
+
+class Thing:
+    """Neither a tensor nor a plain value."""
+
+
+class Odd(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"y": x * 2, "what": Thing()}
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = sw.opaque(Odd())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)["y"]  # type: ignore[no-any-return]
+
+
+def test_what_returns_something_else_than_tensors_is_refused() -> None:
+    with pytest.raises(sw.CaptureError) as caught:
+        capture(Takes(), (torch.randn(4, 8),))
+    assert caught.value.code == "SW0139"
+    assert str(caught.value).splitlines() == [
+        "error[SW0139]: `inner` cannot run as it is",
+        "  why: its result is no structure of tensors and plain values: a `Thing`, which `inner` returns",
+        "  help: make the module around it one that runs as it is: `shardwright.opaque(module)`",
+    ]
+
+
+@torch.library.custom_op("shardwright_tests::without_fake", mutates_args=())
+def without_fake(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Custom(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return without_fake(x).sum()
+
+
+def test_an_operator_without_a_fake_is_refused_by_its_line() -> None:
+    with pytest.raises(sw.CaptureError) as caught:
+        capture(Custom(), (torch.randn(4, 8),))
+    assert caught.value.code == "SW0101"
+    assert "return without_fake(x).sum()" in (caught.value.place or "")
+    assert '`torch.library.register_fake("shardwright_tests::without_fake")`' in (caught.value.fix or "")
 
 
 def test_a_program_without_its_model_says_so() -> None:

@@ -81,6 +81,11 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
     if rank.updated[index] {
         return Err(Fault::new("SW0513", format!("{name} is updated twice")));
     }
+    if rank.own.table.copies.iter().any(|copy| copy.shard == index) {
+        let what =
+            format!("{name} is updated, and gathered from its parts, of which copies keep the old value");
+        return Err(Fault::new("SW0513", what));
+    }
     let factors = |t: TensorId| &cx.facts.analysis.factors[t.index()];
     let whole = |t: TensorId, region: &[Interval]| {
         factors(t).iter().flatten().zip(region).all(|(&size, i)| *i == Interval::whole(size))
@@ -99,11 +104,9 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
     ))
 }
 
-/// What a buffer of the model becomes.
+/// What a buffer or parameter of the model becomes.
 fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
-    let Source::Buffer { name, .. } = &cx.facts.graph.tensor(tensor).source else { return None };
-    let update = cx.facts.graph.updates.iter().find(|(other, _)| other == name)?;
-    Some(cx.facts.class(update.1))
+    cx.facts.graph.new_value(tensor).map(|value| cx.facts.class(value))
 }
 
 /// Everything that must hold once all ranks are at their ends.

@@ -44,7 +44,7 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
     boundary(graph, program, &mut faults);
     updates(graph, program, &mut faults);
     on_host(graph, program, &mut faults);
-    if let Some(fault) = faults.is_empty().then(|| versions(program)).flatten() {
+    if let Some(fault) = faults.is_empty().then(|| versions(graph, program)).flatten() {
         faults.push(fault);
     }
     faults

@@ -14,14 +14,15 @@
 
 use std::collections::BTreeMap;
 
-use program::{Pass, Program, Role, Run, Timetable};
+use graph::{Graph, TensorId};
+use program::{Instr, Pass, Program, Role, Run, Timetable};
 
 use crate::fault::Fault;
 
 const STEPS: u32 = 3;
 
 /// The first thing that is wrong, if steps of the program go on.
-pub(crate) fn versions(program: &Program) -> Option<Fault> {
+pub(crate) fn versions(graph: &Graph, program: &Program) -> Option<Fault> {
     let timetables = || program.roles.iter().map(|role| &role.body.timetable);
     if !timetables().any(Timetable::goes_on) {
         return None;
@@ -29,11 +30,11 @@ pub(crate) fn versions(program: &Program) -> Option<Fault> {
     let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
     let busy = program.roles.iter().filter(|role| !role.body.codes.is_empty());
     { busy }.find_map(|role| {
-        of_role(program, role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
+        of_role((graph, program), role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
     })
 }
 
-fn of_role(program: &Program, role: &Role, blocks: u32) -> Option<Fault> {
+fn of_role((graph, program): (&Graph, &Program), role: &Role, blocks: u32) -> Option<Fault> {
     let timetable = &role.body.timetable;
     let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.turns.is_none());
     if !timetable.goes_on() {
@@ -45,7 +46,19 @@ fn of_role(program: &Program, role: &Role, blocks: u32) -> Option<Fault> {
     if !role.table.copies.is_empty() || !program.held_on_host.is_empty() {
         return Some(wrong("parameters are gathered, of which only the newest version is there"));
     }
+    if let Some(tensor) = written_by_forward(graph, role) {
+        let name = &graph.tensor(tensor).name;
+        return Some(wrong(format!("%{name} is written by forwards, of which no version is kept")));
+    }
     (blocks..blocks + STEPS).find_map(|batches| Followed::new(role, batches).all().err())
+}
+
+/// A parameter of which each forward makes a version.
+fn written_by_forward(graph: &Graph, role: &Role) -> Option<TensorId> {
+    let instrs = role.body.codes.iter().flat_map(|code| &code.instrs);
+    let updates = instrs.filter(|instr| matches!(instr, Instr::Update { .. })).flat_map(Instr::shards);
+    let written = updates.filter_map(|shard| role.table.shards.get(*shard)).map(|shard| shard.tensor);
+    { written }.find(|tensor| graph.is_parameter(*tensor))
 }
 
 fn wrong(what: impl Into<String>) -> Fault {

@@ -181,3 +181,26 @@ fn who_computes_the_update_of_a_whole_parameter_holds_some_of_it() {
         assert_eq!(found(wrong), Some("SW0502"), "{wrong:?}");
     }
 }
+
+#[test]
+fn what_forward_writes_is_not_gathered_from_parts() {
+    let model = MODEL
+        .replace("param %v f64[8,8] \"v\"", "param %v f64[8,8] \"v\" frozen")
+        .replace("op %z", "op %n f64[8,8] = aten.mul.Tensor(%v, 0.5) in \"b\" at \"m.py:4\" nograd\nop %z")
+        + "update \"v\" %n\n";
+    let whole = PASSING
+        .replace("hold v_part %v :,0..4 | :,4..8", "shard v %v :,:")
+        .replace("copy v v_part 1 2 :,:\n", "")
+        .replace("gather g0 v\n", "")
+        .replace("release v\n", "")
+        .replace("scatter g0 v\n", "")
+        .replace("call 1 y, v -> s :", "call 1 y, v -> s, n : n = aten.mul.Tensor(v, 0.5) nograd ;")
+        .replace("output t", "update v n\noutput t");
+    proof(&graph(&model), &whole);
+    let divided = PASSING
+        .replace("call 1 y, v -> s :", "call 1 y, v -> s, n : n = aten.mul.Tensor(v, 0.5) nograd ;")
+        .replace("output t", "update v_part n\noutput t")
+        .replace("scatter g0 v\n", "");
+    let found = faults(&graph(&model), &divided);
+    assert!(found.iter().any(|fault| fault.what.contains("copies keep the old value")), "{found:?}");
+}

@@ -16,7 +16,9 @@ impl Op {
             _ if FIRST_ONLY.contains(&name) => output == 0,
             _ if ONE_BY_ONE.contains(&name) => output == input,
             _ if LABELLED.iter().any(|(other, label)| *other == name && *label == input) => false,
-            _ if self.target == "aten.to.other" || LIKE_ANOTHER.contains(&name) => input == 0,
+            _ if self.target == WRITTEN || self.target == "aten.to.other" || LIKE_ANOTHER.contains(&name) => {
+                input == 0
+            }
             _ => true,
         }
     }
@@ -58,6 +60,9 @@ const FIRST_ONLY: [&str; 9] = [
     "nll_loss_forward",
     "nll_loss2d_forward",
 ];
+
+/// The value that a forward has written into a parameter, whose gradient it has.
+const WRITTEN: &str = "shardwright.written.default";
 
 const ONE_BY_ONE: [&str; 2] = ["meshgrid", "broadcast_tensors"];
 

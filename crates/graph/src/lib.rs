@@ -22,7 +22,7 @@
 //! op %r f64[3,2] = aten.relu.default(%m) in "" at "model.py:59" span [0, 2]    the model computes it again for backward
 //! output %loss
 //! output none
-//! update "bn.running_mean" %add
+//! update "bn.running_mean" %add                               of a buffer, or of a parameter by its first name
 //! ```
 
 mod gradients;
@@ -142,6 +142,15 @@ impl Tensor {
         self.numel() * self.dtype.bytes() as i64
     }
 
+    /// The name by which an update speaks of a parameter or buffer.
+    fn first_name(&self) -> Option<&str> {
+        match &self.source {
+            Source::Param { names, .. } => names.first().map(String::as_str),
+            Source::Buffer { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
     /// Whether it is a source that a gradient is asked for: a trained parameter, or such an input.
     pub fn wants_grad(&self) -> bool {
         let wanted =
@@ -250,7 +259,7 @@ pub struct Graph {
     pub ops: Vec<Op>,
     /// In the order of the flattened result; `None` where the model returns `None`.
     pub outputs: Vec<Option<TensorId>>,
-    /// Buffers that a forward changes, and their new values.
+    /// Buffers and parameters that a forward changes, the latter by their first names, and their new values.
     pub updates: Vec<(String, TensorId)>,
 }
 
@@ -280,6 +289,21 @@ impl Graph {
 
     pub fn find(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().position(|t| t.name == name).map(TensorId::new)
+    }
+
+    /// A parameter or buffer, by its first name.
+    pub fn held(&self, name: &str) -> Option<TensorId> {
+        self.tensor_ids().find(|id| self.tensor(*id).first_name() == Some(name))
+    }
+
+    pub fn is_parameter(&self, id: TensorId) -> bool {
+        matches!(self.tensor(id).source, Source::Param { .. })
+    }
+
+    /// What a parameter or buffer becomes, if a forward changes it.
+    pub fn new_value(&self, id: TensorId) -> Option<TensorId> {
+        let name = self.tensor(id).first_name()?;
+        self.updates.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
     }
 
     /// Who reads each tensor: the operator and the position among its [`Op::inputs`].

@@ -16,7 +16,7 @@
 //! | `SW0204` | an unknown dtype |
 //! | `SW0205` | a missing header or another version |
 //! | `SW0206` | a tensor that is read above its definition |
-//! | `SW0207` | an update of an unknown buffer |
+//! | `SW0207` | an update of an unknown buffer or parameter |
 //! | `SW0208` | a negative size, or more bytes than 63 bits can count |
 //! | `SW0209` | a number that 64 bits cannot hold |
 

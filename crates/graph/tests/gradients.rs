@@ -37,3 +37,12 @@ fn operands_that_are_treated_one_by_one_have_their_own_result() {
     assert_eq!(needing(body), ["w", "u", "a", "b", "s"]);
     assert_eq!(needing(&body.replace("output %b\n", "")), ["w", "a", "s"]);
 }
+
+#[test]
+fn what_a_forward_has_written_into_a_parameter_gives_its_gradient_to_that() {
+    let body = "param %w f64[4] \"w\"\nparam %u f64[4] \"u\"\n\
+                op %v f64[4] = aten.tanh.default(%u) in \"\" at \"\"\n\
+                op %n f64[4] = shardwright.written.default(%w, %v) in \"\" at \"\"\n\
+                op %s f64[4] = aten.tanh.default(%n) in \"\" at \"\"\noutput %s\nupdate \"w\" %v\n";
+    assert_eq!(needing(body), ["w", "n", "s"]);
+}

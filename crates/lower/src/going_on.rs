@@ -13,6 +13,13 @@ pub fn validate(cx: &Context<'_>, projected: &[Projected]) -> Result<()> {
             .why("the schedule says when each device runs what, also over the ends of steps")
             .fix("leave the line out, or write `schedule 1f1b`"));
     }
+    let mut names = cx.graph.updates.iter().map(|(name, _)| name);
+    let written = |name: &&String| cx.graph.held(name).is_some_and(|held| cx.graph.is_parameter(held));
+    if let Some(name) = names.find(written) {
+        return Err(refused(cx, &format!("a forward writes the parameter `{name}`"))
+            .why("of what forwards write no version is kept for the micro-batches that are under way")
+            .fix("keep it in a buffer, or take `1f1b`"));
+    }
     let Some(copy) = projected.iter().find_map(|it| Some((it, it.table.copies.first()?))) else {
         return Ok(());
     };

@@ -16,13 +16,13 @@ use rules::families::{self, View};
 use crate::event::{Event, Way};
 use crate::layout::{Interner, LayoutId};
 use crate::segments::Segments;
-use crate::uses::{Context, UseId, Uses, new_value};
+use crate::uses::{Context, UseId, Uses};
 
 /// The spans that something is in, outermost first.
 pub type Inside = Rc<[usize]>;
 
 /// For each operator the spans that it is in. What leads to no gradient is in none, and neither is what
-/// reads a buffer that forward updates: in backward that has its new value.
+/// reads a buffer or parameter that forward updates: in backward that has its new value.
 pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
     let none: Inside = Rc::from([]);
     let mut inside = vec![Rc::clone(&none); cx.graph.ops.len()];
@@ -66,7 +66,7 @@ fn teaches(cx: &Context<'_>) -> Vec<bool> {
 }
 
 fn reads_updated(cx: &Context<'_>, op: OpId) -> bool {
-    cx.graph.op(op).inputs().into_iter().any(|tensor| new_value(cx, tensor).is_some())
+    cx.graph.op(op).inputs().into_iter().any(|tensor| cx.graph.new_value(tensor).is_some())
 }
 
 /// Whether backward needs something of an operator that is there only for it.

@@ -97,6 +97,18 @@ fn ways(codes: &[Codes]) -> HashMap<UseId, Way> {
     codes.iter().flat_map(|code| &code.events).filter_map(moved).collect()
 }
 
+/// The block after which a new value takes the place of the old one: that which makes it, or the last that reads the old.
+fn updated_in(cx: &Context<'_>, uses: &Uses, (value, number): (TensorId, usize)) -> u32 {
+    let maker = cx.block_of(value).unwrap_or(0);
+    let Some(old) = cx.graph.held(&cx.graph.updates[number].0) else { return maker };
+    let readers = uses.of[old.index()].iter().flat_map(|id| &uses.get(*id).readers);
+    let blocks = readers.filter_map(|reader| match reader {
+        Reader::Op(op, _) => Some(cx.plan.block(*op)),
+        _ => None,
+    });
+    blocks.fold(maker, u32::max)
+}
+
 impl Schedule {
     fn end_code(&mut self, block: u32, pass: Pass, events: Vec<Event>) {
         if !events.is_empty() {
@@ -134,7 +146,7 @@ impl Schedule {
         for (index, it) in uses.all.iter().enumerate() {
             for reader in &it.readers {
                 if let Reader::Update(number) = reader {
-                    if cx.block_of(it.tensor).unwrap_or(0) == block {
+                    if updated_in(cx, uses, (it.tensor, *number)) == block {
                         self.events.push(Event::Update { id: UseId::new(index), number: *number });
                     }
                 }

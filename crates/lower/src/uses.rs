@@ -25,7 +25,7 @@ pub enum Reader {
     Op(OpId, usize),
     /// The result of the program with this number.
     Output(usize),
-    /// The update of a buffer: an index into [`graph::Graph::updates`].
+    /// The update of a buffer or parameter: an index into [`graph::Graph::updates`].
     Update(usize),
 }
 
@@ -223,7 +223,7 @@ fn written(
         Source::Param { .. } | Source::Buffer { .. } | Source::Const { .. } => {
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
             // A buffer whose new value has other factors is held whole: a region of the one is none of the other.
-            let all = new_value(cx, tensor).is_some_and(|value| !cx.same_factors(tensor, value));
+            let all = cx.graph.new_value(tensor).is_some_and(|value| !cx.same_factors(tensor, value));
             *known.entry((cx.analysis.flat(tensor), ports, all)).or_insert_with(|| {
                 let held = held(cx, uses, tensor, all, interner);
                 interner.layout(Layout::whole(held))
@@ -276,14 +276,12 @@ fn overlaps(a: &Region, b: &Region) -> bool {
     a == b || !a.meet(b).is_empty()
 }
 
-/// The new value of a buffer is needed where the buffer is held.
+/// The new value of a buffer or parameter is needed where that is held.
 fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
     for (number, (name, value)) in cx.graph.updates.iter().enumerate() {
-        let is_buffer =
-            |t: &TensorId| matches!(&cx.graph.tensor(*t).source, Source::Buffer { name: n, .. } if n == name);
-        let Some(buffer) = cx.graph.tensor_ids().find(is_buffer) else { continue };
-        let held = interner.get(uses.written[buffer.index()]).clone();
-        let same = cx.same_factors(buffer, *value);
+        let Some(old) = cx.graph.held(name) else { continue };
+        let held = interner.get(uses.written[old.index()]).clone();
+        let same = cx.same_factors(old, *value);
         let place = |e: Entry| (e.rank, if same { e.region } else { whole(cx.analysis, *value) });
         let places: Vec<(RankId, Region)> = held.entries.into_iter().map(place).collect();
         let ports = interner.ports(Ports::whole(places));
@@ -291,12 +289,6 @@ fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
         let readers = vec![Reader::Update(number)];
         uses.all.push(Use { tensor: *value, ports, carries_grad: false, readers, direct: false });
     }
-}
-
-/// What a buffer becomes, if the model updates it.
-pub fn new_value(cx: &Context<'_>, tensor: TensorId) -> Option<TensorId> {
-    let Source::Buffer { name, .. } = &cx.graph.tensor(tensor).source else { return None };
-    cx.graph.updates.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
 /// How a use reads what an operator makes, and how its maker takes gradients.

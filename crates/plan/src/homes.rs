@@ -89,14 +89,22 @@ pub fn names(graph: &Graph, tensor: TensorId) -> &[String] {
     }
 }
 
-/// Where a parameter lives, if that is said.
+/// Where a parameter lives, if that is said. One that forward writes is held by whoever reads it, as buffers are: what
+/// is gathered of parts would have the old value.
 pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p Home> {
-    names(graph, tensor).iter().find_map(|name| plan.homes.get(name))
+    let names = names(graph, tensor).iter().filter(|_| graph.new_value(tensor).is_none());
+    names.into_iter().find_map(|name| plan.homes.get(name))
 }
 
-/// Whether a parameter lives on the host.
+/// Whether forward writes a parameter, named by its first name.
+pub(crate) fn is_written(graph: &Graph, name: &str) -> bool {
+    graph.held(name).is_some_and(|held| graph.new_value(held).is_some())
+}
+
+/// Whether a parameter lives on the host; one that forward writes does not.
 pub fn lives_on_host(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
-    names(graph, tensor).iter().any(|name| plan.held_on_host.contains(name))
+    let is_said = names(graph, tensor).iter().any(|name| plan.held_on_host.contains(name));
+    is_said && graph.new_value(tensor).is_none()
 }
 
 /// Whether a parameter's update is computed of the whole.
@@ -155,6 +163,16 @@ pub(crate) fn refuse(
     for tensor in graph.tensor_ids() {
         let Some(name) = names(graph, tensor).first().filter(|name| asked.contains(*name)) else { continue };
         let Some(home) = plan.homes.get(name) else { continue };
+        if is_written(graph, name) {
+            return Err(Error::new(
+                "SW0143",
+                format!("`{name}` cannot be divided: a forward of the model writes it"),
+            )
+            .why("what devices have gathered of it would keep the old value")
+            .fix(
+                "leave the line out, or write `whole` for it; or keep what the forward writes in a buffer",
+            ));
+        }
         let parts = home.groups.iter().map(Vec::len).max().unwrap_or(0);
         let shape = &graph.tensor(tensor).shape;
         let length = home.dim.map(|dim| shape.get(dim).copied().unwrap_or(0));

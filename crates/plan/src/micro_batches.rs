@@ -83,9 +83,11 @@ fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
 
 /// Both do the same, one after the other; and nothing that would be done once for each micro-batch.
 fn alike(whole: &Graph, one: &Graph) -> Result<()> {
-    if let Some((buffer, _)) = whole.updates.first() {
+    if let Some((name, _)) = whole.updates.first() {
+        let is_parameter = whole.held(name).is_some_and(|held| whole.is_parameter(held));
+        let what = if is_parameter { "the parameter" } else { "the buffer" };
         return Err(refusal(format!(
-            "a forward changes the buffer `{buffer}`: once for a batch, but for each of its micro-batches"
+            "a forward changes {what} `{name}`: once for a batch, but for each of its micro-batches"
         )));
     }
     let differs = |(a, b): &(OpId, OpId)| {

@@ -259,8 +259,9 @@ impl<'g> Draft<'g> {
         self.decided.held_on_host.extend(other.held_on_host);
     }
 
-    /// Where a parameter lives between steps; `None` is with all devices that read it.
+    /// Where a parameter lives between steps; `None` is with all devices that read it. One that forward writes does.
     pub fn home(&mut self, parameter: TensorId, home: Option<Home>) {
+        let home = home.filter(|_| self.graph.new_value(parameter).is_none());
         let Some(name) = homes::names(self.graph, parameter).first() else { return };
         self.settle(name, home);
     }
@@ -275,11 +276,13 @@ impl<'g> Draft<'g> {
     /// `"h.*": over 4, gather step`.
     pub fn param(&mut self, line: &str) -> Result<()> {
         let said = homes::read(line, self.graph, self.decided.devices)?;
+        let is_one = said.names.len() == 1;
         for name in said.names {
             if let Some(is_whole) = said.update_whole {
                 self.update(&name, is_whole);
             }
-            if let Some(home) = &said.home {
+            if let Some(home) = said.home.as_ref().filter(|_| is_one || !homes::is_written(self.graph, &name))
+            {
                 self.settle(&name, home.clone());
                 self.decided.asked.insert(name);
             }

@@ -108,7 +108,12 @@ fn some_parameters(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let first = |tensor| names(graph, tensor).first().cloned();
-    graph.tensor_ids().filter_map(first).filter(|_| random.chance(50)).collect()
+    graph
+        .tensor_ids()
+        .filter(|tensor| graph.new_value(*tensor).is_none())
+        .filter_map(first)
+        .filter(|_| random.chance(50))
+        .collect()
 }
 
 /// Two plans of five keep runs of operators on the host.
@@ -134,7 +139,7 @@ fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random
     }
     for tensor in graph.tensor_ids() {
         let Some(name) = names(graph, tensor).first() else { continue };
-        if random.chance(50) {
+        if random.chance(50) || graph.new_value(tensor).is_some() {
             continue;
         }
         let mut groups: Vec<Vec<u32>> = vec![];

@@ -61,7 +61,7 @@ def tensors_of(path: str, result: Any) -> list[Tensor]:
         (leaf for leaf in leaves if not (leaf is None or isinstance(leaf, (Tensor, str, bool)))), None
     )
     if other is not None:
-        raise NotPlain(f"a `{type(other).__name__}`, which `{path}` returns,")
+        raise NotPlain(f"a `{type(other).__name__}`, which `{path}` returns")
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 

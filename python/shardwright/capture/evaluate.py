@@ -54,7 +54,7 @@ class Given:
 class Evaluated:
     outputs: list[Tensor | None] = field(default_factory=list)
     updates: dict[str, Tensor] = field(default_factory=dict)
-    """New values of buffers, by name."""
+    """New values of buffers and parameters, by name."""
 
 
 class Evaluator:

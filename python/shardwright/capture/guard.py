@@ -20,6 +20,7 @@ from .autocast import DEVICE, NOTE, Autocast, ambient
 from .opaque.functions import Functions
 from .simplify import NO_GRAD
 from .spans import Checkpoints
+from .written import ASSIGNS
 
 # How a model may set the state that its random numbers come from.
 _SEEDS = tuple(
@@ -31,24 +32,25 @@ _SEEDS = tuple(
 
 
 @contextmanager
-def guarded(device: str | None = None) -> Iterator[None]:
+def guarded(device: str | None, module: torch.nn.Module) -> Iterator[None]:
     """Refuses backward passes in forward; makes an operator of each custom Function; notes on nodes what they
     stand under.
 
-    `device` is the type of that which the model will run on, if that is known.
+    `device` is the type of that which the model, `module`, will run on, if that is known.
 
     The first refusal is raised at the end too, in case the model's code swallowed it.
     """
     refused: list[CaptureError] = []
     functions = Functions(partial(_refuse, refused))
     autocasts, checkpoints = _Autocasts(device, refused), Checkpoints()
-    create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints, functions)
+    assigned = _Assigned(module, refused)
+    create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints, functions, assigned)
     with (
         mock.patch.object(FunctionMeta, "__getattribute__", _of_class(functions), create=True),
         checkpoints.noted(),
         autocasts.noted(),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_backward(refused)),
-        mock.patch.object(torch.Tensor, "data", _data(refused), create=True),
+        mock.patch.object(torch.Tensor, "data", _data(assigned), create=True),
         _no_seeds(refused),
         mock.patch.object(torch.nn.Module, "register_buffer", _register_buffer),
         mock.patch.object(torch.fx.Graph, "create_node", create_node),
@@ -92,7 +94,7 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., Any]:
     return run
 
 
-def _data(refused: list[CaptureError]) -> property:
+def _data(assigned: _Assigned) -> property:
     """To the model, the data of a tensor is the tensor without gradient: the graph has no other way past
     autograd, and tracing one ends the process."""
     plain: Any = torch.Tensor.data
@@ -102,17 +104,39 @@ def _data(refused: list[CaptureError]) -> property:
 
     def write(tensor: Any, value: Any) -> None:
         if lines.is_the_models(sys._getframe(1)):
+            assigned.assign(tensor, value, lines.trace_of_caller(sys._getframe(1)))
+        else:
+            plain.__set__(tensor, value)
+
+    return property(read, write)
+
+
+class _Assigned:
+    """Data that the model gives to its own parameters and buffers: these are written where they lie."""
+
+    def __init__(self, module: torch.nn.Module, refused: list[CaptureError]):
+        self._module, self._refused = module, refused
+        self.now = False
+
+    def assign(self, tensor: Any, value: Any, trace: str) -> None:
+        held = (*self._module.parameters(), *self._module.buffers())
+        alike = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (tensor.shape, tensor.dtype)
+        if not alike or not any(tensor is own for own in held):
             error = CaptureError(
                 "SW0133",
                 "the model gives a tensor other data in its forward",
-                place=lines.with_source(lines.trace_of_caller(sys._getframe(1))),
-                why="the graph would go on with the old data",
+                place=lines.with_source(trace),
+                why="of what is no parameter or buffer, or gets another shape or dtype, the graph would go on"
+                " with the old data",
                 fix="compute a new tensor, or keep the value in a buffer and change that with `copy_`",
             )
-            _refuse(refused, error)
-        plain.__set__(tensor, value)
-
-    return property(read, write)
+            _refuse(self._refused, error)
+        target, value = tensor.detach(), value.detach()
+        self.now = True
+        try:
+            target.copy_(value)
+        finally:
+            self.now = False
 
 
 def _register_buffer(module: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -238,6 +262,7 @@ def _with_notes(
     autocasts: _Autocasts,
     checkpoints: Checkpoints,
     functions: Functions,
+    assigned: _Assigned,
 ) -> Callable[..., torch.fx.Node]:
     """Notes the model's line, where PyTorch would note its own, what recomputes it, and whether gradients
     are on: PyTorch's regions lose that where they are nested. Its later passes copy all of it."""
@@ -247,6 +272,7 @@ def _with_notes(
         if node.op == "call_function":
             node.meta[NO_GRAD] = not functions.grad_enabled
             node.meta[NOTE] = autocasts.now
+            node.meta[ASSIGNS] = assigned.now
             checkpoints.note(node)
             node.stack_trace = lines.trace_of_caller(sys._getframe(1)) or None
         return node

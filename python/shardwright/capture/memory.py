@@ -28,7 +28,8 @@ def refuse_shared(module: nn.Module, updated: Iterable[str]) -> None:
     changing = set(updated)
     held: dict[Hashable, tuple[str, Tensor, bool]] = {}
     for name, parameter in module.named_parameters():
-        held.setdefault(identity(parameter), (f"parameter `{name}`", parameter, parameter.requires_grad))
+        changes = parameter.requires_grad or name in changing
+        held.setdefault(identity(parameter), (f"parameter `{name}`", parameter, changes))
     for name, buffer in module.named_buffers():
         held.setdefault(identity(buffer), (f"buffer `{name}`", buffer, name in changing))
     homes: dict[int, list[tuple[str, Tensor, bool]]] = {}

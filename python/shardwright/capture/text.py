@@ -286,7 +286,7 @@ class _Printer:
             if spec.kind is OutputKind.BUFFER_MUTATION:
                 name = self.state.canonical(str(spec.target))
                 found[name] = f"update {_quoted(name)} %{self.tensors[nodes[spec.arg.name]]}"
-        return [found[name] for name in self.state.buffers if name in found]
+        return [found[name] for name in (*self.state.params, *self.state.buffers) if name in found]
 
 
 def _target(node: fx.Node) -> str:

@@ -40,15 +40,18 @@ from .opaque.plain import said_of
 from .opaque.rules import registered_as_operators, write_registered
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
+from .schemas import is_view, mutated
 from .settings import capturable_experts, masks_as_they_run
-from .simplify import NO_GRAD, is_getitem, is_no_grad, mark_no_grad, simplify, sweep
+from .simplify import NO_GRAD, is_no_grad, mark_no_grad, simplify, sweep
 from .spans import SPANS, mark_spans
 from .strided import index_strided
 from .swap import Fake, borrowed, same_randomness
 from .unread import drop_unread
+from .written import as_buffers, as_parameters, is_new_value
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
+_OPERATOR = re.compile(r"\w+::\w+")
 # Whether the forward left something in attributes, in the meta of a program.
 KEEPS = "shardwright_keeps"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -78,12 +81,14 @@ def trace(
     with quiet():
         found = make_casts_explicit(program)
     _merge_ties(program, names)
+    as_buffers(program, module, names, casting)
     _refuse_hidden_mutation(program)
     index_strided(program)
     write_out_statistics(program)
     draw_on_fresh(program)
     _keep_detach(program)
     functional = _make_functional(program)
+    as_parameters(functional, module, names)
     _refuse_mutation(functional)
     cast_parameters(functional, module, casting)
     read_casts(functional)
@@ -134,7 +139,7 @@ def _export(
             quiet(),
             same_randomness(),
             torch.enable_grad(),
-            guarded(device),
+            guarded(device, module),
             capturable_experts(module),
             masks_as_they_run(),
             averages_in_tensors(module),
@@ -201,13 +206,18 @@ def _refusal(error: Exception) -> CaptureError:
         return unknown_type(unknown[1])
     if changed := _CHANGED_CONSTANT.match(first):
         return kept_error(changed[1], place)
+    fix = (
+        "check that the model runs on these inputs; if it does, write this line with tensor"
+        " operators that torch.export can trace"
+    )
+    if "no fake impl" in first and (operator := _OPERATOR.search(first)):
+        fix = (
+            f'register what its results look like, `torch.library.register_fake("{operator[0]}")`, and its'
+            " backward with `register_autograd`; or put the call into a module of its own, which then runs"
+            " as it is"
+        )
     return CaptureError(
-        "SW0101",
-        "the model cannot be captured",
-        place=place,
-        why=lines.said_by(error),
-        fix="check that the model runs on these inputs; if it does, write this line with tensor"
-        " operators that torch.export can trace",
+        "SW0101", "the model cannot be captured", place=place, why=lines.said_by(error), fix=fix
     )
 
 
@@ -344,13 +354,13 @@ def _refuse_hidden_mutation(program: ExportedProgram) -> None:
                 carries.add(node)
             continue
         seen = not is_no_grad(node) and node.target is not torch.ops.aten.detach.default
-        for written in _mutated(node):
+        for written in mutated(node):
             if written in hidden or (not seen and written in carries):
                 raise _hidden_mutation(node)
         reads = node.all_input_nodes
-        if seen and carries.intersection(reads) and _is_float(node):
+        if is_new_value(node) or (seen and carries.intersection(reads) and _is_float(node)):
             carries.add(node)
-        elif _is_view(node) and (carries | hidden).intersection(_mutated(node) or reads):
+        elif is_view(node) and (carries | hidden).intersection(mutated(node) or reads):
             hidden.add(node)
 
 
@@ -378,22 +388,6 @@ def _is_float(node: fx.Node) -> bool:
     return any(v.is_floating_point() or v.is_complex() for v in values if isinstance(v, Tensor))
 
 
-def _is_view(node: fx.Node) -> bool:
-    if is_getitem(node):
-        return True
-    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-    return any(value.alias_info is not None for value in returns)
-
-
-def _mutated(node: fx.Node) -> list[fx.Node]:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return []
-    named = {arg.name: value for arg, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
-    written = [arg.name for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
-    return [v for name in written if isinstance(v := named.get(name), fx.Node)]
-
-
 def _keep_detach(program: ExportedProgram) -> None:
     """Making operators functional drops ``detach_``, and with it the cut in the gradient."""
     for node in program.graph.nodes:
@@ -411,10 +405,9 @@ def _refuse_mutation(program: ExportedProgram) -> None:
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
             continue
         node = nodes.get(spec.arg.name)
-        what = "an argument" if "INPUT" in spec.kind.name else "a parameter"
         raise CaptureError(
             "SW0109",
-            f"the model changes {what}, `{spec.target}`, in place",
+            f"the model changes an argument, `{spec.target}`, in place",
             place=lines.with_source(node.stack_trace) if node else None,
             why="the parts of a parallel program hold copies and shards, which would differ",
             fix="compute a new tensor, or keep the value in a buffer",
@@ -422,7 +415,7 @@ def _refuse_mutation(program: ExportedProgram) -> None:
 
 
 def updated_of(program: ExportedProgram) -> list[str]:
-    """The buffers that a forward changes."""
+    """The buffers and parameters that a forward changes."""
     specs = program.graph_signature.output_specs
     return [str(spec.target) for spec in specs if spec.kind is OutputKind.BUFFER_MUTATION]
 

@@ -25,6 +25,7 @@ from .lines import place_of_error, said_by
 from .locate import where_they_part
 from .memory import identity
 from .remembered import Kept, changes, changing_line, kept_by, kept_error
+from .restoring import Restoring
 from .spans import plain_checkpoint
 from .swap import borrowed, following, same_randomness
 
@@ -53,7 +54,12 @@ class Call:
     ) -> Given:
         tensors = [*self.module.parameters(), *inputs]
         device = next((tensor.device for tensor in tensors), torch.device("cpu"))
-        return Given(inputs, self.module.get_parameter, state, constants, device)
+
+        def parameter(name: str) -> Tensor:
+            """Its value, if a forward has written it."""
+            return state[name] if name in state else self.module.get_parameter(name)
+
+        return Given(inputs, parameter, state, constants, device)
 
 
 def can_verify(module: nn.Module, bound: inspect.BoundArguments) -> bool:
@@ -130,7 +136,7 @@ def _refuse_memory(call: Call, found: Run, expected: Sequence[Run]) -> None:
 def forward(call: Call) -> Any:
     args, kwargs = call.arguments()
     torch.manual_seed(_SEED)
-    with run_borrowed(call), plain_checkpoint():
+    with Restoring(call.module), run_borrowed(call), plain_checkpoint():
         return call.module(*args, **kwargs)
 
 
@@ -194,7 +200,7 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
     parameters = dict(call.module.named_parameters())
     runs: list[Run] = []
     torch.manual_seed(_SEED)
-    with run_borrowed(call), plain_checkpoint():
+    with Restoring(call.module) as restoring, run_borrowed(call), plain_checkpoint():
         own = set(buffers_of(call.module))
         for at in range(count):
             args, kwargs = call.arguments()
@@ -204,6 +210,7 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
             outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
             buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items()}
             results = Results(buffers={name: buffers.pop(name) for name in list(buffers) if name in own})
+            results.buffers |= restoring.written()
             with_gradients(results, outputs, {} if at else parameters, _tensors((args, kwargs)))
             kept = before, kept_by(call.module)
             runs.append(Run(results, recording.draws, kept=kept, registered=Results(buffers=buffers)))
@@ -219,6 +226,7 @@ def _run_graph(
 ) -> list[Run]:
     """As many forwards, each with the buffers of the one before."""
     parameters = dict(call.module.named_parameters())
+    order = list(parameters)
     state = {name: buffer.detach().clone() for name, buffer in buffers_of(call.module).items()}
     evaluator = Evaluator(text)
     runs: list[Run] = []
@@ -228,7 +236,9 @@ def _run_graph(
         modules = as_python.Modules(call.module.get_submodule)
         with Replaying(run.draws, partial(_place, evaluator)) as replaying, as_python.running(modules):
             found = evaluator.run(call.given(inputs, constants, state), watch)
-        state = state | {name: value.detach() for name, value in found.updates.items()}
+        updates = {name: value.detach() for name, value in found.updates.items()}
+        written = {name: updates.pop(name) for name in order if name in updates}
+        state = {**state, **updates} | written
         results = Results(buffers=state)
         with_gradients(results, found.outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))

@@ -47,7 +47,8 @@ struct Parser<'a> {
     text: &'a str,
     graph: Graph,
     tensors: HashMap<&'a str, (TensorId, usize)>,
-    buffers: HashSet<String>,
+    /// Buffers and parameters, the latter by their first names.
+    held: HashSet<String>,
     /// The line of every name that must be unique among its kind.
     taken: HashMap<(&'static str, String), usize>,
 }
@@ -110,6 +111,7 @@ impl<'a> Parser<'a> {
         for name in &names {
             self.unique(line, "state dict entry", name)?;
         }
+        self.held.insert(names[0].clone());
         let frozen = line.eat_word("frozen");
         self.define(line, tensor, Source::Param { names, frozen })
     }
@@ -118,7 +120,7 @@ impl<'a> Parser<'a> {
         let tensor = typed(line)?;
         let name = line.string()?;
         self.unique(line, "state dict entry", &name)?;
-        self.buffers.insert(name.clone());
+        self.held.insert(name.clone());
         let persistent = !line.eat_word("transient");
         self.define(line, tensor, Source::Buffer { name, persistent })
     }
@@ -138,9 +140,10 @@ impl<'a> Parser<'a> {
 
     fn update(&mut self, line: &mut Line<'a>) -> Result<()> {
         let name = line.string()?;
-        if !self.buffers.contains(&name) {
-            let what = format!("the update of `{}` has no buffer", name.escape_debug());
-            let fix = "name the `buffer` line above it that the forward changes";
+        if !self.held.contains(&name) {
+            let what = format!("the update of `{}` has no buffer or parameter", name.escape_debug());
+            let fix =
+                "name the `buffer` or `param` line above it that the forward changes, by its first name";
             return Err(line.refuse("SW0207", what).fix(fix));
         }
         self.unique(line, "update of", &name)?;

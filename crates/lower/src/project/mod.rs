@@ -337,15 +337,14 @@ impl Projector<'_> {
     fn update(&mut self, id: UseId, number: usize) -> Asked<()> {
         let graph = self.global.cx.graph;
         let (name, value) = (&graph.updates[number].0, graph.updates[number].1);
-        let is_it = |tensor: &TensorId| matches!(&graph.tensor(*tensor).source, Source::Buffer { name: n, .. } if n == name);
-        let Some(buffer) = graph.tensor_ids().find(is_it) else { return Ok(()) };
-        let held = self.held.get(&buffer).cloned().unwrap_or_default();
+        let Some(old) = graph.held(name) else { return Ok(()) };
+        let held = self.held.get(&old).cloned().unwrap_or_default();
         let ports = self.global.uses.get(id).ports;
         for port in 0..self.alike.ports(ports)? {
             let region = self.alike.port(ports, port)?;
             for (shard, own) in &held {
                 // With other factors, both are whole.
-                if !self.global.cx.same_factors(buffer, value) || self.alike.columns.same(*own, region)? {
+                if !self.global.cx.same_factors(old, value) || self.alike.columns.same(*own, region)? {
                     let from = self.fetch(id, port)?;
                     self.push(Instr::Update { shard: *shard, from });
                     break;

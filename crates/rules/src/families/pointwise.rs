@@ -106,7 +106,7 @@ const TARGETS: &[&str] = &[
     "aten.true_divide.Tensor", "aten.trunc.default", "aten.type_as.default",
     "aten.where.Scalar", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self",
     "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self", "aten.xlogy.Tensor",
-    "aten.zeros_like.default",
+    "aten.zeros_like.default", "shardwright.written.default",
 ];
 
 fn rule(view: View<'_>) -> Option<String> {

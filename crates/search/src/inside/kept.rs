@@ -56,17 +56,14 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
     found
 }
 
-/// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer that forward
-/// updates.
+/// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer or parameter
+/// that forward updates.
 pub(super) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
     let mut found = vec![None; graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
         span.iter().for_each(|op| found[op.index()] = Some(number));
     }
-    let is_updated = |tensor: &TensorId| match &graph.tensor(*tensor).source {
-        Source::Buffer { name, .. } => graph.updates.iter().any(|(other, _)| other == name),
-        _ => false,
-    };
+    let is_updated = |tensor: &TensorId| graph.new_value(*tensor).is_some();
     let mut teaches = needs_grad.to_vec();
     for op in graph.op_ids().rev() {
         let (made, inputs) = (&graph.op(op).outputs, graph.op(op).inputs());

@@ -117,9 +117,12 @@ def _called(
     leaves, tree = pytree.tree_flatten(result)
     try:
         results = as_python.tensors_of(key, result)
+    except as_python.NotPlain as error:
+        raise refuse(f"its result is no structure of tensors and plain values: {error}") from None
+    try:
         given = [*held, *as_python.written(args, kwargs)[1]]
     except as_python.NotPlain as error:
-        raise refuse(str(error)) from None
+        raise refuse(f"it is given {error}") from None
     kinds = (_kind(x) for x in results)
     kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     learns, taught = which_learn(given, results), (x.requires_grad for x in results)
@@ -127,8 +130,9 @@ def _called(
 
 
 def _changes_parameter(path: str, name: str) -> CaptureError:
-    why = f"its forward changes its parameter `{name}`, which the optimizer alone may"
-    return refusal(path, why, "keep the value in a buffer, or change the parameter between steps")
+    why = f"its forward changes its parameter `{name}`, and of what runs as it is only buffers may change"
+    fix = "keep the value in a buffer, or write the parameter in the module around it, which is traced"
+    return refusal(path, why, fix)
 
 
 class _Counting(TorchDispatchMode):

@@ -171,6 +171,7 @@ class Run:
             raise without_backward()
         self._received = []
         with torch.no_grad(), _no_autocast(self.comm.device):
+            self.worker.shards.bring_together(self.leaves)
             found = code(self, self.leaves.tree, self.worker.constants, *given)
             self._settle()
         self.worker.received.setdefault(code, tuple(self._received))
@@ -191,6 +192,7 @@ class Run:
         messages are on their way."""
         worker = self.worker
         with torch.no_grad(), _no_autocast(self.comm.device):
+            worker.shards.bring_together(self.leaves)
             if worker.code.end is not None:
                 worker.code.end(self, self.leaves.tree, worker.constants)
                 self._settle()

@@ -125,6 +125,8 @@ class Shards:
         self._leaves: Leaves | None = None
         # That of the latest leaves.
         self.step: object = None
+        # By leaf, those of this step that were made again since a forward has written its parameter.
+        self._written: dict[int, list[Tensor]] = {}
         # Gradients of this step that have arrived, and are not yet those of the shards.
         self.arrived: dict[int, Tensor] = {}
         self.arriving = Arriving()
@@ -175,6 +177,8 @@ class Shards:
         """
         old = self._leaves
         same, self.step = step is not None and step is self.step, step
+        if not same:
+            self._written.clear()
         made = [self._leaf(at, old, same) for at in range(len(self.table.leaves))]
         if old is None or any(a is not b for a, b in zip(made, old.tensors, strict=True)):
             pointers = [self._shard_of(at).data.data_ptr() for at in range(len(made))]
@@ -220,7 +224,9 @@ class Shards:
         leaf = leaf.to(read_as).requires_grad_(shard.tensor.trainable)
         if is_cast and shard.tensor.trainable:
             leaf.grad_dtype = base.dtype
-        if old and old.tensors[at].grad is not None:  # a micro-batch has left its gradient here
+        if old and same_step and leaf.requires_grad:  # backwards of micro-batches are still to come
+            self._written.setdefault(at, []).append(old.tensors[at])
+        elif old and old.tensors[at].grad is not None:  # a micro-batch has left its gradient here
             leaf.grad = old.tensors[at].grad
         return leaf
 
@@ -238,6 +244,16 @@ class Shards:
                 for node in around if name == self.program.tensors[tensor].names[0] else ():
                     places.setdefault(id(node), []).append(at)
         return root, places
+
+    def bring_together(self, leaves: Leaves) -> None:
+        """To these leaves, the gradients of those of other micro-batches of the step."""
+        for at, others in self._written.items():
+            assert self._leaves is not None
+            leaf = leaves.tensors[at]
+            for other in (*others, self._leaves.tensors[at]):
+                if other is not leaf and other.grad is not None:
+                    leaf.grad = other.grad if leaf.grad is None else leaf.grad + other.grad
+                    other.grad = None
 
     def take_gradients(self, leaves: Leaves) -> None:
         """Moves the gradients of the leaves to the shards, adding to what is there."""

@@ -146,7 +146,12 @@ impl Maker<'_> {
             bytes: elements * width,
             gathered: elements * sizes.width as f64,
             partial,
-            longest: if least { i64::MAX } else { it.shape.iter().copied().max().unwrap_or(1) },
+            // What forward writes is not divided.
+            longest: match it.shape.iter().copied().max() {
+                _ if least => i64::MAX,
+                Some(longest) if self.graph().new_value(tensor).is_none() => longest,
+                _ => 1,
+            },
             is_open: least && (self.readers[tensor.index()].len() > 1 || self.is_of_some(op, input, at)),
             is_trained: matches!(it.source, Source::Param { frozen: false, .. })
                 && self.needs_grad[tensor.index()],

@@ -42,7 +42,8 @@ impl Maker<'_> {
                 Source::Param { frozen, .. } => {
                     let held = held_as(self.graph().tensor(*tensor), self.question.masters);
                     let readers = self.readers[tensor.index()].len();
-                    format!("p{}{held:?}{:?}{}", u8::from(*frozen), own(tensor), readers > 1)
+                    let written = if self.graph().new_value(*tensor).is_some() { "w" } else { "" };
+                    format!("p{written}{}{held:?}{:?}{}", u8::from(*frozen), own(tensor), readers > 1)
                 }
                 _ => "c".into(),
             };
