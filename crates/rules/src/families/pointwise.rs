@@ -252,7 +252,7 @@ const KEEPS: &[(&str, &[&str])] = &[
 /// The same, where the overload matters.
 #[rustfmt::skip]
 const KEEPS_OVERLOADS: &[(&str, &[&str])] = &[
-    ("*:", &["aten.remainder.Scalar", "aten.fmod.Scalar"]),
+    ("*:", &["aten.remainder.Scalar", "aten.fmod.Scalar", "shardwright.written.default"]),
     ("1: 0 1", &["aten.remainder.Tensor", "aten.fmod.Tensor"]),
     ("*: 0 r0", &["aten.pow.Scalar", "aten.float_power.Scalar"]),
     ("*: 0 1 r0", &["aten.pow.Tensor_Tensor", "aten.float_power.Tensor_Tensor"]),
