@@ -1,0 +1,127 @@
+"""PyTorch Geometric: its networks, and each of its convolutions twice in a row, on a graph of some nodes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .built import Built, NotBuilt, finished, said
+
+NODES, EDGES, WIDTH = 24, 80, 8
+NETWORKS = (
+    "GCN",
+    "GraphSAGE",
+    "GIN",
+    "GAT",
+    "PNA",
+    "EdgeCNN",
+    "LINKX",
+    "GraphUNet",
+    "DimeNetPlusPlus",
+    "SchNet",
+)
+GIVEN: dict[str, Any] = {
+    "in_channels": WIDTH, "out_channels": WIDTH, "hidden_channels": 16, "channels": WIDTH, "heads": 2, "concat": False,
+    "dim": 1, "kernel_size": 3, "K": 2, "edge_dim": None, "num_relations": 3, "num_layers": 2, "num_timesteps": 2,
+    "num_nodes": NODES, "alpha": 0.5, "theta": 0.5, "num_spheres": 2, "num_segments": 2, "propagate_dim": 4,
+    "space_dimensions": 2, "k": 3, "depth": 2, "groups": 2, "iterations": 2, "num_heads": 2, "num_blocks": 1,
+    "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 8, "num_spherical": 3, "num_radial": 3,
+    "num_filters": 8, "num_interactions": 1, "num_gaussians": 8, "num_bases": None, "channels_list": None,
+    "num_towers": 1, "towers": 1, "processing_steps": 2,
+}  # fmt: skip
+
+
+class Twice(nn.Module):
+    """Two layers and what is between them."""
+
+    def __init__(self, first: nn.Module, second: nn.Module):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, edge_index: Tensor, **others: Tensor) -> Tensor:
+        hidden = self.first(x, edge_index, **others)
+        return self.second(hidden.relu(), edge_index, **others)
+
+
+def names() -> list[str]:
+    from torch_geometric.nn import conv
+
+    layers = [
+        name
+        for name, kind in vars(conv).items()
+        if inspect.isclass(kind) and issubclass(kind, conv.MessagePassing) and kind is not conv.MessagePassing
+    ]
+    return [*NETWORKS, *sorted(layers)]
+
+
+def build(name: str) -> Built:
+    from torch_geometric import nn as graphs
+
+    torch.manual_seed(0)
+    kind = getattr(graphs, name)
+    try:
+        if name in ("SchNet", "DimeNetPlusPlus"):
+            return finished(kind(**_options(kind)), _molecules(), task="graphs")
+        module = kind(**_options(kind))
+        module = module if name in NETWORKS else Twice(module, kind(**_options(kind)))
+        return finished(module, _example(kind), task="graphs")
+    except NotBuilt:
+        raise
+    except Exception as error:
+        raise NotBuilt(said(error)) from error
+
+
+def _options(kind: Any) -> dict[str, Any]:
+    """What its constructor needs, and of the rest what makes it small."""
+    taken = inspect.signature(kind.__init__).parameters
+    found = {name: GIVEN[name] for name in taken if GIVEN.get(name) is not None}
+    if "nn" in taken:
+        double = 2 if kind.__name__ in ("EdgeConv", "DynamicEdgeConv") else 1
+        found["nn"] = nn.Sequential(nn.Linear(double * WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+    if "deg" in taken:
+        found |= {
+            "deg": torch.tensor([0, 4, 8, 12]),
+            "aggregators": ["mean", "max"],
+            "scalers": ["identity", "linear"],
+        }
+    if "normalize" in taken and kind.__name__ == "ARMAConv":
+        found.pop("normalize", None)
+    return found
+
+
+def _edges() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(NODES, (2, EDGES), generator=generator)
+
+
+def _example(kind: Any) -> dict[str, Any]:
+    taken = inspect.signature(kind.forward).parameters
+    generator = torch.Generator().manual_seed(1)
+    example: dict[str, Any] = {
+        "x": torch.randn(NODES, WIDTH, generator=generator, dtype=torch.float64),
+        "edge_index": _edges(),
+    }
+    if "edge_type" in taken:
+        example["edge_type"] = torch.randint(3, (EDGES,), generator=generator)
+    for name in ("pos", "x_0", "x0"):
+        if name in taken:
+            width = 3 if name == "pos" else WIDTH
+            example[name] = torch.randn(NODES, width, generator=generator, dtype=torch.float64)
+    attribute = taken.get("edge_attr")
+    if attribute is not None and attribute.default is inspect.Parameter.empty:
+        example["edge_attr"] = torch.rand(EDGES, 1, generator=generator, dtype=torch.float64)
+    if "batch" in taken and taken["batch"].default is inspect.Parameter.empty:
+        example["batch"] = torch.arange(NODES) // (NODES // 2)
+    return example
+
+
+def _molecules() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "z": torch.randint(1, 9, (NODES,), generator=generator),
+        "pos": torch.randn(NODES, 3, generator=generator, dtype=torch.float64),
+        "batch": torch.arange(NODES) // (NODES // 2),
+    }

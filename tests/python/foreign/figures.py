@@ -1,0 +1,99 @@
+"""What all results say together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .results import Found
+from .trying import HARNESS, is_parallelized
+
+
+@dataclass(frozen=True)
+class Figure:
+    """So many of those that are asked."""
+
+    what: str
+    count: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} ({self.count / self.of:.1%})" if self.of else "none"
+
+
+def figures(results: Sequence[Found]) -> list[Figure]:
+    built = [found for found in results if found["state"] not in HARNESS]
+    captured = [found for found in built if found["state"] == "tried"]
+    split = [found for found in captured if found["plans"].get("megatron", {}).get("outcome") != "nothing"]
+
+    def of(some: Sequence[Found], what: str, holds: Callable[[Found], bool]) -> Figure:
+        return Figure(what, sum(map(holds, some)), len(some))
+
+    return [
+        of(results, "built, and judged", lambda found: found["state"] not in HARNESS),
+        of(built, "captured whole", lambda found: found["state"] == "tried" and not has_opaque(found)),
+        of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
+        of(built, "every operator under a rule", lambda found: found["state"] == "tried" and all_under_rules(found)),
+        of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
+        of(split, "equal under `megatron`, where it finds something", lambda found: is_equal(found, "megatron")),
+        of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
+        of(built, "parallelized", is_parallelized),
+    ]  # fmt: skip
+
+
+def has_opaque(found: Found) -> bool:
+    return bool(found.get("opaque"))
+
+
+def all_under_rules(found: Found) -> bool:
+    return not has_opaque(found) and not found["without_rule"]
+
+
+def is_equal(found: Found, plan: str) -> bool:
+    return found["state"] == "tried" and found["plans"][plan]["outcome"] == "equal"
+
+
+def shares(results: Sequence[Found], plan: str) -> tuple[float, float] | None:
+    """Of the operators of a model, and of its operations, how many a plan splits: means over the models."""
+    plans = [found["plans"][plan] for found in results if is_equal(found, plan)]
+    operations = [made["split_operations"] for made in plans if made["split_operations"] is not None]
+    if not plans or not operations:
+        return None
+    return sum(made["split"] for made in plans) / len(plans), sum(operations) / len(operations)
+
+
+def silently_wrong(results: Sequence[Found]) -> list[tuple[Found, str]]:
+    """Programs that were proved, and give other numbers than the model."""
+    return [
+        (found, plan)
+        for found in results
+        for plan, made in found.get("plans", {}).items()
+        if made["outcome"] == "wrong"
+    ]
+
+
+def failures(results: Sequence[Found]) -> list[Found]:
+    """What a run of the zoo ends with an error for."""
+    wrong = {id(found) for found, _ in silently_wrong(results)}
+    return [found for found in results if id(found) in wrong or found["state"] == "differs"]
+
+
+def without_rule(results: Sequence[Found]) -> list[tuple[str, int]]:
+    """Operators that no rule is known for, and in how many models they are."""
+    models = Counter(target for found in results for target in found.get("without_rule", {}))
+    return sorted(models.items(), key=lambda entry: (-entry[1], entry[0]))
+
+
+def codes(results: Sequence[Found]) -> list[tuple[str, int]]:
+    """Codes that models or their plans were refused by."""
+    found = Counter(entry["code"] for entry in results if entry.get("code"))
+    for entry in results:
+        found.update(
+            {
+                made["code"]
+                for made in entry.get("plans", {}).values()
+                if made["outcome"] in ("refused", "fails") and made.get("code")
+            }
+        )
+    return sorted(found.items(), key=lambda entry: (-entry[1], entry[0]))
