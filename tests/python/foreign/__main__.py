@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import os
 import random
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -33,6 +34,8 @@ SECONDS = 90.0
 def main(words: Sequence[str] | None = None) -> int:
     given = parsed(words)
     torch.set_num_threads(1)
+    # What ends it ends its children, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     keys = wanted(given)
     known = results.read(given.results)
     if not given.page_only:

@@ -81,7 +81,8 @@ def _started(key: Key, function: Callable[..., Found], seconds: float) -> Child:
 
 def _work(key: Key, function: Callable[..., Found], seconds: float, out: int) -> None:
     """In the child, which never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     quiet = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(quiet, number)

@@ -10,7 +10,7 @@ import re
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,7 +61,7 @@ Found = dict[str, Any]
 Say = Callable[[Found], object]
 
 
-def tried(package: str, name: str, say: Say = lambda found: None) -> Found:
+def tried(package: str, name: str, say: Say = lambda found: None, plans: Sequence[str] = PLANS) -> Found:
     """`say` hears what is known before each phase, in case it ends the process."""
     found: Found = {"package": package, "name": name, "state": "too slow", "seconds": {}}
     with warnings.catch_warnings():
@@ -73,21 +73,21 @@ def tried(package: str, name: str, say: Say = lambda found: None) -> Found:
             found["parameters"] = sum(p.numel() for p in built.module.parameters())
         except NotBuilt as error:
             return found | {"state": "not built", "reason": str(error)}
-        return judged(built, found, say)
+        return judged(built, found, say, plans)
 
 
 @contextmanager
 def phase(found: Found, name: str, say: Say) -> Iterator[None]:
     found["phase"] = name
     say(found)
-    begin = time.monotonic()
+    begin = time.process_time()
     try:
         yield
     finally:
-        found["seconds"][name] = round(time.monotonic() - begin, 2)
+        found["seconds"][name] = round(time.process_time() - begin, 2)
 
 
-def judged(built: Built, found: Found, say: Say = lambda found: None) -> Found:
+def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Sequence[str] = PLANS) -> Found:
     """What becomes of a model that was built."""
     try:
         with phase(found, "reference", say):
@@ -110,7 +110,7 @@ def judged(built: Built, found: Found, say: Say = lambda found: None) -> Found:
         return found | {"state": "fails", "reason": str(captured.not_compared)}
     found |= of_graph(graph, captured)
     found["plans"] = {}
-    for name in PLANS:
+    for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
     return found | {"state": "tried"}
 
@@ -204,7 +204,7 @@ def on_ranks(built: Built, bundle: Any, coarse: bool) -> tuple[equality.Result, 
 
     @contextmanager
     def around(rank: int) -> Iterator[None]:
-        with zoo.widened(), Counting() as counting:
+        with zoo.Widened(), Counting() as counting:
             yield
         counted[rank] = counting.operations
 

@@ -20,6 +20,8 @@ _CROSS: Options = {
     "attention_head_dim": 8,
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
 }
+_MOTION: Options = {name: value for name, value in _CROSS.items() if name != "attention_head_dim"}
+_CONTROL: Options = {name: value for name, value in _CROSS.items() if name != "sample_size"}
 _VAE: Options = {
     "down_block_types": ("DownEncoderBlock2D",) * 2,
     "up_block_types": ("UpDecoderBlock2D",) * 2,
@@ -73,16 +75,12 @@ NETWORKS: dict[str, tuple[Options, Callable[[], Options]]] = {
         lambda: {"sample": noise(4, 4, PIXELS, PIXELS)} | _told(),
     ),
     "UNetMotionModel": (
-        _CROSS | {"down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
+        _MOTION | {"down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
                   "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion"), "motion_num_attention_heads": 2},
         lambda: {"sample": noise(4, 4, PIXELS, PIXELS)} | _told(),
     ),
-    "UNet1DModel": (
-        {"block_out_channels": (8, 8, 16), "sample_size": 32, "extra_in_channels": 16},
-        lambda: {"sample": noise(2, 32), "timestep": steps()},
-    ),
     "ControlNetModel": (
-        _CROSS | {"conditioning_embedding_out_channels": (8, 16)},
+        _CONTROL | {"conditioning_embedding_out_channels": (8, 16)},
         lambda: _seen() | _told(controlnet_cond=noise(3, 2 * PIXELS, 2 * PIXELS)),
     ),
     "AutoencoderKL": (_VAE, lambda: _seen(3)),
@@ -97,7 +95,7 @@ NETWORKS: dict[str, tuple[Options, Callable[[], Options]]] = {
         lambda: _seen(3),
     ),
     "AutoencoderKLTemporalDecoder": (
-        {"block_out_channels": (16, 32), "down_block_types": ("DownEncoderBlock2D",) * 2, "layers_per_block": 1},
+        {"block_out_channels": (32, 64), "down_block_types": ("DownEncoderBlock2D",) * 2, "layers_per_block": 1},
         lambda: _seen(3) | {"num_frames": 2},
     ),
     "VQModel": (_VAE | {"latent_channels": 3, "num_vq_embeddings": 16}, lambda: _seen(3)),
@@ -135,11 +133,6 @@ NETWORKS: dict[str, tuple[Options, Callable[[], Options]]] = {
          "num_cross_attention_heads": 2, "cross_attention_head_dim": 8, "cross_attention_dim": 16,
          "caption_channels": TEXT, "sample_size": PIXELS},
         lambda: _joined(),
-    ),
-    "LuminaNextDiT2DModel": (
-        {"sample_size": PIXELS, "hidden_size": 32, "num_layers": 1, "num_attention_heads": 2, "num_kv_heads": 1,
-         "cross_attention_dim": TEXT, "multiple_of": 8},
-        lambda: {"hidden_states": noise(4, PIXELS, PIXELS), **_told()},
     ),
     "CogVideoXTransformer3DModel": (
         _DIT | {"in_channels": 4, "out_channels": 4, "time_embed_dim": 8, "text_embed_dim": TEXT, "num_layers": 1,
@@ -184,7 +177,7 @@ NETWORKS: dict[str, tuple[Options, Callable[[], Options]]] = {
         {"hidden_size": 32, "cond_embed_dim": 16, "encoder_hidden_size": TEXT, "num_hidden_layers": 1,
          "num_attention_heads": 2, "intermediate_size": 48, "block_out_channels": 32, "in_channels": 32,
          "block_num_heads": 2, "sample_size": 8, "vocab_size": 40, "codebook_size": 32, "micro_cond_encode_dim": 8,
-         "micro_cond_embed_dim": 56},
+         "micro_cond_embed_dim": 40},
         lambda: {"input_ids": torch.randint(32, (BATCH, 8, 8), generator=torch.Generator().manual_seed(0)),
                  "encoder_hidden_states": noise(TIME, TEXT), "pooled_text_emb": noise(16), "micro_conds": noise(5)},
     ),

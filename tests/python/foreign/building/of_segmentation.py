@@ -8,7 +8,7 @@ import torch
 
 from .built import Built, NotBuilt, finished, image, said
 
-ENCODERS = {"Segformer": "mit_b0", "DPT": "tu-vit_tiny_patch16_224", "PAN": "resnet18"}
+ENCODERS = {"Segformer": "mit_b0", "DPT": "tu-vit_tiny_patch16_224"}
 SIZE = 64
 
 
@@ -28,7 +28,7 @@ def build(name: str) -> Built:
     torch.manual_seed(0)
     encoder = ENCODERS.get(name, "resnet18")
     options: dict[str, Any] = {"encoder_name": encoder, "encoder_weights": None, "classes": 3}
-    size = 224 if name == "DPT" else SIZE
+    size = {"DPT": 224, "PAN": 128}.get(name, SIZE)
     try:
         module = getattr(smp, name)(**options)
     except Exception as error:

@@ -28,9 +28,7 @@ GIVEN: dict[str, Any] = {
     "dim": 1, "kernel_size": 3, "K": 2, "edge_dim": None, "num_relations": 3, "num_layers": 2, "num_timesteps": 2,
     "num_nodes": NODES, "alpha": 0.5, "theta": 0.5, "num_spheres": 2, "num_segments": 2, "propagate_dim": 4,
     "space_dimensions": 2, "k": 3, "depth": 2, "groups": 2, "iterations": 2, "num_heads": 2, "num_blocks": 1,
-    "int_emb_size": 8, "basis_emb_size": 4, "out_emb_channels": 8, "num_spherical": 3, "num_radial": 3,
-    "num_filters": 8, "num_interactions": 1, "num_gaussians": 8, "num_bases": None, "channels_list": None,
-    "num_towers": 1, "towers": 1, "processing_steps": 2,
+    "layer": 1, "towers": 1, "processing_steps": 2,
 }  # fmt: skip
 
 
@@ -42,8 +40,8 @@ class Twice(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, x: Tensor, edge_index: Tensor, **others: Tensor) -> Tensor:
-        hidden = self.first(x, edge_index, **others)
-        return self.second(hidden.relu(), edge_index, **others)
+        hidden = self.first(x=x, edge_index=edge_index, **others)
+        return self.second(x=hidden.relu(), edge_index=edge_index, **others)
 
 
 def names() -> list[str]:
@@ -52,7 +50,8 @@ def names() -> list[str]:
     layers = [
         name
         for name, kind in vars(conv).items()
-        if inspect.isclass(kind) and issubclass(kind, conv.MessagePassing) and kind is not conv.MessagePassing
+        if inspect.isclass(kind) and issubclass(kind, conv.MessagePassing) and name not in OTHERS
+        if kind is not conv.MessagePassing
     ]
     return [*NETWORKS, *sorted(layers)]
 
@@ -63,8 +62,6 @@ def build(name: str) -> Built:
     torch.manual_seed(0)
     kind = getattr(graphs, name)
     try:
-        if name in ("SchNet", "DimeNetPlusPlus"):
-            return finished(kind(**_options(kind)), _molecules(), task="graphs")
         module = kind(**_options(kind))
         module = module if name in NETWORKS else Twice(module, kind(**_options(kind)))
         return finished(module, _example(kind), task="graphs")
@@ -87,8 +84,10 @@ def _options(kind: Any) -> dict[str, Any]:
             "aggregators": ["mean", "max"],
             "scalers": ["identity", "linear"],
         }
-    if "normalize" in taken and kind.__name__ == "ARMAConv":
-        found.pop("normalize", None)
+    if kind.__name__ in ATTRIBUTES:
+        found |= {name: 2 for name in ("dim", "edge_dim") if name in taken}
+    if kind.__name__ == "NNConv":
+        found["nn"] = nn.Linear(2, WIDTH * WIDTH)
     return found
 
 
@@ -110,18 +109,8 @@ def _example(kind: Any) -> dict[str, Any]:
         if name in taken:
             width = 3 if name == "pos" else WIDTH
             example[name] = torch.randn(NODES, width, generator=generator, dtype=torch.float64)
-    attribute = taken.get("edge_attr")
-    if attribute is not None and attribute.default is inspect.Parameter.empty:
-        example["edge_attr"] = torch.rand(EDGES, 1, generator=generator, dtype=torch.float64)
+    if kind.__name__ in ATTRIBUTES:
+        example["edge_attr"] = torch.rand(EDGES, 2, generator=generator, dtype=torch.float64)
     if "batch" in taken and taken["batch"].default is inspect.Parameter.empty:
         example["batch"] = torch.arange(NODES) // (NODES // 2)
     return example
-
-
-def _molecules() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return {
-        "z": torch.randint(1, 9, (NODES,), generator=generator),
-        "pos": torch.randn(NODES, 3, generator=generator, dtype=torch.float64),
-        "batch": torch.arange(NODES) // (NODES // 2),
-    }

@@ -9,14 +9,37 @@ from torch import Tensor
 
 from .built import Built, NotBuilt, finished, image, said
 
-CLASSES = ["alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18", "resnet50", "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t", "vgg11", "vgg11_bn"]
+CLASSES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "efficientnet_v2_s",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_x_400mf",
+    "regnet_y_400mf",
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_v2_t",
+    "vgg11",
+    "vgg11_bn",
+]
 SEGMENTS = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
 BOXES = (
     "fasterrcnn_mobilenet_v3_large_320_fpn", "ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn",
     "fcos_resnet50_fpn",
 )  # fmt: skip
 VIDEOS = ("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "swin3d_t", "mvit_v2_s")
-SMALLEST = {"maxvit_t": 224, "inception_v3": 128, "vgg11": 32, "vgg11_bn": 32, "alexnet": 64}
+SMALLEST = {"maxvit_t": 224, "inception_v3": 96}
 SIZE = 64
 
 
@@ -44,9 +67,9 @@ def _made(name: str) -> tuple[Any, tuple[Any, ...], str]:
         return module, (image(3, 128, 2), image(3, 128, 2)), "flow"
     if name in BOXES:
         return _detector(name), (list(image(3, SIZE, 2)), [_boxes(), _boxes()]), "boxes"
-    options = {"weights_backbone": None} if name in SEGMENTS else {}
-    if name == "googlenet":
-        options["init_weights"] = False
+    options: dict[str, Any] = {"weights_backbone": None} if name in SEGMENTS else {}
+    if name in ("googlenet", "inception_v3"):
+        options = {"init_weights": False, "aux_logits": False}
     module = torchvision.models.get_model(name, weights=None, num_classes=5, **options)
     if name in VIDEOS:
         size = 224 if name == "mvit_v2_s" else SIZE

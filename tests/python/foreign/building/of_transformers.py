@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
@@ -13,7 +14,7 @@ from torch import nn
 
 from .built import Built, NotBuilt, finished, require_small, said
 from .transformers_types import examples
-from .transformers_types.configs import config_of
+from .transformers_types.configs import config_of, fitting
 from .transformers_types.shrinking import WAYS, Way
 from .transformers_types.tasks import folder_of, tasks
 
@@ -65,8 +66,8 @@ def _built(name: str, task: str, kind: str, way: Way) -> Built:
     import transformers
 
     try:
-        config = config_of(name, way)
         found = getattr(transformers, kind)
+        config = fitting(config_of(name, way), found)
         module, attention = _made(found, config)
     except NotBuilt:
         raise
@@ -90,7 +91,12 @@ def _made(found: Any, config: Any) -> tuple[nn.Module, str | None]:
     with torch.device("meta"):
         require_small(_first(make, found, config)[0])
     torch.manual_seed(0)
-    return _first(make, found, config)
+    module, attention = _first(make, found, config)
+    if any(type(part).__name__.endswith("Experts") for part in module.modules()):
+        # The one that is usual has no kernel in float64.
+        with contextlib.suppress(Exception):
+            module.set_experts_implementation("batched_mm")
+    return module, attention
 
 
 def _first(make: Any, found: Any, config: Any) -> tuple[nn.Module, str | None]:

@@ -40,6 +40,15 @@ def config_of(name: str, way: Way) -> Any:
     return made
 
 
+def fitting(config: Any, found: Any) -> Any:
+    """Of a type of several parts the part that a class is made from."""
+    wanted = getattr(found, "config_class", None)
+    if wanted is None or isinstance(config, wanted):
+        return config
+    parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", None) or {})
+    return next((part for part in parts if isinstance(part, wanted)), config)
+
+
 def _strip(part: Config) -> None:
     for key in (*_NOT_OURS, *_LABELS):
         part.pop(key, None)
