@@ -22,8 +22,8 @@ torch.set_num_threads(1)
 
 # Types of Transformers that are quick: text both ways, images, sound, series, graphs of two kinds.
 SAMPLE = (
-    "albert", "audio-spectrogram-transformer", "biogpt", "codegen", "convnext", "convbert", "deit", "distilbert",
-    "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite", "mistral", "mobilenet_v2", "opt",
+    "albert", "audio-spectrogram-transformer", "biogpt", "codegen", "convnext", "convbert", "deit",
+    "distilbert", "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite", "mistral", "mobilenet_v2", "opt",
     "patchtst", "phi", "qwen2", "regnet", "roberta", "stablelm", "timesformer",
 )  # fmt: skip
 
@@ -149,7 +149,7 @@ class Reading(nn.Module):
         self.inner, self.linear = self.Inner(), nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.inner(x))
+        return self.inner(self.linear(x))
 
 
 def test_modules_that_run_as_they_are_are_counted() -> None:
@@ -157,7 +157,7 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     found = trying.judged(built, empty())
     assert found["opaque"] == ["shardwright.module.default"] and found["opaque_share"] == 0.5
     assert results.came_through(found) and not trying.is_parallelized(found)
-    assert found["plans"]["data"]["share"] == 0.75
+    assert found["plans"]["data"]["share"] == 0.8
 
 
 def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
@@ -180,7 +180,7 @@ def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
 def test_what_does_not_train_is_not_built() -> None:
     with pytest.raises(NotBuilt, match="none of its results has a gradient"):
         finished(nn.Identity(), args=(torch.randn(4, 8, dtype=torch.float64),))
-    with pytest.raises(NotBuilt, match="RuntimeError: mat1 and mat2"):
+    with pytest.raises(NotBuilt, match="shapes cannot be multiplied"):
         finished(Small(), args=(torch.randn(4, 9, dtype=torch.float64),))
 
 

@@ -1,4 +1,4 @@
-"""`python -m foreign`: every model of the packages that are installed, and the page of what became of them."""
+"""`python -m foreign`: every model of the packages that are installed, and the page of what became of it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def line_of(found: Found) -> str:
 
 
 def told(known: dict[Key, Found], given: Any) -> int:
-    """Writes the page of all that is known. A capture that differs or a program that is wrong is a failure."""
+    """Writes the page of all that is known. Captures that differ and programs that are wrong are failures."""
     found = list(known.values())
     packages = [package for package in building.PACKAGES if building.installed(package)]
     listed = {package: len(building.names(package)) for package in packages}

@@ -20,7 +20,7 @@ from .results import Found, Key
 MEMORY = 8 << 30
 """Bytes that a process may take."""
 WAITING = 12
-"""Of the seconds that a process may compute, so many times as many may pass: it may hang, or share its core."""
+"""So many times the seconds that a process may compute may pass: it may hang, or share its core."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def run(
     workers: int,
     seconds: float,
 ) -> Iterator[Found]:
-    """What `function` gives for each, in the order in which they end. A child may compute for so many seconds."""
+    """What `function` gives for each, as they end. A child may compute for so many seconds."""
     waiting, children = list(keys), list[Child]()
     try:
         while waiting or children:

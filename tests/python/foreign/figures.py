@@ -24,7 +24,7 @@ class Figure:
 
 def figures(results: Sequence[Found]) -> list[Figure]:
     built = [found for found in results if found["state"] not in HARNESS]
-    captured = [found for found in built if found["state"] == "tried"]
+    captured = [found for found in built if is_captured(found)]
     split = [found for found in captured if found["plans"].get("megatron", {}).get("outcome") != "nothing"]
 
     def of(some: Sequence[Found], what: str, holds: Callable[[Found], bool]) -> Figure:
@@ -32,14 +32,18 @@ def figures(results: Sequence[Found]) -> list[Figure]:
 
     return [
         of(results, "built, and judged", lambda found: found["state"] not in HARNESS),
-        of(built, "captured whole", lambda found: found["state"] == "tried" and not has_opaque(found)),
+        of(built, "captured whole", lambda found: is_captured(found) and not has_opaque(found)),
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
-        of(built, "every operator under a rule", lambda found: found["state"] == "tried" and all_under_rules(found)),
+        of(built, "every operator under a rule", lambda found: is_captured(found) and all_under_rules(found)),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
-        of(split, "equal under `megatron`, where it finds something", lambda found: is_equal(found, "megatron")),
+        of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
         of(built, "parallelized", is_parallelized),
     ]  # fmt: skip
+
+
+def is_captured(found: Found) -> bool:
+    return bool(found["state"] == "tried")
 
 
 def has_opaque(found: Found) -> bool:
@@ -51,7 +55,7 @@ def all_under_rules(found: Found) -> bool:
 
 
 def is_equal(found: Found, plan: str) -> bool:
-    return found["state"] == "tried" and found["plans"][plan]["outcome"] == "equal"
+    return is_captured(found) and found["plans"][plan]["outcome"] == "equal"
 
 
 def shares(results: Sequence[Found], plan: str) -> tuple[float, float] | None:
@@ -86,14 +90,12 @@ def without_rule(results: Sequence[Found]) -> list[tuple[str, int]]:
 
 
 def codes(results: Sequence[Found]) -> list[tuple[str, int]]:
-    """Codes that models or their plans were refused by."""
-    found = Counter(entry["code"] for entry in results if entry.get("code"))
-    for entry in results:
-        found.update(
-            {
-                made["code"]
-                for made in entry.get("plans", {}).values()
-                if made["outcome"] in ("refused", "fails") and made.get("code")
-            }
-        )
-    return sorted(found.items(), key=lambda entry: (-entry[1], entry[0]))
+    """Codes that models or their plans were refused by, or failed with, and by how many models."""
+    models = Counter(code for found in results for code in _codes_of(found))
+    return sorted(models.items(), key=lambda entry: (-entry[1], entry[0]))
+
+
+def _codes_of(found: Found) -> set[str]:
+    plans = found.get("plans", {}).values()
+    entries = [found, *(made for made in plans if made["outcome"] in ("refused", "fails"))]
+    return {entry["code"] for entry in entries if entry.get("code")}

@@ -36,7 +36,7 @@ STATES = {
     "differs": "the captured graph computes something else than the model",
     "fails": "capture, or what follows it, fails with an error that is none of ours",
     "not built": "the generic code here makes no model of it that runs and trains",
-    "not judged": "the single device alone gives other results when it rounds otherwise, or none that are finite",
+    "not judged": "what the single device gives is not finite, so that nothing can be compared",
     "too slow": "it was given up after the limit of time",
     "died": "its process ended, by the limit of memory or otherwise",
 }

@@ -11,18 +11,11 @@ from torch import Tensor, nn
 from .built import Built, NotBuilt, finished, said
 
 NODES, EDGES, WIDTH = 24, 80, 8
-NETWORKS = (
-    "GCN",
-    "GraphSAGE",
-    "GIN",
-    "GAT",
-    "PNA",
-    "EdgeCNN",
-    "LINKX",
-    "GraphUNet",
-    "DimeNetPlusPlus",
-    "SchNet",
-)
+NETWORKS = ("GCN", "GraphSAGE", "GIN", "GAT", "EdgeCNN", "LINKX", "GraphUNet")
+ATTRIBUTES = ("CGConv", "GINEConv", "GMMConv", "NNConv", "PDNConv")
+"""Convolutions that need attributes of edges: two of each."""
+OTHERS = ("APPNP", "DNAConv", "DynamicEdgeConv", "ECConv", "FiLMConv", "FusedGATConv", "GravNetConv", "HANConv", "HEATConv", "HGTConv", "LGConv", "MixHopConv", "PANConv", "PointConv", "PointGNNConv", "SignedConv", "SimpleConv", "SplineConv", "WLConv", "WLConvContinuous")  # fmt: skip
+"""Of nodes of two kinds, without parameters, of another package, or another name of one that is there."""
 GIVEN: dict[str, Any] = {
     "in_channels": WIDTH, "out_channels": WIDTH, "hidden_channels": 16, "channels": WIDTH, "heads": 2, "concat": False,
     "dim": 1, "kernel_size": 3, "K": 2, "edge_dim": None, "num_relations": 3, "num_layers": 2, "num_timesteps": 2,

@@ -252,9 +252,9 @@ def _kept(part: Config, before: int, keep: int) -> list[int]:
 def _fewer(name: str, value: list[Any], before: int | None, kept: list[int] | None) -> list[Any]:
     if kept and len(value) == before and not isinstance(value[0], dict):
         return [value[at] for at in kept if at < len(value)]
-    if name in ("depths", "layers", "num_blocks", "encoder_depths", "decoder_depths", "layer_depths"):
-        if _are_ints(value):
-            return [min(depth, 2) if at < 2 else 1 for at, depth in enumerate(value)]
+    depths = ("depths", "layers", "num_blocks", "encoder_depths", "decoder_depths", "layer_depths")
+    if name in depths and _are_ints(value):
+        return [min(depth, 2) if at < 2 else 1 for at, depth in enumerate(value)]
     if kept and _are_ints(value) and _INDICES.search(name) and max(value) >= len(kept):
         if "out_indices" in name or "deepstack" in name:
             return [min(at, len(kept) - 1) for at in range(len(value))]

@@ -11,7 +11,7 @@ from ...built import BATCH
 from .looking import About, first, pair
 
 Example = dict[str, Any]
-USUAL = ((224, 224), (64, 64), (256, 256), (384, 384))
+USUAL = ((64, 64), (224, 224), (256, 256), (384, 384))
 PATCHES = 4
 """A side of an image whose patches are packed."""
 
