@@ -20,10 +20,11 @@ from foreign.results import Found
 
 torch.set_num_threads(1)
 
-# Types of Transformers that are quick: text both ways, images, sound, series, graphs of two kinds.
+# Types of Transformers that are quick: text, images, sound, films, series over time.
 SAMPLE = (
     "albert", "audio-spectrogram-transformer", "biogpt", "codegen", "convnext", "convbert", "deit",
-    "distilbert", "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite", "mistral", "mobilenet_v2", "opt",
+    "distilbert", "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite",
+    "mistral", "mobilenet_v2", "opt",
     "patchtst", "phi", "qwen2", "regnet", "roberta", "stablelm", "timesformer",
 )  # fmt: skip
 
