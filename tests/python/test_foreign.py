@@ -22,10 +22,9 @@ torch.set_num_threads(1)
 
 # Types of Transformers that are quick: text, images, sound, films, series over time.
 SAMPLE = (
-    "albert", "audio-spectrogram-transformer", "biogpt", "codegen", "convnext", "convbert", "deit",
-    "distilbert", "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite",
-    "mistral", "mobilenet_v2", "opt",
-    "patchtst", "phi", "qwen2", "regnet", "roberta", "stablelm", "timesformer",
+    "albert", "audio-spectrogram-transformer", "bert", "biogpt", "codegen", "convbert", "deit", "distilbert",
+    "electra", "ernie", "falcon", "gemma", "gpt_neox", "gptj", "granite", "mistral", "opt", "patchtst", "phi",
+    "qwen2", "roberta", "stablelm", "timesformer", "vit", "xglm",
 )  # fmt: skip
 
 

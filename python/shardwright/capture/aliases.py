@@ -10,11 +10,11 @@ from torch import fx
 _ATEN = torch.ops.aten
 _NAMES = """
     concat: cat, concatenate: cat, multiply: mul, divide: div, true_divide: div, subtract: sub, negative: neg,
-    absolute: abs, greater: gt, greater_equal: ge, less: lt, less_equal: le, not_equal: ne, clip: clamp, fix: trunc,
-    arccos: acos, arcsin: asin, arctan: atan, arctan2: atan2, arccosh: acosh, arcsinh: asinh, arctanh: atanh,
-    moveaxis: movedim, linalg_matmul: matmul, special_expit: sigmoid, special_erf: erf, special_erfc: erfc,
-    special_exp2: exp2, special_expm1: expm1, special_log1p: log1p, special_logsumexp: logsumexp,
-    special_gammaln: lgamma, special_digamma: digamma, special_psi: digamma, special_logit: logit
+    absolute: abs, greater: gt, greater_equal: ge, less: lt, less_equal: le, not_equal: ne, clip: clamp,
+    fix: trunc, arccos: acos, arcsin: asin, arctan: atan, arctan2: atan2, arccosh: acosh, arcsinh: asinh,
+    arctanh: atanh, moveaxis: movedim, linalg_matmul: matmul, special_expit: sigmoid, special_erf: erf,
+    special_erfc: erfc, special_exp2: exp2, special_expm1: expm1, special_log1p: log1p,
+    special_logsumexp: logsumexp, special_gammaln: lgamma, special_digamma: digamma, special_psi: digamma, special_logit: logit
 """
 
 
