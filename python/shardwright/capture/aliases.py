@@ -14,7 +14,8 @@ _NAMES = """
     fix: trunc, arccos: acos, arcsin: asin, arctan: atan, arctan2: atan2, arccosh: acosh, arcsinh: asinh,
     arctanh: atanh, moveaxis: movedim, linalg_matmul: matmul, special_expit: sigmoid, special_erf: erf,
     special_erfc: erfc, special_exp2: exp2, special_expm1: expm1, special_log1p: log1p,
-    special_logsumexp: logsumexp, special_gammaln: lgamma, special_digamma: digamma, special_psi: digamma, special_logit: logit
+    special_logsumexp: logsumexp, special_gammaln: lgamma, special_digamma: digamma, special_psi: digamma,
+    special_logit: logit
 """
 
 
