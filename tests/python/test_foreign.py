@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -198,16 +200,14 @@ def told(package: str, name: str, say: Any) -> Found:
         time.sleep(600)
     if name == "dies":
         raise MemoryError("no more")
-    if name == "aborts":
-        import os
-
-        os.abort()
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     return found | {"state": "tried", "plans": {plan: {"outcome": "equal"} for plan in trying.PLANS}}
 
 
 def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "WAITING", 2)
-    keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "aborts", "good-too")]
+    keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "good-too")]
     found = {one["name"]: one for one in children.run(keys, told, 3, 1.0)}
     states = {name: one["state"] for name, one in found.items()}
     assert states == {
@@ -216,7 +216,7 @@ def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         "hangs": "too slow",
         "sleeps": "too slow",
         "dies": "died",
-        "aborts": "died",
+        "killed": "died",
     }
     assert found["hangs"]["reason"].endswith("were over in capture")
     assert found["dies"]["reason"] == "MemoryError: no more"
@@ -256,6 +256,7 @@ def came_through() -> Found:
         "opaque": [],
         "opaque_share": 0.0,
         "without_rule": {},
+        "coarse": False,
     }
 
 

@@ -115,7 +115,7 @@ def _found_by(child: Child, seconds: float) -> Found:
     code, found = _end(child), child.latest()
     if code == 0:
         return found
-    if code in (-signal.SIGXCPU, -signal.SIGKILL) and not found.get("reason"):
+    if code == -signal.SIGXCPU or not child.ended:
         return found | {"state": "too slow", "reason": f"{seconds:.0f} s were over in {found.get('phase')}"}
     return found | {"state": "died", "reason": f"its process ended with {code} in {found.get('phase')}"}
 

@@ -34,6 +34,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(results, "built, and judged", lambda found: found["state"] not in HARNESS),
         of(built, "captured whole", lambda found: is_captured(found) and not has_opaque(found)),
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
+        of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
         of(built, "every operator under a rule", lambda found: is_captured(found) and all_under_rules(found)),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
