@@ -294,3 +294,22 @@ def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
     assert text.index("none bad") < text.index("## Figures")
     text = page([good | {"state": "not built", "reason": "no"}])
     assert "1 of 2 models were tried" in text and "| none | good | not built | no |" in text
+
+
+@pytest.mark.parametrize(
+    ("made", "fails"),
+    [
+        ({"outcome": "fails", "reason": "ranks disagree"}, True),
+        ({"outcome": "refused", "code": "SW0504", "reason": "not proved"}, True),
+        ({"outcome": "refused", "code": "SW0302", "reason": "no such dim"}, False),
+        ({"outcome": "nothing", "code": "SW0309", "reason": "nothing"}, False),
+    ],
+)
+def test_a_program_that_does_not_run_or_is_not_proved_is_a_failure(made: Found, fails: bool) -> None:
+    found = {"package": "none", "name": "one", "state": "tried", **came_through()}
+    found["plans"] = {**found["plans"], "random": made}
+    assert bool(figures.failures([found])) == fails
+    assert not results.came_through(found) or made["outcome"] == "nothing"
+    assert [code for code, _ in figures.codes([found])] == (
+        [made["code"]] if made.get("code", "SW0309") != "SW0309" else []
+    )

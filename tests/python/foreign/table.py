@@ -22,6 +22,7 @@ its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
 have at most {OPAQUE:.0%} of a forward's operations. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+(It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
 goes on where it was ended.

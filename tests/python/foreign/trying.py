@@ -22,7 +22,7 @@ from shardwright import Graph, Plan
 from shardwright._core import Compiled
 from shardwright.capture import Captured, capture
 from shardwright.compiling import compile_plan
-from shardwright.errors import CaptureError, ShardwrightError
+from shardwright.errors import ShardwrightError
 from shardwright.further import skeleton_of
 from shardwright.work import lines_of_work, work_of
 
@@ -73,6 +73,8 @@ def tried(package: str, name: str, say: Say = lambda found: None, plans: Sequenc
             found["parameters"] = sum(p.numel() for p in built.module.parameters())
         except NotBuilt as error:
             return found | {"state": "not built", "reason": str(error)}
+        except Exception as error:
+            return found | {"state": "not built", "reason": said(error)}
         return judged(built, found, say, plans)
 
 
@@ -101,7 +103,7 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
         with phase(found, "capture", say), zoo.widened():
             captured = capture(built.module, built.args, built.kwargs)
             graph = Graph(captured.graph_text)
-    except CaptureError as error:
+    except ShardwrightError as error:
         state = "differs" if error.code == "SW0114" else "refused"
         return found | {"state": state, "code": error.code, "reason": f"{error.what} ({error.place})"}
     except BaseException as error:
