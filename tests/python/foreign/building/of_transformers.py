@@ -51,15 +51,15 @@ def parts() -> set[str]:
 def build(name: str) -> Built:
     """By the first way of making its config small with which the model runs."""
     task, kind = _tasks()[name]
-    begin, reasons = time.process_time(), []
+    begin, reasons = time.process_time(), dict[str, str]()
     for way in WAYS:
         try:
             return _built(name, task, kind, way)
         except NotBuilt as error:
-            reasons.append(f"{way.name}: {error}")
+            reasons.setdefault(str(error), way.name)
         if time.process_time() - begin > SECONDS:
             break
-    raise NotBuilt("; ".join(dict.fromkeys(reasons)))
+    raise NotBuilt("; ".join(f"{way}: {reason}" for reason, way in reasons.items()))
 
 
 def _built(name: str, task: str, kind: str, way: Way) -> Built:

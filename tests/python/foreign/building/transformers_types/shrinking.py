@@ -129,6 +129,7 @@ OPEN = {
     "head_dim": 16,
     "num_experts_per_tok": 2,
     "intermediate_size": 128,
+    "prediction_length": 8,
     "routed_scaling_factor": 1.0,
     "vocab_size": 1024,
 }
