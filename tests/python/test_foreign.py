@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,18 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     assert found["plans"]["data"]["share"] == 0.8
 
 
+def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
+    targets = {"module": None, "function": None, "expert_linear": "e k, e n k -> e n"}
+    operators = [
+        SimpleNamespace(target=f"shardwright.{name}.default", rule=rule, shapes=([], []), line="")
+        for name, rule in [*targets.items(), ("function", "b -> b")]
+    ]
+    captured: Any = SimpleNamespace(notes=[], graph_text="")
+    found = trying.of_graph(SimpleNamespace(operators=operators), captured)  # type: ignore[arg-type]
+    assert found["opaque"] == ["shardwright.module.default", "shardwright.function.default"]
+    assert found["without_rule"] == {}
+
+
 def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
     class Asks(Reading.Inner):
         def forward(self, x: Tensor) -> Tensor:
@@ -293,6 +306,7 @@ def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
     assert "| good |   | whole | equal, 50% | equal, 50% | equal, 50% | yes |   |" in text
     assert text.index("none bad") < text.index("## Figures")
     text = page([good | {"state": "not built", "reason": "no"}])
+    assert table.PARTIAL in text and table.PARTIAL not in page([good, bad])
     assert "1 of 2 models were tried" in text and "| none | good | not built | no |" in text
 
 

@@ -28,10 +28,14 @@ A model that the generic code of the zoo does not build, or not in time, says no
 goes on where it was ended.
 """
 
+PARTIAL = "**So few that the shares are no figures of the whole**: they lean to the quick types of the sample in `make test` and to those that were asked for by name."
+
 
 def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day: str) -> str:
     """`listed`: of each package how many models there are to try."""
     tried = f"{len(results)} of {sum(listed.values())} models were tried ({versions}; {day})."
+    if len(results) < sum(listed.values()):
+        tried += " " + PARTIAL
     parts = [
         INTRODUCTION,
         tried,

@@ -52,6 +52,8 @@ OUTCOMES = {
 }
 PLANS = ("data", "megatron", "random")
 DEVICES, STEPS, SEED = 2, 2, 11
+AS_THEY_ARE = ("shardwright.module.default", "shardwright.function.default")
+"""Operators that run as the Python that they are, unless a rule is registered for them."""
 EVEN = 0.55
 """Of a model's operations a rank computes at most this share, if the model counts as parallelized,"""
 OPAQUE = 0.05
@@ -105,7 +107,7 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
             graph = Graph(captured.graph_text)
     except ShardwrightError as error:
         state = "differs" if error.code == "SW0114" else "refused"
-        return found | {"state": state, "code": error.code, "reason": f"{error.what} ({error.place})"}
+        return found | {"state": state, "code": error.code, "reason": told(error)}
     except BaseException as error:
         return found | {"state": "fails", "reason": raised(error)}
     if not captured.verified:
@@ -136,7 +138,7 @@ def not_finite(result: equality.Result) -> str:
 
 
 def of_graph(graph: Graph, captured: Captured) -> Found:
-    whole = [op.target for op in graph.operators if op.target.startswith("shardwright.")]
+    whole = [op.target for op in graph.operators if op.target in AS_THEY_ARE and op.rule is None]
     without_rule: dict[str, list[Any]] = {}
     for op in graph.operators:
         if op.rule is None and op.target not in whole:
@@ -181,7 +183,7 @@ def under(
             made |= of_plan(plan, compiled)
         except ShardwrightError as error:
             outcome = "nothing" if error.code == "SW0309" else "refused"
-            return {"outcome": outcome, "code": error.code, "reason": f"{error.what} ({error.place})"}
+            return {"outcome": outcome, "code": error.code, "reason": told(error)}
         except BaseException as error:  # a panic of Rust is no Exception
             return {"outcome": "fails", "reason": raised(error)}
         try:
@@ -253,6 +255,10 @@ def of_plan(plan: Plan, compiled: Compiled) -> Found:
         "split_operations": split_flops / flops if flops else None,
         "repeated": lines_of_work(work)[1:] if work["model"] else [],
     }
+
+
+def told(error: ShardwrightError) -> str:
+    return error.what + (f" ({error.place})" if error.place else "")
 
 
 def raised(error: BaseException) -> str:
