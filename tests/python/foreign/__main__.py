@@ -14,11 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("SHARDWRIGHT_CACHE", "off")
-os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 import torch
 from tqdm import tqdm
 
@@ -34,8 +29,6 @@ SECONDS = 90.0
 def main(words: Sequence[str] | None = None) -> int:
     given = parsed(words)
     torch.set_num_threads(1)
-    # What ends it ends its children, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     keys = wanted(given)
     known = results.read(given.results)
     if not given.page_only:
@@ -127,5 +120,13 @@ def version(package: str) -> str:
     return ""
 
 
+def alone() -> None:
+    """What holds of a process that is nothing but this command, and for its children."""
+    os.environ |= {"SHARDWRIGHT_CACHE": "off", "SHARDWRIGHT_PROGRESS": "off", "CUDA_VISIBLE_DEVICES": ""}
+    # What ends it ends its children, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 if __name__ == "__main__":
+    alone()
     sys.exit(main())
