@@ -9,6 +9,7 @@ PYTHON ?=
 WORKERS ?= 2
 MINUTES ?= 10
 SEED ?=
+ZOO ?=
 OLDEST_TORCH := 2.11.0
 
 UV := $(shell command -v uv 2>/dev/null)
@@ -47,7 +48,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
+.PHONY: help demo test fuzz zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +60,9 @@ test: edges rust-tests python-tests oldest ## everything that must hold
 
 fuzz: build ## random models under random plans, for MINUTES, of a SEED; prints what it finds, made small
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m fuzz --jobs $(WORKERS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
+	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
 quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
@@ -116,6 +120,11 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.built: $(RUST) pyproject.toml | $(VENV)/.tools
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs" >&2; exit 1; }
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test
+	@touch $@
+
+# The packages whose models the zoo tries.
+$(VENV)/.zoo: $(VENV)/.built
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test,zoo
 	@touch $@
 
 $(WHEELS)/.built: $(VENV)/.built $(PACKAGE)

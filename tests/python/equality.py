@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ from shardwright.runtime.guards.part_gradients import plain
 from shardwright.runtime.optimizers.optimizer import optimizer
 
 STEPS = 3
+Updates = tuple[type[torch.optim.Optimizer], dict[str, float]]
+ADAMW: Updates = (torch.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1})
+SGD: Updates = (torch.optim.SGD, {"lr": 1e-2})
 
 
 def single_device(seed: int) -> Callable[[], dict[str, Any]]:
@@ -53,14 +57,19 @@ def scalars(outputs: Any) -> list[Tensor]:
 
 
 def reference(
-    module: nn.Module, args: Sequence[Any], steps: int = STEPS, kwargs: Mapping[str, Any] | None = None
+    module: nn.Module,
+    args: Sequence[Any],
+    steps: int = STEPS,
+    kwargs: Mapping[str, Any] | None = None,
+    updates: Updates = ADAMW,
 ) -> Result:
-    """The single device: a few steps of AdamW; gradients are those of the first step."""
+    """The single device: a few steps of an optimizer; gradients are those of the first step."""
     module, args = copy.deepcopy(module), fresh(args)
     result = Result()
-    adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    kind, numbers = updates
+    updating = kind(module.parameters(), **numbers)
     for step in range(steps):
-        adamw.zero_grad()
+        updating.zero_grad()
         found = scalars(module(*args, **(kwargs or {})))
         torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
         result.losses |= {f"{step}.{at}": loss.detach().clone() for at, loss in enumerate(found)}
@@ -69,7 +78,7 @@ def reference(
                 name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None
             }
             result.gradients |= {name: grad.clone() for name, grad in of_inputs(args).items()}
-        adamw.step()
+        updating.step()
     result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
     result.buffers = {name: b.clone() for name, b in module.named_buffers()}
     return result
@@ -108,15 +117,17 @@ def train(
     args: Sequence[Any],
     steps: int = STEPS,
     kwargs: Mapping[str, Any] | None = None,
+    updates: Updates = ADAMW,
 ) -> tuple[list[list[Tensor]], list[Held]]:
     """The same steps on one rank: losses by step, and what the rank holds at the end."""
     args = fresh(args)
     inputs: dict[str, Tensor] = {}
-    adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    kind, numbers = updates
+    updating = optimizer(model, kind, **numbers)
     losses: list[list[Tensor]] = []
     gradients: dict[int, Tensor | None] = {}
     for step in range(steps):
-        adamw.zero_grad()
+        updating.zero_grad()
         found = scalars(model(*args, **(kwargs or {})))
         torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
         losses.append([loss.detach().clone() for loss in found])
@@ -125,7 +136,7 @@ def train(
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
                 gradients[at] = None if grad is None else plain(grad).clone()
             inputs = {name: grad.clone() for name, grad in of_inputs(args).items()}
-        adamw.step()
+        updating.step()
     held = held_by(model, gradients)
     for name, grad in inputs.items():
         # Every rank gets the whole gradient.
@@ -239,16 +250,21 @@ def run(
     steps: int = STEPS,
     options: Callable[[], dict[str, Any]] = dict,
     kwargs: Mapping[str, Any] | None = None,
+    updates: Updates = ADAMW,
+    around: Callable[[int], AbstractContextManager[object]] = lambda rank: nullcontext(),
+    coarse: bool = False,
 ) -> Result:
-    """Runs all ranks of a program in this process; `options` makes those of each rank's module."""
+    """Runs all ranks of a program in this process; `options` makes those of each rank's module, and its steps
+    are made in what `around` gives for it."""
     program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
     values = sources(module, bundle.captured)
 
     def rank(rank: int, comm: Any) -> tuple[list[list[Tensor]], list[Held]]:
         model = ParallelModule(program, comm, values, bundle.captured, **options())
-        return train(model, args, steps, kwargs)
+        with around(rank):
+            return train(model, args, steps, kwargs, updates)
 
-    return assemble(run_local(bundle.devices, rank))
+    return assemble(run_local(bundle.devices, rank), coarse)
 
 
 def assemble(ranks: Sequence[tuple[list[list[Tensor]], list[Held]]], coarse: bool = False) -> Result:

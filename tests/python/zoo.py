@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+from shardwright.as_python import functions, modules
 
 Model = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
@@ -26,7 +29,9 @@ BATCH = 4
 IGNORED = -100
 
 
-class _Widened(TorchFunctionMode):
+class Widened(TorchFunctionMode):
+    """Of this thread; but for what runs inside of operators, which a mode does not see."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -46,10 +51,22 @@ def widened() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Widened():
+        with _inside(modules._Forward, "forward"), _inside(functions, "called"), Widened():
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _inside(owner: Any, name: str) -> Any:
+    """What operators call that run as the Python that they are is widened, too."""
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with Widened():
+            return original(*args, **kwargs)
+
+    return patch.object(owner, name, call)
 
 
 def prepared(module: Any) -> Any:

@@ -99,9 +99,9 @@ def place_of_error(error: BaseException) -> str | None:
     """The model's innermost line that an exception passed through."""
     trace, place = error.__traceback__, None
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not _is_ours(file) and _is_models(file):
-            place = _trace(file, trace.tb_lineno, trace.tb_frame.f_code.co_name)
+        file, name = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_code.co_name
+        if name not in _BETWEEN and not _is_ours(file) and _is_models(file):
+            place = _trace(file, trace.tb_lineno, name)
         trace = trace.tb_next
     return with_source(place)
 

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from .aliases import rename
 from .positions import view_of_indexing
 
 _ATEN = torch.ops.aten
@@ -35,6 +36,7 @@ def simplify(program: ExportedProgram, trained: Container[str]) -> None:
     """
     graph = program.graph
     for node in graph.nodes:
+        rename(node)
         if str(node.target).startswith(_ASSERTIONS):
             node.meta["shardwright_dead"] = True
         elif node.target is _ATEN.broadcast_tensors.default:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
@@ -125,7 +125,10 @@ def _called(
         raise refuse(f"it is given {error}") from None
     kinds = (_kind(x) for x in results)
     kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    learns, taught = which_learn(given, results), (x.requires_grad for x in results)
+    with _disable_current_modes():
+        # Gradients that are only asked for here are no operations of the forward.
+        learns = which_learn(given, results)
+    taught = (x.requires_grad for x in results)
     return result, Given(tuple(kinds), tree, tuple(kept), {}, draws, tuple(learns), tuple(taught))
 
 

@@ -1,0 +1,1 @@
+"""Types of models of Transformers: their tasks, small configs, and examples."""

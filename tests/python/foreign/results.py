@@ -1,0 +1,45 @@
+"""What was found, a line of JSON for each model, from which a run goes on where it was ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Found = dict[str, Any]
+Key = tuple[str, str]
+
+
+def key_of(found: Found) -> Key:
+    return found["package"], found["name"]
+
+
+def read(file: Path) -> dict[Key, Found]:
+    """The latest of each model. A line that was cut off is none."""
+    found: dict[Key, Found] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        try:
+            entry = json.loads(line)
+            found[key_of(entry)] = entry
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def append(file: Path, found: Found) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = file.exists() and not file.read_bytes().endswith(b"\n")
+    with file.open("a", encoding="utf-8") as out:
+        out.write(("\n" if cut_off else "") + json.dumps(found) + "\n")
+
+
+def left(keys: Iterable[Key], known: dict[Key, Found], again: bool = False) -> list[Key]:
+    """Those not tried yet; with `again` also those that did not come through."""
+    return [key for key in keys if key not in known or (again and not came_through(known[key]))]
+
+
+def came_through(found: Found) -> bool:
+    if found["state"] != "tried":
+        return False
+    return all(plan["outcome"] in ("equal", "nothing", "rounding") for plan in found["plans"].values())

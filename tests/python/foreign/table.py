@@ -1,0 +1,165 @@
+"""The page of the zoo, from the results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .figures import Figure, codes, figures, has_opaque, shares, silently_wrong, without_rule
+from .results import Found
+from .trying import EVEN, HARNESS, OPAQUE, PLANS, is_parallelized, why_not_parallelized
+
+WIDEST = 220
+"""Characters of a reason."""
+
+INTRODUCTION = f"""\
+# The zoo
+
+Models that nobody here wrote: of each architecture of the installed Transformers a tiny one from a config, with random weights, and models of other
+packages. Each is captured and compared with the module (outputs, buffers, gradients), compiled for two ranks under `data`, `megatron` and a random plan, and trained for
+two steps of SGD in float64 beside the single device. Losses, gradients and updated parameters must be equal to a billionth (where a model computes in float32 whatever
+its weights are, to three thousandths).
+
+A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
+have at most {OPAQUE:.0%} of a forward's operations. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+(It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
+
+A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
+goes on where it was ended.
+"""
+
+PARTIAL = "**So few that the shares are no figures of the whole**: they lean to the quick types of the sample in `make test` and to those that were asked for by name."
+
+
+def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day: str) -> str:
+    """`listed`: of each package how many models there are to try."""
+    tried = f"{len(results)} of {sum(listed.values())} models were tried ({versions}; {day})."
+    if len(results) < sum(listed.values()):
+        tried += " " + PARTIAL
+    parts = [
+        INTRODUCTION,
+        tried,
+        _wrong(results),
+        _figures(results, listed),
+        _shares(results),
+        _rules(results),
+    ]
+    parts += [_models(package, results) for package in listed]
+    return "\n\n".join(part.strip("\n") for part in [*parts, _not_built(results)] if part) + "\n"
+
+
+def _wrong(results: Sequence[Found]) -> str:
+    differing = [found for found in results if found["state"] == "differs"]
+    lines = ["## Silently wrong", ""]
+    lines += [
+        f"- **{_name(found)}** under `{plan}`: {_text(found['plans'][plan]['reason'])}"
+        for found, plan in silently_wrong(results)
+    ] or ["None: no program that was proved gave other numbers than its model."]
+    if differing:
+        lines += ["", "Refused because the captured graph differs from the model (SW0114):", ""]
+        lines += [f"- {_name(found)}: {_text(found['reason'])}" for found in differing]
+    return "\n".join(lines)
+
+
+def _figures(results: Sequence[Found], listed: Mapping[str, int]) -> str:
+    columns = {"all": list(results)} | {package: _of(package, results) for package in listed}
+    columns = {name: some for name, some in columns.items() if some}
+    found = {name: figures(some) for name, some in columns.items()}
+    rows = [
+        [
+            "tried",
+            *(f"{len(some)} of {listed.get(name, sum(listed.values()))}" for name, some in columns.items()),
+        ]
+    ]
+    for at, figure in enumerate(found["all"] if found else []):
+        rows.append([figure.what, *(_figure(found[name][at]) for name in columns)])
+    return "## Figures\n\n" + _table(["share of what was built", *columns], rows)
+
+
+def _figure(figure: Figure) -> str:
+    return f"{figure.count} of {figure.of}, {figure.count / figure.of:.0%}" if figure.of else "-"
+
+
+def _shares(results: Sequence[Found]) -> str:
+    rows = []
+    for plan in PLANS:
+        share = shares(results, plan)
+        if share is not None:
+            rows.append([f"`{plan}`", f"{share[0]:.0%}", f"{share[1]:.0%}"])
+    if not rows:
+        return ""
+    intro = "What a plan splits rather than copies, a mean over the models that are equal under it:"
+    return f"{intro}\n\n" + _table(["plan", "of the operators", "of the operations forward"], rows)
+
+
+def _rules(results: Sequence[Found]) -> str:
+    missing = [[f"`{target}`", str(count)] for target, count in without_rule(results)]
+    parts = []
+    if missing:
+        parts.append(
+            "Operators without a rule, which are copied:\n\n" + _table(["operator", "models"], missing)
+        )
+    refused = [[f"[{code}](errors.md)", str(count)] for code, count in codes(results)]
+    if refused:
+        parts.append("Codes of what was refused:\n\n" + _table(["code", "models"], refused))
+    return "\n\n".join(parts)
+
+
+def _models(package: str, results: Sequence[Found]) -> str:
+    rows = [_row(found) for found in _of(package, results) if found["state"] not in HARNESS]
+    if not rows:
+        return ""
+    head = ["model", "class", "capture", *(f"`{plan}`" for plan in PLANS), "parallelized", "why not"]
+    return f"## {package}\n\n" + _table(head, sorted(rows))
+
+
+def _row(found: Found) -> list[str]:
+    plans = found.get("plans", {})
+    if found["state"] == "tried":
+        capture = f"{found['opaque_share']:.0%} as it is" if has_opaque(found) else "whole"
+    else:
+        capture = str(found.get("code") or found["state"])
+    outcomes = [_outcome(plans.get(plan)) for plan in PLANS]
+    reason = why_not_parallelized(found)
+    done = "yes" if is_parallelized(found) else "no"
+    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, _text(reason or "")]
+
+
+def _outcome(made: Found | None) -> str:
+    if made is None:
+        return "-"
+    share = made.get("share")
+    said = made["outcome"] if made["outcome"] != "refused" else str(made["code"])
+    return f"{said}, {share:.0%}" if said == "equal" and share is not None else said
+
+
+def _not_built(results: Sequence[Found]) -> str:
+    rows = [
+        [found["package"], found["name"], found["state"], _text(str(found.get("reason", "")))]
+        for found in results
+        if found["state"] in HARNESS
+    ]
+    if not rows:
+        return ""
+    head = ["package", "model", "state", "reason"]
+    return "## What the zoo did not build or judge\n\n" + _table(head, sorted(rows))
+
+
+def _of(package: str, results: Sequence[Found]) -> list[Found]:
+    return [found for found in results if found["package"] == package]
+
+
+def _name(found: Found) -> str:
+    return f"{found['package']} {found['name']}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell or ' ' for cell in line)} |" for line in lines)
+
+
+def _text(said: str) -> str:
+    """Of an error what fits into a cell: no paths of a machine, no marks of the page's own."""
+    said = re.sub(r"(/[\w.+-]+)+/([\w.+-]+)", r"\2", " ".join(said.split()))
+    said = said.replace("|", "/").replace("](", "] (").replace("<", "&lt;")
+    return said if len(said) <= WIDEST else said[: WIDEST - 3] + "..."
