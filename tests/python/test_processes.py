@@ -439,9 +439,9 @@ def _loss(outputs: Any) -> torch.Tensor:
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
-    "  help: use one of `replicate`, `data`, `megatron`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
-    " `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`,"
-    " `zb-v`, `2bw`,"
+    "  help: use one of `replicate`, `data`, `expert`, `megatron`, `coshard`, `recompute`, `offload`,"
+    " `zero1`, `zero2`, `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`,"
+    " `zb-h1`, `zb-v`, `2bw`,"
     " `kf1b`, `tokens`, `whole-updates`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"

@@ -6,6 +6,7 @@ mod bidirectional;
 mod blocks;
 mod coshard;
 mod data;
+mod expert;
 mod interlaced;
 mod kf1b;
 mod megatron;
@@ -141,6 +142,7 @@ impl Along {
 pub const ALL: &[&Set] = &[
     &replicate::SET,
     &data::SET,
+    &expert::SET,
     &megatron::SET,
     &coshard::SET,
     &recompute::SET,

@@ -10,6 +10,7 @@ mod embedding;
 mod experts;
 mod indexing;
 mod losses;
+mod mixtures;
 mod norms;
 mod pointwise;
 mod pooling;
@@ -38,6 +39,7 @@ pub const ALL: &[&Family] = &[
     &splitting::FAMILY,
     &contraction::FAMILY,
     &experts::FAMILY,
+    &mixtures::FAMILY,
     &attention::FAMILY,
     &norms::FAMILY,
     &softmax::FAMILY,
@@ -61,7 +63,8 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 6] = ["contraction", "experts", "attention", "distances", "convolution", "registered"];
+const DEAR: [&str; 7] =
+    ["contraction", "experts", "mixtures", "attention", "distances", "convolution", "registered"];
 
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {
