@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ShardwrightError,
     )
     from .lengths import pad_to
+    from .mixtures import experts
     from .planning import make_plan
     from .precision import Precision
     from .recording import Recorded, record
@@ -57,6 +58,7 @@ __all__ = [
     "clip_grad_norm_",
     "compile_model",
     "deferred",
+    "experts",
     "launch",
     "load",
     "make_plan",
@@ -84,6 +86,7 @@ _HOMES = {
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
         "lengths": "pad_to",
+        "mixtures": "experts",
         "planning": "make_plan",
         "precision": "Precision",
         "recording": "Recorded record",

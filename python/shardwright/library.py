@@ -5,13 +5,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 _LIBRARY = torch.library.Library("shardwright", "DEF")
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor experts, bool transposed) -> Tensor")
 # The value that a forward has written into a parameter, `held`, which has its gradient.
 _LIBRARY.define("written(Tensor held, Tensor value) -> Tensor")
+_LIBRARY.define(
+    "experts(Tensor x, Tensor experts, Tensor weights, Tensor up, Tensor down, str activation, bool gated,"
+    " bool transposed, bool drops) -> Tensor"
+)
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+"""What may stand between the two matrices of an expert."""
 
 
 def expert_linear(
@@ -21,33 +38,107 @@ def expert_linear(
     `weight`, which are numbered from `start`. As in an index, negative numbers count from the end of
     all `total` experts, and others are an error."""
     count = weight.shape[0]
-    experts = torch.where(experts < 0, experts + total, experts)
     if transposed:
         weight = weight.transpose(1, 2)
-    local = experts - start
-    place = torch.where((local >= 0) & (local < count), local, count)
-    place = torch.where((experts >= 0) & (experts < total), place, count + 1)
-    order = place.argsort(stable=True)
-    *rows, beyond = torch.bincount(place, minlength=count + 2).tolist()
-    if beyond:
-        number = int(experts[order[-1]])
-        number = number if number >= total else number - total
-        raise IndexError(f"index {number} is out of bounds for dimension 0 with size {total}")
-    pieces = x.index_select(0, order).split(rows)
-    made = [torch.nn.functional.linear(piece, w) for piece, w in zip(pieces, weight.unbind(0), strict=False)]
-    rest = x.new_zeros(rows[-1], weight.shape[1])
+    order, rows, rest = _by_expert(experts, start, count, total)
+    pieces = x.index_select(0, order).split([*rows, rest])
+    made = [F.linear(piece, w) for piece, w in zip(pieces, weight.unbind(0), strict=False)]
+    zeros = x.new_zeros(rest, weight.shape[1])
     if count == 0:
         # No value, but still a function of both.
-        rest = rest + weight.sum() + x[:, :0].sum()
+        zeros = zeros + weight.sum() + x[:, :0].sum()
     back = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
-    return torch.cat([*made, rest]).index_select(0, back)
+    return torch.cat([*made, zeros]).index_select(0, back)
 
 
 def _whole(x: Tensor, weight: Tensor, experts: Tensor, transposed: bool) -> Tensor:
     return expert_linear(x, weight, experts, 0, weight.shape[0], transposed)
 
 
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    start: int,
+    total: int,
+    activation: str,
+    gated: bool,
+    transposed: bool,
+    drops: bool,
+) -> Tensor:
+    """For each row of `x` the sum over its experts of `weights` times what the expert gives: `up`, the
+    activation, `down`. Only experts of `up` count, numbered from `start`. Where some are dropped, the
+    number `-total - 1` means no expert."""
+    count, slots = up.shape[0], chosen.shape[1]
+    if transposed:
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
+    order, rows, rest = _by_expert(chosen.reshape(-1), start, count, total, drops)
+    own = order[: len(order) - rest].clone()
+    token = own // slots
+    pieces = zip(x.index_select(0, token).split(rows), up.unbind(0), down.unbind(0), strict=True)
+    made = [F.linear(_between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces]
+    dtype = torch.result_type(x, weights)
+    # Sums of several experts in a type of few digits would be rounded each time.
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    found = x.new_zeros(x.shape[0], down.shape[1], dtype=wide)
+    if count == 0:
+        # No value, but still a function of all.
+        found = found + up.sum() + down.sum() + x[:, :0].sum() + weights[:, :0].sum()
+    else:
+        weighed = torch.cat(made) * weights.reshape(-1).index_select(0, own).unsqueeze(-1)
+        # The same on a GPU each time, and nothing but the numbers is kept.
+        found = found.index_put((token,), weighed.to(wide), accumulate=True)
+    return found.to(dtype)
+
+
+def _between(x: Tensor, activation: str, gated: bool) -> Tensor:
+    function = ACTIVATIONS[activation]
+    if not gated:
+        return function(x)
+    gate, value = x.chunk(2, -1)
+    return function(gate) * value
+
+
+def _by_expert(
+    experts: Tensor, start: int, count: int, total: int, drops: bool = False
+) -> tuple[Tensor, list[int], int]:
+    """The order of rows by expert, those of others last; how many each expert has, and how many others."""
+    experts = torch.where(experts < 0, experts + total, experts)
+    local = experts - start
+    place = torch.where((local >= 0) & (local < count), local, count)
+    place = torch.where((experts >= -int(drops)) & (experts < total), place, count + 1)
+    order = place.argsort(stable=True)
+    *rows, rest, beyond = torch.bincount(place, minlength=count + 2).tolist()
+    if beyond:
+        number = int(experts[order[-1]])
+        number = number if number >= total else number - total
+        raise IndexError(f"index {number} is out of bounds for dimension 0 with size {total}")
+    return order, rows, rest
+
+
+def _all_experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    activation: str,
+    gated: bool,
+    transposed: bool,
+    drops: bool,
+) -> Tensor:
+    if isinstance(x, FakeTensor) or x.is_meta:
+        # How many rows each expert has is not known.
+        made = down.shape[2 if transposed else 1]
+        every = (x[:, :1] + up.sum() + down.sum()) * weights[:, :1]
+        return every.expand(-1, made).contiguous()
+    return experts(x, chosen, weights, up, down, 0, up.shape[0], activation, gated, transposed, drops)
+
+
 _LIBRARY.impl("expert_linear", _whole, "CompositeImplicitAutograd")
+_LIBRARY.impl("experts", _all_experts, "CompositeImplicitAutograd")
 
 
 def _written(held: Tensor, value: Tensor) -> Tensor:

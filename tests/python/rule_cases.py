@@ -21,7 +21,7 @@ Spec = tuple[str, Callable[[], Tensor]]
 """What an operand is (`param`, `input`, `buffer`), and how it is made, under a seed."""
 
 aten = torch.ops.aten
-_OURS = ("expert_", "function.", "written.")
+_OURS = ("expert_", "experts.", "function.", "written.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def case(
 
 
 def overloads(names: str) -> frozenset[str]:
-    """`expert_linear`, `function` and `written` are ours, all others are ATen's."""
+    """`expert_linear`, `experts`, `function` and `written` are ours, all others are ATen's."""
     found = (name if "." in name else f"{name}.default" for name in names.split())
     return frozenset(f"{'shardwright' if n.startswith(_OURS) else 'aten'}.{n}" for n in found)
 
@@ -400,6 +400,21 @@ case("expert_linear-row", "expert_linear", lambda x, w, i: torch.bmm(x.unsqueeze
     normal(7, 5), normal(4, 5, 6), given([2, 2, 0, 0, 2, 2, 0]), made=(1,), dims="s=7 k=5 e=4 n=6")
 case("expert_linear-kept", "expert_linear", lambda x, w, i: torch.bmm(w[i], x.unsqueeze(2)), normal(7, 5),
     normal(1, 6, 5), ints(1, 7), dims="s=7 k=5 n=6", others="unsqueeze")
+
+def mixture(activation: str, gated: bool, transposed: bool = False, drops: bool = False) -> Any:
+    return lambda x, i, w, up, down: torch.ops.shardwright.experts(
+        x, i, w, up, down, activation, gated, transposed, drops)
+
+
+case("experts", "experts", mixture("silu", True), normal(7, 5), ints(4, 7, 2), between(0, 1, 7, 2),
+    normal(4, 12, 5), normal(4, 3, 6), made=(2,), dims="t=7 e=4 n=6 m=3")
+case("experts-transposed", "experts", mixture("gelu", False, True), normal(7, 5), given([[2, -1]] * 7),
+    between(0, 1, 7, 2), normal(4, 5, 6), normal(4, 6, 3), made=(4,), dims="t=7 e=4 n=6 m=3")
+case("experts-relu", "experts", mixture("relu", False), normal(7, 5), ints(4, 7, 1), between(0, 1, 7, 1),
+    normal(4, 6, 5), normal(4, 3, 6), dims="t=7 e=4 n=6 m=3")
+case("experts-dropped", "experts", mixture("gelu_tanh", True, drops=True), normal(7, 5),
+    given([[0, 1], [-5, 3], [2, -5], [-5, -5], [1, 0], [1, 2], [3, 1]]), between(0, 1, 7, 2),
+    normal(4, 12, 5), normal(4, 3, 6), dims="t=7 e=4 n=6 m=3")
 
 case("written", "written", lambda held, value: torch.ops.shardwright.written(held, value), normal(5, 6),
     data(5, 6), dims="a=5 b=6")

@@ -19,7 +19,8 @@ from shardwright.library import expert_linear
 
 torch.set_num_threads(1)
 
-OPERATOR = "shardwright.expert_linear.default"
+MIXTURE = "shardwright.experts.default"
+PRODUCT = "shardwright.expert_linear.default"
 
 
 @functools.cache
@@ -41,21 +42,22 @@ def test_any_way_of_computing_experts_is_captured_alike(way: str) -> None:
     assert captured.notes == ([] if way == "batched_mm" else [said])
     assert captured.verified
     targets = [op.target for op in Graph(captured.graph_text).operators]
-    assert targets.count(OPERATOR) == 4
-    assert "aten.bmm.default" not in targets
+    assert targets.count(MIXTURE) == 2
+    assert "aten.bmm.default" not in targets and PRODUCT not in targets
 
 
 def test_megatron_splits_the_inside_of_each_expert() -> None:
     _, captured = captured_mixtral()
     graph = Graph(captured.graph_text)
     plan = Plan.named(graph, "megatron", 2)
-    splits = [splits for op, splits, _ in plan.decisions if op.target == OPERATOR]
-    assert splits == [[("n.1", 2)], [("k", 2)]] * 2
+    splits = [splits for op, splits, _ in plan.decisions if op.target == MIXTURE]
+    assert splits == [[("n", 2)]] * 2
     inside = [(when, kind) for when, kind, path, _ in compile(plan).communications if "layers" in path]
-    # Backward also sums the gradients of the experts' weights, a number for each token and expert.
+    # Backward also sums the gradients of the experts' weights, a number for each token and expert, in the
+    # message of what the experts read.
     assert inside.count(("forward", "all_reduce")) == 4
-    assert inside.count(("backward", "all_reduce")) == 6
-    assert len(inside) == 10
+    assert inside.count(("backward", "all_reduce")) == 4
+    assert len(inside) == 8
 
 
 def test_experts_may_be_spread_over_devices() -> None:
@@ -69,6 +71,31 @@ def test_experts_may_be_spread_over_devices() -> None:
     equality.assert_equal(equality.run(bundle, module, args, kwargs=kwargs), expected)
     whole = compile(Plan.named(Graph(captured.graph_text), "replicate", 3))
     assert max(compiled.held) < 0.8 * min(whole.held)
+
+
+class Biased(torch.nn.Module):
+    """Experts with a bias stay products with looked-up matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = torch.nn.Parameter(torch.randn(4, 5, 6))
+        self.bias = torch.nn.Parameter(torch.randn(4, 5))
+        self.down = torch.nn.Parameter(torch.randn(4, 6, 5))
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        inside = torch.bmm(self.up[chosen], x.unsqueeze(-1)).squeeze(-1) + self.bias[chosen]
+        return torch.bmm(self.down[chosen], inside.relu().unsqueeze(-1)).squeeze(-1).cos().mean()
+
+
+def test_the_plan_expert_divides_single_products_too() -> None:
+    module, args = Biased().double(), (torch.randn(8, 6, dtype=torch.float64), torch.randint(4, (8,)))
+    captured = capture(module, args)
+    plan = Plan.named(Graph(captured.graph_text), "expert", 2)
+    assert [splits for op, splits, _ in plan.decisions if op.target == PRODUCT] == [[("e", 2)]] * 2
+    compiled = compile(plan)
+    bundle = Bundle(dict(compiled.files), compiled.digest, "expert", 2, captured, "", "")
+    equality.assert_equal(equality.run(bundle, module, args), equality.reference(module, args))
 
 
 def plainly(x: Tensor, weight: Tensor, experts: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ TOKENS, WIDTH, CHOSEN, BYTES = 32, 16, 2, 8
 EXPERTS = {
     "forward": [("final_hidden_states", TOKENS * WIDTH)],
     # The gradient of the weights of the chosen experts, and that of what all experts read.
-    "backward": [("unsqueeze_3", TOKENS * CHOSEN), ("hidden_states_5", TOKENS * WIDTH)],
+    "backward": [("router_top_value_1", TOKENS * CHOSEN), ("hidden_states_5", TOKENS * WIDTH)],
 }
 
 
@@ -76,6 +76,8 @@ def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int
         graph = Graph(capture(module, args, kwargs).graph_text)
     compiled = compile(Plan.named(graph, plan, devices))
     for phase, expected in EXPERTS.items():
+        if plan != "coshard:4":
+            expected = expected[:1]  # all of a phase in one message, which has the name of its first part
         mlp = [found for found in compiled.communications if found[0] == phase and ".mlp" in found[2]]
         assert [(kind, name) for _, kind, _, name in mlp] == [("all_reduce", name) for name, _ in expected]
 

@@ -65,7 +65,7 @@ fn name_by_operators(model: &Model<'_>, words: &mut Words) {
                 ("attention", Some("l" | "s")) => "sequence",
                 ("embedding", Some("vocab")) => "vocabulary",
                 ("embedding", Some("width")) => "width",
-                ("experts", Some("e")) => "experts",
+                ("experts" | "mixtures", Some("e")) => "experts",
                 ("losses", Some("v")) => "classes",
                 ("convolution", Some("i" | "o" | "c" | "g")) => "channels",
                 _ => continue,

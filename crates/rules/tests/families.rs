@@ -300,6 +300,16 @@ fn experts_sum_over_the_experts_that_a_part_has() {
 }
 
 #[test]
+fn mixtures_sum_over_their_experts_and_over_the_inside_of_each() {
+    let inputs = "x f32[6,8]; i i64[6,2]; p f32[6,2]; u f32[4,10,8]; d f32[4,7,5]";
+    let op = "%y f32[6,7] = shardwright.experts.default(%x, %i, %p, %u, %d, \"silu\", True, False, False)";
+    check(inputs, op, "t k^, t j^, t j^, e+~ (g^ n+) k^, e+~ m n+ -> t m ; linear 2 ; linear 4");
+    let inputs = "x f32[6,8]; i i64[6,1]; p f32[6,1]; u f32[4,8,5]; d f32[4,5,7]";
+    let op = "%y f32[6,7] = shardwright.experts.default(%x, %i, %p, %u, %d, \"relu\", False, True, True)";
+    check(inputs, op, "t k^, t 1, t 1, e+~ k^ n+, e+~ n+ m -> t m ; linear 2 ; linear 4");
+}
+
+#[test]
 fn embedding_sums_over_rows() {
     let inputs = "w f32[10,4]; i i64[2,3]";
     check(

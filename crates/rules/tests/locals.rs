@@ -129,6 +129,15 @@ fn experts_know_where_their_part_begins() {
 }
 
 #[test]
+fn mixtures_know_which_experts_they_have() {
+    let inputs = "x f32[6,8]; i i64[6,2]; p f32[6,2]; u f32[4,10,8]; d f32[4,7,5]";
+    let op = "%y f32[6,7] = shardwright.experts.default(%x, %i, %p, %u, %d, \"silu\", True, False, True)";
+    let all = |start: i64| format!("sw.experts(%0, %1, %2, %3, %4, {start}, 4, \"silu\", true, false, true)");
+    check_local(inputs, op, "e 1..3", &all(1));
+    check_local(inputs, op, "t 2..4, n 0..2", &all(0));
+}
+
+#[test]
 fn registered_functions_are_given_sizes_and_operands_of_the_part() {
     let op = r#"%y f32[2,12] = shardwright.function.default("m:f", [%x, %w], "(T0, S0, T1)", "a (h d), !(h d) -> a (h d)", ["h"], [4])"#;
     let inputs = "x f32[2,12]; w f32[12]";

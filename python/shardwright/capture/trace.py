@@ -33,6 +33,7 @@ from .instances import write_out_statistics
 from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
+from .mixtures import fuse_mixtures
 from .names import Names
 from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
@@ -97,6 +98,7 @@ def trace(
     note_order(functional)
     simplify(functional, _trained(functional, module))
     fuse_experts(functional)
+    fuse_mixtures(functional)
     simplify_masks(functional)
     sweep(functional.graph)
     refuse_chance(functional)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..library import expert_linear
+from ..library import expert_linear, experts
 from . import opaque
 from .causal import causal_attention, seen
 from .execution.randomness import Numbers
@@ -23,6 +23,7 @@ __all__ = [
     "dropout",
     "embedding_shard",
     "expert_linear",
+    "experts",
     "mean",
     "native_dropout",
     "pick",

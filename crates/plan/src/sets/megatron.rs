@@ -7,7 +7,7 @@
 //! passes may split.
 
 use graph::{OpId, Source, TensorId};
-use rules::{Kind, Reduction};
+use rules::{Kind, Reduction, families};
 
 use super::{Along, Model, Set, too_few};
 
@@ -66,7 +66,7 @@ fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {
         && it.loops.iter().any(|l| ends(kind(l)))
         && it.loops.iter().any(|&(op, index)| match kind(&(op, index)) {
             Kind::Map => in_weight(model, op, index),
-            _ => is_vocabulary(model, op, index),
+            _ => is_vocabulary(model, op, index) || is_inside(model, op, index),
         })
 }
 
@@ -77,6 +77,13 @@ fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let is_input = |t: &TensorId| matches!(model.graph.tensor(*t).source, Source::Input { .. });
     let carriers = model.analysis.op(op).inputs.iter().zip(&inputs).filter(|(c, _)| c.contains(&Some(index)));
     inputs.iter().any(is_input) && carriers.into_iter().all(|(_, t)| is_weight(model, *t))
+}
+
+/// Whether a loop runs over the inner dim of experts, both of whose contractions are in one operator.
+fn is_inside(model: &Model<'_>, op: OpId, index: usize) -> bool {
+    let family = families::family_of(&model.graph.op(op).target);
+    let name = model.analysis.op(op).loops[index].name.split('.').next();
+    family.is_some_and(|family| family.name == "mixtures") && name == Some("n")
 }
 
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.

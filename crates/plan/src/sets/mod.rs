@@ -6,6 +6,7 @@ mod bidirectional;
 mod blocks;
 mod coshard;
 mod data;
+mod expert;
 mod interlaced;
 mod kf1b;
 mod megatron;
@@ -150,6 +151,7 @@ impl Along {
 pub const ALL: &[&Set] = &[
     &replicate::SET,
     &data::SET,
+    &expert::SET,
     &megatron::SET,
     &sequence::SEQUENCE,
     &sequence::ZIGZAG,

@@ -13,6 +13,7 @@ mod indexing;
 mod linear_algebra;
 mod losses;
 mod margins;
+mod mixtures;
 mod norms;
 mod pointwise;
 mod pooling;
@@ -46,6 +47,7 @@ pub const ALL: &[&Family] = &[
     &contraction::FAMILY,
     &products::FAMILY,
     &experts::FAMILY,
+    &mixtures::FAMILY,
     &attention::FAMILY,
     &recurrent::FAMILY,
     &norms::FAMILY,
@@ -75,10 +77,11 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 11] = [
+const DEAR: [&str; 12] = [
     "contraction",
     "products",
     "experts",
+    "mixtures",
     "attention",
     "recurrent",
     "distances",

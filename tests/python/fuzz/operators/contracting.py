@@ -144,6 +144,18 @@ def experts(p: Pool) -> None:
     p.step(f"torch.bmm({a}.unsqueeze(1), {w}[{i}]).squeeze(1)")
 
 
+@operator("experts")
+def mixture(p: Pool) -> None:
+    a = p.float(2, 2, lambda t: min(t.shape) > 0)
+    s, k = a.t.shape
+    e, n, m, slots = p.rng.choice([1, 2, 3, 4]), *(p.rng.choice([1, 2, 3, 4]) for _ in range(3))
+    gated = p.rng.random() < 0.5
+    up, down = p.leaf((e, 2 * n if gated else n, k), kind="param"), p.leaf((e, m, n), kind="param")
+    how = f"'{p.rng.choice(['silu', 'gelu'])}', {gated}, False, False"
+    i, w = p.ints(e, s, slots), p.operand(s, slots)
+    p.step(f"torch.ops.shardwright.experts({a}, {i}, {w}, {up}, {down}, {how})")
+
+
 @operator("embedding")
 def embedding(p: Pool) -> None:
     n = p.rng.choice([3, 5, 7, 8])

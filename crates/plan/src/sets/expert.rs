@@ -1,0 +1,46 @@
+//! `expert`: the experts of mixtures are spread over the devices, and everything else splits the batch, as
+//! `data` does. Tokens are gathered for the experts and what these give is summed into the tokens' places.
+
+use graph::OpId;
+use rules::families;
+
+use super::{Along, Model, Set, data, too_few};
+
+pub(super) const SET: Set = Set {
+    name: "expert",
+    doc: "the experts of mixtures are divided, every other operator splits the batch",
+    along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+/// Without experts that it may divide it divides nothing: that is `data`.
+fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let spread = |op: OpId| {
+        let index = experts(model, op)?;
+        (model.analysis.op(op).loops[index].size >= i64::from(parts)).then_some(index)
+    };
+    let spread: Vec<Option<usize>> = model.graph.op_ids().map(spread).collect();
+    if spread.iter().all(Option::is_none) {
+        return spread;
+    }
+    let batch = data::choose(model, parts).into_iter();
+    batch.zip(spread).map(|(batch, expert)| expert.or(batch)).collect()
+}
+
+fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    experts(model, op).map_or_else(
+        || data::why(model, op, parts),
+        |index| too_few("its mixture", model.analysis.op(op).loops[index].size, parts),
+    )
+}
+
+/// The loop over the experts of an operator that has some.
+fn experts(model: &Model<'_>, op: OpId) -> Option<usize> {
+    let family = families::family_of(&model.graph.op(op).target)?;
+    if !["experts", "mixtures"].contains(&family.name) {
+        return None;
+    }
+    model.analysis.op(op).loops.iter().position(|it| it.name == "e")
+}
