@@ -22,6 +22,9 @@ pub(super) const FAMILY: Family = Family {
         "aten.scatter.src",
         "aten.scatter.value",
         "aten.scatter_add.default",
+        "aten.scatter_reduce.two",
+        "aten.index_add.default",
+        "aten.index_copy.default",
         "aten.masked_scatter.default",
         "aten.one_hot.default",
         "aten.tril.default",
@@ -45,7 +48,8 @@ fn rule(view: View<'_>) -> Option<String> {
         "index_select" => index_select(view),
         "index" => index(view),
         "index_put" => index_put(view),
-        "scatter" | "scatter_add" => scatter(view),
+        "scatter" | "scatter_add" | "scatter_reduce" => scatter(view),
+        "index_add" | "index_copy" => rows_written(view),
         "one_hot" => one_hot(view),
         "tril" | "triu" => triangle(view),
         _ => entire(view),
@@ -86,7 +90,26 @@ fn scatter(view: View<'_>) -> Option<String> {
         inputs = vec![operand(&kept), operand(&given)];
     }
     inputs.push(if source == index { operand(&given) } else { operand(&whole(source, "s")) });
-    text(view, &inputs, &[operand(&kept)], &[vec![0, 2]])
+    let linear = if sums(view.op) { vec![vec![0, 2]] } else { vec![] };
+    text(view, &inputs, &[operand(&kept)], &linear)
+}
+
+/// Whether what falls on one place is added up, or replaces what was there.
+fn sums(op: &Op) -> bool {
+    name(op) != "scatter_reduce" || matches!(op.arg(4, "reduce"), Some(Arg::Str(how)) if how == "sum")
+}
+
+/// Rows that are added to, or put in the place of, those that an index names: every part must know which.
+fn rows_written(view: View<'_>) -> Option<String> {
+    let (all, source) = (shape(view, 0, "self")?, shape(view, 3, "source")?);
+    if source.len() != all.len() {
+        return None;
+    }
+    let dim = wrap(int(view.op, 1, "dim", 0), all.len())?;
+    let (kept, mut given) = paired(all, source, dim);
+    given.get_mut(dim).into_iter().for_each(|name| *name = mark(name, "^"));
+    let index = if shape(view, 2, "index")?.is_empty() { "scalar".into() } else { given.get(dim)?.clone() };
+    text(view, &[operand(&kept), index, operand(&given)], &[operand(&kept)], &[vec![0, 2]])
 }
 
 fn index_select(view: View<'_>) -> Option<String> {
@@ -233,6 +256,9 @@ fn cost(call: &Call<'_>) -> Sketch {
         "gather" => sketch.keeps("*: 0 1").reads(picked()),
         "index" | "index_select" => sketch.reads(picked()),
         "scatter_add" => sketch.keeps("2: 1"),
+        "index_add" => sketch.keeps("2: 1 2"),
+        "index_copy" => sketch.keeps("0: 1; 2: 1 2"),
+        "scatter_reduce" => sketch.keeps("*: 0 1 2 r0"),
         "scatter" => sketch.keeps("0: 1; 2: 1"),
         _ => sketch,
     }
