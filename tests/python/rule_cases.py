@@ -259,6 +259,8 @@ case("unbind", "unbind.int", lambda x: x.unbind(1), normal(5, 2, 7), made=(0,), 
 case("cat", "cat", lambda x, y: torch.cat([x, y], 1), normal(4, 5), normal(4, 5), made=(0, 1), dims="a=4 b=5")
 case("cat-uneven", "cat", lambda x, y: torch.cat([x, y], 1), normal(4, 5), normal(4, 3), made=(0, 1),
     dims="a=4")
+case("cat-multiples", "cat", lambda x, y, z: torch.cat([x, y, z], 1), normal(4, 6), normal(4, 3),
+    normal(4, 9), made=(0, 1, 2), dims="a=4 b=3")
 case("cat-same", "cat", lambda x: torch.cat([x, x], 0), normal(4, 5), made=(0,), dims="a=4 b=5")
 case("stack", "stack", lambda x, y: torch.stack([x, y], 1), normal(4, 5), normal(4, 5), made=(0, 1),
     dims="a=4 c=5")
@@ -363,6 +365,8 @@ case("rms_norm", "rms_norm", lambda x, w: F.rms_norm(x, (7,), w), normal(4, 5, 7
 case("native_layer_norm", "native_layer_norm", lambda x, w, b: torch.native_layer_norm(x, (7,), w, b, 1e-5),
     normal(4, 5, 7), normal(7), normal(7), dims="a=4 b=5")
 case("group_norm", "group_norm", lambda x, w, b: F.group_norm(x, 3, w, b), normal(5, 6, 4), normal(6),
+    normal(6), dims="a=5 b=3")
+case("group_norm-one", "group_norm", lambda x, w, b: F.group_norm(x, 1, w, b), normal(5, 6, 4), normal(6),
     normal(6), dims="a=5")
 case("group_norm-one-value", "group_norm", lambda x, w, b: F.group_norm(x, 5, w, b), normal(4, 5), normal(5),
     normal(5), dims="a=4 b=5")
@@ -632,6 +636,15 @@ case("scatter-value", "scatter.value", lambda x, i: x.scatter(1, i, 1.5), normal
     dims="a=5")
 case("scatter_add", "scatter_add", lambda x, i, s: x.scatter_add(1, i, s), normal(5, 7), ints(7, 5, 6),
     normal(5, 6), made=(0, 2), dims="a=5")
+case("scatter_reduce", "scatter_reduce.two", lambda x, i, s: x.scatter_reduce(1, i, s, "sum"), normal(5, 7),
+    ints(7, 5, 6), normal(5, 6), made=(0, 2), dims="a=5")
+case("scatter_reduce-most", "scatter_reduce.two", lambda x, i, s: [
+    x.scatter_reduce(1, i, s, "amax"), x.scatter_reduce(1, i, s, "mean", include_self=False)], normal(5, 7),
+    ints(7, 5, 6), normal(5, 6), dims="a=5")
+case("index_add", "index_add", lambda x, i, s: x.index_add(1, i, s, alpha=0.3), normal(5, 7), ints(7, 6),
+    normal(5, 6), made=(0, 2), dims="a=5")
+case("index_copy", "index_copy", lambda x, i, s: x.index_copy(0, i, s), normal(5, 7), given([3, 0, 4]),
+    normal(3, 7), made=(0, 2), dims="b=7")
 case("one_hot", "one_hot", lambda i: F.one_hot(i, 6), ints(6, 4, 5), dims="a=4 b=5")
 case("tril", "tril triu", lambda x: [x.tril(), x.triu(1)], normal(4, 5, 7), made=(0,), dims="a=4")
 case("masked_scatter", "masked_scatter", lambda x, m, s: x.masked_scatter(m, s), normal(5, 6), bools(5, 6),

@@ -25,7 +25,7 @@ pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::Kinds;
 pub use step::{Estimate, Setting, Step, communications, estimate, states, step, updated};
-pub use summary::{Communication, Divided, Summary};
+pub use summary::{Communication, Divided, Summary, Way, way_of};
 pub use work::{Repeated, Work, operations_of_each, work};
 
 /// A program that was proved to compute what the model's graph computes.

@@ -40,17 +40,26 @@ pub struct Divided {
     pub single: usize,
 }
 
-pub fn divided(plan: &Plan) -> Divided {
-    let splits = |op: &OpPlan| op.splits.iter().any(|s| s.on != On::Copies && s.parts > 1);
-    let mut found = Divided::default();
-    for op in &plan.ops {
-        match (splits(op), op.count()) {
-            (true, _) => found.split += 1,
-            (false, 0 | 1) => found.single += 1,
-            (false, _) => found.replicated += 1,
-        }
+/// The way in which a plan divides one operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Split,
+    Replicated,
+    Single,
+}
+
+pub fn way_of(op: &OpPlan) -> Way {
+    let splits = op.splits.iter().any(|s| s.on != On::Copies && s.parts > 1);
+    match (splits, op.count()) {
+        (true, _) => Way::Split,
+        (false, 0 | 1) => Way::Single,
+        (false, _) => Way::Replicated,
     }
-    found
+}
+
+pub fn divided(plan: &Plan) -> Divided {
+    let count = |way: Way| plan.ops.iter().filter(|op| way_of(op) == way).count();
+    Divided { split: count(Way::Split), replicated: count(Way::Replicated), single: count(Way::Single) }
 }
 
 pub fn summarise(graph: &Graph, program: &Program) -> Summary {

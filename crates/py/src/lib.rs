@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
     #[pymodule_export]
-    use super::report_py::{plan_homes, plan_rows};
+    use super::report_py::{plan_homes, plan_rows, rule_coverage};
     #[pymodule_export]
     use super::rule_py::check_rule;
     #[pymodule_export]

@@ -1,11 +1,14 @@
-//! A plan's rows, as Python prints them.
+//! A plan's rows, and what of a model has rules, as Python prints them.
+
+use std::collections::BTreeMap;
 
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use report::{Kept, Row};
+use report::{Amount, Kept, Lack, Row, Unruled};
 
-use crate::guard::sound;
+use crate::graph_py::Graph;
+use crate::guard::{Evidence, sound};
 use crate::plan_py::Plan;
 use crate::step_py::Simulated;
 
@@ -55,4 +58,60 @@ pub(crate) fn plan_homes(plan: &Plan) -> PyResult<Vec<Home>> {
         (kept.over, Gather::name(kept.gather), Reduce::name(kept.reduce), kept.count, kept.bytes)
     };
     sound(plan.evidence(), || report::kept(&plan.model.graph, &plan.plan).into_iter().map(of).collect())
+}
+
+/// What of a model has a rule, and what has none: dicts of plain data. With a plan of the model also what that splits.
+/// `counted` are shares of a forward's operations, of what runs as Python.
+#[pyfunction]
+#[pyo3(signature = (graph, plan = None, counted = BTreeMap::new()))]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
+pub(crate) fn rule_coverage<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    plan: Option<&Plan>,
+    counted: BTreeMap<String, f64>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let model = plan.map_or(&graph.model, |plan| &plan.model);
+    let plan = plan.map(|plan| &plan.plan);
+    let found =
+        sound(Evidence::of(model), || report::coverage(&model.graph, &model.analysis, plan, &counted))?;
+    let dict = PyDict::new(py);
+    let amounts = [("model", found.all), ("with_rule", found.ruled), ("whole", found.whole)];
+    for (name, amount) in amounts {
+        dict.set_item(name, amount_dict(py, amount)?)?;
+    }
+    let rows = found.unruled.iter().map(|row| unruled_dict(py, row)).collect::<PyResult<Vec<_>>>()?;
+    dict.set_item("without_rule", rows)?;
+    if let Some(planned) = found.planned {
+        let ways = [("split", planned.split), ("replicated", planned.replicated), ("single", planned.single)];
+        let told = PyDict::new(py);
+        for (name, amount) in ways {
+            told.set_item(name, amount_dict(py, amount)?)?;
+        }
+        dict.set_item("plan", told)?;
+    }
+    Ok(dict)
+}
+
+fn amount_dict(py: Python<'_>, amount: Amount) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("operators", amount.operators)?;
+    dict.set_item("operations", amount.operations)?;
+    dict.set_item("activations", amount.activations)?;
+    dict.set_item("parameters", amount.parameters)?;
+    Ok(dict)
+}
+
+fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDict>> {
+    let dict = amount_dict(py, row.amount)?;
+    dict.set_item("target", &row.target)?;
+    dict.set_item("names", &row.names)?;
+    dict.set_item("name", row.name.as_deref())?;
+    dict.set_item("lack", row.lack.name())?;
+    dict.set_item("family", if let Lack::Call(family) = row.lack { Some(family) } else { None })?;
+    dict.set_item("python", row.lack.is_python())?;
+    dict.set_item("counted", row.counted)?;
+    dict.set_item("modules", &row.modules)?;
+    dict.set_item("lines", &row.lines)?;
+    Ok(dict)
 }

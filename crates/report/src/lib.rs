@@ -3,6 +3,7 @@
 //!
 //! Nothing rests on it: a plan file has each operator.
 
+mod coverage;
 mod decided;
 mod homes;
 mod modules;
@@ -14,6 +15,7 @@ use plan::dim_names::DimNames;
 use rules::Analysis;
 use simulate::{Share, Shares};
 
+pub use coverage::{Amount, Coverage, Lack, Planned, Unruled, coverage};
 pub use decided::Decided;
 pub use homes::{Kept, kept};
 

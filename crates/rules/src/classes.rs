@@ -31,8 +31,12 @@ impl Classes {
         for op in graph.op_ids() {
             let dims = analysis.op(op);
             let it = graph.op(op);
-            for (tensor, carried) in it.inputs().into_iter().zip(&dims.inputs) {
-                nodes.link(tensor, carried, op);
+            let inputs = analysis.rules[op.index()].as_ref().map(|rule| &rule.inputs[..]);
+            for (at, (tensor, carried)) in it.inputs().into_iter().zip(&dims.inputs).enumerate() {
+                // Of what only lends its type no part is read.
+                if !inputs.is_some_and(|inputs| inputs[at].absent) {
+                    nodes.link(tensor, carried, op);
+                }
             }
             for (tensor, carried) in it.outputs.iter().zip(&dims.outputs) {
                 if let Some(tensor) = tensor {

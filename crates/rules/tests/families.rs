@@ -120,6 +120,21 @@ fn equal_pieces_leave_the_inner_factor_free() {
         "a b_0^, a 1 -> a b^ ; linear 0 1",
     );
     check(
+        "x f32[2,6]; y f32[2,4]",
+        "%z f32[2,10] = aten.cat.default([%x, %y], 1)",
+        "a (b_0^ b), a (b_1^ b) -> a (b_piece^ b) ; linear 0 1",
+    );
+    check(
+        "x f32[2,4]; y f32[2,2]",
+        "%z f32[2,6] = aten.cat.default([%x, %y], 1)",
+        "a (b_0^ b), a b -> a (b_piece^ b) ; linear 0 1",
+    );
+    check(
+        "x f32[4,2]; y f32[2,2]",
+        "%z f32[6,2] = aten.cat.default([%x, %y], 0)",
+        "a_0^ b, a_1^ b -> a^ b ; linear 0 1",
+    );
+    check(
         "x f32[0]; y f32[2,3]",
         "%z f32[2,3] = aten.cat.default([%x, %y], 0)",
         "skipped0^, a_1^ b -> a^ b ; linear 0 1",
@@ -259,7 +274,12 @@ fn norms_keep_what_they_average_whole() {
     check(
         image,
         "%y f32[2,4,3,3] = aten.group_norm.default(%x, 2, %w, %b)",
-        "a b^ c^ d^, b^, b^ -> a b^ c^ d^",
+        "a (b b_each^) c^ d^, (b b_each^), (b b_each^) -> a (b b_each^) c^ d^",
+    );
+    check(
+        image,
+        "%y f32[2,4,3,3] = aten.group_norm.default(%x, 1, %w, %b)",
+        "a b_each^ c^ d^, b_each^, b_each^ -> a b_each^ c^ d^",
     );
     check(image, "%y f32[2,4,3,3] = aten.group_norm.default(%x, 4, %w, %b)", "a b c^ d^, b, b -> a b c^ d^");
     let batch = format!("{image}; m f32[4]; v f32[4]");
@@ -504,6 +524,20 @@ fn indexed_dims_stay_whole() {
         "%y f32[5,4] = aten.scatter_add.default(%x, 0, %i, %s)",
         "rows^ b, index^ b, index^ b -> rows^ b ; linear 0 2",
     );
+    for (how, linear) in [("sum", " ; linear 0 2"), ("amax", "")] {
+        check(
+            "x f32[5,4]; i i64[3,4]; s f32[3,4]",
+            &format!("%y f32[5,4] = aten.scatter_reduce.two(%x, 0, %i, %s, \"{how}\")"),
+            &format!("rows^ b, index^ b, index^ b -> rows^ b{linear}"),
+        );
+    }
+    for target in ["index_add", "index_copy"] {
+        check(
+            "x f32[5,4]; i i64[3]; s f32[3,4]",
+            &format!("%y f32[5,4] = aten.{target}.default(%x, 0, %i, %s)"),
+            "rows^ b, index^, index^ b -> rows^ b ; linear 0 2",
+        );
+    }
     check(
         "x f32[5,4]; i i64[3,4]",
         "%y f32[5,4] = aten.scatter.value(%x, 0, %i, 1)",

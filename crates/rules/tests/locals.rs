@@ -94,6 +94,8 @@ fn groups_and_classes_are_counted_by_the_part() {
     check_local("x f32[2,4,9,9]; w f32[6,2,3,3]", op, "g 1..2", expect);
     let op = "%y f32[2,4,3] = aten.group_norm.default(%x, 4)";
     check_local("x f32[2,4,3]", op, "b 0..2", "aten.group_norm.default(%0, 2)");
+    let op = "%y f32[2,12,3] = aten.group_norm.default(%x, 4)";
+    check_local("x f32[2,12,3]", op, "b 1..4", "aten.group_norm.default(%0, 3)");
     let op = "%y i64[2,7] = aten.one_hot.default(%x)";
     check_local("x i64[2]", op, "a 0..1", "aten.one_hot.default(%0, num_classes=7)");
 }

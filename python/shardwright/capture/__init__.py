@@ -47,6 +47,9 @@ class Captured:
     verified: bool = False
     """Whether graph and module were compared on the example inputs."""
     notes: list[str] = field(default_factory=list)
+    as_python: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """What runs as the Python that it is, a module by its path and a function by its name: why, and its share
+    of a forward's operations."""
     precision: Precision | None = None
     kept: dict[str, torch.dtype] = field(default_factory=dict)
     """What a rank keeps of parameters that the graph has in another dtype."""
@@ -195,6 +198,7 @@ def _capture(
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.notes += opaque.notes(module)
+    captured.as_python = opaque.told()
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)

@@ -139,7 +139,15 @@ def devices_of(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | 
     return stated_devices(graph, plan) or cluster_devices(*cluster_of(arguments.cluster))
 
 
+AsPython = dict[str, tuple[str, float]]
+"""What of a model runs as the Python that it is, as `Captured` has it; nothing of a graph that is read."""
+
+
 def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
+    return graph_and_python(arguments, micro_batches)[0]
+
+
+def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> tuple[Graph, AsPython]:
     from .._core import Graph
     from ..example_sizes import no_sizes
     from ..shipped.graph import example_of
@@ -149,7 +157,7 @@ def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
     if model in SHIPPED:
         example = example_of(SHIPPED[model], arguments.batch, arguments.sequence, micro_batches)
         found = shipped_graph(example)
-        return _said(Graph(found.text), found.notes)
+        return _said(Graph(found.text), found.notes), {}
     if model.startswith("hf:"):
         from ..transformers_models import BATCH, from_config
 
@@ -165,23 +173,27 @@ def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
         text = _graph_text(Path(model))
         if micro_batches != 1:
             raise _captured(model)
-        return Graph(text)
-    return graph_of_returned(called(function_of(Path(path), name), model), model, micro_batches)
+        return Graph(text), {}
+    return _of_returned(called(function_of(Path(path), name), model), model, micro_batches)
 
 
-def graph_of_returned(found: Any, model: str, micro_batches: int = 1) -> Graph:
+def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
+    return _of_returned(found, model, 1)[0]
+
+
+def _of_returned(found: Any, model: str, micro_batches: int) -> tuple[Graph, AsPython]:
     module, inputs = _module_of(found, model)
     return _graph_of(module, (tuple(inputs), {}), micro_batches)
 
 
-def _graph_of(module: nn.Module, example: Arguments, micro_batches: int) -> Graph:
+def _graph_of(module: nn.Module, example: Arguments, micro_batches: int) -> tuple[Graph, AsPython]:
     """That of a part of the batch, which is proved to be one."""
     from .._core import Graph
     from ..micro_batches import captured_part
 
     captured = captured_part(module, example, micro_batches)
-    return _said(Graph(captured.graph_text), captured.notes)
+    return _said(Graph(captured.graph_text), captured.notes), captured.as_python
 
 
 def _said(graph: Graph, notes: list[str]) -> Graph:

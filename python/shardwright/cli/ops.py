@@ -1,4 +1,4 @@
-"""`shardwright ops`: the operators that have rules, and what the rule of one is."""
+"""`shardwright ops`: the operators that have rules, what the rule of one is, and what of a model has one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import discover, verify
 from .costs import cost_lines
-from .model import add_sizes
+from .model import add_model, add_sizes
 from .parser import Commands
 from .style import paint
 from .targets import graph_of_examples, targets_of
@@ -31,6 +31,12 @@ def add(commands: Commands) -> None:
     )
     add_sizes(show)
     show.set_defaults(run=run_show)
+    cover = actions.add_parser("coverage", help="what of a model has rules, and what has none")
+    add_model(cover)
+    cover.add_argument("--plan", help="also what a plan splits: a name, or the path of a plan file")
+    cover.add_argument("--devices", type=int, help="for how many")
+    cover.add_argument("--json", action="store_true", help="print what is known as JSON")
+    cover.set_defaults(run=run_coverage)
     check = actions.add_parser("verify", help="compare rules with whole operators on real tensors")
     check.add_argument(
         "names",
@@ -67,6 +73,12 @@ def run_list(_: argparse.Namespace) -> None:
     from .._core import operators_table
 
     print(operators_table(), end="")
+
+
+def run_coverage(arguments: argparse.Namespace) -> None:
+    from . import coverage
+
+    coverage.run(arguments)
 
 
 def run_show(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,11 @@
 //! Such a dim is a class of factors (see [`crate::classes`]) that begins in a weight, ends in a sum
 //! or in an operator with its own algorithm, is no part of an input, and that every operator it
 //! passes may split.
+//!
+//! A contraction stands between two such dims where nothing keeps the values between layers whole, as in
+//! convolution nets: the one that comes first splits it. The other may still split the operators that it
+//! runs through alone, if that divides one more contraction: what the one leaves as partial sums is then
+//! scattered to the other's parts, not summed on each device.
 
 use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction, families};
@@ -14,12 +19,37 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
-    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
+    along: Some(Along {
+        choose: choose_shared,
+        why,
+        turns: None,
+        must_find: true,
+        stages: None,
+        places: None,
+    }),
     aside: None,
     rounds: None,
     besides: &[],
 };
 
+/// [`choose`], and what dims that share contractions with those split besides.
+fn choose_shared(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let mut chosen = choose(model, parts);
+    for class in candidates(model, parts) {
+        let loops = &model.classes.all[class].loops;
+        let free: Vec<(OpId, usize)> =
+            loops.iter().filter(|(op, _)| chosen[op.index()].is_none()).copied().collect();
+        let alone = |(op, index): &(OpId, usize)| chosen[op.index()].is_none() && maps(model, *op, *index);
+        if free.iter().any(|(op, _)| contracts(model, *op))
+            && loops.iter().all(|it| alone(it) || contracts(model, it.0))
+        {
+            free.into_iter().for_each(|(op, index)| chosen[op.index()] = Some(index));
+        }
+    }
+    chosen
+}
+
+/// The dims of which no operator is split along another.
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let mut chosen: Vec<Option<usize>> = vec![None; model.graph.ops.len()];
     for class in candidates(model, parts) {
@@ -94,6 +124,20 @@ fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
         is_weight(model, tensor) && carried.contains(&Some(index))
     };
     contracts && model.graph.op(op).inputs().into_iter().zip(&dims.inputs).any(weight)
+}
+
+fn maps(model: &Model<'_>, op: OpId, index: usize) -> bool {
+    model.analysis.op(op).loops[index].kind == Kind::Map
+}
+
+/// Whether an operator sums over a dim of a weight, be it one that stays whole: a depthwise convolution's window.
+fn contracts(model: &Model<'_>, op: OpId) -> bool {
+    let dims = model.analysis.op(op);
+    let made: Vec<usize> = dims.outputs.iter().flatten().filter_map(|carried| *carried).collect();
+    let looked_up = dims.loops.iter().any(|l| l.kind == Kind::Own);
+    let inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
+    let mut weights = inputs.filter(|(tensor, _)| is_weight(model, *tensor));
+    !looked_up && weights.any(|(_, carried)| carried.iter().flatten().any(|index| !made.contains(index)))
 }
 
 /// A parameter, or what is made of one parameter alone, such as a cast of it.

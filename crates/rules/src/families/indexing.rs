@@ -105,7 +105,8 @@ fn scatter(view: View<'_>) -> Option<String> {
     let (mut kept, mut given) = paired(all, index, dim);
     given.get_mut(dim).into_iter().for_each(|name| *name = mark(name, "^"));
     let mut inputs = vec![operand(&kept), operand(&given)];
-    let reduces = view.op.target.contains("reduce");
+    let sums = matches!(view.op.arg(4, "reduce"), Some(Arg::Str(how)) if how == "sum");
+    let reduces = view.op.target.contains("reduce") && !sums;
     let Some(source) = shape(view, 3, "src") else {
         let linear = name(view.op) == "scatter" && !reduces && float(view.op, 3, "value", 1.0) == 0.0;
         let linear = if linear { vec![vec![0]] } else { vec![] };

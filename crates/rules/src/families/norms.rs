@@ -4,9 +4,10 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, ints, mark, operand, plain, set, shape, size, tensor, term,
-    terms, text, wide, widened,
+    Terms, along, finish, flag, float, int, ints, is_split, mark, operand, plain, product, set, shape, size,
+    tensor, term, terms, text, wide, widened,
 };
+use super::registered::with_sizes;
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
@@ -60,11 +61,27 @@ fn last_dims(view: View<'_>) -> Option<String> {
     text(view, &inputs, &outputs[..view.op.outputs.len().min(3)], &[])
 }
 
+/// Group norm: over the channels of a group and space, so that a part has whole groups.
 fn groups(view: View<'_>) -> Option<String> {
     let input = shape(view, 0, "input")?;
-    let native = view.op.target == "aten.native_group_norm.default";
-    let each = !native && int(view.op, 1, "num_groups", 1) == *input.get(1)?;
-    let (read, _) = along(input, input, |dim| dim == 0 || (dim == 1 && each));
+    if view.op.target == "aten.native_group_norm.default" {
+        return native_groups(view, input);
+    }
+    let (channels, count) = (*input.get(1)?, int(view.op, 1, "num_groups", 1).max(1));
+    let (mut read, _) = along(input, input, |dim| dim == 0);
+    if channels > 0 && channels % count == 0 {
+        read[1] = product(&[term(count, "b"), mark(&term(channels / count, "b_each"), "^")]);
+    }
+    let weights = vec![read[1].clone(); view.op.inputs().len() - 1];
+    let inputs = [vec![operand(&read)], weights].concat();
+    let rule = text(view, &inputs, &[operand(&read)], &[])?;
+    let is_product = read[1].starts_with('(');
+    Some(if is_product { with_sizes(&rule, &[("b".into(), count)]) } else { rule })
+}
+
+/// The same with its statistics, of which each group has one.
+fn native_groups(view: View<'_>, input: &[i64]) -> Option<String> {
+    let (read, _) = along(input, input, |dim| dim == 0);
     let weights = vec![read.get(1)?.clone(); view.op.inputs().len() - 1];
     let inputs = [vec![operand(&read)], weights].concat();
     let groups = mark(&term(int(view.op, 6, "group", 1), "groups"), "^");
@@ -344,8 +361,7 @@ fn int_list(values: &[i64]) -> Arg {
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let mut local = plain(view, rule, part);
-    let channels = shape(view, 0, "input").and_then(|shape| shape.get(1)).copied();
-    if view.op.target == "aten.group_norm.default" && channels == Some(int(view.op, 1, "num_groups", 1)) {
+    if view.op.target == "aten.group_norm.default" && is_split(rule, part, "b") {
         set(&mut local, 1, "num_groups", LocalArg::Int(size(rule, part, "b")));
     }
     if view.op.target == "aten.native_group_norm.default" {

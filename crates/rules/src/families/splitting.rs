@@ -1,7 +1,7 @@
 //! Pieces of a tensor along a dim, and tensors put together along one.
 //!
-//! Equal pieces are the outer factor of a product, so the inner one may be split; unequal pieces
-//! keep the dim whole.
+//! Equal pieces are the outer factor of a product, so the inner one may be split. What is put together
+//! of unequal pieces is so many times their greatest common divisor; what is taken apart keeps the dim whole.
 
 use graph::Op;
 
@@ -9,6 +9,7 @@ use super::common::{
     Terms, along, dims, float, int, ints, letter, mark, operand, output, plain, product, set, shape, term,
     terms, text, unary, whole, wrap,
 };
+use super::registered::with_sizes;
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
@@ -125,6 +126,26 @@ fn joined(sizes: &[i64], name: &str) -> (String, Vec<String>) {
     (mark(&term(total, name), "^"), sizes.iter().enumerate().map(piece).collect())
 }
 
+/// The same of unequal pieces, each a multiple of one size: `(3 c), (2 c) -> (5 c)`. A part has the same
+/// elements of all multiples, which stand in the same order in each piece and in the whole.
+fn measured(sizes: &[i64], measure: i64, name: &str) -> (String, Vec<String>) {
+    let times = |count: i64, stem: String| product(&[mark(&term(count, &stem), "^"), term(measure, name)]);
+    let piece = |(i, size): (usize, &i64)| times(size / measure, format!("{name}_{i}"));
+    let total = sizes.iter().sum::<i64>();
+    (times(total / measure, format!("{name}_piece")), sizes.iter().enumerate().map(piece).collect())
+}
+
+/// The greatest common divisor of unequal pieces, if that is any size at all.
+fn measure(sizes: &[i64]) -> Option<i64> {
+    let measure = sizes.iter().fold(0, |a, &b| divisor(a, b));
+    let is_one = measure > 1 && !sizes.contains(&0) && sizes.iter().any(|size| *size != sizes[0]);
+    is_one.then_some(measure)
+}
+
+fn divisor(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
 fn unbind(view: View<'_>) -> Option<String> {
     let input = shape(view, 0, "self")?;
     let dim = wrap(int(view.op, 1, "dim", 0), input.len())?;
@@ -149,7 +170,11 @@ fn cat(view: View<'_>, dim: i64) -> Option<String> {
     let skipped = |shape: &[i64]| shape == [0] && result.len() != 1;
     let sizes: Vec<i64> =
         shapes.iter().map(|s| if skipped(s) { 0 } else { s.get(dim).copied().unwrap_or(0) }).collect();
-    let (joined, parts) = joined(&sizes, &letter(dim));
+    // The first dim most often is a batch, whose parts are rows in a row.
+    let measure = if dim > 0 { measure(&sizes) } else { None };
+    let name = letter(dim);
+    let (joined, parts) =
+        measure.map_or_else(|| joined(&sizes, &name), |measure| measured(&sizes, measure, &name));
     let with = |term: &String| {
         let mut all = terms(result);
         all[dim] = term.clone();
@@ -158,7 +183,8 @@ fn cat(view: View<'_>, dim: i64) -> Option<String> {
     let inputs: Vec<String> = (0..shapes.len())
         .map(|i| if skipped(shapes[i]) { format!("skipped{i}^") } else { with(&parts[i]) })
         .collect();
-    text(view, &inputs, &[with(&joined)], &[(0..inputs.len()).collect()])
+    let rule = text(view, &inputs, &[with(&joined)], &[(0..inputs.len()).collect()])?;
+    Some(measure.map_or_else(|| rule.clone(), |size| with_sizes(&rule, &[(name, size)])))
 }
 
 /// Tensors that lack a dim are stacked along it, others are put together along it.

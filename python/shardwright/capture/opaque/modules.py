@@ -88,12 +88,15 @@ class Opaque:
     def has(self, path: str) -> bool:
         return any(path == outer or path.startswith(f"{outer}.") for outer in self.why)
 
+    def told(self) -> dict[str, tuple[str, float]]:
+        """Those that are operators: why, and their share of a forward's operations."""
+        whys = ((path, why) for path, why in self.why.items() if not is_function(path) or path in self.met)
+        return {path: (why, self.operations.get(path, 0.0)) for path, why in whys}
+
     def notes(self, module: nn.Module) -> list[str]:
         """What is told of them: a line for each class and reason."""
         found: dict[tuple[str, str], list[str]] = {}
-        for path, why in self.why.items():
-            if is_function(path) and path not in self.met:
-                continue
+        for path, (why, _) in self.told().items():
             kind = "a function" if is_function(path) else type(module.get_submodule(path)).__name__
             found.setdefault((kind, why), []).append(path)
         checks = [f"the check at {line} is not made: it only validates values" for line in self.checks]
