@@ -9,7 +9,7 @@ use super::{Along, Model, Set, data, too_few};
 pub(super) const SET: Set = Set {
     name: "expert",
     doc: "the experts of mixtures are divided, every other operator splits the batch",
-    along: Some(Along { choose, why, turns: None, must_find: true, stages: None }),
+    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
     aside: None,
     rounds: None,
     besides: &[],
