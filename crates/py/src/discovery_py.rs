@@ -35,7 +35,6 @@ impl Discovery {
     }
 
     /// The next split to try: its size, what of the inputs it cuts, and which argument is its size.
-    #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn next(&mut self) -> Option<(i64, Vec<At>, Option<usize>)> {
         self.tried = self.left.find(|split| self.known.is_open(split));
         self.tried.as_ref().map(|split| (split.size, split.inputs.iter().map(at).collect(), split.argument))
@@ -66,6 +65,7 @@ impl Discovery {
 
     /// The text of all of them, the name of each, and the sizes that nothing tells. Gaps of one class are one dim.
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
+    #[expect(clippy::needless_pass_by_value, reason = "what comes from Python is owned")]
     fn propose(
         &self,
         classes: (Vec<usize>, Vec<usize>),

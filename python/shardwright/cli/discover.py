@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .._core import Graph
     from ..discovering import Discovered, FoundDim
 
+_MODULE = "shardwright.module.default"
+
 
 def run(arguments: argparse.Namespace) -> None:
     named = arguments.model
@@ -117,9 +119,9 @@ def _of_model(graph: Graph, as_json: bool) -> None:
     rows = []
     for example in examples(graph, has_no_rule):
         operator = example.operator
-        if operator.target == "shardwright.module.default":
-            one, why = None, "it is a module that runs as it is, and no function"
-        else:
+        one: Discovered | None = None
+        why: str | None = "it is a module that runs as it is, and no function"
+        if operator.target != _MODULE:
             one, why = discover_or_why(example.function, example.args, example.kwargs)
         found.append(one)
         place = f"{operator.path or graph.model} at {operator.line}"
