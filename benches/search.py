@@ -36,8 +36,8 @@ def bench(quick: bool) -> Table:
         "search",
         "Choosing a plan",
         "Full size on `meta`, the sequences of `benches/shapes.py`, AdamW, one thread. From the graph's text"
-        f" to the plan `auto`, without capture: seconds of a core, medians of {repeats} fresh processes. Memory is what is added"
-        " to the process's peak. The gap is to what no plan can beat.",
+        f" to the plan `auto`, without capture: seconds of a core, medians of {repeats} fresh processes."
+        " Memory is what is added to the process's peak. The gap is to what no plan can beat.",
         ["model", "cluster", "micro-batches", "time", "memory", "plan", "step", "of the bound", "lowered"],
     )
     with tempfile.TemporaryDirectory() as folder:
