@@ -535,7 +535,7 @@ fn indexed_dims_stay_whole() {
         check(
             "x f32[5,4]; i i64[3]; s f32[3,4]",
             &format!("%y f32[5,4] = aten.{target}.default(%x, 0, %i, %s)"),
-            "rows^ b, index^, index^ b -> rows^ b ; linear 0 2",
+            "a^ b, index^, index^ b -> a^ b ; linear 0 2",
         );
     }
     check(

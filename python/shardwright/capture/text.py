@@ -63,7 +63,10 @@ def sources_of(program: ExportedProgram, names: Names) -> Sources:
         if spec.kind is InputKind.USER_INPUT:
             sources.inputs.append(node if isinstance(node.meta.get("val"), Tensor) else None)
         elif spec.kind is InputKind.PARAMETER:
-            sources.params[names.canonical(str(spec.target))] = node
+            # Of several names of a parameter one is read.
+            name = names.canonical(str(spec.target))
+            if node.users or name not in sources.params:
+                sources.params[name] = node
         elif spec.kind is InputKind.BUFFER:
             sources.buffers.setdefault(names.canonical(str(spec.target)), []).append(node)
         elif spec.kind is InputKind.CONSTANT_TENSOR:
