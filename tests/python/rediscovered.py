@@ -32,9 +32,8 @@ ROWS = """
     conv1d conv1d-groups conv1d-depthwise conv2d conv_transpose1d max_pool2d avg_pool bilinear pixel_shuffle
 """
 NAMES = ROWS.split()
-# Beyond what is written, and read: groups of channels, with their number; rows and columns of pixels.
+# Beyond what is written, and read: rows and columns of pixels.
 MORE = {
-    "group_norm": "a (b c^) d^, (b c^), (b c^) -> a (b c^) d^ ; linear 1 2",
     "pixel_shuffle": "a (b c^) d e -> a b (d f^) (e g^) ; linear 0",
 }
 # What is added is never `None`; a mean is the sum of the parts' sums, divided by another number.
@@ -68,7 +67,7 @@ def rediscovered(name: str) -> Rediscovered:
     found = discover(example.function, example.args, example.kwargs)
     shapes = (example.operator.shapes[0], example.operator.shapes[1])
     sizes = {dim.name: dim.size for dim in found.dims}
-    theirs, rewritten = dims_of(written, shapes, {})
+    theirs, rewritten = dims_of(written, shapes, dict(example.operator.dims))
     ours, _ = dims_of(found.rule, shapes, sizes)
     return Rediscovered(
         name,

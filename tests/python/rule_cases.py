@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import registering
+from shardwright.capture.aliases import KNOWN
 
 Spec = tuple[str, Callable[[], Tensor]]
 """What an operand is (`param`, `input`, `buffer`), and how it is made, under a seed."""
@@ -67,9 +68,16 @@ def case(
 
 
 def overloads(names: str) -> frozenset[str]:
-    """`expert_linear`, `experts`, `function` and `written` are ours, all others are ATen's."""
+    """`expert_linear`, `experts`, `function` and `written` are ours, all others are ATen's, by the names that
+    captured graphs have."""
     found = (name if "." in name else f"{name}.default" for name in names.split())
-    return frozenset(f"{'shardwright' if n.startswith(_OURS) else 'aten'}.{n}" for n in found)
+    return frozenset(f"shardwright.{n}" if n.startswith(_OURS) else _captured(n) for n in found)
+
+
+def _captured(name: str) -> str:
+    packet, overload = name.split(".")
+    target = getattr(getattr(aten, packet), overload)
+    return str(KNOWN.get(target, target))
 
 
 def normal(*shape: int) -> Spec:
@@ -636,14 +644,14 @@ case("scatter-value", "scatter.value", lambda x, i: x.scatter(1, i, 1.5), normal
     dims="a=5")
 case("scatter_add", "scatter_add", lambda x, i, s: x.scatter_add(1, i, s), normal(5, 7), ints(7, 5, 6),
     normal(5, 6), made=(0, 2), dims="a=5")
-case("scatter_reduce", "scatter_reduce.two", lambda x, i, s: x.scatter_reduce(1, i, s, "sum"), normal(5, 7),
+case("scatter_reduce-sum", "scatter_reduce.two", lambda x, i, s: x.scatter_reduce(1, i, s, "sum"), normal(5, 7),
     ints(7, 5, 6), normal(5, 6), made=(0, 2), dims="a=5")
 case("scatter_reduce-most", "scatter_reduce.two", lambda x, i, s: [
     x.scatter_reduce(1, i, s, "amax"), x.scatter_reduce(1, i, s, "mean", include_self=False)], normal(5, 7),
     ints(7, 5, 6), normal(5, 6), dims="a=5")
-case("index_add", "index_add", lambda x, i, s: x.index_add(1, i, s, alpha=0.3), normal(5, 7), ints(7, 6),
+case("index_add-scaled", "index_add", lambda x, i, s: x.index_add(1, i, s, alpha=0.3), normal(5, 7), ints(7, 6),
     normal(5, 6), made=(0, 2), dims="a=5")
-case("index_copy", "index_copy", lambda x, i, s: x.index_copy(0, i, s), normal(5, 7), given([3, 0, 4]),
+case("index_copy-rows", "index_copy", lambda x, i, s: x.index_copy(0, i, s), normal(5, 7), given([3, 0, 4]),
     normal(3, 7), made=(0, 2), dims="b=7")
 case("one_hot", "one_hot", lambda i: F.one_hot(i, 6), ints(6, 4, 5), dims="a=4 b=5")
 case("tril", "tril triu", lambda x: [x.tril(), x.triu(1)], normal(4, 5, 7), made=(0,), dims="a=4")
@@ -653,9 +661,9 @@ case("masked_scatter", "masked_scatter", lambda x, m, s: x.masked_scatter(m, s),
 # ---- registered ----------------------------------------------------------------------------
 
 case("registered", "function", lambda q, k, v: registering.attend(q, k, v, 3), normal(4, 2, 6),
-    normal(4, 7, 6), normal(4, 7, 6), dims="b=4 h=3")
+    normal(4, 7, 6), normal(4, 7, 6), about=True, dims="b=4 h=3")
 case("registered-sum", "function", registering.project, normal(4, 2, 6), normal(5, 6), normal(5), made=(0,),
-    dims="_0=4 _1=2 k=6 n=5")
+    about=True, dims="_0=4 _1=2 k=6 n=5")
 
 import rule_cases_more  # noqa: E402, F401
 import rule_cases_overloads  # noqa: E402, F401

@@ -119,7 +119,7 @@ case("matmuls", "linalg_matmul", lambda x, y: torch.linalg.matmul(x, y), normal(
 case("vecdot", "linalg_vecdot", torch.linalg.vecdot, normal(5, 7), normal(5, 7), made=(0,), dims="a=5 b=7")
 case("multi_dot", "linalg_multi_dot", lambda x, y, z: torch.linalg.multi_dot([x, y, z]), normal(4, 5),
     normal(5, 6), normal(6, 3), made=(1,), about=True, dims="k0=4 k1=5 k2=6 k3=3")
-case("bilinear", "bilinear", F.bilinear, normal(5, 4), normal(5, 3), normal(6, 4, 3), normal(6),
+case("bilinear-form", "bilinear", F.bilinear, normal(5, 4), normal(5, 3), normal(6, 4, 3), normal(6),
     dims="b=5 i=4 j=3 o=6")
 case("bilinear-bare", "bilinear", F.bilinear, normal(5, 4), normal(5, 3), normal(6, 4, 3), made=(2,),
     dims="b=5 i=4 j=3 o=6")

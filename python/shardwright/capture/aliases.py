@@ -24,7 +24,7 @@ def rename(node: fx.Node) -> None:
     if node.target is _ATEN.linalg_norm.default:
         _rename_norm(node)
     else:
-        node.target = _KNOWN.get(node.target, node.target)
+        node.target = KNOWN.get(node.target, node.target)
 
 
 def _rename_norm(node: fx.Node) -> None:
@@ -54,4 +54,4 @@ def _arguments(target: Any) -> list[tuple[Any, ...]]:
     return [(str(one.type), one.kwarg_only, one.default_value) for one in target._schema.arguments]
 
 
-_KNOWN = _known()
+KNOWN = _known()

@@ -28,6 +28,7 @@ PLANS = (
     "auto",
     "replicate",
     "data",
+    "expert",
     "megatron",
     "sequence",
     "zigzag",

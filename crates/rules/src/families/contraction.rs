@@ -18,7 +18,6 @@ pub(super) const FAMILY: Family = Family {
     targets: &[
         "aten.linear.default",
         "aten.matmul.default",
-        "aten.linalg_matmul.default",
         "aten.mm.default",
         "aten.bmm.default",
         "aten.addmm.default",
@@ -225,7 +224,7 @@ fn cost(call: &Call<'_>) -> Sketch {
     let gradients = (0..call.operands.len()).map(gradient).collect();
     let sketch = sketch.flops(2 * products).gradients(gradients);
     match call.name() {
-        "matmul" | "linalg_matmul" => broadcasted(call, sketch),
+        "matmul" => broadcasted(call, sketch),
         _ => sketch.keeps(&format!("{left}: {right}; {right}: {left}")),
     }
 }

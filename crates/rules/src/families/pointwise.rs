@@ -23,88 +23,71 @@ pub(super) const FAMILY: Family = Family {
 #[rustfmt::skip]
 const TARGETS: &[&str] = &[
     "aten.__and__.Scalar", "aten.__and__.Tensor", "aten.__lshift__.Scalar",
-    "aten.__lshift__.Tensor", "aten.__or__.Scalar", "aten.__or__.Tensor",
-    "aten.__rshift__.Scalar", "aten.__rshift__.Tensor", "aten.__xor__.Scalar",
-    "aten.__xor__.Tensor", "aten._conj.default", "aten._to_copy.default", "aten.abs.default",
-    "aten.absolute.default", "aten.acos.default", "aten.acosh.default", "aten.add.Scalar",
-    "aten.add.Tensor", "aten.addcdiv.default", "aten.addcmul.default", "aten.alias.default",
-    "aten.angle.default", "aten.arccos.default", "aten.arccosh.default", "aten.arcsin.default",
-    "aten.arcsinh.default", "aten.arctan.default", "aten.arctan2.default",
-    "aten.arctanh.default", "aten.asin.default", "aten.asinh.default", "aten.atan.default",
-    "aten.atan2.default", "aten.atanh.default", "aten.bitwise_and.Scalar",
+    "aten.__lshift__.Tensor", "aten.__or__.Scalar", "aten.__or__.Tensor", "aten.__rshift__.Scalar",
+    "aten.__rshift__.Tensor", "aten.__xor__.Scalar", "aten.__xor__.Tensor", "aten._conj.default",
+    "aten._to_copy.default", "aten.abs.default", "aten.acos.default", "aten.acosh.default",
+    "aten.add.Scalar", "aten.add.Tensor", "aten.addcdiv.default", "aten.addcmul.default",
+    "aten.alias.default", "aten.angle.default", "aten.asin.default", "aten.asinh.default",
+    "aten.atan.default", "aten.atan2.default", "aten.atanh.default", "aten.bitwise_and.Scalar",
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_and.Tensor",
     "aten.bitwise_left_shift.Scalar_Tensor", "aten.bitwise_left_shift.Tensor",
-    "aten.bitwise_left_shift.Tensor_Scalar", "aten.bitwise_not.default",
-    "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_or.Tensor",
+    "aten.bitwise_left_shift.Tensor_Scalar", "aten.bitwise_not.default", "aten.bitwise_or.Scalar",
+    "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_or.Tensor",
     "aten.bitwise_right_shift.Scalar_Tensor", "aten.bitwise_right_shift.Tensor",
     "aten.bitwise_right_shift.Tensor_Scalar", "aten.bitwise_xor.Scalar",
-    "aten.bitwise_xor.Scalar_Tensor", "aten.bitwise_xor.Tensor",
-    "aten.broadcast_tensors.default", "aten.ceil.default", "aten.celu.default",
-    "aten.clamp.Tensor", "aten.clamp.default", "aten.clamp_max.Tensor",
-    "aten.clamp_max.default", "aten.clamp_min.Tensor", "aten.clamp_min.default",
-    "aten.clip.Tensor", "aten.clip.default", "aten.clone.default", "aten.complex.default",
-    "aten.contiguous.default", "aten.copy.default",
-    "aten.copysign.Scalar", "aten.copysign.Tensor", "aten.cos.default", "aten.cosh.default",
-    "aten.deg2rad.default", "aten.detach.default", "aten.detach_copy.default",
-    "aten.digamma.default", "aten.div.Scalar", "aten.div.Scalar_mode", "aten.div.Tensor",
-    "aten.div.Tensor_mode", "aten.divide.Scalar", "aten.divide.Scalar_mode",
-    "aten.divide.Tensor", "aten.divide.Tensor_mode", "aten.elu.default",
-    "aten.empty_like.default", "aten.eq.Scalar", "aten.eq.Tensor", "aten.erf.default",
-    "aten.erfc.default", "aten.erfinv.default", "aten.exp.default", "aten.exp2.default",
-    "aten.expm1.default", "aten.fake_quantize_per_tensor_affine.default",
-    "aten.fake_quantize_per_tensor_affine.tensor_qparams", "aten.fill.Scalar",
-    "aten.fill.Tensor", "aten.fix.default", "aten.float_power.Scalar",
-    "aten.float_power.Tensor_Scalar", "aten.float_power.Tensor_Tensor", "aten.floor.default",
-    "aten.floor_divide.Scalar", "aten.floor_divide.default", "aten.fmax.default",
-    "aten.fmin.default", "aten.fmod.Scalar", "aten.fmod.Tensor", "aten.frac.default",
-    "aten.full_like.default", "aten.gcd.default", "aten.ge.Scalar", "aten.ge.Tensor",
-    "aten.gelu.default", "aten.greater.Scalar", "aten.greater.Tensor",
-    "aten.greater_equal.Scalar", "aten.greater_equal.Tensor", "aten.gt.Scalar",
-    "aten.gt.Tensor", "aten.hardshrink.default", "aten.hardsigmoid.default",
-    "aten.hardswish.default", "aten.hardtanh.default", "aten.heaviside.default",
-    "aten.hypot.default", "aten.i0.default", "aten.igamma.default", "aten.igammac.default",
-    "aten.isclose.default", "aten.isfinite.default", "aten.isinf.default", "aten.isnan.default",
-    "aten.isneginf.default", "aten.isposinf.default", "aten.isreal.default", "aten.lcm.default",
-    "aten.ldexp.Tensor", "aten.le.Scalar", "aten.le.Tensor", "aten.leaky_relu.default",
-    "aten.lerp.Scalar", "aten.lerp.Tensor", "aten.less.Scalar", "aten.less.Tensor",
-    "aten.less_equal.Scalar", "aten.less_equal.Tensor", "aten.lgamma.default",
-    "aten.lift_fresh_copy.default", "aten.log.default", "aten.log10.default",
-    "aten.log1p.default", "aten.log2.default", "aten.log_sigmoid.default",
+    "aten.bitwise_xor.Scalar_Tensor", "aten.bitwise_xor.Tensor", "aten.broadcast_tensors.default",
+    "aten.ceil.default", "aten.celu.default", "aten.clamp.Tensor", "aten.clamp.default",
+    "aten.clamp_max.Tensor", "aten.clamp_max.default", "aten.clamp_min.Tensor",
+    "aten.clamp_min.default", "aten.clone.default", "aten.complex.default",
+    "aten.contiguous.default", "aten.copy.default", "aten.copysign.Scalar", "aten.copysign.Tensor",
+    "aten.cos.default", "aten.cosh.default", "aten.deg2rad.default", "aten.detach.default",
+    "aten.detach_copy.default", "aten.digamma.default", "aten.div.Scalar", "aten.div.Scalar_mode",
+    "aten.div.Tensor", "aten.div.Tensor_mode", "aten.elu.default", "aten.empty_like.default",
+    "aten.eq.Scalar", "aten.eq.Tensor", "aten.erf.default", "aten.erfc.default",
+    "aten.erfinv.default", "aten.exp.default", "aten.exp2.default", "aten.expm1.default",
+    "aten.fake_quantize_per_tensor_affine.default",
+    "aten.fake_quantize_per_tensor_affine.tensor_qparams", "aten.fill.Scalar", "aten.fill.Tensor",
+    "aten.float_power.Scalar", "aten.float_power.Tensor_Scalar", "aten.float_power.Tensor_Tensor",
+    "aten.floor.default", "aten.floor_divide.Scalar", "aten.floor_divide.default",
+    "aten.fmax.default", "aten.fmin.default", "aten.fmod.Scalar", "aten.fmod.Tensor",
+    "aten.frac.default", "aten.full_like.default", "aten.gcd.default", "aten.ge.Scalar",
+    "aten.ge.Tensor", "aten.gelu.default", "aten.gt.Scalar", "aten.gt.Tensor",
+    "aten.hardshrink.default", "aten.hardsigmoid.default", "aten.hardswish.default",
+    "aten.hardtanh.default", "aten.heaviside.default", "aten.hypot.default", "aten.i0.default",
+    "aten.igamma.default", "aten.igammac.default", "aten.isclose.default", "aten.isfinite.default",
+    "aten.isinf.default", "aten.isnan.default", "aten.isneginf.default", "aten.isposinf.default",
+    "aten.isreal.default", "aten.lcm.default", "aten.ldexp.Tensor", "aten.le.Scalar",
+    "aten.le.Tensor", "aten.leaky_relu.default", "aten.lerp.Scalar", "aten.lerp.Tensor",
+    "aten.lgamma.default", "aten.lift_fresh_copy.default", "aten.log.default",
+    "aten.log10.default", "aten.log1p.default", "aten.log2.default", "aten.log_sigmoid.default",
     "aten.logaddexp.default", "aten.logaddexp2.default", "aten.logical_and.default",
     "aten.logical_not.default", "aten.logical_or.default", "aten.logical_xor.default",
     "aten.logit.default", "aten.lt.Scalar", "aten.lt.Tensor", "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor", "aten.max.other", "aten.maximum.default", "aten.min.other",
     "aten.minimum.default", "aten.mish.default", "aten.mul.Scalar", "aten.mul.Tensor",
-    "aten.multiply.Scalar", "aten.multiply.Tensor", "aten.mvlgamma.default",
-    "aten.nan_to_num.default", "aten.ne.Scalar", "aten.ne.Tensor", "aten.neg.default",
-    "aten.negative.default", "aten.nextafter.default", "aten.not_equal.Scalar",
-    "aten.not_equal.Tensor", "aten.ones_like.default", "aten.polar.default",
+    "aten.mvlgamma.default", "aten.nan_to_num.default", "aten.ne.Scalar", "aten.ne.Tensor",
+    "aten.neg.default", "aten.nextafter.default", "aten.ones_like.default", "aten.polar.default",
     "aten.polygamma.default", "aten.pow.Scalar", "aten.pow.Tensor_Scalar",
     "aten.pow.Tensor_Tensor", "aten.prelu.default", "aten.rad2deg.default", "aten.real.default",
-    "aten.reciprocal.default", "aten.relu.default", "aten.relu6.default",
-    "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor", "aten.remainder.Tensor",
-    "aten.round.decimals", "aten.round.default", "aten.rsqrt.default", "aten.rsub.Scalar",
-    "aten.rsub.Tensor", "aten.selu.default", "aten.sgn.default", "aten.sigmoid.default",
-    "aten.sign.default", "aten.signbit.default", "aten.silu.default", "aten.sin.default",
-    "aten.sinc.default", "aten.sinh.default", "aten.softplus.default",
-    "aten.softshrink.default", "aten.special_digamma.default", "aten.special_entr.default",
-    "aten.special_erf.default", "aten.special_erfc.default", "aten.special_erfcx.default",
-    "aten.special_erfinv.default", "aten.special_exp2.default", "aten.special_expit.default",
-    "aten.special_expm1.default", "aten.special_gammainc.default",
-    "aten.special_gammaincc.default", "aten.special_gammaln.default", "aten.special_i0.default",
+    "aten.reciprocal.default", "aten.relu.default", "aten.relu6.default", "aten.remainder.Scalar",
+    "aten.remainder.Scalar_Tensor", "aten.remainder.Tensor", "aten.round.decimals",
+    "aten.round.default", "aten.rsqrt.default", "aten.rsub.Scalar", "aten.rsub.Tensor",
+    "aten.selu.default", "aten.sgn.default", "aten.sigmoid.default", "aten.sign.default",
+    "aten.signbit.default", "aten.silu.default", "aten.sin.default", "aten.sinc.default",
+    "aten.sinh.default", "aten.softplus.default", "aten.softshrink.default",
+    "aten.special_entr.default", "aten.special_erfcx.default", "aten.special_erfinv.default",
+    "aten.special_gammainc.default", "aten.special_gammaincc.default", "aten.special_i0.default",
     "aten.special_i0e.default", "aten.special_i1.default", "aten.special_i1e.default",
-    "aten.special_log1p.default", "aten.special_log_ndtr.default", "aten.special_logit.default",
-    "aten.special_multigammaln.default", "aten.special_ndtr.default",
-    "aten.special_ndtri.default", "aten.special_polygamma.default", "aten.special_psi.default",
+    "aten.special_log_ndtr.default", "aten.special_multigammaln.default",
+    "aten.special_ndtr.default", "aten.special_ndtri.default", "aten.special_polygamma.default",
     "aten.special_round.default", "aten.special_sinc.default", "aten.special_xlog1py.default",
     "aten.special_xlog1py.other_scalar", "aten.special_xlog1py.self_scalar",
     "aten.special_xlogy.default", "aten.special_xlogy.other_scalar",
     "aten.special_xlogy.self_scalar", "aten.special_zeta.default", "aten.sqrt.default",
-    "aten.square.default", "aten.sub.Scalar", "aten.sub.Tensor", "aten.subtract.Scalar",
-    "aten.subtract.Tensor", "aten.tan.default", "aten.tanh.default", "aten.threshold.default",
-    "aten.to.dtype", "aten.to.dtype_layout", "aten.to.other", "aten.true_divide.Scalar",
-    "aten.true_divide.Tensor", "aten.trunc.default", "aten.type_as.default",
-    "aten.where.Scalar", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self",
+    "aten.square.default", "aten.sub.Scalar", "aten.sub.Tensor", "aten.tan.default",
+    "aten.tanh.default", "aten.threshold.default", "aten.to.dtype", "aten.to.dtype_layout",
+    "aten.to.other", "aten.trunc.default", "aten.type_as.default", "aten.where.Scalar",
+    "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self",
     "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self", "aten.xlogy.Tensor",
     "aten.zeros_like.default", "shardwright.written.default",
 ];
@@ -148,27 +131,17 @@ fn linear(view: View<'_>) -> Vec<Vec<usize>> {
     let op = view.op;
     let both = op.inputs().len() == 2;
     match &op.target[..] {
-        "aten.add.Tensor" | "aten.sub.Tensor" | "aten.rsub.Tensor" | "aten.subtract.Tensor" if both => {
+        "aten.add.Tensor" | "aten.sub.Tensor" | "aten.rsub.Tensor" if both => {
             vec![vec![0, 1]]
         }
         "aten.complex.default" => vec![vec![0, 1]],
-        "aten.mul.Tensor" | "aten.multiply.Tensor" if both => vec![vec![0], vec![1]],
-        "aten.mul.Tensor"
-        | "aten.mul.Scalar"
-        | "aten.multiply.Tensor"
-        | "aten.multiply.Scalar"
-        | "aten.div.Tensor"
-        | "aten.div.Scalar"
-        | "aten.divide.Tensor"
-        | "aten.divide.Scalar"
-        | "aten.true_divide.Tensor"
-        | "aten.true_divide.Scalar"
+        "aten.mul.Tensor" if both => vec![vec![0], vec![1]],
+        "aten.mul.Tensor" | "aten.mul.Scalar" | "aten.div.Tensor" | "aten.div.Scalar"
             if tensor(op, 0, "self").is_some() =>
         {
             vec![vec![0]]
         }
         "aten.neg.default"
-        | "aten.negative.default"
         | "aten.deg2rad.default"
         | "aten.rad2deg.default"
         | "aten.clone.default"
@@ -232,10 +205,10 @@ fn cast(view: View<'_>) -> LocalOp {
 const KEEPS: &[(&str, &[&str])] = &[
     ("*:", &[
         "add", "sub", "rsub", "fill", "copy", "ceil", "floor", "round", "trunc", "frac", "sign", "to", "_to_copy",
-        "fix", "special_round", "subtract", "type_as", "clone", "contiguous", "broadcast_tensors",
+        "special_round", "type_as", "clone", "contiguous", "broadcast_tensors",
     ]),
     ("*: r0", &[
-        "exp", "exp2", "expm1", "polar", "reciprocal", "relu", "rsqrt", "sigmoid", "special_exp2", "special_expit", "special_expm1",
+        "exp", "exp2", "expm1", "polar", "reciprocal", "relu", "rsqrt", "sigmoid",
         "special_ndtri", "sqrt", "tan", "tanh",
     ]),
     ("*: 0 r0", &[
@@ -278,7 +251,7 @@ fn cost(call: &Call<'_>) -> Sketch {
 const STEPS: &[(u64, &[&str])] = &[
     (1, &[
         "abs", "addcmul", "cosh", "digamma", "exp2", "expm1", "lgamma", "log10", "log1p", "log2", "sin", "sinh",
-        "special_log1p", "sqrt",
+        "sqrt",
     ]),
     (2, &["addcdiv", "atan", "cos", "pow", "reciprocal", "rsqrt", "square", "tan"]),
     (3, &["acosh", "asinh", "atanh", "fmax", "fmin", "hypot", "maximum", "minimum"]),
@@ -292,7 +265,7 @@ fn steps(call: &Call<'_>) -> u64 {
     let repeated = call.operands.iter().any(|operand| operand.learns && numel(&operand.shape) < call.made());
     let listed = STEPS.iter().find(|(_, names)| names.contains(&call.name()));
     let steps = match call.name() {
-        "div" | "true_divide" if call.learns(1) => 2,
+        "div" if call.learns(1) => 2,
         _ => listed.map_or(0, |(steps, _)| *steps),
     };
     call.made() * call.width() * (steps + u64::from(repeated))

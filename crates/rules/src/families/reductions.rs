@@ -48,7 +48,6 @@ pub(super) const FAMILY: Family = Family {
         "aten.std_mean.correction",
         "aten.std_mean.dim",
         "aten.logsumexp.default",
-        "aten.special_logsumexp.default",
         "aten.norm.Scalar",
         "aten.norm.ScalarOpt_dim",
         "aten.linalg_vector_norm.default",
@@ -134,11 +133,9 @@ fn remaining(input: &[i64], reduced: &[usize], keep: bool) -> Terms {
 fn reduced(op: &Op, rank: usize) -> Option<Vec<usize>> {
     let overload = op.target.rsplit('.').next().unwrap_or_default();
     match (name(op), overload) {
-        (
-            "amax" | "amin" | "logsumexp" | "special_logsumexp" | "argmax" | "argmin" | "count_nonzero"
-            | "nansum",
-            _,
-        ) => dims(op, 1, "dim", rank),
+        ("amax" | "amin" | "logsumexp" | "argmax" | "argmin" | "count_nonzero" | "nansum", _) => {
+            dims(op, 1, "dim", rank)
+        }
         ("norm", "ScalarOpt_dim") | ("linalg_vector_norm", _) => dims(op, 2, "dim", rank),
         (_, "default" | "Scalar") => Some((0..rank).collect()),
         _ => dims(op, 1, "dim", rank),
@@ -194,7 +191,7 @@ fn cost(call: &Call<'_>) -> Sketch {
         "max" | "min" if along => sketch.keeps("*:").keeps_result(call, 1, places),
         "topk" | "sort" => sketch.keeps("*:").keeps_result(call, 1, places),
         "cummax" | "cummin" => sketch.keeps("*: 0").keeps_result(call, 1, places),
-        "amax" | "amin" | "max" | "min" | "std" | "std_mean" | "logsumexp" | "special_logsumexp" | "norm"
+        "amax" | "amin" | "max" | "min" | "std" | "std_mean" | "logsumexp" | "norm"
         | "linalg_vector_norm" | "prod" | "cumprod" | "logcumsumexp" => {
             sketch.keeps("*: 0").keeps_result(call, 0, call.made() * call.width())
         }

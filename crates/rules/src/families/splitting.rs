@@ -26,8 +26,6 @@ pub(super) const FAMILY: Family = Family {
         "aten.chunk.default",
         "aten.unbind.int",
         "aten.cat.default",
-        "aten.concat.default",
-        "aten.concatenate.default",
         "aten.hstack.default",
         "aten.vstack.default",
         "aten.row_stack.default",
@@ -67,7 +65,7 @@ fn rule(view: View<'_>) -> Option<String> {
     match name(view.op) {
         "split" | "split_with_sizes" | "chunk" | "unsafe_split" | "unsafe_split_with_sizes" => pieces(view),
         "unbind" => unbind(view),
-        "cat" | "concat" | "concatenate" => cat(view, int(view.op, 1, "dim", 0)),
+        "cat" => cat(view, int(view.op, 1, "dim", 0)),
         "stack" => stack(view, int(view.op, 1, "dim", 0)),
         "hstack" | "vstack" | "row_stack" | "dstack" | "column_stack" => rows_or_columns(view),
         "block_diag" | "diag" => entire(view),
@@ -364,9 +362,10 @@ fn cost(call: &Call<'_>) -> Sketch {
         "glu" => sketch,
         "diff" => sketch.keeps("*:"),
         "pad" | "constant_pad_nd" => padded(call, sketch),
-        "cat" | "concat" | "stack" => sketch.flops(0).passes(0..call.operands.len()),
-        "concatenate" | "hstack" | "vstack" | "row_stack" | "dstack" | "column_stack" | "block_diag"
-        | "diag" => sketch.flops(0),
+        "cat" | "stack" => sketch.flops(0).passes(0..call.operands.len()),
+        "hstack" | "vstack" | "row_stack" | "dstack" | "column_stack" | "block_diag" | "diag" => {
+            sketch.flops(0)
+        }
         "roll" | "flip" | "flipud" | "fliplr" | "rot90" | "slice_scatter" | "select_scatter"
         | "diagonal_scatter" => sketch.flops(0),
         // Pieces: their gradients are put together again.
