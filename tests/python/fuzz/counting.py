@@ -105,7 +105,8 @@ def family_of() -> dict[str, str]:
 
 
 def families() -> list[str]:
-    return list(dict.fromkeys(family_of().values()))
+    """All but that of functions which users write: programs have none of these."""
+    return [family for family in dict.fromkeys(family_of().values()) if family != "registered"]
 
 
 def dims_of(graph: Graph) -> int:

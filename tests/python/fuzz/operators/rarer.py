@@ -1,4 +1,4 @@
-"""Families that few models need: recurrent layers, Fourier transforms, matrices, statistics."""
+"""Families that few models need: Fourier transforms, matrices, statistics."""
 
 from __future__ import annotations
 
@@ -59,15 +59,6 @@ def fourier(p: Pool) -> None:
     line = p.rng.choice(["torch.view_as_real(torch.fft.rfft({a}))", "torch.fft.fftshift({a}, -1)",
                          "torch.fft.irfft(torch.fft.rfft({a}, dim=1), {a}.shape[1], 1)"])  # fmt: skip
     p.step(line.format(a=a))
-
-
-@operator("recurrent")
-def recurrent(p: Pool) -> None:
-    a = _rows(p, 3, 3)
-    size, hidden = a.t.shape[2], p.rng.choice([1, 2, 3])
-    kind = p.rng.choice(["LSTM", "GRU", "RNN"])
-    ways = p.rng.choice(["", ", batch_first=True", ", bidirectional=True"])
-    p.step(f"{p.module(f'nn.{kind}({size}, {hidden}{ways})')}({a})[0]")
 
 
 @operator("linear_algebra")
