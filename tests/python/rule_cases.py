@@ -644,13 +644,13 @@ case("scatter-value", "scatter.value", lambda x, i: x.scatter(1, i, 1.5), normal
     dims="a=5")
 case("scatter_add", "scatter_add", lambda x, i, s: x.scatter_add(1, i, s), normal(5, 7), ints(7, 5, 6),
     normal(5, 6), made=(0, 2), dims="a=5")
-case("scatter_reduce-sum", "scatter_reduce.two", lambda x, i, s: x.scatter_reduce(1, i, s, "sum"), normal(5, 7),
-    ints(7, 5, 6), normal(5, 6), made=(0, 2), dims="a=5")
+case("scatter_reduce-sum", "scatter_reduce.two", lambda x, i, s: x.scatter_reduce(1, i, s, "sum"),
+    normal(5, 7), ints(7, 5, 6), normal(5, 6), made=(0, 2), dims="a=5")
 case("scatter_reduce-most", "scatter_reduce.two", lambda x, i, s: [
     x.scatter_reduce(1, i, s, "amax"), x.scatter_reduce(1, i, s, "mean", include_self=False)], normal(5, 7),
     ints(7, 5, 6), normal(5, 6), dims="a=5")
-case("index_add-scaled", "index_add", lambda x, i, s: x.index_add(1, i, s, alpha=0.3), normal(5, 7), ints(7, 6),
-    normal(5, 6), made=(0, 2), dims="a=5")
+case("index_add-scaled", "index_add", lambda x, i, s: x.index_add(1, i, s, alpha=0.3), normal(5, 7),
+    ints(7, 6), normal(5, 6), made=(0, 2), dims="a=5")
 case("index_copy-rows", "index_copy", lambda x, i, s: x.index_copy(0, i, s), normal(5, 7), given([3, 0, 4]),
     normal(3, 7), made=(0, 2), dims="b=7")
 case("one_hot", "one_hot", lambda i: F.one_hot(i, 6), ints(6, 4, 5), dims="a=4 b=5")
