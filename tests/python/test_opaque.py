@@ -287,7 +287,7 @@ class Drawing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(x)
         if random.random() < 2:
-            x = x * torch.randint(0, 2, x.shape)
+            x = x * torch.poisson(torch.ones_like(x.detach()))
         return x
 
 
