@@ -17,7 +17,6 @@ from .calls import Size
 
 F = TypeVar("F")
 Text = str | Callable[..., str]
-_OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
 @dataclass(frozen=True)
