@@ -130,6 +130,11 @@ pub(super) fn has_gradient(view: View<'_>) -> bool {
     view.op.outputs.iter().flatten().any(|id| needed[id.index()])
 }
 
+// What losses call their reductions.
+
+pub(super) const NONE: i64 = 0;
+pub(super) const MEAN: i64 = 1;
+
 // Arguments of an operator: by position, or by the keyword of that name.
 
 pub(super) fn int(op: &Op, position: usize, name: &str, default: i64) -> i64 {

@@ -2,7 +2,7 @@
 
 use graph::{Arg, Op};
 
-use super::common::{broadcast, finish, int, mark, operand, plain, terms, text, wide, widened};
+use super::common::{MEAN, NONE, broadcast, finish, int, mark, operand, plain, terms, text, wide, widened};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
@@ -30,9 +30,6 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "3 operations for each element; keeps both tensors, or their difference",
 };
-
-const NONE: i64 = 0;
-const MEAN: i64 = 1;
 
 /// The arguments before the reduction, with what they are where a call leaves them out.
 fn arguments(op: &Op) -> Vec<(&'static str, Arg)> {

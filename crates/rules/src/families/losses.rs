@@ -3,8 +3,8 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, batch, finish, float, int, mark, operand, plain, set, shape, start, tensor, term, text, wide,
-    widened,
+    MEAN, NONE, Terms, batch, finish, float, int, mark, operand, plain, set, shape, start, tensor, term,
+    text, wide, widened,
 };
 use super::softmax::Shifted;
 use super::{Family, View};
@@ -31,8 +31,6 @@ pub(super) const FAMILY: Family = Family {
     costs: "6 operations for each element; keeps the logarithms of the probabilities and the targets",
 };
 
-const NONE: i64 = 0;
-const MEAN: i64 = 1;
 const SUM: i64 = 2;
 
 fn is_pick(op: &Op) -> bool {

@@ -3,7 +3,7 @@
 
 use graph::{Arg, Op};
 
-use super::common::{finish, int, mark, operand, plain, terms, text, whole, wide, widened};
+use super::common::{MEAN, NONE, finish, int, mark, operand, plain, terms, text, whole, wide, widened};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
@@ -23,9 +23,6 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "6 operations for each element; keeps its operands and about what each step computes",
 };
-
-const NONE: i64 = 0;
-const MEAN: i64 = 1;
 
 /// The arguments before the reduction, with what they are where a call leaves them out.
 fn arguments(op: &Op) -> Vec<(&'static str, Arg)> {
