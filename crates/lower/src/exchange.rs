@@ -51,12 +51,12 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
                 let region = &middle[from].entry.region;
                 let mut left = vec![];
                 for hole in missing {
-                    let piece = hole.meet(region);
-                    if piece.is_empty() && !hole.is_empty() {
-                        left.push(hole);
-                    } else {
+                    if touches(&hole, region) {
+                        let piece = hole.meet(region);
                         left.extend(without(&hole, &piece));
                         taken.push((from, position, piece));
+                    } else {
+                        left.push(hole);
                     }
                 }
                 missing = left;
@@ -83,9 +83,8 @@ fn candidates(
     region: &Region,
     world: u32,
 ) -> Vec<usize> {
-    let touches =
-        |m: &Middle| m.entry.part == part && (!m.entry.region.meet(region).is_empty() || region.0.is_empty());
-    let mut found: Vec<usize> = (0..middle.len()).filter(|&i| touches(&middle[i])).collect();
+    let gives = |m: &Middle| m.entry.part == part && touches(region, &m.entry.region);
+    let mut found: Vec<usize> = (0..middle.len()).filter(|&i| gives(&middle[i])).collect();
     let mut copies: BTreeMap<&Region, Vec<usize>> = BTreeMap::new();
     found.iter().for_each(|&i| copies.entry(&middle[i].entry.region).or_default().push(i));
     let apart = |i: usize| {
@@ -96,6 +95,13 @@ fn candidates(
     let distance = |i: usize| (middle[i].entry.rank.0 + world - rank.0) % world;
     found.sort_by_cached_key(|&i| (middle[i].entry.rank != rank, apart(i), distance(i), i));
     found
+}
+
+/// Whether something of a region is in another one. What has no elements is taken from somewhere, too: an exchange
+/// without sources would say of nothing whether it moves values or gradients.
+fn touches(region: &Region, other: &Region) -> bool {
+    let met = region.meet(other);
+    region.0.iter().zip(&met.0).all(|(own, met)| own.is_empty() || !met.is_empty())
 }
 
 /// What is left of a region when a piece of it is cut out, as disjoint regions.

@@ -17,43 +17,7 @@ class Known(NamedTuple):
     example: Mended
 
 
-KNOWN: list[Known] = [
-    Known(
-        r"(?s)compile SW0516: .*SW0504: forward code reads the gradient of %cross_entropy_loss\.0",
-        r"F\.cross_entropy",
-        Mended(
-            "a loss of no rows in parts on one device, computed again",
-            """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.p0 = nn.Parameter(normal(8, 6))
-        self.register_buffer("b1", torch.randint(8, (0, 6)))
-
-    def forward(self):
-        p0 = self.p0
-        b1 = self.b1
-        v0 = F.embedding(b1, p0)
-        v1 = F.linear(v0.sin(), p0)
-        v2 = F.cross_entropy(v1.flatten(0, 1), b1.flatten(), reduction='sum') * 0.1
-        return {"loss": v2}
-
-
-def inputs():
-    return ()
-""",
-            """\
-shardwright-plan 1
-name "again"
-devices 1
-use "replicate"
-op %cross_entropy_loss: split v 2 on 0 0
-recompute %cross_entropy_loss
-""",
-            1,
-        ),
-    ),
-]
+KNOWN: list[Known] = []
 
 
 def is_known(finding: Finding) -> str | None:
