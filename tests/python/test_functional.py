@@ -121,3 +121,18 @@ def test_models_that_nobody_here_wrote(monkeypatch: pytest.MonkeyPatch, name: st
     pytest.importorskip("transformers")
     module, args, kwargs = getattr(zoo, name)(dropout=0.1)
     assert is_the_same(monkeypatch, module, *args, **kwargs)
+
+
+def test_results_whose_container_orders_its_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", minversion="5.0")
+    outputs = importlib.import_module("transformers.modeling_outputs")
+
+    def set_later(m: Small, x: Tensor) -> Any:
+        result = outputs.BaseModelOutputWithPooling(last_hidden_state=m.linear(x))
+        result["hidden_states"] = (None, x * 2)
+        result["pooler_output"] = x.sum(1)
+        return result
+
+    assert is_the_same(monkeypatch, Small(set_later), X)
+    monkeypatch.setattr(TRACE, "write_out", lambda program: False)
+    assert capture(Small(set_later), (X,)).verified

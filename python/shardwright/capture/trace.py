@@ -177,7 +177,25 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
     # PyTorch takes a buffer `mean` for an operator of that name.
     for node in functional.graph.find_nodes(op="placeholder"):
         node.meta.pop("custom", None)
+    _in_order(functional)
     return functional
+
+
+def _in_order(program: ExportedProgram) -> None:
+    """The results in the order in which the model gives them. PyTorch made its containers anew, which orders the
+    keys of some (those of Transformers' outputs that were set later), and tells their structure as it was."""
+    specs, output = program.graph_signature.output_specs, program.graph.output_node()
+    users = [at for at, spec in enumerate(specs) if spec.kind is OutputKind.USER_OUTPUT]
+    tree = program.call_spec.out_spec
+    if tree is None or tree.num_leaves != len(users):
+        return
+    made = pytree.tree_leaves(pytree.tree_unflatten(list(range(len(users))), tree))
+    by_place = dict(zip(made, users, strict=True))
+    order = list(range(len(specs)))
+    for place, at in enumerate(users):
+        order[at] = by_place[place]
+    specs[:] = [specs[at] for at in order]
+    output.args = (tuple(output.args[0][at] for at in order),)
 
 
 @contextmanager
