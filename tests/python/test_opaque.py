@@ -369,6 +369,14 @@ def test_the_user_says_which() -> None:
     assert "`shardwright.opaque` asks for it" in captured.notes[0]
 
 
+def test_the_batch_goes_on_after_a_module_that_runs_as_it_is() -> None:
+    graph = Graph(small(sw.opaque(nn.Linear(8, 8))).graph_text)
+    split = {
+        op.target for op, splits, _ in Plan.named(graph, "data", 2).decisions if splits != [("replicate", 2)]
+    }
+    assert split == {"aten.linear.default", "aten.sum.default"}
+
+
 class Sized(nn.Module):
     """What it gives has a size that depends on data."""
 

@@ -1,6 +1,6 @@
 //! `data`: every operator splits the batch, wherever it has one.
 
-use graph::{OpId, Source};
+use graph::{OpId, Source, TensorId};
 
 use super::{Along, Model, Set, too_few};
 
@@ -31,8 +31,26 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     )
 }
 
-/// The classes of the first dims of the inputs that are as long as the first input's.
+/// The classes of the first dims of the inputs that are as long as the first input's, and of what operators without a
+/// rule give that read one of these: what a module that runs as it is makes of a batch begins with it again.
 pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
+    let (size, mut classes) = of_inputs(model);
+    for op in model.graph.op_ids().filter(|op| model.analysis.rules[op.index()].is_none()) {
+        let it = model.graph.op(op);
+        let begins = |id: TensorId| {
+            (model.graph.tensor(id).shape.first() == Some(&size)).then(|| model.classes.of_factor(id, 0))
+        };
+        let reads = it.inputs().into_iter().filter_map(begins).any(|class| classes.contains(&class));
+        if reads {
+            classes.extend(it.outputs.iter().flatten().filter_map(|id| begins(*id)));
+        }
+    }
+    classes.dedup();
+    classes
+}
+
+/// How long the batch is, and the classes of the inputs' first dims that are so long.
+fn of_inputs(model: &Model<'_>) -> (i64, Vec<usize>) {
     let mut size = None;
     let mut classes = vec![];
     for id in model.graph.tensor_ids() {
@@ -42,6 +60,5 @@ pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
             classes.push(model.classes.of_factor(id, 0));
         }
     }
-    classes.dedup();
-    classes
+    (size.unwrap_or(0), classes)
 }
