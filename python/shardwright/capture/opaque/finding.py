@@ -68,7 +68,8 @@ def _alike(module: nn.Module, path: str) -> list[str]:
 
 
 def _said(error: CaptureError) -> str:
-    return error.what + (f" ({error.place})" if error.place else "")
+    why = f": {error.why}" if error.code == "SW0101" and error.why else ""
+    return error.what + (f" ({error.place})" if error.place else "") + why
 
 
 def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:

@@ -159,6 +159,8 @@ def _operator(
         number, one = next(calls)
         text, tensors = _written(f"`{path}`", partial(around, module, path), args, kwargs)
         held = held_by(part)
+        if len(held) + len(tensors) != len(one.learns):
+            raise around(module, path, "it is given other tensors while the model is traced")
         given = learning([*held.values(), *tensors], one.learns)
         results = torch.ops.shardwright.module(
             path,
@@ -187,6 +189,8 @@ def _function(
             raise unfit(name, "it is called under autocast, and a graph has explicit casts")
         text, tensors = _written("it", partial(unfit, name), args, kwargs)
         one = next(calls)
+        if len(tensors) != len(one.learns):
+            raise unfit(name, "it is given other tensors while the model is traced")
         results = as_python.results_written(one.results)
         given = learning(tensors, one.learns)
         return one.returned(torch.ops.shardwright.function(name, given, f"{text} -> {results}"))

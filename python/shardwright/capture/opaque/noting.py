@@ -18,6 +18,7 @@ from ... import as_python
 from ...errors import CaptureError
 from ...generators import states
 from ..chance import Recording
+from .exporting import exporting
 from .learning import which_learn
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
 from .plain import stood_for
@@ -47,7 +48,8 @@ def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
                 stack.enter_context(
                     _instead(module.get_submodule(path), partial(_of_module, module, path, noted))
                 )
-        with _Counting() as counting:
+        # Around them the model takes the way that it takes while it is traced.
+        with _Counting() as counting, exporting(True):
             yield noted
     noted.total = counting.count
 
@@ -108,7 +110,7 @@ def _called(
     passed = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     versions = [tensor._version for tensor in passed]
     state = states()
-    with _Counting() as counting, Recording() as recording:
+    with _Counting() as counting, Recording() as recording, exporting(False):
         result = function(*args, **kwargs)
     noted.counts[key] += counting.count
     draws = bool(recording.draws) or states() != state
