@@ -182,8 +182,9 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
 
 
 def _in_order(program: ExportedProgram) -> None:
-    """The results in the order in which the model gives them. PyTorch made its containers anew, which orders the
-    keys of some (those of Transformers' outputs that were set later), and tells their structure as it was."""
+    """The results in the order in which the model gives them. PyTorch made its containers anew, which
+    orders the keys of some (of Transformers' outputs, what was set later), and tells their structure as it
+    was."""
     specs, output = program.graph_signature.output_specs, program.graph.output_node()
     users = [at for at, spec in enumerate(specs) if spec.kind is OutputKind.USER_OUTPUT]
     tree = program.call_spec.out_spec

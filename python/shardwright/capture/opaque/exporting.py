@@ -1,5 +1,7 @@
-"""What a model is told that asks whether it is exported: some take another way then, and give their parts other
-arguments, such as a mask that is `None` else."""
+"""What a model is told that asks whether it is exported.
+
+Some take another way then, and give their parts other arguments, such as a mask that is `None` else.
+"""
 
 from __future__ import annotations
 
