@@ -6,8 +6,13 @@
 //!
 //! Where attention is causal, later queries see more keys. Under `zigzag` each device has a part from the front and one as
 //! far from the back, which together see as many keys as any other two.
+//!
+//! A model may repeat its keys and values for the heads of a group before attention reads them. That is done after they
+//! have moved, so that each moves once.
 
-use graph::{Op, OpId, Source};
+use std::collections::BTreeMap;
+
+use graph::{Op, OpId, Source, TensorId};
 use rules::families;
 
 use super::{Along, Model, Set, too_few};
@@ -56,8 +61,9 @@ pub(super) const ULYSSES: Set = Set {
 
 fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let classes = classes(model);
+    let repeated = repeated(model);
     let fits = |op: OpId| own(model, op, &classes).find(|index| is_long(model, op, *index, parts));
-    model.graph.op_ids().map(fits).collect()
+    model.graph.op_ids().map(|op| if repeated.contains_key(&op) { None } else { fits(op) }).collect()
 }
 
 fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
@@ -66,10 +72,47 @@ fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
         let heads = named(model, op, "h").find(|index| is_long(model, op, *index, parts));
         chosen[op.index()] = heads.or(chosen[op.index()]);
     }
+    for (op, attention) in repeated(model) {
+        let heads = chosen[attention.index()].map(|index| model.classes.of_loop(attention, index));
+        let same = own(model, op, heads.as_slice()).find(|index| is_long(model, op, *index, parts));
+        chosen[op.index()] = same;
+    }
     chosen
 }
 
+/// What repeats keys and values for attention, and what is between; with the attention that reads it.
+fn repeated(model: &Model<'_>) -> BTreeMap<OpId, OpId> {
+    let mut found = BTreeMap::new();
+    for attention in model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op))) {
+        for tensor in model.graph.op(attention).inputs().into_iter().skip(1).take(2) {
+            found.extend(repeating(model, tensor).into_iter().map(|op| (op, attention)));
+        }
+    }
+    found
+}
+
+/// The views that a tensor is made by, up to the first one that enlarges it.
+fn repeating(model: &Model<'_>, mut tensor: TensorId) -> Vec<OpId> {
+    let numel = |id: TensorId| model.graph.tensor(id).shape.iter().product::<i64>();
+    let (mut views, mut enlarging) = (vec![], 0);
+    while let Some((op, _)) = model.graph.producer(tensor) {
+        let it = model.graph.op(op);
+        let is_view = families::family_of(&it.target).is_some_and(|family| family.name == "views");
+        let ([from], true) = (&it.inputs()[..], is_view) else { break };
+        views.push(op);
+        if numel(*from) < numel(tensor) {
+            enlarging = views.len();
+        }
+        tensor = *from;
+    }
+    views.truncate(enlarging);
+    views
+}
+
 fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    if repeated(model).contains_key(&op) {
+        return "it repeats keys and values, which move before".into();
+    }
     own(model, op, &classes(model)).next().map_or_else(
         || "it has no sequence that may be split".into(),
         |index| too_few("its sequence", model.analysis.op(op).loops[index].size, parts),
