@@ -8,6 +8,7 @@ both as its margins.
 
 from __future__ import annotations
 
+import math
 import time
 
 import highspy
@@ -47,6 +48,7 @@ def bench(quick: bool) -> Table:
 def _row(table: Table, name: str, found: DecisionTables) -> None:
     assert found.least is not None
     theirs, seconds = solved(found)
+    assert theirs is None or math.isclose(theirs, found.least, rel_tol=1e-6), (theirs, found.least)
     ours = found.seconds[1]
     unit = 1e-12
     table.add(
