@@ -161,7 +161,8 @@ def handed_over(name: str, plan: str, phase: str, devices: int) -> list[float]:
     """Bytes that each rank sends to others for what attention needs. Of an all-gather a rank is said to give
     what it has, of a reduce-scatter all that it brings."""
     sent = compile(Plan.named(known(name)[2], plan, devices)).bytes
-    times = {"all_gather": devices - 1, "reduce_scatter": (devices - 1) / devices, "exchange": 1}
+    away = (devices - 1) / devices
+    times = {"all_gather": devices - 1, "reduce_scatter": away, "all_to_all": away, "exchange": 1}
     return [sum(times[kind] * rank.get(f"{phase} {kind}", 0) for kind in times) for rank in sent]
 
 
@@ -170,6 +171,23 @@ def handed_over(name: str, plan: str, phase: str, devices: int) -> list[float]:
 def test_parts_from_both_ends_send_as_many_bytes_as_parts_in_a_row(name: str, phase: str) -> None:
     found = handed_over(name, "zigzag", phase, 4)
     assert found == handed_over(name, "sequence", phase, 4) and found[0] > 0
+
+
+@pytest.mark.parametrize("plan", ["sequence", "zigzag", "ulysses"])
+def test_keys_that_a_model_repeats_move_once(plan: str) -> None:
+    """As many bytes as ring attention passes round, or as Ulysses sends."""
+    module, _, batch = known("llama")[0]
+    config: Any = module.config
+    size = module.dtype.itemsize * batch["input_ids"].numel()
+    each = size * config.hidden_size // config.num_attention_heads
+    queries, keys = each * config.num_attention_heads, each * config.num_key_value_heads
+    assert keys < queries
+    ring, turned = (
+        2 * keys * config.num_hidden_layers / 2,
+        (2 * queries + 2 * keys) * config.num_hidden_layers / 4,
+    )
+    for phase in ("forward", "backward"):
+        assert handed_over("llama", plan, phase, 2) == [turned if plan == "ulysses" else ring] * 2
 
 
 # ---- what is computed -----------------------------------------------------------------------
