@@ -22,6 +22,7 @@
 //! `...` in place of a term stands for all dims that the other terms leave, the same ones in every operand
 //! that has it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -516,11 +517,35 @@ impl fmt::Display for Rule {
             let positions: Vec<String> = set.iter().map(ToString::to_string).collect();
             write!(f, " ; linear {}", positions.join(" "))?;
         }
+        for dim in self.untold() {
+            write!(f, " ; size {}={}", self.dim(dim).name, self.dim(dim).size)?;
+        }
         Ok(())
     }
 }
 
 impl Rule {
+    /// The dims whose sizes the tensors' shapes do not tell, if they are read in order.
+    fn untold(&self) -> Vec<DimId> {
+        let operands = || self.inputs.iter().chain(&self.outputs).filter(|operand| !operand.absent);
+        let products = || operands().flat_map(|operand| &operand.dims);
+        let (mut told, mut untold) = (BTreeSet::new(), vec![]);
+        loop {
+            let unknown = |product: &Vec<DimId>| -> Vec<DimId> {
+                product.iter().copied().filter(|dim| !told.contains(dim)).collect()
+            };
+            let open: Vec<Vec<DimId>> = products().map(unknown).filter(|dims| !dims.is_empty()).collect();
+            if let Some(only) = open.iter().find(|dims| dims.len() == 1) {
+                told.insert(only[0]);
+            } else if let Some(several) = open.first() {
+                untold.push(several[0]);
+                told.insert(several[0]);
+            } else {
+                return untold;
+            }
+        }
+    }
+
     fn operand_text(&self, operand: &Operand) -> String {
         if operand.absent {
             return "-".into();

@@ -54,14 +54,15 @@ fn grouped(dims: &[DimId], seed: u64) -> Vec<Vec<DimId>> {
     groups
 }
 
-/// One input has every dim by itself, so that all sizes are known; the others have products.
+/// One input has every dim in its order, by itself or in products; the others have products.
 fn rules() -> impl Strategy<Value = Rule> {
     let shuffled = dims().prop_flat_map(|dims| {
         let ids: Vec<DimId> = (0..dims.len()).map(DimId::new).collect();
-        (Just(dims), Just(ids).prop_shuffle(), any::<u64>(), any::<[bool; 3]>())
+        (Just(dims), Just(ids).prop_shuffle(), any::<u64>(), any::<[bool; 4]>())
     });
-    shuffled.prop_map(|(dims, order, seed, [once, absent, linear])| {
-        let all: Vec<Vec<DimId>> = (0..dims.len()).map(|i| vec![DimId::new(i)]).collect();
+    shuffled.prop_map(|(dims, order, seed, [once, absent, linear, alone])| {
+        let ids: Vec<DimId> = (0..dims.len()).map(DimId::new).collect();
+        let all = if alone { ids.iter().map(|dim| vec![*dim]).collect() } else { grouped(&ids, seed / 7) };
         let kept: Vec<DimId> =
             order.iter().copied().filter(|dim| !matches!(dims[dim.index()].kind, Kind::Reduce(_))).collect();
         let operand = |dims| Operand { dims, ..Operand::default() };
@@ -88,6 +89,16 @@ fn sizes_follow_from_each_other() {
     let rule = Rule::parse("a (b c) d -> (a b) (c d)", &[&[2, 6, 2]], &[Some(&[4, 6])]).expect("a rule");
     let sizes: Vec<i64> = rule.dims.iter().map(|dim| dim.size).collect();
     assert_eq!(sizes, [2, 2, 3, 2]);
+}
+
+#[test]
+fn sizes_that_do_not_follow_are_printed() {
+    let text = "n (g c) s, c -> n (g c) s";
+    let rule = Rule::parse(text, &[&[2, 6, 5], &[3]], &[Some(&[2, 6, 5])]).expect("a rule");
+    assert_eq!(rule.to_string(), text);
+    let text = "n (g c) s -> n (g c) s ; size g=2";
+    let rule = Rule::parse(text, &[&[2, 6, 5]], &[Some(&[2, 6, 5])]).expect("a rule");
+    assert_eq!(rule.to_string(), text);
 }
 
 #[test]
@@ -150,7 +161,10 @@ fn dots_are_the_dims_that_others_leave() {
     let given: &[i64] = &[2, 3, 4, 5];
     let parse = |text: &str| Rule::parse(text, &[given], &[Some(given)]).map(|rule| rule.to_string());
     assert_eq!(parse("a ... -> a ..."), Ok("a _0 _1 _2 -> a _0 _1 _2".into()));
-    assert_eq!(parse("... (a b) -> ... (a b) ; size a=5"), Ok("_0 _1 _2 (a b) -> _0 _1 _2 (a b)".into()));
+    assert_eq!(
+        parse("... (a b) -> ... (a b) ; size a=5"),
+        Ok("_0 _1 _2 (a b) -> _0 _1 _2 (a b) ; size a=5".into())
+    );
     assert_eq!(parse("a b c d ... -> a b c d"), Ok("a b c d -> a b c d".into()));
     refuse("a ... -> ...", &[given], &[Some(given)], "a dim has two different sizes, 3 and 2");
     refuse("a b c d e ... -> ...", &[given], &[Some(given)], "5 dims, where its tensor is [2, 3, 4, 5]");

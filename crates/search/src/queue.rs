@@ -1,8 +1,9 @@
 //! Looks at plans in the order of what they take at least, until none that is left can be among the wanted ones.
 //!
 //! Of each shape and way to hold parameters there is a ladder of plans, each of which needs less memory than the one
-//! before: the next one is looked at if one does not fit. First with the usual schedule; then other schedules of the few
-//! that would be quickest if stages never waited; and if nothing fits, what is on the host besides.
+//! before: the next one is looked at if one does not fit. First with the usual schedule; then, in one block, with what may
+//! divide the model instead of `megatron`; then other schedules of the few that would be quickest if stages never waited;
+//! and if nothing fits, what is on the host besides.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use diag::Result;
 use plan::{Plan, sets};
 
 use crate::least::{Least, Leasts};
-use crate::space::{SCHEDULES, USUAL};
+use crate::space::{SCHEDULES, USUAL, WAYS};
 use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, row, shapes};
 
 /// Of so many the other schedules are looked at.
@@ -18,6 +19,9 @@ const FEW: usize = 2;
 
 /// What needs no more than this share of the memory at least, fits most often.
 const ROOM: f64 = 0.6;
+
+/// Among the plans of a shape the place of those that divide it by another set than `megatron`: after all schedules.
+const INSTEAD: usize = 70;
 
 /// A ladder of plans, on one of its rungs.
 #[derive(Clone)]
@@ -74,6 +78,7 @@ pub(crate) fn search<'q>(
     let usual = search.usual(&all)?;
     search.open.clone_from(&usual);
     search.go_on()?;
+    search.otherwise(&all, &usual)?;
     search.schedules(&all, usual)?;
     // What was left out may fit.
     if !search.fits() && search.found.left_out == 0 {
@@ -253,6 +258,24 @@ impl Search<'_, '_> {
         Ok(())
     }
 
+    /// Where the model is divided in one block, other sets that do so.
+    fn otherwise(&mut self, all: &[Shape], usual: &[Rung]) -> Result<()> {
+        let sets = sets::instead::of_megatron(&self.model, self.question.devices);
+        for rung in usual.iter().filter(|rung| all[rung.shape].stages == 1 && all[rung.shape].ways > 1) {
+            for (at, set) in sets.iter().enumerate() {
+                if self.is_late() {
+                    break;
+                }
+                let names: Vec<String> = rung.names.iter().map(|name| name.replace(WAYS, set)).collect();
+                let Some(plan) = self.named(&names[0]) else { continue };
+                let least = self.leasts.of(&plan)?;
+                let place = rung.place + INSTEAD + names.len() * at;
+                self.open.push(Rung { names, place, at: 0, least, is_own: true, ..rung.clone() });
+            }
+        }
+        self.go_on()
+    }
+
     /// The other schedules of the few that would be quickest if stages never waited.
     fn schedules(&mut self, all: &[Shape], usual: Vec<Rung>) -> Result<()> {
         let mut few: Vec<Rung> = vec![];
@@ -334,5 +357,6 @@ impl Search<'_, '_> {
 
 fn is_usual(name: &str) -> bool {
     let rare = |word: &&str| name.contains(*word);
-    !SCHEDULES.iter().chain(&["offload", "coshard"]).any(rare)
+    let sets = ["offload", "coshard", "expert", "sequence", "zigzag", "ulysses"];
+    !SCHEDULES.iter().chain(&sets).any(rare)
 }

@@ -8,6 +8,8 @@ pub struct Shape {
     pub ways: u32,
 }
 
+/// What divides the model.
+pub(crate) const WAYS: &str = "megatron";
 /// How parameters are held where there are copies, from what sends least to what needs least.
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
 /// What is computed again, from nothing to everything, and that in turns.
@@ -53,7 +55,7 @@ impl Shape {
 
     fn name(&self, held: &str, schedule: &str, saves: &str) -> String {
         let axis = |set: &str, size: u32| (size > 1).then(|| format!("{set}:{size}"));
-        let axes = [axis("stages", self.stages), axis(held, self.copies), axis("megatron", self.ways)];
+        let axes = [axis("stages", self.stages), axis(held, self.copies), axis(WAYS, self.ways)];
         let mut words: Vec<String> = axes.into_iter().flatten().collect();
         if words.is_empty() {
             words.push("replicate".into());

@@ -216,6 +216,22 @@ fn so_many_of_the_quickest_are_those_of_all() {
 }
 
 #[test]
+fn a_sequence_is_divided_where_the_batch_does_not_go_round() {
+    let model = Model::gpt();
+    let rows = |count: u32| {
+        let cluster = devices(count, "1 TFLOP/s", "100 GB/s");
+        let found = compare(&model.question(&cluster, count, 1), None, &mut |_| ()).expect("plans");
+        found.rows.into_iter().map(|row| row.plan.name).collect::<Vec<String>>()
+    };
+    let has = |rows: &[String], set: &str| rows.iter().any(|name| name.contains(set));
+    let (few, many) = (rows(2), rows(8));
+    for set in ["sequence", "zigzag", "ulysses"] {
+        assert!(!has(&few, set) && has(&many, set), "{set}: {few:?} {many:?}");
+    }
+    assert!(!has(&many, "expert"));
+}
+
+#[test]
 fn another_schedule_is_taken_where_stages_wait() {
     let model = Model::gpt();
     let cluster = devices(4, "1 GFLOP/s", "1 MB/s");

@@ -49,6 +49,11 @@ pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
     classes
 }
 
+/// How long the batch is; 0 if there is none.
+pub(super) fn batch(model: &Model<'_>) -> i64 {
+    of_inputs(model).0
+}
+
 /// How long the batch is, and the classes of the inputs' first dims that are so long.
 fn of_inputs(model: &Model<'_>) -> (i64, Vec<usize>) {
     let mut size = None;

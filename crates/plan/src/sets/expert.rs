@@ -37,7 +37,7 @@ fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
 }
 
 /// The loop over the experts of an operator that has some.
-fn experts(model: &Model<'_>, op: OpId) -> Option<usize> {
+pub(super) fn experts(model: &Model<'_>, op: OpId) -> Option<usize> {
     let family = families::family_of(&model.graph.op(op).target)?;
     if !["experts", "mixtures"].contains(&family.name) {
         return None;

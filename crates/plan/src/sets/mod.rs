@@ -7,6 +7,7 @@ mod blocks;
 mod coshard;
 mod data;
 mod expert;
+pub mod instead;
 mod interlaced;
 mod kf1b;
 mod megatron;

@@ -141,7 +141,7 @@ fn is_long(model: &Model<'_>, op: OpId, index: usize, parts: u32) -> bool {
     model.analysis.op(op).loops[index].size >= i64::from(parts)
 }
 
-fn is_attention(op: &Op) -> bool {
+pub(super) fn is_attention(op: &Op) -> bool {
     families::family_of(&op.target).is_some_and(|family| family.name == "attention")
 }
 
