@@ -73,7 +73,7 @@ impl Discovery {
     ) -> PyResult<(String, Vec<String>, Vec<(String, i64)>)> {
         guarded(Evidence::none(), || {
             let Proposed { rule, names, told, given } = self.known.propose(&classes, &linear);
-            let text = rule.to_string();
+            let text = rule.without_sizes();
             let inputs: Vec<&[i64]> = self.known.inputs.iter().map(Vec::as_slice).collect();
             let outputs: Vec<Option<&[i64]>> =
                 self.known.outputs.iter().map(|shape| Some(shape.as_slice())).collect();

@@ -22,7 +22,6 @@
 //! `...` in place of a term stands for all dims that the other terms leave, the same ones in every operand
 //! that has it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -509,39 +508,43 @@ pub fn check_grammar(text: &str) -> Result<()> {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = |operands: &[Operand]| {
-            operands.iter().map(|o| self.operand_text(o)).collect::<Vec<_>>().join(", ")
-        };
-        write!(f, "{} -> {}", side(&self.inputs), side(&self.outputs))?;
-        for set in &self.linear {
-            let positions: Vec<String> = set.iter().map(ToString::to_string).collect();
-            write!(f, " ; linear {}", positions.join(" "))?;
-        }
-        for dim in self.untold() {
-            write!(f, " ; size {}={}", self.dim(dim).name, self.dim(dim).size)?;
-        }
-        Ok(())
+        f.write_str(&self.without_sizes())?;
+        self.untold(&[]).iter().try_for_each(|(name, size)| write!(f, " ; size {name}={size}"))
     }
 }
 
 impl Rule {
-    /// The dims whose sizes the tensors' shapes do not tell, if they are read in order.
-    fn untold(&self) -> Vec<DimId> {
-        let operands = || self.inputs.iter().chain(&self.outputs).filter(|operand| !operand.absent);
-        let products = || operands().flat_map(|operand| &operand.dims);
-        let (mut told, mut untold) = (BTreeSet::new(), vec![]);
+    /// Its text but for sizes that shapes do not tell.
+    pub fn without_sizes(&self) -> String {
+        let side = |operands: &[Operand]| {
+            operands.iter().map(|o| self.operand_text(o)).collect::<Vec<_>>().join(", ")
+        };
+        let mut text = format!("{} -> {}", side(&self.inputs), side(&self.outputs));
+        for set in &self.linear {
+            let positions: Vec<String> = set.iter().map(ToString::to_string).collect();
+            text += &format!(" ; linear {}", positions.join(" "));
+        }
+        text
+    }
+
+    /// Dims that are always beside others in a product whose sizes are not told; of two the whole one is.
+    pub fn untold(&self, told: &[(String, i64)]) -> Vec<(String, i64)> {
+        let products = || self.inputs.iter().chain(&self.outputs).flat_map(|operand| &operand.dims);
+        let is_told = |dim: &Dim| told.iter().any(|(name, _)| *name == dim.name);
+        let mut known: Vec<bool> = self.dims.iter().map(is_told).collect();
+        let mut given = vec![];
         loop {
-            let unknown = |product: &Vec<DimId>| -> Vec<DimId> {
-                product.iter().copied().filter(|dim| !told.contains(dim)).collect()
+            let unknown = |product: &Vec<DimId>, known: &[bool]| -> Vec<DimId> {
+                product.iter().copied().filter(|dim| !known[dim.index()]).collect()
             };
-            let open: Vec<Vec<DimId>> = products().map(unknown).filter(|dims| !dims.is_empty()).collect();
-            if let Some(only) = open.iter().find(|dims| dims.len() == 1) {
-                told.insert(only[0]);
-            } else if let Some(several) = open.first() {
-                untold.push(several[0]);
-                told.insert(several[0]);
-            } else {
-                return untold;
+            let left: Vec<Vec<DimId>> =
+                products().map(|product| unknown(product, &known)).filter(|left| !left.is_empty()).collect();
+            let Some(first) = left.iter().find(|left| left.len() == 1).or(left.first()) else { return given };
+            let whole = first.iter().find(|dim| self.dim(**dim).kind == Kind::Whole);
+            let dim = *whole.unwrap_or(&first[0]);
+            known[dim.index()] = true;
+            if first.len() > 1 {
+                given.push((self.dim(dim).name.clone(), self.dim(dim).size));
             }
         }
     }

@@ -25,7 +25,7 @@ impl Discovery {
         let rule = Rule { dims: writing.dims, inputs, outputs, linear: linear.to_vec() };
         let named = self.held.iter().zip(&names).filter(|(held, _)| held.split.argument.is_some());
         let told: Vec<_> = named.map(|(held, name)| (name.clone(), held.split.size)).collect();
-        Proposed { given: untold(&rule, &told), rule, names, told }
+        Proposed { given: rule.untold(&told), rule, names, told }
     }
 }
 
@@ -85,26 +85,4 @@ impl Writing<'_> {
 fn letters(at: usize) -> String {
     let letter = char::from(b'a' + u8::try_from(at % 26).expect("a letter"));
     if at < 26 { letter.into() } else { format!("{letter}{}", at / 26) }
-}
-
-/// Dims that are always beside others in a product whose sizes are not told; of two the whole one is.
-fn untold(rule: &Rule, told: &[(String, i64)]) -> Vec<(String, i64)> {
-    let products = || rule.inputs.iter().chain(&rule.outputs).flat_map(|operand| &operand.dims);
-    let is_told = |dim: &Dim| told.iter().any(|(name, _)| *name == dim.name);
-    let mut known: Vec<bool> = rule.dims.iter().map(is_told).collect();
-    let mut given = vec![];
-    loop {
-        let unknown = |product: &Vec<DimId>, known: &[bool]| -> Vec<DimId> {
-            product.iter().copied().filter(|dim| !known[dim.index()]).collect()
-        };
-        let left: Vec<Vec<DimId>> =
-            products().map(|product| unknown(product, &known)).filter(|left| !left.is_empty()).collect();
-        let Some(first) = left.iter().find(|left| left.len() == 1).or(left.first()) else { return given };
-        let whole = first.iter().find(|dim| rule.dim(**dim).kind == Kind::Whole);
-        let dim = *whole.unwrap_or(&first[0]);
-        known[dim.index()] = true;
-        if first.len() > 1 {
-            given.push((rule.dim(dim).name.clone(), rule.dim(dim).size));
-        }
-    }
 }
