@@ -44,7 +44,7 @@ def test_all_kinds_of_functions_have_their_rule() -> None:
     captured = whole()[2]
     assert captured.verified and not captured.notes
     assert rules() == {
-        "registering:attend": "b s^ (h d^), b t^ (h d^), b t^ (h e^) -> b s^ (h e^)",
+        "registering:attend": "b s^ (h d^), b t^ (h d^), b t^ (h e^) -> b s^ (h e^) ; size d=2",
         "registering:project": "_0 _1 k+, n k+, !n -> _0 _1 n ; linear 0",
         "torch:ops.registering.swish.default": "_0 _1 _2 -> _0 _1 _2, _0 _1 _2",
         "registering:Stretch": "d0 d1 d2^ -> d0 d1 d2^",
