@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         RuntimeFault,
         ShardwrightError,
     )
-    from .lengths import pad_to
+    from .lengths import Lengths, pad_to
     from .mixtures import experts
     from .planning import make_plan
     from .precision import Precision
@@ -46,6 +46,7 @@ __all__ = [
     "Constraints",
     "Draft",
     "Graph",
+    "Lengths",
     "Operator",
     "ParallelModule",
     "Part",
@@ -85,7 +86,7 @@ _HOMES = {
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
-        "lengths": "pad_to",
+        "lengths": "Lengths pad_to",
         "mixtures": "experts",
         "planning": "make_plan",
         "precision": "Precision",

@@ -32,6 +32,7 @@ __all__ = [
     "plan_homes",
     "plan_names",
     "plan_rows",
+    "prove_filled",
     "rule_coverage",
     "search_order",
     "search_plan",
@@ -375,6 +376,13 @@ def rule_coverage(
 ) -> dict[str, Any]: ...
 def plan_homes(plan: Plan) -> list[tuple[int, str, str, int, int]]: ...
 def places_of(shape: Sequence[int], size: int) -> list[tuple[int, int]]: ...
+def prove_filled(
+    long: Graph, short: Graph, lengths: Sequence[Sequence[tuple[int, int, float]]]
+) -> list[tuple[str, list[tuple[int, int, int, int, int]], list[tuple[str, float, float]]]]:
+    """Refuses a model that mixes in what a batch is filled up with, or says what is known of its tensors: captured with
+    a batch of the length that is filled up to, and with a shorter one. `lengths` says for each what is filled up: input,
+    dim and value."""
+
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.nn.functional as F
@@ -10,6 +11,33 @@ from torch import Tensor
 
 from .errors import CaptureError
 from .nearby import did_you_mean
+
+
+@dataclass(frozen=True, init=False)
+class Lengths:
+    """A few lengths that `parallelize` fills batches up to, where it is proved that nothing changes.
+
+    `values` says which arguments of the model have the length along `dim`, by name or position, and with what each is
+    filled: -100 for labels that a loss ignores, 0 for a mask. All of them have one length in a batch.
+    """
+
+    lengths: tuple[int, ...]
+    values: Mapping[str | int, float] = field(hash=False)
+    dim: int
+
+    def __init__(
+        self, lengths: int | Sequence[int], values: Mapping[str | int, float], *, dim: int = 1
+    ) -> None:
+        found = _sorted(lengths)
+        if not found or not values or any(length < 1 for length in found):
+            raise CaptureError(
+                "SW0172",
+                f"Lengths({lengths!r}, {values!r}) fills up nothing",
+                why="it takes lengths from one on, and a value for each argument that has them",
+                fix='such as `sw.Lengths([128, 256], {"input_ids": 0, "labels": -100})`',
+            )
+        for name, value in {"lengths": found, "values": dict(values), "dim": dim}.items():
+            object.__setattr__(self, name, value)
 
 
 def pad_to(
@@ -21,7 +49,7 @@ def pad_to(
     that a loss ignores, 0 for a mask. The others stay as they are. The result is equal to that of the
     batch as it was where the model sees nothing of what is filled in: docs/lengths.md says when.
     """
-    allowed = sorted({lengths} if isinstance(lengths, int) else set(lengths))
+    allowed = _sorted(lengths)
     items = _items(batch)
     for name in values:
         if not isinstance(items.get(name), Tensor):
@@ -33,11 +61,16 @@ def pad_to(
                 why=f"its tensors are {', '.join(known) or 'none'}",
                 fix=did_you_mean(str(name), known) or usual,
             )
-    filled = {name: _filled(name, items[name], allowed, values[name], dim) for name in values}
-    return _like(batch, {**items, **filled})
+    made = {name: filled(name, items[name], allowed, values[name], dim) for name in values}
+    return _like(batch, {**items, **made})
 
 
-def _filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
+def _sorted(lengths: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({lengths} if isinstance(lengths, int) else set(lengths)))
+
+
+def filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
+    """A tensor up to the next of these lengths."""
     found = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
     wanted = None if found is None else next((length for length in allowed if length >= found), None)
     if found is None or wanted is None:

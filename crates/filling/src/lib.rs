@@ -46,6 +46,23 @@ pub struct Length {
     pub fills: Vec<Fill>,
 }
 
+impl Length {
+    /// With the sizes that the inputs have.
+    pub fn of(long: &Graph, short: &Graph, fills: Vec<Fill>) -> Self {
+        let size = |graph: &Graph| {
+            let of = |fill: &Fill| input_at(graph, fill.input)?.shape.get(fill.dim).copied();
+            fills.iter().find_map(of).unwrap_or(1)
+        };
+        let (long, short) = (size(long), size(short));
+        Self { long, short, fills }
+    }
+}
+
+fn input_at(graph: &Graph, at: usize) -> Option<&graph::Tensor> {
+    let is_it = |it: &&graph::Tensor| matches!(it.source, Source::Input { position, .. } if position == at);
+    graph.tensors.iter().find(is_it)
+}
+
 /// What is known of every tensor of `long`; or the operator that would mix a tail in.
 pub fn prove(long: &Graph, short: &Graph, lengths: &[Length]) -> Result<Vec<Filled>> {
     let numbers = alike::compare(long, short)?;

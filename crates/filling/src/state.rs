@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::content::Content;
+use crate::content::{Content, Kin};
 
 /// More tails than these in one tensor are not followed.
 pub(crate) const MOST: usize = 4;
@@ -60,7 +60,10 @@ impl Filled {
 
     /// Built of what stands in each set of these tails.
     pub fn build(tails: Vec<Tail>, content: impl Fn(usize) -> Content) -> Self {
-        let made = |set: usize| if set == 0 { content(set).outside() } else { content(set) };
+        let made = |set: usize| match set {
+            0 => content(set).outside(),
+            _ => content(set).of_kin(content(set).kin().min(Kin::Chosen)),
+        };
         let contents = (0..1 << tails.len()).map(made).collect();
         Self { tails, contents }
     }

@@ -199,6 +199,7 @@ fn made(op: &graph::Op, rule: Option<&Rule>, given: &[Content]) -> Content {
         "softmax" | "_softmax" if given.iter().all(|content| !content.may_be_infinite()) => Content::within(0.0, 1.0),
         "log_softmax" | "_log_softmax" | "max" | "min" | "var" | "cumsum" | "logsumexp" | "topk" | "sort" | "mse_loss"
         | "smooth_l1_loss" | "huber_loss" | "binary_cross_entropy_with_logits" => if_finite(Content::FINITE),
+        "index" | "_unsafe_index" | "gather" | "index_select" | "take_along_dim" => if_finite(Content::FINITE),
         _ if family == "convolution" => if_finite(Content::FINITE),
         _ => Content::Wild,
     }

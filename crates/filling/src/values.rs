@@ -143,13 +143,14 @@ fn chosen(on: Content, if_so: Content, if_not: Content) -> Content {
         Some(true) => if_so,
         Some(false) => if_not,
         // Which are low, or which constant it is, is as it is decided.
-        None if clear(if_so) && clear(if_not) => if_so.or(if_not).of_kin(on.kin()),
+        None if decides(if_so, if_not) || decides(if_not, if_so) => if_so.or(if_not).of_kin(on.kin()),
         None => if_so.or(if_not),
     }
 }
 
-fn clear(content: Content) -> bool {
-    matches!(content, Low { .. }) || content.constant().is_some()
+fn decides(one: Content, other: Content) -> bool {
+    let both = one.constant().is_some() && other.constant().is_some();
+    both || (matches!(one, Low { .. }) && matches!(other, Within { .. }))
 }
 
 fn narrower(graph: &Graph, op: &Op) -> bool {

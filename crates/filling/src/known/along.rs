@@ -5,7 +5,7 @@ use graph::OpId;
 
 use super::{dim_of, int};
 use crate::Proof;
-use crate::content::{Content, Kin};
+use crate::content::{Content, Kin, LOW};
 use crate::state::{Filled, Tail};
 use crate::values::name;
 
@@ -22,26 +22,31 @@ fn running<'a>(proof: &'a Proof<'_>, id: OpId) -> Option<(&'a Filled, usize, &'a
 pub(super) fn softmax(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     let (filled, bit, tail) = running(proof, id)?;
     let own = 1 << bit;
-    if !filled.contents[own].is_low() {
+    if !filled.contents[own].is_low() || filled.contents[0].is_low() {
         let why = "what is filled in gets a share of it: it is not known to be so low that it gets none";
         let fix = "fill scores with -inf (or `torch.finfo(dtype).min`) where the mask is 0, before softmax";
         return Some(Err(proof.mixed(id, tail.length, why, fix)));
     }
     let of = |set: usize| {
         let (before, behind) = (filled.contents[set & !own], filled.contents[set | own]);
-        let some_seen = |content: Content| match content {
-            Content::Mixed { infinite: true, kin } => kin >= Kin::Chosen,
-            other => !other.may_be_infinite(),
-        };
+        let finite = |content: Content| !content.may_be_infinite();
         // A row of nothing but minus infinity has no softmax.
-        match (set & !own == 0, some_seen(before) || some_seen(behind)) {
-            (false, _) if before == Content::Wild || behind == Content::Wild => Content::Wild,
-            (false, false) => Content::Wild,
-            _ if set & own != 0 && behind.is_low() && !before.is_low() => Content::number(0.0),
+        match set & !own == 0 || sees_some(before) {
+            true if set & own != 0 && behind.is_low() => Content::number(0.0),
+            false if set & !own != 0 && !finite(before) && !finite(behind) => Content::Wild,
+            _ if before == Content::Wild || behind == Content::Wild => Content::Wild,
             _ => Content::within(0.0, 1.0),
         }
     };
     Some(Ok(vec![Filled::build(filled.tails.clone(), of)]))
+}
+
+/// Whether some of it is not low, as outside of all tails.
+fn sees_some(content: Content) -> bool {
+    match content {
+        Content::Mixed { kin, .. } => kin >= Kin::Chosen,
+        other => other.range().is_some_and(|(lo, _)| lo > LOW),
+    }
 }
 
 /// Each position has the sum up to it: the tail is behind.

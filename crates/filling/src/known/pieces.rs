@@ -5,7 +5,7 @@ use graph::{Arg, Graph, Op, OpId, TensorId};
 
 use super::{dim_of, int};
 use crate::Proof;
-use crate::content::Content;
+use crate::content::{Content, Kin};
 use crate::state::{Filled, Tail};
 use crate::values::name;
 
@@ -47,7 +47,8 @@ fn sliced(
         let mut tails = filled.tails.clone();
         tails.push(made);
         let own = 1 << filled.tails.len();
-        return Some(Ok(vec![Filled::build(tails, |set| filled.contents[set & !own])]));
+        let of = |set: usize| filled.contents[set & !own].of_kin(Kin::Other);
+        return Some(Ok(vec![Filled::build(tails, of)]));
     };
     let (behind, before) = (proof.shape(x)[dim] - long.1, proof.short_shape(x)[dim] - short.1);
     if !tail.is_plain() {
