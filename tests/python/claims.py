@@ -34,8 +34,8 @@ class Proved:
         self.known: list[Known] = prove_filled(*graphs, fills)
 
     def tensors(self, short: bool, garbage: int | None = None) -> tuple[dict[str, Tensor], Tensor]:
-        """The value of each operator's results, and the loss. With `garbage`, whatever is only known to be finite where
-        it is filled is overwritten there."""
+        """The value of each operator's results, and the loss. With `garbage`, whatever has a gradient and is only
+        known to be finite where it is filled is overwritten there."""
         captured, batch = (self.shorter, self.batch) if short else (self.captured, self.long)
         tails = {} if garbage is None else {name: (tails, contents) for name, tails, contents in self.known}
         generator = torch.Generator().manual_seed(garbage or 0)
@@ -49,7 +49,7 @@ class Proved:
                     continue
                 # What shares memory with another tensor stays as it is.
                 place = value.untyped_storage().data_ptr()
-                if name in tails and place not in seen and value.is_floating_point() and value.is_contiguous():
+                if name in tails and place not in seen and value.requires_grad and value.is_contiguous():
                     spoil(value.data, *tails[name], generator)
                 seen.add(place)
                 found[name] = value
@@ -86,6 +86,11 @@ def spoil(value: Tensor, tails: Any, contents: Any, generator: torch.Generator) 
             value[chosen] = torch.randn(int(chosen.sum()), generator=generator, dtype=value.dtype) * 3
 
 
+def slack(bound: float) -> float:
+    """Of what is computed with few digits."""
+    return 1e-6 * max(1.0, abs(bound)) if abs(bound) < float("inf") else 0.0
+
+
 def refuted(proved: Proved) -> list[str]:
     """The claims that do not hold."""
     long, short, wrong = proved.tensors(False)[0], proved.tensors(True)[0], []
@@ -102,7 +107,7 @@ def refuted(proved: Proved) -> list[str]:
                 "wild": torch.ones_like(there, dtype=torch.bool),
                 "low": there <= LOW / 2,
                 "mixed": ~there.isnan() & (there < float("inf")),
-                "within": there.isfinite() & (there >= low - 1e-9) & (there <= high + 1e-9),
+                "within": there.isfinite() & (there >= low - slack(low)) & (there <= high + slack(high)),
             }[kind]
             # Outside of tails it is what the model makes of the batch.
             if number and not holds.all():

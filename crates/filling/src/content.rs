@@ -5,6 +5,12 @@ use graph::Dtype;
 /// From here on down a softmax gives exactly 0, beside others that are a tenth of it away from zero or less.
 pub const LOW: f64 = -1e4;
 
+/// Numbers of 24 bits are exact in every type that computes.
+const WHOLE: f64 = 16_777_216.0;
+
+/// More than rounding changes, in a type of few bits.
+const ROUNDED: f64 = 0.01;
+
 /// A number, or a number more than the short size of a length, which is any from one to its long size less one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
@@ -29,8 +35,15 @@ impl Bound {
         if self.length == other.length { self.plus <= other.plus } else { self.most() <= other.least() }
     }
 
+    /// Whether it is less, whatever is rounded: whole numbers are not.
     pub fn below(self, other: Bound) -> bool {
-        if self.length == other.length { self.plus < other.plus } else { self.most() < other.least() }
+        let (a, b) = match self.length == other.length {
+            true => (self.plus, other.plus),
+            false => (self.most(), other.least()),
+        };
+        let whole = |at: f64| at.fract() == 0.0 && at.abs() < WHOLE;
+        let gap = if whole(a) && whole(b) { 0.0 } else { ROUNDED * a.abs().max(b.abs()).max(1.0) };
+        b - a > gap
     }
 }
 
@@ -160,7 +173,7 @@ impl Content {
             (_, dtype) if dtype.is_float() => match self.constant() {
                 Some(value) if value < -greatest(dtype) => Low { infinite: true },
                 Some(value) if value > greatest(dtype) => Wild,
-                _ => self,
+                _ => self.not_so_small(dtype),
             },
             (Within { lo, hi, kin }, _) if lo.plus.abs() < 1e15 && hi.plus.abs() < 1e15 => Within {
                 lo: Bound { plus: lo.plus.floor(), ..lo },
@@ -168,6 +181,25 @@ impl Content {
                 kin,
             },
             _ => Self::FINITE.of_kin(self.kin()),
+        }
+    }
+
+    /// What is below the least normal number of a type may be zero there.
+    fn not_so_small(self, dtype: Dtype) -> Self {
+        let least = match dtype {
+            Dtype::F16 => 6.2e-5,
+            Dtype::Bf16 | Dtype::F32 | Dtype::C64 => f64::from(f32::MIN_POSITIVE),
+            _ => f64::MIN_POSITIVE,
+        };
+        let zeroed = |bound: Bound| match bound.length {
+            None if bound.plus.abs() < least => Bound::number(0.0),
+            _ => bound,
+        };
+        match self {
+            // The other bound holds zero, too.
+            Within { lo, hi, kin } if lo.plus > 0.0 => Within { lo: zeroed(lo), hi, kin },
+            Within { lo, hi, kin } if hi.plus < 0.0 => Within { lo, hi: zeroed(hi), kin },
+            other => other,
         }
     }
 

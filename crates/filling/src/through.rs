@@ -24,7 +24,7 @@ fn neutral(name: &str) -> Option<f64> {
     }
 }
 
-/// Sums of products of their operands, those aside that are given once.
+/// Sums of products of their operands, but for what is added to these.
 const PRODUCTS: [&str; 14] = [
     "linear", "matmul", "mm", "bmm", "addmm", "addmv", "baddbmm", "einsum", "dot", "mv", "outer", "inner", "tensordot",
     "linalg_vecdot",
@@ -122,19 +122,19 @@ impl<'a> Spread<'a> {
             }
         }
         let gone = (0..self.dims.len()).filter(|which| !bits.contains(&Some(*which))).collect::<Vec<_>>();
-        self.require_neutral(proof, id, rule, &gone)?;
+        self.require_neutral(proof, id, &gone)?;
         let set_of = |set: usize| {
             let there = bits.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
             there.filter_map(|(_, which)| *which).fold(0, |all, which| all | 1 << which)
         };
-        Ok(Filled::build(tails, |set| self.summed(proof, id, rule, set_of(set), &gone)))
+        Ok(Filled::build(tails, |set| self.summed(proof, id, set_of(set), &gone)))
     }
 
     /// What is summed away changes nothing outside of other tails.
-    fn require_neutral(&self, proof: &Proof<'_>, id: OpId, rule: Option<&Rule>, gone: &[usize]) -> Result<()> {
+    fn require_neutral(&self, proof: &Proof<'_>, id: OpId, gone: &[usize]) -> Result<()> {
         let kind = name(proof.long.op(id));
         for part in parts(gone).skip(1) {
-            let content = self.element(proof, id, rule, part);
+            let content = self.element(proof, id, part);
             if neutral(kind).is_none_or(|it| content.constant() != Some(it)) {
                 let tail = &self.dims[gone[0]].1;
                 let why = "it adds up all positions, and what it adds is not zero where they are filled";
@@ -149,8 +149,8 @@ impl<'a> Spread<'a> {
         Ok(())
     }
 
-    fn summed(&self, proof: &Proof<'_>, id: OpId, rule: Option<&Rule>, set: usize, gone: &[usize]) -> Content {
-        let mut all = parts(gone).map(|part| self.element(proof, id, rule, set | part));
+    fn summed(&self, proof: &Proof<'_>, id: OpId, set: usize, gone: &[usize]) -> Content {
+        let mut all = parts(gone).map(|part| self.element(proof, id, set | part));
         let first = all.next().unwrap_or(Content::Wild);
         all.fold(first, |sum, more| match (sum.is_zero() && more.is_zero(), sum.is_finite() && more.is_finite()) {
             (true, _) => sum,
@@ -160,14 +160,14 @@ impl<'a> Spread<'a> {
     }
 
     /// What stands in the tails of a set and in no other, before what is summed away is.
-    fn element(&self, proof: &Proof<'_>, id: OpId, rule: Option<&Rule>, set: usize) -> Content {
+    fn element(&self, proof: &Proof<'_>, id: OpId, set: usize) -> Content {
         let at = |(filled, bits): &(&Filled, Vec<usize>)| {
             let own = bits.iter().enumerate().filter(|(_, which)| set >> **which & 1 == 1);
             filled.contents[own.fold(0, |all, (bit, _)| all | 1 << bit)]
         };
         let given: Vec<Content> = self.operands.iter().map(at).collect();
         let op = proof.long.op(id);
-        values::of(proof.long, op, &given).unwrap_or_else(|| made(op, rule, &given))
+        values::of(proof.long, op, &given).unwrap_or_else(|| made(op, &given))
     }
 }
 
@@ -179,13 +179,13 @@ fn parts(of: &[usize]) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Of operators that put several elements together, all outside of the dims that have tails.
-fn made(op: &graph::Op, rule: Option<&Rule>, given: &[Content]) -> Content {
+fn made(op: &graph::Op, given: &[Content]) -> Content {
     let all = || given.iter().copied().reduce(Content::or).unwrap_or(Content::Wild);
     let finite = given.iter().all(|content| content.is_finite());
     let if_finite = |content: Content| if finite { content } else { Content::Wild };
     let family = families::family_of(&op.target).map_or("", |family| family.name);
     match name(op) {
-        it if PRODUCTS.contains(&it) => product(rule, given),
+        it if PRODUCTS.contains(&it) => product(op, given),
         _ if family == "views" || family == "splitting" => all(),
         "sum" | "nansum" => match given[0].range() {
             _ if given[0].is_zero() => given[0],
@@ -200,26 +200,26 @@ fn made(op: &graph::Op, rule: Option<&Rule>, given: &[Content]) -> Content {
         "log_softmax" | "_log_softmax" | "max" | "min" | "var" | "cumsum" | "logsumexp" | "topk" | "sort" | "mse_loss"
         | "smooth_l1_loss" | "huber_loss" | "binary_cross_entropy_with_logits" => if_finite(Content::FINITE),
         "index" | "_unsafe_index" | "gather" | "index_select" | "take_along_dim" => if_finite(Content::FINITE),
-        _ if family == "convolution" => if_finite(Content::FINITE),
+        // A row of experts sees no other.
+        _ if matches!(family, "convolution" | "experts" | "mixtures") => if_finite(Content::FINITE),
         _ => Content::Wild,
     }
 }
 
-fn product(rule: Option<&Rule>, given: &[Content]) -> Content {
-    let once = |at: usize| rule.is_some_and(|rule| rule.inputs[at].once);
-    let (mut factors, mut added) = (Content::number(1.0), true);
-    for (at, content) in given.iter().enumerate() {
-        if once(at) {
-            added &= content.is_finite();
-        } else {
-            factors = values::times(factors, *content);
-        }
-    }
-    let alone = !(0..given.len()).any(once);
-    match factors.is_zero() && alone {
-        true => factors,
-        false if added && factors.is_finite() => Content::FINITE,
-        false => Content::Wild,
+fn product(op: &graph::Op, given: &[Content]) -> Content {
+    // What is added to the product.
+    let aside = match name(op) {
+        "linear" => Some(2),
+        "addmm" | "addmv" | "baddbmm" => Some(0),
+        _ => None,
+    };
+    let added = aside.and_then(|at| given.get(at));
+    let factors = given.iter().enumerate().filter(|(at, _)| Some(*at) != aside);
+    let product = factors.fold(Content::number(1.0), |product, (_, factor)| values::times(product, *factor));
+    match (product.is_zero(), added) {
+        (true, None) => product,
+        _ if product.is_finite() && added.is_none_or(|it| it.is_finite()) => Content::FINITE,
+        _ => Content::Wild,
     }
 }
 

@@ -121,6 +121,7 @@ fn two(op: &Op, all: &Operands) -> Option<Content> {
         "__xor__" | "bitwise_xor" | "logical_xor" if is_bool(x) && is_bool(y) => {
             of_truth(truth(x).zip(truth(y)).map(|(a, b)| a != b))
         }
+        "complex" | "polar" if x.is_finite() && y.is_finite() => Content::FINITE,
         "maximum" => pair(x, y, f64::max),
         "minimum" => pair(x, y, f64::min),
         "max" if op.target.ends_with("other") => pair(x, y, f64::max),
@@ -209,7 +210,9 @@ fn equal(x: Content, y: Content) -> Option<bool> {
             if b.below(c) || d.below(a) {
                 return Some(false);
             }
-            (x.constant().is_some() && x.constant() == y.constant()).then_some(true)
+            // Numbers that are not whole are rounded to the type of the one or the other.
+            let whole = x.constant().filter(|value| value.fract() == 0.0);
+            (whole.is_some() && whole == y.constant()).then_some(true)
         }
         _ => None,
     }
@@ -217,7 +220,11 @@ fn equal(x: Content, y: Content) -> Option<bool> {
 
 fn less(x: Content, y: Content) -> Option<bool> {
     let (Within { lo: a, hi: b, .. }, Within { lo: c, hi: d, .. }) = (x, y) else { return None };
-    if b.below(c) { Some(true) } else { d.at_most(a).then_some(false) }
+    if b.below(c) {
+        return Some(true);
+    }
+    let same = a == d && a.plus.fract() == 0.0;
+    (d.below(a) || same).then_some(false)
 }
 
 /// The sum of two bounds; what is added to a length by one keeps it.

@@ -26,6 +26,7 @@ pub(super) fn made(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
         "full" => Content::filled(number(1)?, dtype),
         "new_full" => Content::filled(number(2)?, dtype),
         "rand" | "rand_like" => Content::within(0.0, 1.0),
+        "empty" | "new_empty" => Content::Wild,
         "arange" => return Some(positions(proof, id)),
         _ => Content::FINITE,
     };
