@@ -296,3 +296,160 @@ def test_what_would_mix_in_is_refused_with_its_line(kind: Any, code: str, what: 
 def prove(kind: Callable[[], nn.Module], batch: Batch, lengths: sw.Lengths) -> None:
     """Compiles for one rank."""
     sw.parallelize(seeded(kind)(), (), batch, plan="replicate", lengths=lengths, progress=False, cache=False)
+
+
+def test_batches_by_position_and_several_in_a_step() -> None:
+    lengths = sw.Lengths([8], {"tokens": 0, 1: -100})
+    first, second = tokens(5), tokens(7)
+    module = seeded(Sums)()
+    (module(**first) / 2).backward()
+    (module(**second) / 2).backward()
+    model = sw.parallelize(seeded(Sums)(), tuple(first.values()), lengths=lengths, plan="replicate", progress=False, cache=False)
+    model.train_step([tuple(first.values()), second])
+    for name, parameter in model.named_parameters():
+        expected = module.get_parameter(name).grad
+        assert (parameter.grad is None) == (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-9, atol=1e-13)
+    assert len(model.programs) == 1
+
+
+def test_two_lengths_of_one_batch_are_filled_up_each() -> None:
+    class Both(Model):
+        def forward(self, source: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
+            pooled = (self.embed(source) * (source > 0)[..., None]).sum(1)
+            return self.loss(self.embed(tokens).cumsum(1) + pooled[:, None], labels)
+
+    def batch(source: int, target: int) -> Batch:
+        return {"source": tokens(source, seed=1)["tokens"], **tokens(target)}
+
+    lengths = [sw.Lengths([8, 16], {"source": 0}), sw.Lengths([8, 16], LABELS)]
+    batches = [batch(5, 6), batch(12, 4), batch(8, 8), batch(3, 16)]
+    assert len(check(seeded(Both), batches, lengths)) == 3
+    # Nothing of one length may follow from the other.
+    with pytest.raises(sw.CaptureError, match="different lengths along dim 1") as refused:
+        prove(Both, batch(5, 6), sw.Lengths([8], {"source": 0} | LABELS))
+    assert refused.value.code == "SW0172" and "source has 5, tokens has 6" in (refused.value.why or "")
+
+
+def test_a_last_batch_of_fewer_rows_is_filled_up_too() -> None:
+    class Rows(Model):
+        def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(self.head(F.gelu(self.embed(tokens)).sum(1)), labels)
+
+    def batch(rows: int) -> Batch:
+        found = tokens(6, rows)
+        return {"tokens": found["tokens"], "labels": found["labels"][:, 0]}
+
+    assert len(check(seeded(Rows), [batch(8), batch(3), batch(5)], sw.Lengths(8, LABELS, dim=0))) == 1
+
+
+def test_an_evaluation_without_labels_is_filled_up_and_proved() -> None:
+    class Perhaps(Model):
+        def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Any:
+            logits = self.head(self.embed(tokens).cumsum(1))
+            return logits if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    module = seeded(Perhaps)()
+    model = sw.parallelize(
+        seeded(Perhaps)(), (), tokens(5), plan="replicate", lengths=sw.Lengths([8], LABELS), outputs="all",
+        progress=False, cache=False,
+    )
+    model.eval()
+    with torch.no_grad():
+        found, expected = model(tokens(6)["tokens"]), module(tokens(6)["tokens"])
+    # Results have the length that was filled up to.
+    assert found.shape == (4, 8, SIZE)
+    torch.testing.assert_close(found[:, :6], expected)
+
+
+def test_micro_batches_are_cut_of_what_is_filled_up() -> None:
+    batches = [tokens(5), tokens(7)]
+    check(seeded(Sums), batches, sw.Lengths([8], LABELS), micro_batches=2)
+
+
+def test_what_was_proved_is_in_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardwright import filling
+
+    monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
+    captured = filling.capture
+    calls: list[Any] = []
+    monkeypatch.setattr(filling, "capture", lambda *args, **more: calls.append(args) or captured(*args, **more))
+
+    def start(lengths: Any, batch: Batch = tokens(5)) -> None:
+        sw.parallelize(seeded(Sums)(), (), batch, plan="replicate", lengths=lengths, progress=False)
+
+    start(sw.Lengths([8], LABELS))
+    start(sw.Lengths([8], LABELS), tokens(6))
+    assert len(calls) == 1
+    # Other values, and no proof at all, are other programs.
+    start(sw.Lengths([8], LABELS | {"tokens": 1}))
+    assert len(calls) == 2
+    with pytest.raises(sw.CaptureError, match="those that are ignored"):
+        start(sw.Lengths([8], {"tokens": 0, "labels": 0}))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch", "code", "words"),
+    [
+        (sw.Lengths([4], LABELS), tokens(5), "SW0157", "the longest of the lengths is 4"),
+        (sw.Lengths([8], {"tokens": 0, "label": -100}), tokens(5), "SW0156", "no tensor 'label'"),
+        (sw.Lengths([8], {"tokens": 0, 5: -100}), tokens(5), "SW0156", "no tensor '5'"),
+        (sw.Lengths([8], {"tokens": 0}), tokens(5), "SW0115", "fails on the example inputs"),
+        (sw.Lengths([8], LABELS, dim=2), tokens(5), "SW0157", "along dim 2"),
+    ],
+)
+def test_lengths_that_do_not_fit_the_batch(lengths: sw.Lengths, batch: Batch, code: str, words: str) -> None:
+    with pytest.raises(sw.CaptureError, match=words) as refused:
+        prove(Sums, batch, lengths)
+    assert refused.value.code == code
+
+
+def test_a_model_that_fails_for_short_batches_is_refused() -> None:
+    class Long(Sums):
+        def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+            if tokens.shape[1] < 5:
+                raise ValueError("too short")
+            return super().forward(tokens, labels)
+
+    with pytest.raises(sw.CaptureError, match="not with a shorter one") as refused:
+        prove(Long, tokens(5), sw.Lengths([8], LABELS))
+    assert refused.value.code == "SW0171" and "too short" in (refused.value.why or "")
+
+
+def test_a_number_that_is_made_of_the_length_is_refused() -> None:
+    class Constant(Model):
+        def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+            factor = torch.tensor(1.0 / tokens.shape[1], dtype=torch.float64)
+            return self.loss(self.embed(tokens).cumsum(1) * factor, labels)
+
+    with pytest.raises(sw.CaptureError, match="another") as refused:
+        prove(Constant, tokens(5), sw.Lengths([8], LABELS))
+    assert refused.value.code == "SW0171"
+
+
+@pytest.mark.parametrize("made", [lambda: sw.Lengths([], LABELS), lambda: sw.Lengths([8], {}), lambda: sw.Lengths(0, LABELS)])
+def test_lengths_that_fill_up_nothing(made: Callable[[], sw.Lengths]) -> None:
+    with pytest.raises(sw.CaptureError, match="fills up nothing") as refused:
+        made()
+    assert refused.value.code == "SW0172"
+
+
+def test_what_requires_a_gradient_is_not_filled_up() -> None:
+    class Given(Model):
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            return self.loss(x.cumsum(1), labels)
+
+    batch = {"x": torch.randn(4, 5, 8, dtype=torch.float64, requires_grad=True), "labels": tokens(5)["labels"]}
+    with pytest.raises(sw.CaptureError, match="requires a gradient") as refused:
+        prove(Given, batch, sw.Lengths([8], {"x": 0, "labels": -100}))
+    assert refused.value.code == "SW0172"
+
+
+def test_rows_of_parts_are_not_filled_up() -> None:
+    with pytest.raises(sw.CaptureError, match='inputs="global" only') as refused:
+        sw.parallelize(
+            seeded(Sums)(), (), tokens(5), plan="replicate", lengths=sw.Lengths(8, LABELS, dim=0), inputs="local",
+            progress=False, cache=False,
+        )
+    assert refused.value.code == "SW0172"
