@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         RuntimeFault,
         ShardwrightError,
     )
-    from .lengths import Lengths, pad_to
+    from .filling import Lengths
+    from .lengths import pad_to
     from .mixtures import experts
     from .planning import make_plan
     from .precision import Precision
@@ -86,7 +87,8 @@ _HOMES = {
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
-        "lengths": "Lengths pad_to",
+        "filling": "Lengths",
+        "lengths": "pad_to",
         "mixtures": "experts",
         "planning": "make_plan",
         "precision": "Precision",

@@ -76,8 +76,8 @@ def parallelize(
     the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
     so many, and all units together share the batch. With `micro_batches` the program is for one of so many
     equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
-    With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would see
-    anything of that is refused.
+    With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
+    see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
     on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or as `"16GiB"`: a plan
@@ -103,7 +103,8 @@ def parallelize(
     example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     filling = filling_of(lengths, module, inputs)
     if filling is not None:
-        example = filling.first(*example)
+        args, kwargs = filling.first(*example)
+        example = (tuple(args), dict(kwargs))
     one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,9 +13,36 @@ from torch import Tensor, nn
 from ._core import Graph, prove_filled
 from .capture import Captured, capture
 from .errors import CaptureError, ShardwrightError
-from .lengths import Lengths, filled
-from .nearby import did_you_mean
+from .lengths import filled, not_there, sorted_lengths
 from .runtime.execution.inputs import Arguments
+
+
+@dataclass(frozen=True, init=False)
+class Lengths:
+    """A few lengths that `parallelize` fills batches up to, where it is proved that nothing changes.
+
+    `values` says which arguments of the model have the length along `dim`, by name or position, and with
+    what each is filled: -100 for labels that a loss ignores, 0 for a mask. All have one length in a batch.
+    """
+
+    lengths: tuple[int, ...]
+    values: Mapping[str | int, float] = field(hash=False)
+    dim: int
+
+    def __init__(
+        self, lengths: int | Sequence[int], values: Mapping[str | int, float], *, dim: int = 1
+    ) -> None:
+        found = sorted_lengths(lengths)
+        if not found or not values or any(length < 1 for length in found):
+            raise CaptureError(
+                "SW0172",
+                f"Lengths({lengths!r}, {values!r}) fills up nothing",
+                why="it takes lengths from one on, and a value for each argument that has them",
+                fix='such as `sw.Lengths([128, 256], {"input_ids": 0, "labels": -100})`',
+            )
+        for name, value in {"lengths": found, "values": dict(values), "dim": dim}.items():
+            object.__setattr__(self, name, value)
+
 
 LengthsLike = Lengths | Sequence[Lengths]
 
@@ -45,7 +72,9 @@ class Filling:
     def __init__(self, lengths: LengthsLike, forward: Callable[..., Any]):
         self.lengths = (lengths,) if isinstance(lengths, Lengths) else tuple(lengths)
         names = list(inspect.signature(forward).parameters)
-        self._arguments = [[_argument(key, value, names) for key, value in one.values.items()] for one in self.lengths]
+        self._arguments = [
+            [_argument(key, value, names) for key, value in one.values.items()] for one in self.lengths
+        ]
 
     def __repr__(self) -> str:
         return repr(self.lengths)
@@ -54,7 +83,7 @@ class Filling:
         """An example, filled up. It has all that is named."""
         for argument in (argument for arguments in self._arguments for argument in arguments):
             if argument.of(args, kwargs) is None:
-                raise _not_there(argument.name, self._names(args, kwargs))
+                raise not_there(argument.name, self._names(args, kwargs))
         return self.fill(args, kwargs)
 
     def fill(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -76,24 +105,28 @@ class Filling:
         captured: Captured,
         capturing: Mapping[str, Any],
     ) -> None:
-        """Refuses a program for a filled call that would mix in what is filled, compared with a shorter one."""
+        """Refuses a program for a filled call that would mix in what is filled."""
         short_args, short_kwargs, lengths = self._shorter(args, kwargs)
         if not lengths:
             return
         positions = {name: at for at, name in enumerate(captured.in_spec.input_names())}
         fills = [
-            [(positions[argument.name], dim, argument.value) for argument, dim in group if argument.name in positions]
+            [
+                (positions[argument.name], dim, argument.value)
+                for argument, dim in group
+                if argument.name in positions
+            ]
             for group in lengths
         ]
         shorter = _captured(module, short_args, short_kwargs, capturing)
-        _require_same_constants(captured, shorter)
-        prove_filled(Graph(captured.graph_text), Graph(shorter.graph_text), fills)
+        others = _other_constants(captured, shorter)
+        prove_filled(Graph(captured.graph_text), Graph(shorter.graph_text), fills, others)
 
     def _shorter(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any], list[list[tuple[_Argument, int]]]]:
-        """A call with fewer elements along each of the lengths, by another number for each; which arguments these
-        are, and their dims."""
+        """A call with fewer elements along each of the lengths, by another number for each; which arguments
+        these are, and their dims."""
         made, groups = (list(args), dict(kwargs)), []
         gaps: list[int] = []
         for one, arguments in zip(self.lengths, self._arguments, strict=True):
@@ -138,11 +171,11 @@ def _captured(
         return capture(module, args, kwargs, verify=False, **capturing)
     except ShardwrightError as error:
         raise CaptureError(
-            "SW0171",
+            "SW0172",
             "the model is captured with a filled batch, and not with a shorter one",
             place=error.place,
             why=error.why or error.what,
-            fix="name in `lengths` all arguments that have the length, and let the model work for a batch of 3, too",
+            fix="name in `lengths` all arguments that have the length, and let the model work for less of it",
         ) from error
 
 
@@ -166,26 +199,32 @@ def _cut(tensor: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _short(size: int, lengths: Sequence[int], others: Sequence[int]) -> int:
-    """The shortest batch that is filled up to a size, or a little longer, so that each of several lengths differs
-    by another number, none of them twice or half another."""
+    """The shortest batch that is filled up to a size, or a little longer, so that each of several lengths
+    differs by another number, none of them so many times another."""
     before = [length for length in lengths if length < size]
     shortest = min(before[-1] + 1 if before else FEW, size - 1)
 
     def is_new(gap: int) -> bool:
         return all(gap % other and other % gap for other in others)
 
-    fitting = (short for short in [*range(shortest, size), *range(shortest - 1, 0, -1)] if is_new(size - short))
+    fitting = (
+        short for short in [*range(shortest, size), *range(shortest - 1, 0, -1)] if is_new(size - short)
+    )
     return next(fitting, shortest) if size > 1 else size
 
 
 def _require_one_length(given: Mapping[_Argument, Tensor], dim: int) -> None:
-    sizes = {argument.name: tensor.shape[dim] for argument, tensor in given.items() if -tensor.dim() <= dim < tensor.dim()}
+    sizes = {
+        argument.name: tensor.shape[dim]
+        for argument, tensor in given.items()
+        if -tensor.dim() <= dim < tensor.dim()
+    }
     if len(set(sizes.values())) > 1:
         raise CaptureError(
             "SW0172",
             f"tensors that are filled up together have different lengths along dim {dim}",
             why=", ".join(f"{name} has {size}" for name, size in sizes.items()),
-            fix="give each length of a batch a `sw.Lengths` of its own: `lengths=[sw.Lengths(...), sw.Lengths(...)]`",
+            fix="give each length a `sw.Lengths` of its own: `lengths=[sw.Lengths(...), sw.Lengths(...)]`",
         )
     for argument, tensor in given.items():
         if tensor.requires_grad:
@@ -197,23 +236,11 @@ def _require_one_length(given: Mapping[_Argument, Tensor], dim: int) -> None:
             )
 
 
-def _require_same_constants(long: Captured, short: Captured) -> None:
+def _other_constants(long: Captured, short: Captured) -> list[str]:
     """What a model makes of a length outside of operators is in no operator."""
-    for name, value in long.constants.items():
+
+    def differs(name: str, value: Tensor) -> bool:
         other = short.constants.get(name)
-        if other is None or (other.shape == value.shape and not torch.equal(other, value)):
-            raise CaptureError(
-                "SW0171",
-                f"a constant of the model, {name}, has another value for another length",
-                why="the model makes it of a length, as a number and not by operators on tensors",
-                fix="compute it of the mask, such as `mask.sum()`, or fill up with `sw.pad_to`, and answer for it yourself",
-            )
+        return other is not None and other.shape == value.shape and not torch.equal(other, value)
 
-
-def _not_there(name: str, known: Sequence[str]) -> CaptureError:
-    return CaptureError(
-        "SW0156",
-        f"the example has no tensor {name!r} to fill up",
-        why=f"its tensors are {', '.join(known) or 'none'}",
-        fix=did_you_mean(name, known) or "name in `sw.Lengths` arguments of the model that are tensors",
-    )
+    return [name for name, value in long.constants.items() if differs(name, value)]

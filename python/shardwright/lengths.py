@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch.nn.functional as F
@@ -11,33 +10,6 @@ from torch import Tensor
 
 from .errors import CaptureError
 from .nearby import did_you_mean
-
-
-@dataclass(frozen=True, init=False)
-class Lengths:
-    """A few lengths that `parallelize` fills batches up to, where it is proved that nothing changes.
-
-    `values` says which arguments of the model have the length along `dim`, by name or position, and with what each is
-    filled: -100 for labels that a loss ignores, 0 for a mask. All of them have one length in a batch.
-    """
-
-    lengths: tuple[int, ...]
-    values: Mapping[str | int, float] = field(hash=False)
-    dim: int
-
-    def __init__(
-        self, lengths: int | Sequence[int], values: Mapping[str | int, float], *, dim: int = 1
-    ) -> None:
-        found = _sorted(lengths)
-        if not found or not values or any(length < 1 for length in found):
-            raise CaptureError(
-                "SW0172",
-                f"Lengths({lengths!r}, {values!r}) fills up nothing",
-                why="it takes lengths from one on, and a value for each argument that has them",
-                fix='such as `sw.Lengths([128, 256], {"input_ids": 0, "labels": -100})`',
-            )
-        for name, value in {"lengths": found, "values": dict(values), "dim": dim}.items():
-            object.__setattr__(self, name, value)
 
 
 def pad_to(
@@ -49,23 +21,27 @@ def pad_to(
     that a loss ignores, 0 for a mask. The others stay as they are. The result is equal to that of the
     batch as it was where the model sees nothing of what is filled in: docs/lengths.md says when.
     """
-    allowed = _sorted(lengths)
+    allowed = sorted_lengths(lengths)
     items = _items(batch)
     for name in values:
         if not isinstance(items.get(name), Tensor):
-            known = [str(key) for key, value in items.items() if isinstance(value, Tensor)]
-            usual = "name in `values` those that are filled up, and no others"
-            raise CaptureError(
-                "SW0156",
-                f"the batch has no tensor {name!r} to fill up",
-                why=f"its tensors are {', '.join(known) or 'none'}",
-                fix=did_you_mean(str(name), known) or usual,
+            raise not_there(
+                str(name), [str(key) for key, value in items.items() if isinstance(value, Tensor)]
             )
     made = {name: filled(name, items[name], allowed, values[name], dim) for name in values}
     return _like(batch, {**items, **made})
 
 
-def _sorted(lengths: int | Sequence[int]) -> tuple[int, ...]:
+def not_there(name: str, known: Sequence[str]) -> CaptureError:
+    return CaptureError(
+        "SW0156",
+        f"the batch has no tensor {name!r} to fill up",
+        why=f"its tensors are {', '.join(known) or 'none'}",
+        fix=did_you_mean(name, known) or "name in `values` those that are filled up, and no others",
+    )
+
+
+def sorted_lengths(lengths: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({lengths} if isinstance(lengths, int) else set(lengths)))
 
 

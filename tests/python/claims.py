@@ -27,15 +27,17 @@ class Proved:
         self.long = {**batch}
         for values in groups:
             self.long = pad_to(self.long, length, values)
-        self.captured, self.shorter = (capture(module, (), given, verify=False) for given in (self.long, batch))
+        self.captured, self.shorter = (
+            capture(module, (), given, verify=False) for given in (self.long, batch)
+        )
         names = self.captured.in_spec.input_names()
         fills = [[(names.index(name), 1, value) for name, value in values.items()] for values in groups]
         graphs = Graph(self.captured.graph_text), Graph(self.shorter.graph_text)
-        self.known: list[Known] = prove_filled(*graphs, fills)
+        self.known: list[Known] = prove_filled(*graphs, fills, [])
 
     def tensors(self, short: bool, garbage: int | None = None) -> tuple[dict[str, Tensor], Tensor]:
-        """The value of each operator's results, and the loss. With `garbage`, whatever has a gradient and is only
-        known to be finite where it is filled is overwritten there."""
+        """The value of each operator's results, and the loss. With `garbage`, whatever has a gradient and is
+        only known to be finite where it is filled is overwritten there."""
         captured, batch = (self.shorter, self.batch) if short else (self.captured, self.long)
         tails = {} if garbage is None else {name: (tails, contents) for name, tails, contents in self.known}
         generator = torch.Generator().manual_seed(garbage or 0)
@@ -55,7 +57,13 @@ class Proved:
                 found[name] = value
 
         values = self._values(captured)
-        given = Given(captured.flatten((), batch), lambda name: values[name], values, captured.constants, torch.device("cpu"))
+        given = Given(
+            captured.flatten((), batch),
+            lambda name: values[name],
+            values,
+            captured.constants,
+            torch.device("cpu"),
+        )
         outputs = Evaluator(captured.graph_text).run(given, watch).outputs
         [loss] = [x for x in outputs if x is not None and x.dim() == 0]
         return found, loss
@@ -111,5 +119,7 @@ def refuted(proved: Proved) -> list[str]:
             }[kind]
             # Outside of tails it is what the model makes of the batch.
             if number and not holds.all():
-                wrong.append(f"{name}: in {number} it is not {kind} {low} {high}: {there[~holds][:3].tolist()}")
+                wrong.append(
+                    f"{name}: in {number} it is not {kind} {low} {high}: {there[~holds][:3].tolist()}"
+                )
     return wrong

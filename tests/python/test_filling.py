@@ -1,8 +1,8 @@
-"""`lengths=`: filled batches give the loss and the gradients of the batches as they were, or the model is refused."""
+"""`lengths=`: filled batches give the loss and gradients of the batches as they were, or are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -118,14 +118,26 @@ def plain(module: nn.Module, batches: Sequence[Batch]) -> list[tuple[Tensor, dic
 
 
 def filled(
-    make: Callable[[], nn.Module], batches: Sequence[Batch], lengths: Any, forward: bool = False, **options: Any
+    make: Callable[[], nn.Module],
+    batches: Sequence[Batch],
+    lengths: Any,
+    forward: bool = False,
+    **options: Any,
 ) -> tuple[list[tuple[Tensor, dict[str, Tensor]]], list[str]]:
     """The same on two ranks; every rank has the same numbers."""
     modules = [make(), make()]
 
     def rank(rank: int, comm: Any) -> Any:
         model = sw.parallelize(
-            modules[rank], (), batches[0], plan="data", lengths=lengths, comm=comm, progress=False, cache=False, **options
+            modules[rank],
+            (),
+            batches[0],
+            plan="data",
+            lengths=lengths,
+            comm=comm,
+            progress=False,
+            cache=False,
+            **options,
         )
         found = []
         for batch in batches:
@@ -151,7 +163,9 @@ def check(make: Callable[[], nn.Module], batches: Sequence[Batch], lengths: Any,
         torch.testing.assert_close(loss, other, rtol=1e-11, atol=0)
         assert grads.keys() == theirs.keys()
         for name, grad in grads.items():
-            torch.testing.assert_close(grad, theirs[name], rtol=1e-9, atol=1e-13, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                grad, theirs[name], rtol=1e-9, atol=1e-13, msg=lambda text, name=name: f"{name}: {text}"
+            )
     return programs
 
 
@@ -180,7 +194,10 @@ def test_few_programs_give_the_losses_and_gradients_of_every_length(
 ) -> None:
     batches = [batch(length) for length in (5, 7, 8, 11, 16, 4)]
     programs = check(seeded(kind), batches, sw.Lengths([8, 16], values), forward=forward)
-    assert [line.count("[4, 8]") + 10 * line.count("[4, 16]") for line in programs] == [len(values), 10 * len(values)]
+    assert [line.count("[4, 8]") + 10 * line.count("[4, 16]") for line in programs] == [
+        len(values),
+        10 * len(values),
+    ]
 
 
 class Mean(Model):
@@ -270,7 +287,12 @@ REFUSED = [
     (Normed, "SW0170", "batch_norm.* of norm would mix in", "statistics are of all positions"),
     (Convolved, "SW0170", "aten.conv1d.default of conv would mix in", "reaches over the end"),
     (Gap, "SW0170", "aten.mse_loss.default would mix in", "taken of all elements"),
-    (Both, "SW0170", "aten.scaled_dot_product_attention.default would", "no mask, and `is_causal` is not set"),
+    (
+        Both,
+        "SW0170",
+        "aten.scaled_dot_product_attention.default would",
+        "no mask, and `is_causal` is not set",
+    ),
     (Shared, "SW0170", "aten.softmax.int would mix in", "gets a share of it"),
     (Added, "SW0170", "aten.sum.dim_IntList would mix in", "is not zero where they are filled"),
     (Last, "SW0170", "aten.select.int would mix in", "for others are not"),
@@ -304,7 +326,9 @@ def test_batches_by_position_and_several_in_a_step() -> None:
     module = seeded(Sums)()
     (module(**first) / 2).backward()
     (module(**second) / 2).backward()
-    model = sw.parallelize(seeded(Sums)(), tuple(first.values()), lengths=lengths, plan="replicate", progress=False, cache=False)
+    model = sw.parallelize(
+        seeded(Sums)(), tuple(first.values()), lengths=lengths, plan="replicate", progress=False, cache=False
+    )
     model.train_step([tuple(first.values()), second])
     for name, parameter in model.named_parameters():
         expected = module.get_parameter(name).grad
@@ -352,8 +376,14 @@ def test_an_evaluation_without_labels_is_filled_up_and_proved() -> None:
 
     module = seeded(Perhaps)()
     model = sw.parallelize(
-        seeded(Perhaps)(), (), tokens(5), plan="replicate", lengths=sw.Lengths([8], LABELS), outputs="all",
-        progress=False, cache=False,
+        seeded(Perhaps)(),
+        (),
+        tokens(5),
+        plan="replicate",
+        lengths=sw.Lengths([8], LABELS),
+        outputs="all",
+        progress=False,
+        cache=False,
     )
     model.eval()
     with torch.no_grad():
@@ -374,13 +404,15 @@ def test_what_was_proved_is_in_the_cache(tmp_path: Any, monkeypatch: pytest.Monk
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
     captured = filling.capture
     calls: list[Any] = []
-    monkeypatch.setattr(filling, "capture", lambda *args, **more: calls.append(args) or captured(*args, **more))
+    monkeypatch.setattr(
+        filling, "capture", lambda *args, **more: calls.append(args) or captured(*args, **more)
+    )
 
-    def start(lengths: Any, batch: Batch = tokens(5)) -> None:
-        sw.parallelize(seeded(Sums)(), (), batch, plan="replicate", lengths=lengths, progress=False)
+    def start(lengths: Any, length: int = 5) -> None:
+        sw.parallelize(seeded(Sums)(), (), tokens(length), plan="replicate", lengths=lengths, progress=False)
 
     start(sw.Lengths([8], LABELS))
-    start(sw.Lengths([8], LABELS), tokens(6))
+    start(sw.Lengths([8], LABELS), 6)
     assert len(calls) == 1
     # Other values, and no proof at all, are other programs.
     start(sw.Lengths([8], LABELS | {"tokens": 1}))
@@ -414,7 +446,7 @@ def test_a_model_that_fails_for_short_batches_is_refused() -> None:
 
     with pytest.raises(sw.CaptureError, match="not with a shorter one") as refused:
         prove(Long, tokens(5), sw.Lengths([8], LABELS))
-    assert refused.value.code == "SW0171" and "too short" in (refused.value.why or "")
+    assert refused.value.code == "SW0172" and "too short" in (refused.value.why or "")
 
 
 def test_a_number_that_is_made_of_the_length_is_refused() -> None:
@@ -423,12 +455,14 @@ def test_a_number_that_is_made_of_the_length_is_refused() -> None:
             factor = torch.tensor(1.0 / tokens.shape[1], dtype=torch.float64)
             return self.loss(self.embed(tokens).cumsum(1) * factor, labels)
 
-    with pytest.raises(sw.CaptureError, match="another") as refused:
+    with pytest.raises(sw.CaptureError, match="depends on the length") as refused:
         prove(Constant, tokens(5), sw.Lengths([8], LABELS))
     assert refused.value.code == "SW0171"
 
 
-@pytest.mark.parametrize("made", [lambda: sw.Lengths([], LABELS), lambda: sw.Lengths([8], {}), lambda: sw.Lengths(0, LABELS)])
+@pytest.mark.parametrize(
+    "made", [lambda: sw.Lengths([], LABELS), lambda: sw.Lengths([8], {}), lambda: sw.Lengths(0, LABELS)]
+)
 def test_lengths_that_fill_up_nothing(made: Callable[[], sw.Lengths]) -> None:
     with pytest.raises(sw.CaptureError, match="fills up nothing") as refused:
         made()
@@ -440,7 +474,10 @@ def test_what_requires_a_gradient_is_not_filled_up() -> None:
         def forward(self, x: Tensor, labels: Tensor) -> Tensor:
             return self.loss(x.cumsum(1), labels)
 
-    batch = {"x": torch.randn(4, 5, 8, dtype=torch.float64, requires_grad=True), "labels": tokens(5)["labels"]}
+    batch = {
+        "x": torch.randn(4, 5, 8, dtype=torch.float64, requires_grad=True),
+        "labels": tokens(5)["labels"],
+    }
     with pytest.raises(sw.CaptureError, match="requires a gradient") as refused:
         prove(Given, batch, sw.Lengths([8], {"x": 0, "labels": -100}))
     assert refused.value.code == "SW0172"
@@ -449,7 +486,13 @@ def test_what_requires_a_gradient_is_not_filled_up() -> None:
 def test_rows_of_parts_are_not_filled_up() -> None:
     with pytest.raises(sw.CaptureError, match='inputs="global" only') as refused:
         sw.parallelize(
-            seeded(Sums)(), (), tokens(5), plan="replicate", lengths=sw.Lengths(8, LABELS, dim=0), inputs="local",
-            progress=False, cache=False,
+            seeded(Sums)(),
+            (),
+            tokens(5),
+            plan="replicate",
+            lengths=sw.Lengths(8, LABELS, dim=0),
+            inputs="local",
+            progress=False,
+            cache=False,
         )
     assert refused.value.code == "SW0172"

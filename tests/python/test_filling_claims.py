@@ -1,4 +1,4 @@
-"""What the proof of filled lengths claims holds: of each tensor, of random models, and with garbage in tails."""
+"""What the proof of filled lengths claims holds: of tensors, of random models, with garbage in tails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from claims import Proved, refuted
-from test_filling import LABELS, MASKED, SIZE, Causal, Masked, Model, Pooled, Sums, Triangle, Weighted, masked, seeded, tokens
-from torch import Tensor, nn
+from torch import Tensor
 
 import shardwright as sw
+from claims import Proved, refuted
+from test_filling import (
+    LABELS,
+    MASKED,
+    SIZE,
+    Causal,
+    Masked,
+    Model,
+    Pooled,
+    Sums,
+    Triangle,
+    Weighted,
+    masked,
+    seeded,
+    tokens,
+)
 
 LONG = 12
 
@@ -81,7 +95,9 @@ SAFE: dict[str, Step] = {
     "where": lambda model, x, mask: torch.where(mask[..., None] == 1, x, x.new_ones(())),
     "places": lambda model, x, mask: x + torch.arange(x.shape[1])[:, None] / 8,
     "cumsum": lambda model, x, mask: x.cumsum(1) / 4,
-    "heads": lambda model, x, mask: x.unflatten(-1, (2, 4)).transpose(1, 2).softmax(-1).transpose(1, 2).flatten(2),
+    "heads": lambda model, x, mask: (
+        x.unflatten(-1, (2, 4)).transpose(1, 2).softmax(-1).transpose(1, 2).flatten(2)
+    ),
     "rows": lambda model, x, mask: model.k(x.flatten(0, 1)).view(x.shape),
     "shifted": lambda model, x, mask: x + torch.cat([x[:, :1], x[:, :-1]], 1),
     "first": lambda model, x, mask: x - x[:, :1],
@@ -110,7 +126,9 @@ RISKY: dict[str, Step] = {
     "inverse": lambda model, x, mask: x / (x.sum(-1, keepdim=True)),
     "std": lambda model, x, mask: x / (x.std(-1, keepdim=True) + 1e-3),
     "wide": lambda model, x, mask: torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=x.dtype)) @ x / 8,
-    "conv": lambda model, x, mask: F.conv1d(x.transpose(1, 2), model.v.weight[..., None].expand(8, 8, 3), padding=1).transpose(1, 2),
+    "conv": lambda model, x, mask: F.conv1d(
+        x.transpose(1, 2), model.v.weight[..., None].expand(8, 8, 3), padding=1
+    ).transpose(1, 2),
     "norm of rows": lambda model, x, mask: F.normalize(x, dim=1),
 }
 ENDS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {

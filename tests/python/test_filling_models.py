@@ -1,21 +1,21 @@
-"""Models of Transformers, unchanged, whose batches are filled up: proved, and compared with the single device."""
+"""Models of Transformers, unchanged, whose batches are filled up: beside the single device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import equality
 import pytest
 import torch
+
+import equality
+import shardwright as sw
 import zoo
 from claims import Proved, refuted
-from test_filling_claims import same
-
-import shardwright as sw
 from shardwright import Graph
 from shardwright.compiling import compile_plan
 from shardwright.planning import make_plan
+from test_filling_claims import same
 
 pytest.importorskip("transformers")
 

@@ -1,12 +1,13 @@
 //! Whether two graphs of a model are the same, but for sizes.
 
 use diag::{Error, Result};
-use graph::{Arg, Graph, Op, TensorId};
+use graph::{Arg, Graph, Op, Source, TensorId};
 
-const FIX: &str = "let the model do the same for every length, or fill up with `sw.pad_to`, and answer for it yourself";
+const FIX: &str =
+    "let the model do the same for every length, or fill up with `sw.pad_to`, and answer for it yourself";
 
 /// For each operator, whether numbers that it is given differ.
-pub(crate) fn compare(long: &Graph, short: &Graph) -> Result<Vec<bool>> {
+pub(crate) fn compare(long: &Graph, short: &Graph, others: &[String]) -> Result<Vec<bool>> {
     let same = |(a, b): &(&Op, &Op)| {
         let names = |op: &Op| op.kwargs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         let made = |op: &Op| op.outputs.clone();
@@ -25,6 +26,11 @@ pub(crate) fn compare(long: &Graph, short: &Graph) -> Result<Vec<bool>> {
     if long.tensors.len() != short.tensors.len() || !long.tensors.iter().zip(&short.tensors).all(sources) {
         return Err(other("what it reads", "of other kinds"));
     }
+    let differs =
+        |id: &TensorId| matches!(&long.tensor(*id).source, Source::Const { name } if others.contains(name));
+    if let Some(id) = long.tensor_ids().find(differs) {
+        return Err(constant_differs(long, id));
+    }
     if long.outputs != short.outputs || long.updates != short.updates {
         return Err(other("what it gives", "other tensors"));
     }
@@ -35,6 +41,18 @@ fn other(what: &str, how: &str) -> Error {
     Error::new("SW0171", format!("the model does something else for another length: {what}"))
         .why(format!("two batches, one of them shorter, were captured, and the graphs differ: {how}"))
         .fix(FIX)
+}
+
+fn constant_differs(graph: &Graph, id: TensorId) -> Error {
+    let read = |op: &&Op| op.inputs().contains(&id);
+    let line = graph.ops.iter().find(read).map_or("", |op| &op.line);
+    Error::new(
+        "SW0171",
+        format!("a constant of the model, %{}, depends on the length", graph.tensor(id).name),
+    )
+    .at(line)
+    .why("it has another value for a shorter batch: the model makes it of a length, as a number")
+    .fix(format!("make it of the mask, such as `mask.sum()`; {FIX}"))
 }
 
 pub(crate) fn held_differs(graph: &Graph, id: TensorId) -> Error {

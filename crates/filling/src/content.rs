@@ -73,11 +73,8 @@ use Content::{Low, Mixed, Wild, Within};
 
 impl Content {
     /// What a batch has, or what the model computes of it.
-    pub const REAL: Content = Within {
-        lo: Bound::number(f64::NEG_INFINITY),
-        hi: Bound::number(f64::INFINITY),
-        kin: Kin::Outside,
-    };
+    pub const REAL: Content =
+        Within { lo: Bound::number(f64::NEG_INFINITY), hi: Bound::number(f64::INFINITY), kin: Kin::Outside };
 
     pub const FINITE: Content = Self::within(f64::NEG_INFINITY, f64::INFINITY);
 
@@ -98,7 +95,9 @@ impl Content {
     pub fn range(self) -> Option<(f64, f64)> {
         match self {
             Within { lo, hi, .. } => Some((lo.least(), hi.most())),
-            Low { infinite: false } | Mixed { infinite: false, .. } => Some((f64::NEG_INFINITY, f64::INFINITY)),
+            Low { infinite: false } | Mixed { infinite: false, .. } => {
+                Some((f64::NEG_INFINITY, f64::INFINITY))
+            }
             _ => None,
         }
     }
@@ -155,8 +154,20 @@ impl Content {
         match (self, other) {
             (Wild, _) | (_, Wild) => Wild,
             (Within { lo: a, hi: b, .. }, Within { lo: c, hi: d, .. }) => Within {
-                lo: if a.at_most(c) { a } else if c.at_most(a) { c } else { Bound::number(a.least().min(c.least())) },
-                hi: if d.at_most(b) { b } else if b.at_most(d) { d } else { Bound::number(b.most().max(d.most())) },
+                lo: if a.at_most(c) {
+                    a
+                } else if c.at_most(a) {
+                    c
+                } else {
+                    Bound::number(a.least().min(c.least()))
+                },
+                hi: if d.at_most(b) {
+                    b
+                } else if b.at_most(d) {
+                    d
+                } else {
+                    Bound::number(b.most().max(d.most()))
+                },
                 kin: Kin::Other,
             },
             (Low { .. }, Low { .. }) => Low { infinite },

@@ -63,9 +63,10 @@ fn input_at(graph: &Graph, at: usize) -> Option<&graph::Tensor> {
     graph.tensors.iter().find(is_it)
 }
 
-/// What is known of every tensor of `long`; or the operator that would mix a tail in.
-pub fn prove(long: &Graph, short: &Graph, lengths: &[Length]) -> Result<Vec<Filled>> {
-    let numbers = alike::compare(long, short)?;
+/// What is known of every tensor of `long`; or the operator that would mix a tail in. `others` are constants, by name,
+/// that have another value in `short`.
+pub fn prove(long: &Graph, short: &Graph, lengths: &[Length], others: &[String]) -> Result<Vec<Filled>> {
+    let numbers = alike::compare(long, short, others)?;
     let mut proof = Proof { long, short, lengths, numbers, needs_grad: long.needs_grad(), of: vec![] };
     proof.of = vec![Filled::real(); long.tensors.len()];
     for id in long.tensor_ids() {
@@ -129,7 +130,9 @@ impl Proof<'_> {
     fn require_shape(&self, id: TensorId, filled: &Filled) -> std::result::Result<(), ()> {
         let (long, short) = (&self.long.tensor(id).shape, &self.short.tensor(id).shape);
         let size = |dim: usize| match filled.tails.iter().find(|tail| tail.dim == dim) {
-            Some(tail) if tail.outer * tail.long * tail.inner == long[dim] => tail.outer * tail.short * tail.inner,
+            Some(tail) if tail.outer * tail.long * tail.inner == long[dim] => {
+                tail.outer * tail.short * tail.inner
+            }
             Some(_) => -1,
             None => long[dim],
         };

@@ -24,11 +24,14 @@ impl Proof<'_> {
     }
 
     pub fn not_finite(&self, op: OpId) -> Error {
-        let what = format!("nothing is known of the gradients of {} where a batch is filled up", self.title(op));
+        let what =
+            format!("nothing is known of the gradients of {} where a batch is filled up", self.title(op));
         Error::new("SW0170", what)
             .at(self.long.op(op).line.clone())
             .why("its values or its derivatives may be no numbers there, and zero times these is no number")
-            .fix(format!("keep it off zero (`x + eps`, `clamp`), or choose with `torch.where` before it; {OWN}"))
+            .fix(format!(
+                "keep it off zero (`x + eps`, `clamp`), or choose with `torch.where` before it; {OWN}"
+            ))
     }
 
     pub fn other_numbers(&self, op: OpId) -> Error {
@@ -64,15 +67,27 @@ impl Proof<'_> {
 fn reason(name: &str) -> (&'static str, &'static str) {
     const COUNTED: &str = "weigh what it is taken of with a mask, and divide its sum by that of the mask";
     match name {
-        "mean" | "nanmean" => ("it takes the mean of all positions, and those that are filled count", COUNTED),
-        "mse_loss" | "l1_loss" | "smooth_l1_loss" | "huber_loss" | "kl_div" | "binary_cross_entropy"
+        "mean" | "nanmean" => {
+            ("it takes the mean of all positions, and those that are filled count", COUNTED)
+        }
+        "mse_loss"
+        | "l1_loss"
+        | "smooth_l1_loss"
+        | "huber_loss"
+        | "kl_div"
+        | "binary_cross_entropy"
         | "binary_cross_entropy_with_logits" => {
             ("it is taken of all elements, and those that are filled count", COUNTED)
         }
-        "batch_norm" | "instance_norm" | "group_norm" | "native_group_norm"
-        | "_native_batch_norm_legit_functional" | "_native_batch_norm_legit" => {
-            ("its statistics are of all positions, and those that are filled count", "normalize each position by itself")
-        }
+        "batch_norm"
+        | "instance_norm"
+        | "group_norm"
+        | "native_group_norm"
+        | "_native_batch_norm_legit_functional"
+        | "_native_batch_norm_legit" => (
+            "its statistics are of all positions, and those that are filled count",
+            "normalize each position by itself",
+        ),
         _ if name.starts_with("conv") => {
             ("it reaches over the end of what is no fill", "mix positions by attention with a mask")
         }

@@ -26,7 +26,19 @@ fn neutral(name: &str) -> Option<f64> {
 
 /// Sums of products of their operands, but for what is added to these.
 const PRODUCTS: [&str; 14] = [
-    "linear", "matmul", "mm", "bmm", "addmm", "addmv", "baddbmm", "einsum", "dot", "mv", "outer", "inner", "tensordot",
+    "linear",
+    "matmul",
+    "mm",
+    "bmm",
+    "addmm",
+    "addmv",
+    "baddbmm",
+    "einsum",
+    "dot",
+    "mv",
+    "outer",
+    "inner",
+    "tensordot",
     "linalg_vecdot",
 ];
 
@@ -43,11 +55,17 @@ pub(crate) fn by_rule(proof: &Proof<'_>, id: OpId) -> Result<Vec<Filled>> {
     let spread = match (&rule, inputs.iter().flat_map(|filled| &filled.tails).next()) {
         (Some(rule), _) => Spread::of(proof, id, rule, &inputs)?,
         (None, Some(tail)) => return Err(proof.mixed_along(id, tail)),
-        (None, None) => Spread { operands: inputs.iter().map(|it| (*it, vec![])).collect(), ..Spread::default() },
+        (None, None) => {
+            Spread { operands: inputs.iter().map(|it| (*it, vec![])).collect(), ..Spread::default() }
+        }
     };
-    op.outputs.iter().enumerate().map(|(at, out)| {
-        out.map_or_else(|| Ok(Filled::real()), |_| spread.output(proof, id, rule.as_ref(), at))
-    }).collect()
+    op.outputs
+        .iter()
+        .enumerate()
+        .map(|(at, out)| {
+            out.map_or_else(|| Ok(Filled::real()), |_| spread.output(proof, id, rule.as_ref(), at))
+        })
+        .collect()
 }
 
 /// The tails of an operator, each a dim of its rule, and which of them each operand has.
@@ -105,7 +123,9 @@ impl<'a> Spread<'a> {
         let op = proof.long.op(id);
         let rank = op.outputs[at].map_or(0, |out| proof.long.tensor(out).shape.len());
         for dim in 0..rank {
-            let product = rule.filter(|rule| !rule.outputs[at].absent).map_or(&[][..], |rule| &rule.outputs[at].dims[dim]);
+            let product = rule
+                .filter(|rule| !rule.outputs[at].absent)
+                .map_or(&[][..], |rule| &rule.outputs[at].dims[dim]);
             let found = self.dims.iter().position(|(it, _)| product.contains(it));
             match found {
                 Some(which) if product.len() == 1 => {
@@ -152,10 +172,12 @@ impl<'a> Spread<'a> {
     fn summed(&self, proof: &Proof<'_>, id: OpId, set: usize, gone: &[usize]) -> Content {
         let mut all = parts(gone).map(|part| self.element(proof, id, set | part));
         let first = all.next().unwrap_or(Content::Wild);
-        all.fold(first, |sum, more| match (sum.is_zero() && more.is_zero(), sum.is_finite() && more.is_finite()) {
-            (true, _) => sum,
-            (_, true) => Content::FINITE,
-            _ => Content::Wild,
+        all.fold(first, |sum, more| {
+            match (sum.is_zero() && more.is_zero(), sum.is_finite() && more.is_finite()) {
+                (true, _) => sum,
+                (_, true) => Content::FINITE,
+                _ => Content::Wild,
+            }
         })
     }
 
@@ -174,7 +196,10 @@ impl<'a> Spread<'a> {
 /// All subsets, the empty one first.
 fn parts(of: &[usize]) -> impl Iterator<Item = usize> + '_ {
     (0..1usize << of.len()).map(|part| {
-        of.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1).fold(0, |all, (_, which)| all | 1 << which)
+        of.iter()
+            .enumerate()
+            .filter(|(bit, _)| part >> bit & 1 == 1)
+            .fold(0, |all, (_, which)| all | 1 << which)
     })
 }
 
@@ -192,14 +217,37 @@ fn made(op: &graph::Op, given: &[Content]) -> Content {
             Some((lo, _)) => Content::within(if lo >= 0.0 { lo } else { f64::NEG_INFINITY }, f64::INFINITY),
             None => Content::Wild,
         },
-        "mean" | "amax" | "amin" => given[0].range().map_or(Content::Wild, |(lo, hi)| Content::within(lo, hi)),
+        "mean" | "amax" | "amin" => {
+            given[0].range().map_or(Content::Wild, |(lo, hi)| Content::within(lo, hi))
+        }
         "any" | "all" if given[0].constant().is_some() => given[0],
-        "dropout" | "native_dropout" => if given[0].is_zero() { given[0] } else { if_finite(Content::FINITE) },
+        "dropout" | "native_dropout" => {
+            if given[0].is_zero() {
+                given[0]
+            } else {
+                if_finite(Content::FINITE)
+            }
+        }
         "layer_norm" | "native_layer_norm" | "rms_norm" if !has_no_epsilon(op) => if_finite(Content::FINITE),
-        "softmax" | "_softmax" if given.iter().all(|content| !content.may_be_infinite()) => Content::within(0.0, 1.0),
-        "log_softmax" | "_log_softmax" | "max" | "min" | "var" | "cumsum" | "logsumexp" | "topk" | "sort" | "mse_loss"
-        | "smooth_l1_loss" | "huber_loss" | "binary_cross_entropy_with_logits" => if_finite(Content::FINITE),
-        "index" | "_unsafe_index" | "gather" | "index_select" | "take_along_dim" => if_finite(Content::FINITE),
+        "softmax" | "_softmax" if given.iter().all(|content| !content.may_be_infinite()) => {
+            Content::within(0.0, 1.0)
+        }
+        "log_softmax"
+        | "_log_softmax"
+        | "max"
+        | "min"
+        | "var"
+        | "cumsum"
+        | "logsumexp"
+        | "topk"
+        | "sort"
+        | "mse_loss"
+        | "smooth_l1_loss"
+        | "huber_loss"
+        | "binary_cross_entropy_with_logits" => if_finite(Content::FINITE),
+        "index" | "_unsafe_index" | "gather" | "index_select" | "take_along_dim" => {
+            if_finite(Content::FINITE)
+        }
         // A row of experts sees no other.
         _ if matches!(family, "convolution" | "experts" | "mixtures") => if_finite(Content::FINITE),
         _ => Content::Wild,

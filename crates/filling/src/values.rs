@@ -46,14 +46,50 @@ impl Operands {
 }
 
 const COPIES: [&str; 10] = [
-    "clone", "contiguous", "detach", "detach_copy", "alias", "lift_fresh_copy", "_to_copy", "to", "type_as", "copy",
+    "clone",
+    "contiguous",
+    "detach",
+    "detach_copy",
+    "alias",
+    "lift_fresh_copy",
+    "_to_copy",
+    "to",
+    "type_as",
+    "copy",
 ];
 
 /// Finite with finite derivatives wherever what they are given is.
 const SMOOTH: [&str; 30] = [
-    "relu", "relu6", "gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardswish",
-    "hardsigmoid", "softplus", "log_sigmoid", "softshrink", "hardshrink", "threshold", "erf", "erfc", "sin", "cos",
-    "atan", "asinh", "sinh", "cosh", "expm1", "floor", "ceil", "round", "trunc",
+    "relu",
+    "relu6",
+    "gelu",
+    "silu",
+    "mish",
+    "elu",
+    "celu",
+    "selu",
+    "leaky_relu",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "softplus",
+    "log_sigmoid",
+    "softshrink",
+    "hardshrink",
+    "threshold",
+    "erf",
+    "erfc",
+    "sin",
+    "cos",
+    "atan",
+    "asinh",
+    "sinh",
+    "cosh",
+    "expm1",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
 ];
 
 fn one(graph: &Graph, op: &Op, all: &Operands) -> Option<Content> {
@@ -262,7 +298,9 @@ fn plus(x: Content, y: Content) -> Content {
 }
 
 fn minus(x: Content, y: Content) -> Content {
-    let (Within { lo: a, hi: b, .. }, Within { lo: c, hi: d, .. }) = (x, y) else { return plus(x, negated(y)) };
+    let (Within { lo: a, hi: b, .. }, Within { lo: c, hi: d, .. }) = (x, y) else {
+        return plus(x, negated(y));
+    };
     let less = |a: Bound, b: Bound, of: fn(Bound) -> f64, by: fn(Bound) -> f64| match (a.length, b.length) {
         (one, other) if one == other => Bound::number(a.plus - b.plus),
         (_, None) => Bound { plus: a.plus - b.plus, ..a },
@@ -306,8 +344,16 @@ fn quotient(x: Content, y: Content) -> Content {
     let (Some(_), Some((c, d))) = (x.range(), y.range()) else { return Wild };
     // What is not of a tail divides what is not, too.
     match y {
-        _ if y.kin() == Kin::Outside => if x.is_zero() { x } else { Content::FINITE },
-        _ if c > 0.0 || d < 0.0 => times(x, Content::within(d.recip().min(c.recip()), c.recip().max(d.recip()))),
+        _ if y.kin() == Kin::Outside => {
+            if x.is_zero() {
+                x
+            } else {
+                Content::FINITE
+            }
+        }
+        _ if c > 0.0 || d < 0.0 => {
+            times(x, Content::within(d.recip().min(c.recip()), c.recip().max(d.recip())))
+        }
         _ => Wild,
     }
 }
@@ -323,7 +369,9 @@ fn whole_quotient(x: Content, y: Content) -> Content {
 /// Of what is at least some number above zero.
 fn positive(x: Content, of: impl Fn(f64) -> f64, falls: bool) -> Content {
     match x.range() {
-        Some((lo, hi)) if lo > 0.0 && falls => Content::within(if hi.is_finite() { of(hi) } else { 0.0 }, of(lo)),
+        Some((lo, hi)) if lo > 0.0 && falls => {
+            Content::within(if hi.is_finite() { of(hi) } else { 0.0 }, of(lo))
+        }
         Some((lo, hi)) if lo > 0.0 => Content::within(of(lo), of(hi)),
         _ => Wild,
     }

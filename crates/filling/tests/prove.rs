@@ -44,7 +44,7 @@ fn proved_with(ops: &str, values: &[f64]) -> diag::Result<(Graph, Vec<Filled>)> 
     let fills = values.iter().enumerate().map(|(at, value)| fill(at, *value)).collect();
     let lengths = [Length::of(&long, &short, fills)];
     assert_eq!((lengths[0].long, lengths[0].short), (LONG, SHORT));
-    prove(&long, &short, &lengths).map(|found| (long, found))
+    prove(&long, &short, &lengths, &[]).map(|found| (long, found))
 }
 
 /// The dims of the tails of a tensor, and what stands in the tail of each alone.
@@ -248,7 +248,11 @@ fn numbers_of_a_length_are_no_dims() {
     refused("op %o f32[2,{L},4] = aten.div.Tensor(%x, {L})\noutput %o", "SW0171", "depends on the length");
     let two = "op %z f32[{R}] = aten.zeros.default([{R}])\noutput %z";
     refused(two, "SW0171", "and why is not known");
-    refused("op %o f32[2,{L-1},4] = aten.slice.Tensor(%x, 1, 0, 4)\noutput %o", "SW0170", "for others are not");
+    refused(
+        "op %o f32[2,{L-1},4] = aten.slice.Tensor(%x, 1, 0, 4)\noutput %o",
+        "SW0170",
+        "for others are not",
+    );
 }
 
 #[test]
@@ -266,7 +270,11 @@ fn pieces_up_to_the_end_have_a_tail() {
     assert_eq!(tails(ops, "c"), []);
     assert_eq!(tails(ops, "d"), [(1, Content::FINITE)]);
     refused("op %c f32[2,4] = aten.select.int(%x, 1, -1)\noutput %c", "SW0170", "for others are not");
-    refused("op %c f32[2,{L},4] = aten.flip.default(%x, [1])\noutput %c", "SW0170", "each position by itself");
+    refused(
+        "op %c f32[2,{L},4] = aten.flip.default(%x, [1])\noutput %c",
+        "SW0170",
+        "each position by itself",
+    );
 }
 
 #[test]
@@ -275,10 +283,24 @@ fn graphs_that_differ_are_refused() {
     let text = |target: &str| format!("{INPUTS}op %o f32[2,{{L}},4] = {target}(%x)\noutput %o");
     let (a, b) = (at(&text(long), LONG), at(&text(short), SHORT));
     let lengths = [Length::of(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
-    let error = prove(&a, &b, &lengths).expect_err("they differ");
+    let error = prove(&a, &b, &lengths, &[]).expect_err("they differ");
     assert!(error.code == "SW0171" && error.what.contains("aten.relu.default at model.py:7"), "{error}");
     let other = at(&format!("{INPUTS}output %x"), SHORT);
-    assert_eq!(prove(&a, &other, &lengths).expect_err("one has more").code, "SW0171");
+    assert_eq!(prove(&a, &other, &lengths, &[]).expect_err("one has more").code, "SW0171");
     let missing = [Length::of(&a, &a, vec![fill(0, 0.0)])];
-    assert_eq!(prove(&a, &at(&text(long), SHORT), &missing).expect_err("not all are filled").code, "SW0171");
+    assert_eq!(
+        prove(&a, &at(&text(long), SHORT), &missing, &[]).expect_err("not all are filled").code,
+        "SW0171"
+    );
+}
+
+#[test]
+fn a_constant_of_another_value_is_refused() {
+    let text =
+        format!("{INPUTS}const %c f32[] \"c_0\"\nop %o f32[2,{{L}},4] = aten.mul.Tensor(%x, %c)\noutput %o");
+    let (a, b) = (at(&text, LONG), at(&text, SHORT));
+    let lengths = [Length::of(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
+    assert!(prove(&a, &b, &lengths, &[]).is_ok());
+    let error = prove(&a, &b, &lengths, &["c_0".into()]).expect_err("it differs");
+    assert!(error.code == "SW0171" && error.place.as_deref() == Some("model.py:7"), "{error}");
 }

@@ -15,12 +15,13 @@ type Known = (String, Vec<(usize, i64, i64, i64, i64)>, Vec<(&'static str, f64, 
 
 /// Refuses a model that mixes in what a batch is filled up with, or says what is known of its tensors. It was captured with
 /// a batch of the length that is filled up to, and with a shorter one. `lengths` says for each what is filled up: the
-/// position of the input, the dim and the value.
+/// position of the input, the dim and the value; `others` are constants of other values.
 #[pyfunction]
 pub(crate) fn prove_filled(
     long: &Graph,
     short: &Graph,
     lengths: Vec<Vec<(usize, usize, f64)>>,
+    others: Vec<String>,
 ) -> PyResult<Vec<Known>> {
     let (long, short) = (Arc::clone(&long.model), Arc::clone(&short.model));
     guarded(Evidence::of(&long), || {
@@ -29,10 +30,11 @@ pub(crate) fn prove_filled(
         };
         let of = |group| Length::of(&long.graph, &short.graph, fills(group));
         let lengths: Vec<Length> = lengths.into_iter().map(of).collect();
-        let proved = filling::prove(&long.graph, &short.graph, &lengths)?;
+        let proved = filling::prove(&long.graph, &short.graph, &lengths, &others)?;
         let known = |(at, filled): (usize, &Filled)| {
             let name = long.graph.tensor(TensorId::new(at)).name.clone();
-            let tails = filled.tails.iter().map(|it| (it.dim, it.outer, it.long, it.short, it.inner)).collect();
+            let tails =
+                filled.tails.iter().map(|it| (it.dim, it.outer, it.long, it.short, it.inner)).collect();
             (name, tails, filled.contents.iter().map(|content| said(*content, &lengths)).collect())
         };
         Ok(proved.iter().enumerate().map(known).collect())

@@ -108,8 +108,8 @@ class ParallelModule(nn.Module):
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
         such as `example`. `save_pretrained` writes the model as Transformers does. `local` compiles what is
-        between communications. `micro_batches` are those of a batch that is given to `train_step`. Calls are those
-        that `fill` makes of them."""
+        between communications. `micro_batches` are those of a batch that is given to `train_step`. Calls are
+        those that `fill` makes of them."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)

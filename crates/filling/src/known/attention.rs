@@ -32,7 +32,9 @@ type Operand<'a> = (&'a Filled, &'a [i64]);
 
 impl Parts<'_> {
     fn result(&self, q: Operand<'_>, k: Operand<'_>, v: Operand<'_>) -> Result<Vec<Filled>> {
-        let keys = |it: Operand<'_>| it.1.len().checked_sub(2).and_then(|dim| it.0.tail(dim).map(|(_, tail)| tail.clone()));
+        let keys = |it: Operand<'_>| {
+            it.1.len().checked_sub(2).and_then(|dim| it.0.tail(dim).map(|(_, tail)| tail.clone()))
+        };
         let (queries, of_keys, of_values) = (keys(q), keys(k), keys(v));
         match (&of_keys, &of_values) {
             (Some(a), Some(b)) if !a.is_like(b) => return Err(self.proof.mixed_along(self.id, a)),
@@ -61,7 +63,11 @@ impl Parts<'_> {
             };
             let content = mask.contents[1 << bit];
             let hides = content.is_low() || (content.is_zero() && self.is_bool());
-            return if hides { Ok(()) } else { refuse("its mask is not known to hide keys that are filled in") };
+            return if hides {
+                Ok(())
+            } else {
+                refuse("its mask is not known to hide keys that are filled in")
+            };
         }
         match queries {
             Some(queries) if self.causal && queries.is_like(keys) => Ok(()),

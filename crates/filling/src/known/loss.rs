@@ -19,20 +19,25 @@ pub(super) fn loss(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     }
     // Classes are the second dim of several.
     let rank = proof.shape(input).len();
-    let rows: Vec<Tail> = x.tails.iter().map(|tail| Tail { dim: tail.dim - usize::from(tail.dim > 1), ..tail.clone() }).collect();
+    let rows: Vec<Tail> = x
+        .tails
+        .iter()
+        .map(|tail| Tail { dim: tail.dim - usize::from(tail.dim > 1), ..tail.clone() })
+        .collect();
     let of_classes = x.tails.iter().find(|tail| tail.dim == usize::from(rank > 1));
     let by_class = !proof.long.tensor(target).dtype.is_float();
     if let Some(tail) = of_classes.or(x.tails.first().filter(|_| !by_class || rows != labels.tails)) {
         return Some(Err(proof.mixed_along(id, tail)));
     }
-    let Some(tail) = labels.tails.first() else { return None };
+    let tail = labels.tails.first()?;
     if rows != labels.tails {
         return Some(Err(proof.mixed_along(id, tail)));
     }
     let ignored = int(op, 4, "ignore_index", -100);
     let ignores = |content: &Content| content.constant() == Some(ignored as f64);
     if int(op, 3, "reduction", 1) != NONE && !labels.contents[1..].iter().all(ignores) {
-        let why = format!("targets that are filled in are {}, and those that are ignored {ignored}", said(labels));
+        let why =
+            format!("targets that are filled in are {}, and those that are ignored {ignored}", said(labels));
         let fix = "fill up the labels with its `ignore_index`";
         return Some(Err(proof.mixed(id, tail.length, &why, fix)));
     }

@@ -22,8 +22,8 @@ pub(crate) fn known(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> 
     match name(proof.long.op(id)) {
         _ if proof.long.op(id).target == "aten.view.dtype" => None,
         "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" => Some(view(proof, id)),
-        "zeros" | "ones" | "full" | "new_zeros" | "new_ones" | "new_full" | "arange" | "rand" | "randn" | "empty"
-        | "new_empty" | "rand_like" | "randn_like" => creation::made(proof, id),
+        "zeros" | "ones" | "full" | "new_zeros" | "new_ones" | "new_full" | "arange" | "rand" | "randn"
+        | "empty" | "new_empty" | "rand_like" | "randn_like" => creation::made(proof, id),
         "scaled_dot_product_attention" => attention::attention(proof, id),
         "cross_entropy_loss" | "nll_loss" | "nll_loss_nd" => loss::loss(proof, id),
         "embedding" | "gather" | "index_select" => lookup::looked_up(proof, id),

@@ -129,9 +129,12 @@ pub(super) fn pad(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
 
 fn padded(proof: &Proof<'_>, id: OpId, op: &Op, x: TensorId, filled: &Filled) -> Option<Result<Vec<Filled>>> {
     let Some(Arg::List(sizes)) = op.arg(1, "pad") else { return None };
-    let sizes: Option<Vec<i64>> = sizes.iter().map(|arg| if let Arg::Int(by) = arg { Some(*by) } else { None }).collect();
+    let sizes: Option<Vec<i64>> =
+        sizes.iter().map(|arg| if let Arg::Int(by) = arg { Some(*by) } else { None }).collect();
     let (sizes, rank) = (sizes?, proof.shape(x).len());
-    let is_constant = name(op) != "pad" || matches!(op.arg(2, "mode"), None | Some(Arg::None)) || op.arg(2, "mode") == Some(&Arg::Str("constant".into()));
+    let is_constant = name(op) != "pad"
+        || matches!(op.arg(2, "mode"), None | Some(Arg::None))
+        || op.arg(2, "mode") == Some(&Arg::Str("constant".into()));
     let value = match op.arg(if name(op) == "pad" { 3 } else { 2 }, "value") {
         None | Some(Arg::None) => 0.0,
         Some(Arg::Int(value)) => *value as f64,
@@ -146,13 +149,13 @@ fn padded(proof: &Proof<'_>, id: OpId, op: &Op, x: TensorId, filled: &Filled) ->
     for (pair, by) in sizes.chunks(2).enumerate() {
         let (dim, &[before, behind]) = (rank - 1 - pair, by) else { return None };
         if (before, behind) != (0, 0) {
-            made = padded_along(made, dim, before, behind, value)?;
+            made = padded_along(&made, dim, before, behind, value)?;
         }
     }
     Some(proof.require_same_numbers(id).map(|()| vec![made]))
 }
 
-fn padded_along(filled: Filled, dim: usize, before: i64, behind: i64, value: Content) -> Option<Filled> {
+fn padded_along(filled: &Filled, dim: usize, before: i64, behind: i64, value: Content) -> Option<Filled> {
     let Some((bit, tail)) = filled.tail(dim) else {
         return Some(Filled::build(filled.tails.clone(), |set| filled.contents[set].or(value)));
     };
@@ -167,7 +170,9 @@ fn padded_along(filled: Filled, dim: usize, before: i64, behind: i64, value: Con
     let of = |set: usize| match set & own != 0 {
         true if behind > 0 => filled.contents[set].or(value),
         true => filled.contents[set],
-        false => filled.contents[set].or(value).or(if behind > 0 { filled.contents[set | own] } else { value }),
+        false => {
+            filled.contents[set].or(value).or(if behind > 0 { filled.contents[set | own] } else { value })
+        }
     };
     Some(Filled::build(tails, of))
 }
@@ -181,11 +186,17 @@ pub(super) fn cat(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     let (last, others) = inputs.split_last()?;
     let tailed = inputs.iter().find_map(|id| of(id).tail(dim))?;
     let same_rest = others.iter().all(|id| {
-        let rest = |filled: &Filled| filled.tails.iter().filter(|tail| tail.dim != dim).cloned().collect::<Vec<_>>();
+        let rest =
+            |filled: &Filled| filled.tails.iter().filter(|tail| tail.dim != dim).cloned().collect::<Vec<_>>();
         of(id).tail(dim).is_none() && rest(of(id)) == of(id).tails && rest(of(last)) == of(id).tails
     });
     let (Some((bit, tail)), true) = (of(last).tail(dim), same_rest) else {
-        return Some(Err(proof.mixed(id, tailed.1.length, "what is filled in would stand before something else", "")));
+        return Some(Err(proof.mixed(
+            id,
+            tailed.1.length,
+            "what is filled in would stand before something else",
+            "",
+        )));
     };
     if !tail.is_plain() {
         return Some(Err(proof.mixed_along(id, tail)));

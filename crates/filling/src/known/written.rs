@@ -60,7 +60,11 @@ pub(super) fn select_scatter(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<F
     let dim = dim_of(op, 2, 0, proof.shape(base).len())?;
     let (below, above) = (&proof.of[base.index()], &proof.of[source.index()]);
     let (bit, tail) = below.tail(dim)?;
-    if proof.numbers[id.index()] || int(op, 3, "index", -1) != 0 || !above.tails.is_empty() || !tail.is_plain() {
+    if proof.numbers[id.index()]
+        || int(op, 3, "index", -1) != 0
+        || !above.tails.is_empty()
+        || !tail.is_plain()
+    {
         return Some(Err(proof.mixed(id, tail.length, "it writes over a position that may be filled", "")));
     }
     let written = above.contents.first().copied().unwrap_or(Content::Wild);
