@@ -108,6 +108,7 @@ SAFE: dict[str, Step] = {
     "behind": lambda model, x, mask: _attended(model, x, _places(x)[0] < _places(x)[1], -torch.inf),
     "triangle": lambda model, x, mask: torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=x.dtype)) @ x / 8,
     "pooled": lambda model, x, mask: x + ((x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))[:, None],
+    "unit": lambda model, x, mask: F.normalize(x * mask[..., None], dim=-1),
     "rms": lambda model, x, mask: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
 }
 RISKY: dict[str, Step] = {

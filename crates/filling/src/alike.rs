@@ -1,5 +1,7 @@
 //! Whether two graphs of a model are the same, but for sizes.
 
+use std::collections::BTreeSet;
+
 use diag::{Error, Result};
 use graph::{Arg, Graph, Op, Source, TensorId};
 
@@ -7,7 +9,7 @@ const FIX: &str =
     "let the model do the same for every length, or fill up with `sw.pad_to`, and answer for it yourself";
 
 /// For each operator, whether numbers that it is given differ.
-pub(crate) fn compare(long: &Graph, short: &Graph, others: &[String]) -> Result<Vec<bool>> {
+pub(crate) fn compare(long: &Graph, short: &Graph, others: &BTreeSet<String>) -> Result<Vec<bool>> {
     let same = |(a, b): &(&Op, &Op)| {
         let names = |op: &Op| op.kwargs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         let made = |op: &Op| op.outputs.clone();

@@ -24,6 +24,8 @@ mod state;
 mod through;
 mod values;
 
+use std::collections::BTreeSet;
+
 use diag::Result;
 use graph::{Graph, OpId, Source, TensorId};
 
@@ -65,7 +67,12 @@ fn input_at(graph: &Graph, at: usize) -> Option<&graph::Tensor> {
 
 /// What is known of every tensor of `long`; or the operator that would mix a tail in. `others` are constants, by name,
 /// that have another value in `short`.
-pub fn prove(long: &Graph, short: &Graph, lengths: &[Length], others: &[String]) -> Result<Vec<Filled>> {
+pub fn prove(
+    long: &Graph,
+    short: &Graph,
+    lengths: &[Length],
+    others: &BTreeSet<String>,
+) -> Result<Vec<Filled>> {
     let numbers = alike::compare(long, short, others)?;
     let mut proof = Proof { long, short, lengths, numbers, needs_grad: long.needs_grad(), of: vec![] };
     proof.of = vec![Filled::real(); long.tensors.len()];

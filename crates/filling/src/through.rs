@@ -217,6 +217,8 @@ fn made(op: &graph::Op, given: &[Content]) -> Content {
             Some((lo, _)) => Content::within(if lo >= 0.0 { lo } else { f64::NEG_INFINITY }, f64::INFINITY),
             None => Content::Wild,
         },
+        // Autograd gives a vector of zeros no gradient.
+        "linalg_vector_norm" | "norm" if is_of_squares(op) && finite => Content::within(0.0, f64::INFINITY),
         "mean" | "amax" | "amin" => {
             given[0].range().map_or(Content::Wild, |(lo, hi)| Content::within(lo, hi))
         }
@@ -268,6 +270,16 @@ fn product(op: &graph::Op, given: &[Content]) -> Content {
         (true, None) => product,
         _ if product.is_finite() && added.is_none_or(|it| it.is_finite()) => Content::FINITE,
         _ => Content::Wild,
+    }
+}
+
+/// Whether it is the root of a sum of squares.
+fn is_of_squares(op: &graph::Op) -> bool {
+    match op.args.get(1) {
+        None => name(op) == "linalg_vector_norm",
+        Some(graph::Arg::Int(order)) => *order == 2,
+        Some(graph::Arg::Float(order)) => *order == 2.0,
+        Some(_) => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whether what fills up batches changes nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use filling::{Bound, Content, Fill, Filled, Length};
@@ -23,6 +24,7 @@ pub(crate) fn prove_filled(
     lengths: Vec<Vec<(usize, usize, f64)>>,
     others: Vec<String>,
 ) -> PyResult<Vec<Known>> {
+    let others: BTreeSet<String> = others.into_iter().collect();
     let (long, short) = (Arc::clone(&long.model), Arc::clone(&short.model));
     guarded(Evidence::of(&long), || {
         let fills = |fills: Vec<(usize, usize, f64)>| {
