@@ -496,3 +496,15 @@ def test_rows_of_parts_are_not_filled_up() -> None:
             cache=False,
         )
     assert refused.value.code == "SW0172"
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_attention_gives_zeros_to_a_query_that_sees_nothing(additive: bool) -> None:
+    """The proof rests on it, for queries in what is filled."""
+    q = torch.randn(2, 1, 5, 8, dtype=torch.float64, requires_grad=True)
+    seen = (torch.arange(5) < 3)[:, None].expand(5, 5)
+    mask = torch.zeros(5, 5, dtype=q.dtype).masked_fill(~seen, -torch.inf) if additive else seen
+    found = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert (found[:, :, 3:] == 0).all()
+    found[:, :, :3].sum().backward()
+    assert q.grad is not None and q.grad.isfinite().all()
