@@ -19,6 +19,7 @@ ALLOWED = {
     "diag": "",
     "graph": "diag",
     "rules": "diag graph",
+    "filling": "diag graph rules",
     "cluster": "diag graph",
     "schedule": "",
     "elimination": "",
@@ -33,8 +34,8 @@ ALLOWED = {
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
     "search": "diag graph rules schedule orders elimination plan program check cluster compiler",
     "report": "graph rules plan simulate compiler",
-    "py": "diag graph rules orders plan layout program lower check emit cluster simulate compiler search"
-    " report",
+    "py": "diag graph rules filling orders plan layout program lower check emit cluster simulate compiler"
+    " search report",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RuntimeFault,
         ShardwrightError,
     )
+    from .filling import Lengths
     from .lengths import pad_to
     from .mixtures import experts
     from .planning import make_plan
@@ -46,6 +47,7 @@ __all__ = [
     "Constraints",
     "Draft",
     "Graph",
+    "Lengths",
     "Operator",
     "ParallelModule",
     "Part",
@@ -85,6 +87,7 @@ _HOMES = {
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
+        "filling": "Lengths",
         "lengths": "pad_to",
         "mixtures": "experts",
         "planning": "make_plan",

@@ -32,6 +32,7 @@ __all__ = [
     "plan_homes",
     "plan_names",
     "plan_rows",
+    "prove_filled",
     "rule_coverage",
     "search_order",
     "search_plan",
@@ -375,6 +376,16 @@ def rule_coverage(
 ) -> dict[str, Any]: ...
 def plan_homes(plan: Plan) -> list[tuple[int, str, str, int, int]]: ...
 def places_of(shape: Sequence[int], size: int) -> list[tuple[int, int]]: ...
+def prove_filled(
+    long: Graph, short: Graph, lengths: Sequence[Sequence[tuple[int, int, float]]], others: Sequence[str]
+) -> list[tuple[str, list[tuple[int, int, int, int, int]], list[tuple[str, float, float]]]]:
+    """Refuses a model that mixes in what a batch is filled up with, or says what is known of its tensors.
+
+    It was captured with a batch of the length that is filled up to, and with a shorter one. `lengths` says
+    for each what is filled up: input, dim and value; `others` are constants that have other values. Given are
+    of each tensor its tails (dim, rows, blocks in both, elements of a block), and what stands in each set of
+    them: `wild`, `low`, `mixed`, or `within` two numbers."""
+
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...

@@ -17,6 +17,7 @@ from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
 from .errors import RuntimeFault
+from .filling import LengthsLike, filling_of
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
 from .micro_batches import Cut, made, of_example, proved
@@ -49,6 +50,7 @@ def parallelize(
     cluster: str | None = None,
     constraints: ConstraintsLike | None = None,
     micro_batches: int = 1,
+    lengths: LengthsLike | None = None,
     inputs: str = "global",
     outputs: Asked = "loss",
     randomness: str = "keyed",
@@ -74,6 +76,8 @@ def parallelize(
     the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
     so many, and all units together share the batch. With `micro_batches` the program is for one of so many
     equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
+    With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
+    see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
     on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or as `"16GiB"`: a plan
@@ -97,6 +101,10 @@ def parallelize(
     if kwargs is None:
         args, kwargs = arguments_of(args)
     example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
+    filling = filling_of(lengths, module, inputs)
+    if filling is not None:
+        args, kwargs = filling.first(*example)
+        example = (tuple(args), dict(kwargs))
     one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))
@@ -112,6 +120,7 @@ def parallelize(
         _choice(cluster, comm, unit, micro_batches, optimizer, memory, constraints, inputs)
         if plan == AUTO
         else None,
+        filling,
     )
 
     def compile_here() -> tuple[Bundle, Cut | None]:
@@ -141,6 +150,7 @@ def parallelize(
         save_pretrained=save_pretrained,
         local=LocalCode(says) if compile else None,
         micro_batches=None if cut is None else made(cut, bundle.captured),
+        fill=None if filling is None else filling.fill,
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))

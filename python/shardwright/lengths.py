@@ -21,23 +21,32 @@ def pad_to(
     that a loss ignores, 0 for a mask. The others stay as they are. The result is equal to that of the
     batch as it was where the model sees nothing of what is filled in: docs/lengths.md says when.
     """
-    allowed = sorted({lengths} if isinstance(lengths, int) else set(lengths))
+    allowed = sorted_lengths(lengths)
     items = _items(batch)
     for name in values:
         if not isinstance(items.get(name), Tensor):
-            known = [str(key) for key, value in items.items() if isinstance(value, Tensor)]
-            usual = "name in `values` those that are filled up, and no others"
-            raise CaptureError(
-                "SW0156",
-                f"the batch has no tensor {name!r} to fill up",
-                why=f"its tensors are {', '.join(known) or 'none'}",
-                fix=did_you_mean(str(name), known) or usual,
+            raise not_there(
+                str(name), [str(key) for key, value in items.items() if isinstance(value, Tensor)]
             )
-    filled = {name: _filled(name, items[name], allowed, values[name], dim) for name in values}
-    return _like(batch, {**items, **filled})
+    made = {name: filled(name, items[name], allowed, values[name], dim) for name in values}
+    return _like(batch, {**items, **made})
 
 
-def _filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
+def not_there(name: str, known: Sequence[str]) -> CaptureError:
+    return CaptureError(
+        "SW0156",
+        f"the batch has no tensor {name!r} to fill up",
+        why=f"its tensors are {', '.join(known) or 'none'}",
+        fix=did_you_mean(name, known) or "name in `values` those that are filled up, and no others",
+    )
+
+
+def sorted_lengths(lengths: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({lengths} if isinstance(lengths, int) else set(lengths)))
+
+
+def filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
+    """A tensor up to the next of these lengths."""
     found = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
     wanted = None if found is None else next((length for length in allowed if length >= found), None)
     if found is None or wanted is None:

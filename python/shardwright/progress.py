@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-PHASES = ("key", "capture", "plan", "lower", "emit", "read back", "check", "keep")
+PHASES = ("key", "capture", "lengths", "plan", "lower", "emit", "read back", "check", "keep")
 # A bar is for what takes longer than this.
 SOON = 1.0
 _EVERY = 0.1

@@ -17,6 +17,7 @@ from .capture.autocast import ambient
 from .choosing import Choice
 from .compiling import Bundle, captured_model, compile_plan
 from .errors import RuntimeFault
+from .filling import Filling
 from .memory import OPTIMIZER
 from .planning import PlanLike, make_plan
 from .progress import Phases, Progress
@@ -28,7 +29,7 @@ class Starter:
 
     `devices` are those of one unit, of which there are `units`. `options` is all else that the
     compiler is told, by the names of its arguments, and `capturing` what capture is told. `choice` says for
-    what a plan is chosen, if it is.
+    what a plan is chosen, if it is, and `filling` what calls are filled up with.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class Starter:
         cache: Cache | None = None,
         progress: Progress | None = None,
         choice: Choice | None = None,
+        filling: Filling | None = None,
     ):
-        self._choice = choice
+        self._choice, self._filling = choice, filling
         self._plan, self._devices, self._units = plan, devices, units
         self._options, self._capturing = dict(options), dict(capturing or {})
         self._cache, self._progress = cache, progress or Progress(False)
@@ -110,6 +112,9 @@ class Starter:
     ) -> Entry:
         phases.begin("capture")
         captured = captured_model(module, args, kwargs, **self._capturing)
+        if self._filling is not None:
+            phases.begin("lengths")
+            self._filling.prove(module, args, kwargs or {}, captured, self._capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan, chosen = self._make_plan(graph) if first is None else (first.transferred(graph), None)
@@ -168,7 +173,8 @@ class Starter:
             return None
 
     def _all_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {**options, **self._capturing, "autocast": ambient()}
+        filled = {} if self._filling is None else {"lengths": repr(self._filling)}
+        return {**options, **self._capturing, **filled, "autocast": ambient()}
 
     def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
         return None if self._cache is None or key is None else self._cache.get(key, module.forward)

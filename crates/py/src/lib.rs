@@ -3,6 +3,7 @@
 mod cost_py;
 mod discovery_py;
 mod errors;
+mod filling_py;
 mod graph_py;
 mod guard;
 mod inside_py;
@@ -23,6 +24,8 @@ mod _core {
     use super::cost_py::Cost;
     #[pymodule_export]
     use super::discovery_py::{Discovery, places_of};
+    #[pymodule_export]
+    use super::filling_py::prove_filled;
     #[pymodule_export]
     use super::graph_py::{Graph, Operator};
     #[pymodule_export]

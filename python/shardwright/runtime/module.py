@@ -50,6 +50,8 @@ from .shards.hooks import has_hooks, refuse_hooks_on_parts
 from .shards.own_state import refusal, require_whole
 from .shards.shards import AnySource, Shards, without_value
 
+# A call with its tensors filled up to the lengths that there are programs for.
+Fill = Callable[[Sequence[Any], Mapping[str, Any]], given_inputs.Arguments]
 SavePretrained = Callable[["ParallelModule", "str | Path", "int | str"], Path]
 
 
@@ -102,10 +104,12 @@ class ParallelModule(nn.Module):
         save_pretrained: SavePretrained | None = None,
         local: LocalCode | None = None,
         micro_batches: MicroBatches | None = None,
+        fill: Fill | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
         such as `example`. `save_pretrained` writes the model as Transformers does. `local` compiles what is
-        between communications. `micro_batches` are those of a batch that is given to `train_step`."""
+        between communications. `micro_batches` are those of a batch that is given to `train_step`. Calls are
+        those that `fill` makes of them."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -132,7 +136,7 @@ class ParallelModule(nn.Module):
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
         self._save_pretrained = save_pretrained
-        self._micro_batches = micro_batches
+        self._micro_batches, self._fill = micro_batches, fill
         self._example = pytree.tree_map_only(Tensor, without_value, example)
         first = Variant(self.worker, captured)
         number = comm.count_model()
@@ -176,7 +180,7 @@ class ParallelModule(nn.Module):
         scaling = self.loss_scaling and self.loss_scaling.copied(made.shards)
         made.loss_scaling, made.worker = scaling, self.worker.copied(made.shards, scaling)
         made.inputs, made._example = self.inputs, self._example
-        made._micro_batches = self._micro_batches
+        made._micro_batches, made._fill = self._micro_batches, self._fill
         self._copies += 1
         first = Variant(made.worker, self.variants.first.captured)
         made._assemble(
@@ -288,7 +292,7 @@ class ParallelModule(nn.Module):
 
             def given() -> list[given_inputs.Arguments]:
                 found = given_inputs.batches_of(batches, self._tensors)
-                return found if micro is None else micro.cut(found)
+                return found if micro is None else micro.cut([self._filled(batch) for batch in found])
 
             kind = "train_step" if notes is None else "train_step, recorded"
             calls = self._agreed(kind, given, scale, says=has_hooks(self._parameters_here()))
@@ -515,6 +519,9 @@ class ParallelModule(nn.Module):
                 fix="`loss = model(...); loss.backward()`, which is the same step",
             )
 
+    def _filled(self, call: given_inputs.Arguments) -> given_inputs.Arguments:
+        return call if self._fill is None else self._fill(*call)
+
     @contextmanager
     def _together(self, kind: str) -> Iterator[None]:
         """Around what all ranks do with the model besides calling it."""
@@ -533,7 +540,7 @@ class ParallelModule(nn.Module):
 
         def make() -> list[given_inputs.Call]:
             self._likeness.refuse_changes()
-            return [given_inputs.call_of(captured, *arguments) for arguments in given()]
+            return [given_inputs.call_of(captured, *self._filled(call)) for call in given()]
 
         return self._agreement.meet(
             kind,

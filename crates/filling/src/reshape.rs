@@ -1,0 +1,69 @@
+//! Tails through operators that only count the elements of a tensor in other dims.
+
+use crate::state::Tail;
+
+/// A part of a row of elements: so many, or all of a tail, by its number.
+#[derive(Clone, Copy)]
+enum Piece {
+    Plain(i64),
+    Tail(usize),
+}
+
+/// The tails of a tensor in another shape of as many elements, in the same order; nothing where one would be cut.
+pub(crate) fn reshaped(from: &[i64], tails: &[Tail], to: &[i64]) -> Option<Vec<Tail>> {
+    if from.contains(&0) {
+        return None;
+    }
+    let mut left = pieces(from, tails);
+    left.reverse();
+    let mut found: Vec<Option<Tail>> = vec![None; tails.len()];
+    for (dim, &size) in to.iter().enumerate() {
+        let (mut need, mut outer, mut last) = (size, 1, None);
+        while need > 1 {
+            let taken = match left.pop()? {
+                Piece::Tail(which) if last.is_none() && need % tails[which].long == 0 => {
+                    last = Some(which);
+                    found[which] = Some(Tail { dim, outer, inner: 1, ..tails[which].clone() });
+                    need /= tails[which].long;
+                    continue;
+                }
+                Piece::Tail(_) => return None,
+                Piece::Plain(count) if need % count == 0 => count,
+                Piece::Plain(count) if count % need == 0 => {
+                    left.push(Piece::Plain(count / need));
+                    need
+                }
+                Piece::Plain(_) => return None,
+            };
+            need /= taken;
+            match last {
+                Some(which) => found[which].as_mut()?.inner *= taken,
+                None => outer *= taken,
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// All elements, those that lie together without a tail as one piece.
+fn pieces(shape: &[i64], tails: &[Tail]) -> Vec<Piece> {
+    let mut all = vec![];
+    for (dim, &size) in shape.iter().enumerate() {
+        match tails.iter().position(|tail| tail.dim == dim) {
+            Some(which) => {
+                put(&mut all, tails[which].outer);
+                all.push(Piece::Tail(which));
+                put(&mut all, tails[which].inner);
+            }
+            None => put(&mut all, size),
+        }
+    }
+    all
+}
+
+fn put(all: &mut Vec<Piece>, count: i64) {
+    match all.last_mut() {
+        Some(Piece::Plain(before)) => *before *= count,
+        _ => all.push(Piece::Plain(count)),
+    }
+}
