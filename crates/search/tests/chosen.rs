@@ -46,7 +46,7 @@ fn what_is_left_out_is_not_quicker() {
     let cluster = devices(4, "1 GFLOP/s", "100 MB/s");
     let all = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
     let memory = all.rows.iter().map(|row| row.memory.1).collect::<std::collections::BTreeSet<u64>>();
-    for limit in memory {
+    for limit in memory.into_iter().step_by(3) {
         let question = Question { memory: Some(limit), ..model.question(&cluster, 4, 4) };
         let (all, first) = (compare(&question, None, &mut |_| ()).expect("plans"), found(&question));
         assert!(all.rows[0].fits() && first.rows.len() <= all.rows.len());
