@@ -78,7 +78,7 @@ def experts(
     own = order[: len(order) - rest].clone()
     token = own // slots
     pieces = zip(x.index_select(0, token).split(rows), up.unbind(0), down.unbind(0), strict=True)
-    made = [F.linear(_between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces]
+    made = [F.linear(between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces]
     dtype = torch.result_type(x, weights)
     # Sums of several experts in a type of few digits would be rounded each time.
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -93,7 +93,7 @@ def experts(
     return found.to(dtype)
 
 
-def _between(x: Tensor, activation: str, gated: bool) -> Tensor:
+def between(x: Tensor, activation: str, gated: bool) -> Tensor:
     function = ACTIVATIONS[activation]
     if not gated:
         return function(x)

@@ -200,6 +200,8 @@ def _is(row: Row, note: Note) -> bool:
         return False
     if note.letter is not None and note.letter[1] != row["micro_batch"]:
         return False
+    if row["bytes_expected"]:
+        return True
     return bool(row["bytes"] == note.size if note.kind in ALIKE else row["bytes"] >= note.size)
 
 

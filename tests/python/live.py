@@ -28,11 +28,11 @@ class Live(TorchDispatchMode):
         self._others = others
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(x.untyped_storage()) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        given = {id(storage) for x in pytree.tree_leaves((args, kwargs)) for storage in _storages(x)}
         made = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self._add(leaf.untyped_storage(), given)
+            for storage in _storages(leaf):
+                self._add(storage, given)
         self.peak = max(self.peak, self.bytes + self._others())
         return made
 
@@ -47,6 +47,14 @@ class Live(TorchDispatchMode):
     def _free(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.bytes -= size
+
+
+def _storages(x: Any) -> list[Any]:
+    """The memory of a tensor, or of the two that a sparse one is made of."""
+    if not isinstance(x, Tensor):
+        return []
+    parts = [x._indices(), x._values()] if x.is_sparse else [x]
+    return [part.untyped_storage() for part in parts]
 
 
 def peak(

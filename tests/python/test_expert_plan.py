@@ -1,4 +1,5 @@
-"""The plan `expert`: experts spread over devices, beside the single device, alone and in products."""
+"""The plan `expert`: experts spread over devices, beside the single device, alone and in products. What is
+exchanged is in `test_expert_exchange`."""
 
 from __future__ import annotations
 
@@ -138,7 +139,10 @@ TOKENS, WIDTH, CHOSEN, BYTES = 32, 16, 2, 8
 def inside(plan: str, devices: int) -> tuple[Counter[tuple[str, str]], Any]:
     """What is communicated in the mixture of each layer, and the bytes of all."""
     _, captured, _ = known("mixtral")
-    compiled = compile(Plan.named(Graph(captured.graph_text), plan, devices))
+    graph = Graph(captured.graph_text)
+    gathered = f'shardwright-plan 1\ndevices {devices}\nuse "expert"\nop "*" {OPERATOR}: split e {devices}'
+    named = plan != "gathered"
+    compiled = compile(Plan.named(graph, plan, devices) if named else Plan.parse(graph, gathered))
     return Counter(
         (when, kind)
         for when, kind, path, _ in compiled.communications
@@ -158,9 +162,11 @@ def test_a_mixture_gathers_tokens_and_scatters_sums() -> None:
     }
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-def test_bytes_do_not_grow_with_how_many_experts_a_token_has(devices: int) -> None:
-    _, sent = inside("expert", devices)
+@pytest.mark.parametrize(("plan", "devices"), [("expert", 2), ("gathered", 4)])
+def test_bytes_that_are_gathered_do_not_grow_with_how_many_experts_a_token_has(
+    plan: str, devices: int
+) -> None:
+    _, sent = inside(plan, devices)
     row, numbers = TOKENS * WIDTH * BYTES, TOKENS * CHOSEN * BYTES
     part = row // devices
     assert sent["forward all_gather"] == 2 * (part + 2 * numbers // devices)

@@ -33,20 +33,25 @@ from test_rules import Whole
 OWN = re.compile(r"(\w+)@")
 
 
-class Pick:
-    """`sw.pick`, on all columns."""
+class Ours:
+    """An operator of the runtime, such as `sw.pick` on all columns."""
 
     _schema = SimpleNamespace(arguments=[])
 
+    def __init__(self, name: str) -> None:
+        self._function = getattr(ops, name.removeprefix("sw."))
+
     def __call__(self, *args: Any) -> Tensor:
-        return ops.pick(*args)
+        return self._function(*args)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of capture have no pieces of rewritings; this evaluates those too."""
     known = evaluate._target
-    monkeypatch.setattr(evaluate, "_target", lambda name: Pick() if name == "sw.pick" else known(name))
+    monkeypatch.setattr(
+        evaluate, "_target", lambda name: Ours(name) if name.startswith("sw.") else known(name)
+    )
 
 
 def own(operator: Operator) -> list[str]:
@@ -103,6 +108,24 @@ FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 @pytest.mark.parametrize("it", FAMILIES, ids=lambda it: it.name)
 def test_a_rewritten_operator_computes_the_same(it: Case) -> None:
     compared(it)
+
+
+@pytest.mark.parametrize("it", [it for it in CASES if it.name.startswith("experts")], ids=lambda it: it.name)
+def test_rows_for_experts_compute_what_a_mixture_computes(it: Case) -> None:
+    module = Whole(it)
+    graph = Graph(capture(module, tuple(module.inputs), verify=False).graph_text)
+    draft = Draft(graph, "exchange", 2)
+    for operator in graph.operators:
+        draft.single(operator)
+        exchanges = operator.target == "shardwright.experts.default"
+        parts = draft.trans(operator, "exchange t", 2) if exchanges else []
+        draft.place(operator, [0, 1] if parts else [0])
+    text = draft.finish().rewritten.text
+    assert "sw.dispatch" in text and "sw.combine" in text
+    computes(module, text)
+    wrong = re.sub('"(silu|relu|gelu|gelu_tanh)"', lambda it: '"silu"' if it[1] == "relu" else '"relu"', text)
+    with pytest.raises(CaptureError):
+        computes(module, wrong)
 
 
 def losses() -> Iterator[Any]:
@@ -178,7 +201,7 @@ def test_rewritings_hold_for_other_types_and_at_the_ends(it: Any) -> None:
 
 def test_every_family_that_rewrites_is_compared() -> None:
     rows = re.findall(r"^\| (\w+) \| yes \|", operators_table(), re.MULTILINE)
-    assert rows == ["contraction", "norms", "softmax", "losses", "distances", "margins"]
+    assert rows == ["contraction", "mixtures", "norms", "softmax", "losses", "distances", "margins"]
 
 
 def test_what_computes_something_else_is_found() -> None:

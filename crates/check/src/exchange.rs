@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::fluid::agree;
 use crate::held::Held;
 use crate::intern::Map;
-use crate::moves::fits_reduction;
+use crate::moves::{fits_reduction, rests};
 use crate::region::{fits, region_text, unify_all};
 use crate::share::{EMPTY, Quantity, ShareId};
 use crate::state::{Context, Rank, place};
@@ -65,6 +65,7 @@ pub(crate) fn arrivals(
     let mut made = vec![];
     for ((_, region), pieces) in exchange.targets.iter().zip(pieces) {
         let region = cx.store.intervals.number(&region.0);
+        rests(cx, Held { of, region, share: EMPTY })?;
         let share = arrival(cx, (of, region), &pieces, exchange, sources)?;
         made.push(Held { of, region, share });
     }

@@ -14,6 +14,9 @@ use crate::sum::sum;
 
 pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
     let Some(held) = rank.held(slice.from) else { return };
+    if let Err(fault) = rests(cx, held) {
+        return cx.refuse(rank, fault);
+    }
     match sliced(cx, rank, slice, held) {
         Some(region) => {
             let region = cx.store.intervals.number(&region);
@@ -68,10 +71,24 @@ fn settled(cx: &mut Context<'_>, of: Quantity, region: u32, share: ShareId) -> S
 pub(crate) fn add(cx: &mut Context<'_>, rank: &mut Rank<'_>, from: &[BufId], to: BufId) {
     let held: Option<Vec<Held>> = from.iter().map(|buf| rank.held(*buf)).collect();
     let Some(held) = held else { return };
+    if let Some(fault) = held.iter().find_map(|held| rests(cx, *held).err()) {
+        return cx.refuse(rank, fault);
+    }
     match combined(cx, &held, Reduction::Sum) {
         Ok(sum) => rank.bufs[to.index()] = sum,
         Err(fault) => cx.refuse(rank, fault),
     }
+}
+
+/// Refuses rows for experts, which are as many as the router says: all-to-alls move them, and nothing else can.
+pub(crate) fn rests(cx: &Context<'_>, held: Held) -> Result<(), Fault> {
+    let graph = &cx.facts.graph;
+    let maker = graph.producer(held.of.tensor).map(|(op, _)| &graph.op(op).target[..]);
+    if maker.is_some_and(rules::families::makes_rows) {
+        let what = "rows for experts are moved in another way than by an all-to-all";
+        return Err(Fault::new("SW0507", what).why(format!("found {}", cx.text(held))));
+    }
+    Ok(())
 }
 
 /// Parts of one tensor's value or gradient in the same region, as one.

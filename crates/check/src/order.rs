@@ -402,6 +402,9 @@ fn collective(
     all: &[&Collective],
 ) -> Result<Vec<Held>, Fault> {
     let cuts = || all.iter().filter_map(|c| c.how.cuts().first().copied()).collect::<Vec<_>>();
+    if !matches!(all[0].how, How::AllToAll { .. }) {
+        group.held.iter().try_for_each(|held| moves::rests(cx, *held))?;
+    }
     match &all[0].how {
         How::AllReduce(reduction) => {
             if all.iter().any(|c| c.how != all[0].how) {

@@ -38,6 +38,10 @@ pub struct Operand {
 impl<'a> Placed<'a> {
     /// `None` if the devices form no arrangement, or no row along the splits.
     pub fn of(dims: &'a OpDims, plan: &'a OpPlan) -> Option<Placed<'a>> {
+        // What exchanges rows is rewritten first.
+        if plan.splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
+            return None;
+        }
         let (base, mut left) = row(&plan.devices)?;
         Arrangement::new(base, &left)?;
         let mut axes = vec![];
@@ -67,7 +71,7 @@ impl<'a> Placed<'a> {
                 _ => None,
             },
             On::Value => Some(Reduction::Sum),
-            On::Copies => None,
+            On::Copies | On::Exchange { .. } => None,
         };
         let how = self.plan.splits.iter().find_map(|s| reduction(s.on)).unwrap_or(Reduction::Sum);
         self.spread(sizes, &self.dims.outputs[output], |on| reduction(on).is_some(), |_| true, how)
@@ -82,14 +86,14 @@ impl<'a> Placed<'a> {
         let given = |on: On| match on {
             On::Loop(l) => !(once && reduced(l)),
             On::Value => !once,
-            On::Copies => true,
+            On::Copies | On::Exchange { .. } => true,
         };
         let is_value = |on: On| linear && on == On::Value;
         // Gradients are partial over every split that the operand does not have.
         let is_gradient = |on: On| match on {
             On::Loop(l) => !carried.contains(&Some(l)),
             On::Value => !linear,
-            On::Copies => false,
+            On::Copies | On::Exchange { .. } => false,
         };
         Some(Read {
             value: self.spread(sizes, carried, is_value, given, Reduction::Sum)?,

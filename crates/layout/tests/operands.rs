@@ -80,6 +80,7 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
         let value = of(&|on| linear && on == On::Value);
         let gradient = of(&|on| match on {
             On::Loop(l) => !carried.contains(&Some(l)),
+            On::Exchange { .. } => unreachable!("what exchanges rows is rewritten"),
             On::Value => !linear,
             On::Copies => false,
         });

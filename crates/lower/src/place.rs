@@ -170,7 +170,8 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
     let is_grad = |on: On| match on {
         On::Loop(l) => !(carried.contains(&Some(l)) || once && reduced(l)),
         On::Value => !linear && !once,
-        On::Copies => false,
+        // What exchanges rows was rewritten.
+        On::Copies | On::Exchange { .. } => false,
     };
     let is_first = |p: &Numbered| {
         p.sub.first
@@ -205,7 +206,7 @@ fn written(class: &Class, output: usize, parts: &[Numbered], interner: &mut Inte
             _ => None,
         },
         On::Value => Some(Reduction::Sum),
-        On::Copies => None,
+        On::Copies | On::Exchange { .. } => None,
     };
     let entry = |p: &Numbered| Entry {
         rank: p.sub.rank,

@@ -21,7 +21,9 @@ pub(crate) fn fit(
     };
     let parts = match wanted.on {
         On::Copies => 1,
-        On::Loop(_) => divisors(wanted.parts).into_iter().find(|&d| fits(d)).unwrap_or(1),
+        On::Loop(_) | On::Exchange { .. } => {
+            divisors(wanted.parts).into_iter().find(|&d| fits(d)).unwrap_or(1)
+        }
         On::Value => {
             if fits(wanted.parts) {
                 wanted.parts

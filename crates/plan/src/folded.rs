@@ -144,6 +144,7 @@ impl Printer<'_> {
     fn dims(&self, op: OpId) -> Vec<String> {
         let name = |on| match on {
             On::Loop(index) => self.names.of_loop(op, index).map(String::from),
+            On::Exchange { tokens, .. } => self.names.of_loop(op, tokens).map(String::from),
             On::Copies | On::Value => None,
         };
         self.plan.op(op).splits.iter().filter_map(|split| name(split.on)).collect()

@@ -10,6 +10,7 @@
 mod blocks;
 pub mod constraints;
 pub mod dim_names;
+mod exchange;
 mod fit;
 mod folded;
 pub mod homes;
@@ -35,7 +36,7 @@ use std::collections::BTreeSet;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
-use rules::{Analysis, Interval, Kind};
+use rules::{Analysis, Interval, Kind, Loop};
 
 pub use blocks::schedule_named;
 pub use folded::print_folded;
@@ -62,6 +63,20 @@ pub enum On {
     Copies,
     /// The value: every part computes with one of several partial sums of the linear operands.
     Value,
+    /// Two loops of a mixture of experts at once: every part has some tokens and some experts, and rows are exchanged.
+    Exchange { tokens: usize, experts: usize },
+}
+
+impl On {
+    /// The loops that it divides.
+    pub fn loops(self) -> impl Iterator<Item = usize> {
+        let (first, second) = match self {
+            On::Loop(index) => (Some(index), None),
+            On::Exchange { tokens, experts } => (Some(tokens), Some(experts)),
+            On::Copies | On::Value => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,7 +143,8 @@ impl OpPlan {
     pub fn intervals(&self, whole: &[Interval], digits: &[u32]) -> Vec<Interval> {
         let mut at = whole.to_vec();
         for (split, &digit) in self.splits.iter().zip(digits) {
-            if let On::Loop(index) = split.on {
+            // Of the tokens for all experts a part computes as much as of all tokens for its experts.
+            if let On::Loop(index) | On::Exchange { tokens: index, .. } = split.on {
                 at[index] = at[index].part(digit, split.parts);
             }
         }
@@ -165,6 +181,7 @@ impl Plan {
             .why("each sub-operator runs on one device")
             .fix("name one device for each sub-operator; devices may repeat"));
         }
+        exchange::on_devices(graph, analysis, op, plan)?;
         match plan.devices.iter().find(|&&d| d >= self.devices) {
             Some(device) => Err(no_device(i64::from(*device), self.devices)),
             None => Ok(()),
@@ -225,6 +242,13 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                     .fix(choices(analysis, op)));
                 }
             }
+            On::Exchange { tokens, experts } => {
+                exchange::legal(graph, analysis, op, splits)?;
+                for index in [tokens, experts] {
+                    long_enough(graph, op, &dims.loops[index], (left[index], split.parts))?;
+                    left[index] /= i64::from(split.parts);
+                }
+            }
             On::Loop(index) => {
                 let l = &dims.loops[index];
                 if l.kind == Kind::Whole {
@@ -235,25 +259,23 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                     .why(whole_reason(analysis, op))
                     .fix(choices(analysis, op)));
                 }
-                let shortest = left[index];
-                if i64::from(split.parts) > shortest {
-                    return Err(Error::new(
-                        "SW0305",
-                        format!(
-                            "`{}` of {} cannot be split into {} parts",
-                            l.name,
-                            title(graph, op),
-                            split.parts
-                        ),
-                    )
-                    .why(format!("it has {shortest} elements here"))
-                    .fix(format!("split it into at most {shortest}, or split another dim")));
-                }
+                long_enough(graph, op, l, (left[index], split.parts))?;
                 left[index] /= i64::from(split.parts);
             }
         }
     }
     one_reduction(graph, analysis, op, splits)
+}
+
+/// Refuses more parts of a loop than the shortest part before has elements.
+fn long_enough(graph: &Graph, op: OpId, it: &Loop, (shortest, parts): (i64, u32)) -> Result<()> {
+    if i64::from(parts) <= shortest {
+        return Ok(());
+    }
+    let what = format!("`{}` of {} cannot be split into {parts} parts", it.name, title(graph, op));
+    Err(Error::new("SW0305", what)
+        .why(format!("it has {shortest} elements here"))
+        .fix(format!("split it into at most {shortest}, or split another dim")))
 }
 
 /// The inputs of which an operator may be given partial sums: it is linear in them jointly, and
@@ -282,7 +304,7 @@ fn one_reduction(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split])
             _ => None,
         },
         On::Value => Some(rules::Reduction::Sum),
-        On::Copies => None,
+        On::Copies | On::Exchange { .. } => None,
     });
     let first = kinds.next();
     if kinds.any(|k| Some(k) != first) {

@@ -12,6 +12,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::{Analysis, Kind};
 
 use crate::classes::Classes;
+use crate::exchange;
 use crate::{
     Home, Homes, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
     model_dims, no_device, offload, place, recompute, title,
@@ -386,6 +387,9 @@ impl<'g> Draft<'g> {
             "replicate" => return Ok(On::Copies),
             "value" => return Ok(On::Value),
             _ => {}
+        }
+        if let Some(dim) = algo.strip_prefix("exchange ") {
+            return exchange::along(self.on(op, dim.trim(), parts, before)?, self.graph, self.analysis, op);
         }
         let dims = self.analysis.op(op);
         if let Some(index) = dims.find(algo) {

@@ -9,13 +9,14 @@ use rules::{Analysis, DimId, Kind, Rewriting, Rewritten};
 
 use crate::{On, OpPlan, Plan, Split, legal};
 
-/// The operators that a plan splits along dims with their own algorithm.
+/// The operators that a plan splits along dims with their own algorithm, or whose parts exchange rows.
 pub fn rewritings(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Vec<Rewriting> {
     let of = |op: OpId| {
         let rule = analysis.rules[op.index()].as_ref()?;
         let loops = &analysis.op(op).loops;
         let split = |s: &Split| match s.on {
             On::Loop(i) if s.parts > 1 && loops[i].kind == Kind::Own => Some(loops[i].dim),
+            On::Exchange { experts, .. } if s.parts > 1 => Some(loops[experts].dim),
             _ => None,
         };
         let mut dims: Vec<DimId> = plan.op(op).splits.iter().filter_map(split).collect();
@@ -39,6 +40,9 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
                 let on = match (split.on, &labels) {
                     (On::Loop(index), labels) => {
                         same_loop((analysis, origin.op, index), (fresh, op), labels.as_ref())
+                    }
+                    (On::Exchange { tokens, experts }, labels) => {
+                        exchanged((analysis, origin.op), (tokens, experts), (fresh, op), labels.as_ref())
                     }
                     (On::Value, Some(_)) => On::Copies,
                     (on, _) => on,
@@ -93,6 +97,21 @@ fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimId> {
         }
     }
     found
+}
+
+/// What is of both tokens and experts is divided by experts, the rest by tokens: rows move between these.
+fn exchanged(
+    (analysis, from): (&Analysis, OpId),
+    (tokens, experts): (usize, usize),
+    (fresh, op): (&Analysis, OpId),
+    labels: Option<&HashMap<String, DimId>>,
+) -> On {
+    let by_experts = same_loop((analysis, from, experts), (fresh, op), labels);
+    if by_experts != On::Copies {
+        by_experts
+    } else {
+        same_loop((analysis, from, tokens), (fresh, op), labels)
+    }
 }
 
 /// The loop of a new operator that stands for a loop of the original one.

@@ -10,6 +10,7 @@
 //! op "h.*" aten.add.Tensor[1]: split b 4             # the second of them at each path
 //! op "h.*": split idx.0 4                            # a dim of the model, by a tensor that has it; copies elsewhere
 //! op %linear_3: split b 2, replicate 2 on 3 1 0 2    # one operator by the name of its output
+//! op %experts: exchange t 4                          # tokens and experts are divided, and rows exchanged
 //! op "*": replicate 4
 //! order %linear_3 < %linear_4
 //! recompute "transformer.h.*"                        # each layer is computed again for backward
@@ -94,6 +95,7 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
         On::Loop(index) => format!("split {}", analysis.op(op).loops[index].name),
         On::Copies => "replicate".into(),
         On::Value => "split value".into(),
+        On::Exchange { tokens, .. } => format!("exchange {}", analysis.op(op).loops[tokens].name),
     };
     let splits: Vec<String> = op_plan.splits.iter().map(|s| format!("{} {}", word(s.on), s.parts)).collect();
     let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };
@@ -242,9 +244,12 @@ impl Reader<'_> {
                 let copied = elsewhere(&op) && !all.iter().all(elsewhere);
                 self.draft.trans(op, if copied { "replicate" } else { dim }, number(parts)?).map(drop)
             }
+            ["exchange", dim, parts] => {
+                self.draft.trans(op, &format!("exchange {dim}"), number(parts)?).map(drop)
+            }
             _ => {
                 Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
-                    .fix("write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`"))
+                    .fix("write `split DIM PARTS`, `split value PARTS`, `exchange DIM PARTS`, `replicate PARTS` or `single`"))
             }
         }
     }

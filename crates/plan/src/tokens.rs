@@ -11,6 +11,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::slicing::{self, Piece, slice};
 use rules::{Analysis, Sliced, Slices, rewrite};
 
+use crate::exchange;
 use crate::select::clip;
 use crate::{MOST, On, OpPlan, Plan, Split, carried, legal, recompute, rewritings};
 
@@ -100,6 +101,10 @@ fn piece(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis
         let on = match split.on {
             On::Loop(index) => {
                 same_loop((analysis, from, index), sliced, (fresh, op)).map_or(On::Copies, On::Loop)
+            }
+            On::Exchange { tokens, experts } => {
+                let same = |index| same_loop((analysis, from, index), sliced, (fresh, op));
+                same(tokens).zip(same(experts)).map_or(On::Copies, exchange::of)
             }
             on => on,
         };

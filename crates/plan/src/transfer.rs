@@ -13,6 +13,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind, OpDims};
 
 use crate::classes::Classes;
+use crate::exchange;
 use crate::fit::{fit, without_idle_copies};
 use crate::{On, OpPlan, Plan, Split, blocks, recompute, tokens};
 
@@ -128,6 +129,11 @@ fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes
                 (on, format!("`{}`", before.loops[index].name))
             }
             On::Value => (On::Value, "the value".to_string()),
+            On::Exchange { tokens, experts } => {
+                let same = |index| same_loop(before, index, after);
+                let on = same(tokens).zip(same(experts)).map_or(On::Copies, exchange::of);
+                (on, format!("`{}` for experts", before.loops[tokens].name))
+            }
             On::Copies => (On::Copies, String::new()),
         };
         let fitted = fit(to.graph, to.analysis, op, &splits, Split { on, parts: split.parts });
@@ -201,7 +207,7 @@ fn along(to: Side<'_>, classes: &Classes, neighbour: OpId, plan: &OpPlan, op: Op
     let mut splits = vec![];
     for split in &plan.splits {
         let on = match split.on {
-            On::Loop(index) => {
+            On::Loop(index) | On::Exchange { tokens: index, .. } => {
                 let class = classes.of_loop(neighbour, index);
                 classes.open_loop(to.analysis, op, class).map_or(On::Copies, On::Loop)
             }

@@ -14,6 +14,7 @@ fn split(name: &str, devices: u32, text: &str) -> String {
         let splits = plan.op(op).splits.iter().map(|split| match split.on {
             On::Loop(index) => format!("{}:{}", analysis.op(op).loops[index].name, split.parts),
             On::Value => "value".into(),
+            On::Exchange { .. } => "exchange".into(),
             On::Copies => "whole".into(),
         });
         format!("{} {}", output.unwrap_or("_"), splits.collect::<Vec<_>>().join(" "))

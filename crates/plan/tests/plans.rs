@@ -231,7 +231,7 @@ error[SW0308]: the plan is not complete: aten.mean.default %loss in \"\" at mode
         "
 error[SW0301]: `divide b 2` does not say how to divide an operator
   at: line 3 of the plan
-  help: write `split DIM PARTS`, `split value PARTS`, `replicate PARTS` or `single`",
+  help: write `split DIM PARTS`, `split value PARTS`, `exchange DIM PARTS`, `replicate PARTS` or `single`",
     );
 }
 

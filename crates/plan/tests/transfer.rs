@@ -59,6 +59,7 @@ fn splits(it: &It, plan: &Plan, tensor: &str) -> Vec<(String, u32)> {
         On::Loop(index) => it.analysis.op(op).loops[index].name.clone(),
         On::Copies => "copies".into(),
         On::Value => "value".into(),
+        On::Exchange { .. } => "exchange".into(),
     };
     plan.op(op).splits.iter().map(|s| (word(s), s.parts)).collect()
 }

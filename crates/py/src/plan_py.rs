@@ -166,6 +166,7 @@ impl Plan {
             On::Loop(index) => loops(id)[index].name.clone(),
             On::Copies => "replicate".into(),
             On::Value => "value".into(),
+            On::Exchange { tokens, .. } => format!("exchange {}", loops(id)[tokens].name),
         };
         (self.model.graph.op_ids().zip(&self.plan.ops))
             .map(|(id, p)| {

@@ -25,6 +25,7 @@ impl Decided {
                     .map_or_else(|| analysis.op(op).loops[index].name.clone(), String::from),
                 On::Copies => "copies".to_owned(),
                 On::Value => "partial sums".to_owned(),
+                On::Exchange { .. } => "experts by exchange".to_owned(),
             };
             match ways.last_mut() {
                 Some((last, parts)) if *last == word => *parts *= split.parts,

@@ -25,7 +25,8 @@ pub use builder::Builder;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewriting {
     pub op: OpId,
-    /// Dims with their own algorithm ([`Kind::Own`]), in the order of the rule, each once.
+    /// Dims with their own algorithm ([`Kind::Own`]), in the order of the rule, each once; or the dim for which rows of
+    /// another one are exchanged ([`families::exchanged`]).
     /// Where several choices of dims lead to the same operators, a program may divide these along any of them.
     pub dims: Vec<String>,
 }
@@ -116,10 +117,11 @@ const FIX: &str = "undo the edit of program.json, or compile again";
 fn along(graph: &Graph, op: OpId, dims: &[String]) -> Result<()> {
     let family = families::family_of(&graph.op(op).target).filter(|family| family.rewriting.is_some());
     let rule = family.and_then(|_| families::rule_of(View::new(graph, op)));
+    let exchanged = families::exchanged(&graph.op(op).target).map(|(_, to)| to);
     let own: Vec<&str> = rule
         .iter()
         .flat_map(|rule| &rule.dims)
-        .filter(|dim| dim.kind == Kind::Own)
+        .filter(|dim| dim.kind == Kind::Own || Some(&dim.name[..]) == exchanged)
         .map(|dim| &dim.name[..])
         .collect();
     let refuse = |code, what: String, why: &str| {

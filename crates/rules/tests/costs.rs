@@ -101,3 +101,22 @@ fn an_operator_without_a_family_costs_what_its_rule_tells() {
     let cost = cost_of(view(&graph), Some(&rule), &part, &local, &graph.needs_grad());
     assert_eq!((cost.flops, cost.kept.inputs), (2, vec![0, 1]));
 }
+
+#[test]
+fn rows_for_experts_cost_as_many_as_are_expected() {
+    // Of 6 tokens with 2 experts each, of 4: 12 rows.
+    let (inputs, op) = ("param x f32[6,8]; i i64[6,2]", "%r f32[4,6,4] = sw.dispatch(%x, %i, 4, False)");
+    check(inputs, op, "", "0 [0, 0], 288 576, 576 192, [] [] 192");
+    check(inputs, op, "t 0..2", "0 [0, 0], 96 192, 192 64, [] [] 64");
+    let inputs = "param r f32[4,6,4]; param u f32[4,10,8]; param d f32[4,7,5]";
+    let op = "%m f32[4,6,4] = sw.expert_rows(%r, %u, %d, \"silu\", True, False)";
+    check(inputs, op, "", "2760 [2760, 1920, 840], 2224 1344, 3568 2224, [0, 1, 2] [] 960");
+    check(inputs, op, "e 0..1", "690 [690, 480, 210], 556 336, 892 556, [0, 1, 2] [] 240");
+    let inputs = "param m f32[4,6,4]; i i64[6,2]; param p f32[6,2]";
+    check(
+        inputs,
+        "%y f32[6,7] = sw.combine(%m, %i, %p, 4, False)",
+        "",
+        "168 [168, 0, 168], 528 432, 816 432, [0] [] 264",
+    );
+}

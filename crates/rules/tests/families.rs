@@ -570,3 +570,14 @@ fn functions_have_the_rule_that_is_registered() {
     check(r#", "a b, b -> a b""#, "a b, b -> a b");
     check(r#", "a (h d), (h d) -> a (h d)", ["h"], [4]"#, "a (h d), (h d) -> a (h d)");
 }
+
+#[test]
+fn rows_for_experts_are_of_tokens_and_experts() {
+    let inputs = "x f32[6,8]; i i64[6,2]";
+    check(inputs, "%r f32[4,6,4] = sw.dispatch(%x, %i, 4, False)", "t k^, t j^ -> e^ t r^");
+    let inputs = "r f32[4,6,4]; u f32[4,10,8]; d f32[4,7,5]";
+    let op = "%m f32[4,6,4] = sw.expert_rows(%r, %u, %d, \"silu\", True, False)";
+    check(inputs, op, "e t r^, e a^ b^, e c^ d^ -> e t m^");
+    let inputs = "m f32[4,6,4]; i i64[6,1]; p f32[6,1]";
+    check(inputs, "%y f32[6,7] = sw.combine(%m, %i, %p, 4, False)", "e^ t r^, t 1, t 1 -> t m^");
+}

@@ -147,3 +147,12 @@ fn registered_functions_are_given_sizes_and_operands_of_the_part() {
     check_local(inputs, op, "h 0..2", same);
     check_local(inputs, op, "a 1..2", &same.replace("[2])", "[4])"));
 }
+
+#[test]
+fn rows_for_experts_are_of_the_part_that_has_them() {
+    let inputs = "r f32[4,6,4]; u f32[4,10,8]; d f32[4,7,5]";
+    let op = "%m f32[4,6,4] = sw.expert_rows(%r, %u, %d, \"silu\", True, False)";
+    check_local(inputs, op, "e 1..3, t 0..2", "sw.expert_rows(%0, %1, %2, \"silu\", true, false)");
+    let op = "%r f32[4,6,4] = sw.dispatch(%x, %i, 4, True)";
+    check_local("x f32[6,8]; i i64[6,2]", op, "t 2..4", "sw.dispatch(%0, %1, 4, true)");
+}

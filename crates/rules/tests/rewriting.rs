@@ -298,3 +298,15 @@ fn lists_that_are_no_rewritings_are_refused() {
     refused(&[of(4, "b"), of(4, "v")], "SW0522");
     refused(&[of(4, "b"), of(3, "b")], "SW0522");
 }
+
+#[test]
+fn a_mixture_becomes_rows_for_experts_and_sums_of_them() {
+    let inputs = "x f32[6,8]; i i64[6,2]; p f32[6,2]; u f32[3,10,8]; d f32[3,7,5]";
+    let op = "%y f32[6,7] = shardwright.experts.default(%x, %i, %p, %u, %d, \"silu\", True, False, True)";
+    assert_eq!(
+        pieces_along(inputs, op, &["e".into()]),
+        "y.0 = sw.dispatch(x, i) : t k, t j -> x t r\n\
+         y.1 = sw.expert_rows(y.0, u, d) : e t r, e a b, e c d -> e t q\n\
+         y = sw.combine(y.1, i, p) : x t q, t j, t j -> t m\n"
+    );
+}

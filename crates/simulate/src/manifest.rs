@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use graph::Graph;
 use program::{Pass, RankId};
+use rules::families::makes_rows;
 use serde_json::{Value, json};
 
 use crate::{Part, Scene, Simulation, What};
@@ -62,6 +63,7 @@ fn message(graph: &Graph, simulation: &Simulation, part: &Part, computed: &[Comp
         "kind": part.kind.name(),
         "group": told.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
         "bytes": told.bytes,
+        "bytes_expected": part.op.is_some_and(|op| makes_rows(&graph.op(op).target)),
         "dtype": told.dtype.map(graph::Dtype::short),
         "pass": part.pass.name(),
         "block": part.block,

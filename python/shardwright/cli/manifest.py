@@ -47,9 +47,10 @@ def _row(one: dict[str, Any]) -> str:
     from ..summary import time_of
 
     group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else one["group"]
+    size = ("~" if one["bytes_expected"] else "") + size_of(one["bytes"])
     where = f"{one['pass']} {one['block']}, micro-batch {one['micro_batch']}"
     return (
-        f"  {where:<28} {one['kind']:<17} {size_of(one['bytes']):>10} {one['dtype'] or '':<5}"
+        f"  {where:<28} {one['kind']:<17} {size:>10} {one['dtype'] or '':<5}"
         f" {time_of(one['expected_seconds']):>9}, {one['share_of_link']:>4.0%} of its link,"
         f" {time_of(one['exposed_seconds']):>9} waited for  {group}"
     )

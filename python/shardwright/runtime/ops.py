@@ -14,15 +14,19 @@ from .causal import causal_attention, seen
 from .execution.randomness import Numbers
 from .execution.run import current_run
 from .programs import regions
+from .rows import combine, dispatch, expert_rows
 
 __all__ = [
     "attention",
     "causal_attention",
+    "combine",
     "cut",
+    "dispatch",
     "draw",
     "dropout",
     "embedding_shard",
     "expert_linear",
+    "expert_rows",
     "experts",
     "mean",
     "native_dropout",

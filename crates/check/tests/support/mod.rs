@@ -595,6 +595,7 @@ impl<'a> Reader<'a> {
             "None" => Arg::None,
             "True" => Arg::Bool(true),
             "False" => Arg::Bool(false),
+            text if text.starts_with('"') => Arg::Str(text.trim_matches('"').into()),
             _ => match (word.parse::<i64>(), word.parse::<f64>()) {
                 (Ok(value), _) => Arg::Int(value),
                 (_, Ok(value)) => Arg::Float(value),

@@ -23,6 +23,7 @@ pub(super) const SET: Set = Set {
         must_find: true,
         stages: None,
         places: None,
+        exchange: None,
     }),
     aside: None,
     rounds: None,

@@ -7,7 +7,15 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "data",
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
-    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
+    along: Some(Along {
+        choose,
+        why,
+        turns: None,
+        must_find: true,
+        stages: None,
+        places: None,
+        exchange: None,
+    }),
     aside: None,
     rounds: None,
     besides: &[],

@@ -1,15 +1,25 @@
 //! `expert`: the experts of mixtures are spread over the devices, and everything else splits the batch, as
-//! `data` does. Tokens are gathered for the experts and what these give is summed into the tokens' places.
+//! `data` does. Where a token has fewer experts than there are devices, its rows go to its experts and back; else all
+//! tokens are gathered for the experts, and what these give is summed into the tokens' places.
 
 use graph::OpId;
 use rules::families;
 
 use super::{Along, Model, Set, data, too_few};
+use crate::{On, exchange};
 
 pub(super) const SET: Set = Set {
     name: "expert",
     doc: "the experts of mixtures are divided, every other operator splits the batch",
-    along: Some(Along { choose, why, turns: None, must_find: true, stages: None, places: None }),
+    along: Some(Along {
+        choose,
+        why,
+        turns: None,
+        must_find: true,
+        stages: None,
+        places: None,
+        exchange: Some(exchange),
+    }),
     aside: None,
     rounds: None,
     besides: &[],
@@ -28,6 +38,22 @@ fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let batch = data::choose(model, parts).into_iter();
     batch.zip(spread).map(|(batch, expert)| expert.or(batch)).collect()
 }
+
+/// Rows of tokens for fewer experts than devices are fewer bytes than all tokens on all devices.
+fn exchange(model: &Model<'_>, parts: u32) -> Vec<Option<On>> {
+    let batch = data::choose(model, parts);
+    let of = |op: OpId| {
+        let experts = exchange::experts(model.graph, model.analysis, op)?;
+        let chosen = *model.graph.op(op).inputs().get(CHOSEN)?;
+        let slots = *model.graph.tensor(chosen).shape.get(1)?;
+        let tokens = batch[op.index()].filter(|_| slots < i64::from(parts))?;
+        Some(exchange::of((tokens, experts)))
+    };
+    model.graph.op_ids().map(of).collect()
+}
+
+/// The operand of the numbers of each token's experts.
+const CHOSEN: usize = 1;
 
 fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     experts(model, op).map_or_else(

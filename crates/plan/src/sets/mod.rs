@@ -6,6 +6,7 @@ mod bidirectional;
 mod blocks;
 mod coshard;
 mod data;
+mod exchanges;
 mod expert;
 pub mod instead;
 mod interlaced;
@@ -27,6 +28,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
+use exchanges::Exchanges;
 pub use name::devices_of;
 use name::{Axis, axes, besides};
 pub use stages::cuts;
@@ -129,11 +131,16 @@ pub struct Along {
     /// Of an axis of so many devices which of them each part is on, in turn where one has several; else each
     /// has one part.
     pub places: Option<fn(u32) -> Vec<u32>>,
+    /// For each operator whether its parts exchange rows instead, if it has such that may.
+    pub exchange: Option<Exchange>,
 }
 
 /// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
 /// where that says nothing (zero).
 pub type Turns = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
+
+/// For each operator how its parts exchange rows along an axis of so many devices, if that is worth it.
+pub type Exchange = fn(&Model<'_>, u32) -> Vec<Option<On>>;
 
 /// Cuts a model into so many stages: that of each operator. Some are no part of any.
 pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
@@ -259,7 +266,9 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         }
         choices.push(choice);
     }
-    let choices = with_partial_sums(model, &axes, &choices);
+    let exchanges = Exchanges::of(model, &axes, &choices);
+    let choices = with_partial_sums(model, &axes, &exchanges.instead_of(choices));
+    let choices = exchanges.within(choices);
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
@@ -350,11 +359,15 @@ fn nest(
             continue;
         }
         let along = match chosen {
-            Some(On::Loop(_)) => axis.along.places(axis.size),
+            Some(On::Loop(_) | On::Exchange { .. }) => axis.along.places(axis.size),
             _ => (0..axis.size).collect(),
         };
         let parts = u32::try_from(along.len()).unwrap_or(u32::MAX);
-        let chosen = chosen.map(|on| Split { on, parts }).filter(|s| fits(s));
+        let gathered = chosen.and_then(|on| {
+            if let On::Exchange { experts, .. } = on { Some(On::Loop(experts)) } else { None }
+        });
+        let ways = [chosen, gathered].into_iter().flatten();
+        let chosen = ways.map(|on| Split { on, parts }).find(|s| fits(s));
         let along = if chosen.is_some() { along } else { (0..axis.size).collect() };
         splits.push(chosen.unwrap_or(Split { on: On::Copies, parts: axis.size }));
         places = places.iter().flat_map(|p| along.iter().map(move |i| p * axis.size + i)).collect();

@@ -12,6 +12,7 @@ pub(super) const SET: Set = Set {
         must_find: false,
         stages: None,
         places: None,
+        exchange: None,
     }),
     aside: None,
     rounds: None,

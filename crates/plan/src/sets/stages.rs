@@ -13,7 +13,15 @@ use super::{Along, Model, Set};
 pub(super) const SET: Set = Set {
     name: "stages",
     doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
-    along: Some(Along { choose, why, turns: None, must_find: false, stages: Some(cut), places: None }),
+    along: Some(Along {
+        choose,
+        why,
+        turns: None,
+        must_find: false,
+        stages: Some(cut),
+        places: None,
+        exchange: None,
+    }),
     aside: None,
     rounds: None,
     besides: &[],

@@ -38,8 +38,15 @@ pub(super) const THREE: Set = Set {
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
 };
 
-const ALONG: Along =
-    Along { choose: data::choose, why: data::why, turns: None, must_find: true, stages: None, places: None };
+const ALONG: Along = Along {
+    choose: data::choose,
+    why: data::why,
+    turns: None,
+    must_find: true,
+    stages: None,
+    places: None,
+    exchange: None,
+};
 
 fn divide(
     model: &Model<'_>,
@@ -69,6 +76,7 @@ fn reads_alike(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> 
     match place.choice[op.index()] {
         None | Some(On::Copies) => true,
         Some(On::Value) => !once,
+        Some(on @ On::Exchange { .. }) => !on.loops().any(|index| dims.inputs[input].contains(&Some(index))),
         Some(On::Loop(index)) => {
             let reduced = matches!(dims.loops[index].kind, Kind::Reduce(_));
             !(dims.inputs[input].contains(&Some(index)) || once && reduced)

@@ -1,21 +1,23 @@
 //! A mixture of experts in one operator: each token through the two matrices of each of its experts, with an
 //! activation between them, and the weighted sum of what these give. A part of the experts gives its share of
-//! the sum: of the tokens it computes those that are its experts' own.
+//! the sum: of the tokens it computes those that are its experts' own. Parts may also exchange rows: each has some
+//! tokens and some experts, and the operator is rewritten so that only rows move ([`super::rows`]).
 
-use graph::{Arg, Dtype};
+use graph::{Arg, Dtype, Op};
 
 use super::common::{call, flag, mark, operand, output, shape, start, term, text};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "mixtures",
     targets: &["shardwright.experts.default"],
     rule,
     local,
-    rewriting: None,
+    rewriting: Some(rewriting),
     cost,
     costs: "each row of each expert times its matrices, parts of the experts their share of the rows; keeps the \
             matrices, and of each row what its products and its activation are of",
@@ -66,6 +68,33 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let flags = [(GATED, "gated"), (TRANSPOSED, "transposed"), (DROPS, "drops")];
     args.extend(flags.map(|(at, name)| LocalArg::Bool(flag(view.op, at, name, false))));
     call("sw.experts", args)
+}
+
+/// The rows of each token for its experts, what experts make of their rows, and each token's sum of these. Of the rows
+/// the tensors between them have only those that there are: as many elements as there are in the mean.
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    let [x, chosen, weights, up, down] = op.inputs()[..] else { return };
+    let (&[tokens, width], &[_, slots]) = (to.shape(x), to.shape(chosen)) else { return };
+    let Some(&experts) = to.shape(up).first() else { return };
+    let at = if flag(op, TRANSPOSED, "transposed", false) { 2 } else { 1 };
+    let Some(&made) = to.shape(down).get(at) else { return };
+    let dtype = to.dtype(x);
+    let mean = |width: i64| [experts, tokens, mean_width(width, slots, experts)];
+    let numbers = [Arg::Int(experts), Arg::Bool(flag(op, DROPS, "drops", false))];
+    let args = [vec![Arg::Tensor(x), Arg::Tensor(chosen)], numbers.to_vec()].concat();
+    let rows = to.op("sw.dispatch", args, "t k, t j -> x t r", dtype, &mean(width));
+    let says = [(ACTIVATION, "activation"), (GATED, "gated"), (TRANSPOSED, "transposed")];
+    let says = says.map(|(at, name)| op.arg(at, name).cloned().unwrap_or(Arg::None));
+    let args = [[rows, up, down].map(Arg::Tensor).to_vec(), says.to_vec()].concat();
+    let rows = to.op("sw.expert_rows", args, "e t r, e a b, e c d -> e t q", dtype, &mean(made));
+    let args = [[rows, chosen, weights].map(Arg::Tensor).to_vec(), numbers.to_vec()].concat();
+    to.result(0, "sw.combine", args, "x t q, t j, t j -> t m");
+}
+
+/// Elements of a row that each token has for each expert in the mean.
+fn mean_width(width: i64, slots: i64, experts: i64) -> i64 {
+    let all = width.saturating_mul(slots);
+    (all / experts.max(1) + i64::from(all % experts.max(1) != 0)).max(1)
 }
 
 /// What a row is in bytes and products.

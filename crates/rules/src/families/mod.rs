@@ -22,6 +22,7 @@ mod random;
 mod recurrent;
 mod reductions;
 pub mod registered;
+mod rows;
 mod similarity;
 mod softmax;
 mod splitting;
@@ -48,6 +49,7 @@ pub const ALL: &[&Family] = &[
     &products::FAMILY,
     &experts::FAMILY,
     &mixtures::FAMILY,
+    &rows::FAMILY,
     &attention::FAMILY,
     &recurrent::FAMILY,
     &norms::FAMILY,
@@ -77,11 +79,12 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
 }
 
 /// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 12] = [
+const DEAR: [&str; 13] = [
     "contraction",
     "products",
     "experts",
     "mixtures",
+    "rows",
     "attention",
     "recurrent",
     "distances",
@@ -95,6 +98,16 @@ const DEAR: [&str; 12] = [
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {
     family_of(target).is_none_or(|family| DEAR.contains(&family.name))
+}
+
+/// The dims of an operator whose parts may each have some of both, and exchange rows of the one for the other.
+pub fn exchanged(target: &str) -> Option<(&'static str, &'static str)> {
+    family_of(target).filter(|family| family.name == "mixtures").map(|_| ("t", "e"))
+}
+
+/// Whether an operator makes rows for experts, of which it is known at run how many there are.
+pub fn makes_rows(target: &str) -> bool {
+    rows::ROWS.contains(&target)
 }
 
 /// Whether an operator computes the gradients of its operands apart, so that those of parameters can wait without any

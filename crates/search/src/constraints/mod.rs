@@ -235,6 +235,7 @@ pub(crate) fn named_splits(splits: &[plan::Split], analysis: &Analysis, op: OpId
         On::Loop(index) => analysis.op(op).loops[index].name.clone(),
         On::Copies => "replicate".into(),
         On::Value => "value".into(),
+        On::Exchange { tokens, .. } => format!("exchange {}", analysis.op(op).loops[tokens].name),
     };
     let divides = splits.iter().filter(|split| split.parts > 1);
     divides.map(|split| (word(split.on), split.parts)).collect()

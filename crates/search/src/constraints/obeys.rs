@@ -14,11 +14,11 @@ use super::{Constraints, between, named_splits, of_level};
 pub(super) fn ways(plan: &OpPlan, loops: usize) -> Ways {
     let mut ways = Ways { loops: vec![1; loops], value: 1, copies: 1 };
     for split in &plan.splits {
-        *match split.on {
-            On::Loop(index) => &mut ways.loops[index],
-            On::Copies => &mut ways.copies,
-            On::Value => &mut ways.value,
-        } *= split.parts;
+        match split.on {
+            On::Copies => ways.copies *= split.parts,
+            On::Value => ways.value *= split.parts,
+            on => on.loops().for_each(|index| ways.loops[index] *= split.parts),
+        }
     }
     ways
 }
@@ -30,7 +30,9 @@ fn inside(plan: &OpPlan, loops: usize, nodes: &[usize]) -> Ways {
     for (part, device) in (0..).zip(&plan.devices) {
         let digits = plan.digits(part);
         for (at, kind) in kinds.iter().enumerate() {
-            let own = digits.iter().zip(&plan.splits).filter(|(_, split)| split.on == *kind);
+            let divides =
+                |on: On| on == *kind || matches!(kind, On::Loop(index) if on.loops().any(|it| it == *index));
+            let own = digits.iter().zip(&plan.splits).filter(|(_, split)| divides(split.on));
             let own: Vec<u32> = own.map(|(digit, _)| *digit).collect();
             seen.entry((nodes[*device as usize], at)).or_default().insert(own);
         }

@@ -108,7 +108,7 @@ def call_saving(
     saved = Saved(slots, [], entries)
     marked = _marked_places(values, leaves, needs)
     for at in marked:
-        saved.edges.append(get_gradient_edge(values[at]) if _leads_back(values[at], leaves) else None)
+        saved.edges.append(_edge(values[at]) if _leads_back(values[at], leaves) else None)
         values[at] = values[at].detach().requires_grad_()
     # What needs no gradient must not hold the graph that made it.
     for at, x in enumerate(values):
@@ -228,6 +228,14 @@ def _marked_places(values: Sequence[Any], leaves: Container[int], needs: Needs |
     if needs is not None:
         return needs.results
     return [at for at, x in enumerate(values) if isinstance(x, Tensor) and _leads_back(x, leaves)]
+
+
+def _edge(x: Tensor) -> GradientEdge:
+    if not x.is_sparse:
+        return get_gradient_edge(x)
+    # PyTorch has no views of sparse tensors, by which it would keep the node alive.
+    assert x.grad_fn is not None
+    return GradientEdge(x.grad_fn, x.output_nr, x.clone().grad_fn)
 
 
 def _leads_back(x: Tensor, leaves: Container[int]) -> bool:

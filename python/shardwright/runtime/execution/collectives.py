@@ -13,6 +13,7 @@ from torch import Tensor
 from ..communication.comm import Comm, Ranks
 from ..programs.cuts import Cut, padded
 from ..programs.regions import Factors, flat, shape_of
+from . import rows
 
 # What has more elements is sent as it lies: copying it together would cost more than a message.
 TOGETHER = 1 << 16
@@ -108,6 +109,8 @@ def all_to_all(
     piece = shape_of(cut.piece(own))
     sizes = receive[1] or _even_pieces(piece, receive[0], count, receive[2])
     join = Cut.of(piece, receive[0], sizes, receive[2])
+    if x.is_sparse:
+        return rows.all_to_all(comm, x, ranks, cut, join)
     pieces = cut.split(x)
     received = [x.new_empty(join.numel(index)) for index in range(count)]
     if count == 1:

@@ -30,7 +30,7 @@ class Forgotten:
         """What it saves besides goes `away`, if that is given."""
         self._away = away
         self._at = {_place(x): number for number, x in enumerate(arguments) if _is_plain(x)}
-        self._strides = [x.stride() for x in arguments]
+        self._strides = [() if x.is_sparse else x.stride() for x in arguments]
         self._given: Sequence[Tensor] = ()
 
     def hooks(self) -> Any:
@@ -65,6 +65,8 @@ class Forgotten:
 
 def _is_plain(x: Tensor) -> bool:
     """Whether each of its elements has memory of its own and is what lies there. Others are kept."""
+    if x.is_sparse:
+        return False
     apart = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
     return apart and x.numel() > 0 and not x.is_conj() and not x.is_neg()
 
@@ -75,6 +77,8 @@ def _place(x: Tensor) -> tuple[int, int, int, torch.dtype]:
 
 
 def _laid(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    if x.is_sparse:
+        return x
     x = x.resolve_conj().resolve_neg()
     if x.stride() == stride or 0 in stride:
         return x

@@ -28,6 +28,7 @@ from .gathers import Gathering, Scattering
 from .halves import Left, first_half
 from .kinds import require_kind
 from .randomness import Masks
+from .rows import bytes_of
 from .worker import Worker
 
 Sizes = Sequence[int] | None
@@ -329,7 +330,7 @@ class Run:
         send_factors: Factors = None,
         receive_factors: Factors = None,
     ) -> Tensor:
-        ranks = self._in_group("all_to_all", group, x.nbytes)
+        ranks = self._in_group("all_to_all", group, bytes_of(x))
         with torch.no_grad():
             y = collectives.all_to_all(
                 self.comm,
@@ -482,7 +483,7 @@ class Run:
         pointers = self._gathered(read)
 
         def own(x: Any) -> Any:
-            views = isinstance(x, Tensor) and x.untyped_storage().data_ptr() in pointers
+            views = isinstance(x, Tensor) and not x.is_sparse and x.untyped_storage().data_ptr() in pointers
             return x.detach().clone().requires_grad_(x.requires_grad) if views else x
 
         return tuple(map(own, results)) if isinstance(results, tuple) else own(results)
