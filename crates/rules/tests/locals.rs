@@ -151,6 +151,6 @@ fn registered_functions_are_given_sizes_and_operands_of_the_part() {
 #[test]
 fn parts_of_modules_are_told_the_sizes_of_what_they_give() {
     let op = r#"%y f32[2,12] = shardwright.module.default("m", ["w"], [%w], [%x], "(T0) -> float32[S0,12]", [], True, None, "a b^ -> a b^", ["a"], [2])"#;
-    let part = r#"shardwright.module.default("m", ["w"], [%0], [%1], "(T0) -> float32[S0,12]", [], true, none, "a b^ -> a b^", ["a"], [1])"#;
+    let part = r#"shardwright.module.default("m", ["w"], [%0], [%1], "(T0) -> float32[S0,12]", [], true, None, "a b^ -> a b^", ["a"], [1])"#;
     check_local("w f32[3]; x f32[2,12]", op, "a 1..2", part);
 }
