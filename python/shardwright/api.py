@@ -55,6 +55,7 @@ def parallelize(
     outputs: Asked = "loss",
     randomness: str = "keyed",
     seed: int = 0,
+    discover: bool = False,
     weights: Weights | None = None,
     precision: str | Precision | None = None,
     memory: int | str | None = None,
@@ -79,10 +80,11 @@ def parallelize(
     With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
-    that it has. `weights` are safetensors files, their folder, or tensors by name, for a module that may be
-    on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or as `"16GiB"`: a plan
-    whose step needs more, with the state of an `optimizer`, is refused. With `compile` what is between
-    communications is compiled by `torch.compile`, at the first call.
+    that it has. With `discover` rules are looked for, by trying, for what of the model runs as it is: what
+    is found is used, and said. `weights` are safetensors files, their folder, or tensors by name, for a
+    module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or
+    as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
+    what is between communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
     torch.distributed.
@@ -108,7 +110,7 @@ def parallelize(
     one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))
-    capturing = {"precision": precision_of(precision), "device": comm.device.type}
+    capturing = {"precision": precision_of(precision), "device": comm.device.type, "discover": discover}
     starter = Starter(
         plan,
         unit,

@@ -43,12 +43,14 @@ def compile_model(
     outputs: Asked = "loss",
     precision: str | Precision | None = None,
     device: str | None = None,
+    discover: bool = False,
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights.
 
-    `device` is the type of the devices, if it is known: autocast depends on it.
+    `device` is the type of the devices, if it is known: autocast depends on it. With `discover` rules are
+    looked for, for what runs as it is.
     """
-    captured = captured_model(module, args, kwargs, precision_of(precision), device)
+    captured = captured_model(module, args, kwargs, precision_of(precision), device, discover)
     made = make_plan(Graph(captured.graph_text), plan, devices)
     return compile_plan(captured, made, inputs=inputs, outputs=outputs)
 
@@ -59,6 +61,7 @@ def captured_model(
     kwargs: Mapping[str, Any] | None = None,
     precision: Precision | None = None,
     device: str | None = None,
+    discover: bool = False,
 ) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(
@@ -69,6 +72,11 @@ def captured_model(
         )
     captured = capture(module, args, kwargs, precision=precision, device=device)
     captured.notes += compare_registered(Graph(captured.graph_text))
+    if captured.as_python or discover:
+        # It imports the runtime, which most captures do without.
+        from .dividing import divide
+
+        divide(module, args, kwargs, captured, device, discover)
     return captured
 
 

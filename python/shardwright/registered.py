@@ -15,7 +15,7 @@ def compare_registered(graph: Graph) -> list[str]:
     found = [
         one
         for one in verify_rules(graph, lambda target: target == _FUNCTION, smaller=True)
-        if one.operator.rule is not None
+        if one.operator.rule is not None and one.registered is not None
     ]
     wrong = [one for one in found if one.problem is not None]
     if wrong:

@@ -6,6 +6,7 @@ the operator split, which also proves it, and its ranks run as threads.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._core import Draft, Graph, Operator, Plan, compile
-from .as_python import Registered, registered_as
+from .as_python import Modules, Registered, registered_as, running
 from .capture.evaluate import Evaluator, Given
 from .capture.lines import said_by
 from .capture.swap import same_randomness
@@ -80,9 +81,14 @@ class Verified:
 
 
 def verify_rules(
-    graph: Graph, wanted: Callable[[str], bool] = lambda target: True, smaller: bool = False
+    graph: Graph,
+    wanted: Callable[[str], bool] = lambda target: True,
+    smaller: bool = False,
+    skeleton: nn.Module | None = None,
 ) -> Iterator[Verified]:
     """Every operator, once for each rule and each shapes that it has in the graph.
+
+    Modules that run as they are are those of the `skeleton`.
 
     With `smaller`, operands of registered functions have fewer elements than in the graph, where their rules
     say that this makes no difference.
@@ -103,7 +109,7 @@ def verify_rules(
         if operator.rule is None:
             yield Verified(operator, skipped="the call has no rule: every device computes it whole")
         else:
-            alone = _Alone.of(operator, line, known, buffers)
+            alone = replace(_Alone.of(operator, line, known, buffers), skeleton=skeleton)
             yield _verified(operator, alone.smaller(operator) if smaller else alone)
 
 
@@ -116,17 +122,20 @@ def _call(line: str) -> str:
     return line.rpartition(' at "')[0].rpartition(' in "')[0]
 
 
-def wrong_rule(wrong: Sequence[Verified], model: str) -> CaptureError:
-    """Of rules that do not hold."""
+def wrong_rule(
+    wrong: Sequence[Verified], model: str, named: str | None = None, stated: str | None = None
+) -> CaptureError:
+    """Of rules that do not hold. `named` is a module for which it was `stated`."""
     first, registered = wrong[0].operator, wrong[0].registered
     fix = "do not train under a plan that splits it so: report the table that `shardwright ops verify` prints"
-    if registered is not None:
+    place = stated or (registered.place if registered is not None else None)
+    if place is not None:
         what = "mark dims that must stay whole with `^`, and those that are summed with `+`"
-        fix = f"correct what is registered at {registered.place}: {what}"
+        fix = f"correct what is {'stated' if stated else 'registered'} at {place}: {what}"
     return CaptureError(
         "SW0138",
-        f"the rule of {wrong[0].named} does not hold",
-        place=f"{first.path or model} at {first.line}",
+        f"the rule of {named or wrong[0].named} does not hold",
+        place=stated or f"{first.path or model} at {first.line}",
         why=f"{wrong[0].problem}" + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
         fix=fix,
     )
@@ -178,7 +187,7 @@ def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
     graph = Graph(alone.text(made))
     operands, expected = _whole(graph, alone, made)
     try:
-        pairs = zip(_in_parts(graph, splits, operands), expected, strict=True)
+        pairs = zip(_in_parts(graph, splits, operands, alone.skeleton), expected, strict=True)
         differences = [difference(*pair) for pair in pairs]
     except ShardwrightError as error:
         return Tried(splits, made, problem=f"{error.code}: {error.what}")
@@ -199,21 +208,33 @@ def _whole(graph: Graph, alone: _Alone, made: Sequence[int]) -> tuple[list[Tenso
             torch.manual_seed(_SEED)
             inputs = [_given(value) for value in values]
             given = Given(inputs, _no_parameter, {}, {}, torch.device("cpu"))
-            outputs = [output for output in Evaluator(graph.text).run(given).outputs if output is not None]
+            with running(None if alone.skeleton is None else Modules(alone.skeleton.get_submodule)):
+                evaluated = Evaluator(graph.text).run(given)
+            outputs = [output for output in evaluated.outputs if output is not None]
         found = _with_gradients(outputs, inputs)
         if at == len(_RANGES) - 1 or all(bool(tensor.isfinite().all()) for tensor in found):
             break
     return values, found
 
 
-def _in_parts(graph: Graph, splits: Splits, values: Sequence[Tensor]) -> list[Tensor]:
+def _in_parts(
+    graph: Graph, splits: Splits, values: Sequence[Tensor], skeleton: nn.Module | None
+) -> list[Tensor]:
     plan = _plan(graph, splits)
     compiled = compile(plan, "all")
     program = load_program(dict(compiled.files), digest=compiled.digest, world=plan.devices)
 
     def rank(rank: int, comm: Any) -> list[Tensor]:
         generator = torch.Generator().manual_seed(_SEED)
-        model = ParallelModule(program, comm, {}, randomness="single-device", generator=generator)
+        model = ParallelModule(
+            program,
+            comm,
+            {},
+            randomness="single-device",
+            generator=generator,
+            # Ranks are threads, and a module is called with one of them's tensors at a time.
+            skeleton=copy.deepcopy(skeleton),
+        )
         inputs = [_given(value) for value in values]
         outputs = model(*inputs)
         return _with_gradients(list(outputs) if isinstance(outputs, tuple) else [outputs], inputs)
@@ -265,6 +286,7 @@ class _Alone:
     trained: frozenset[str]
     """Of those that have gradients."""
     registered: Registered | None = None
+    skeleton: nn.Module | None = None
 
     @staticmethod
     def of(

@@ -161,6 +161,29 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     assert found["opaque"] == ["shardwright.module.default"] and found["opaque_share"] == 0.5
     assert results.came_through(found) and not trying.is_parallelized(found)
     assert found["plans"]["data"]["share"] == 0.8
+    # It decides by the sum of the batch, and no rule is right.
+    assert not trying.is_parallelized_with_rules(found)
+    assert "no rule: where test_foreign.py" in str(trying.why_not_with_rules(found))
+    assert "| no | no: equal, 80% | modules that run as they are have 50%" in page([found])
+
+
+def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
+    class Rows(Reading.Inner):
+        def forward(self, x: Tensor) -> Tensor:
+            at = (x.sum(-1) > 0).nonzero()[:, 0]
+            return torch.zeros_like(x).index_add(0, at, self.linear(x[at])) if len(at) else 0 * x
+
+    model = Reading()
+    model.inner = Rows()
+    found = trying.judged(finished(model, args=(torch.randn(4, 8, dtype=torch.float64),)), empty())
+    assert not trying.is_parallelized(found) and trying.is_parallelized_with_rules(found)
+    assert found["opaque_share"] > 0.3 and found["discovered"]["opaque_share"] == 0
+    assert "| no | yes: equal, 5" in page([found])
+    counts = {figure.what: figure.count for figure in figures.figures([found])}
+    assert (counts["parallelized"], counts["parallelized, with rules that are found"]) == (0, 1)
+    found["discovered"]["plans"]["data"] = {"outcome": "wrong", "reason": "loss"}
+    assert figures.failures([found]) and not trying.is_parallelized_with_rules(found)
+    assert "under `data, with rules that are found`: loss" in page([found])
 
 
 def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
@@ -211,6 +234,9 @@ def told(package: str, name: str, say: Any) -> Found:
             pass
     if name == "sleeps":
         time.sleep(600)
+    if name == "looks":
+        say(found | {"phase": trying.DISCOVER, "plans": {}})
+        os.kill(os.getpid(), signal.SIGKILL)
     if name == "dies":
         raise MemoryError("no more")
     if name == "killed":
@@ -220,7 +246,7 @@ def told(package: str, name: str, say: Any) -> Found:
 
 def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "WAITING", 2)
-    keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "good-too")]
+    keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "looks", "good-too")]
     found = {one["name"]: one for one in children.run(keys, told, 3, 1.0)}
     states = {name: one["state"] for name, one in found.items()}
     assert states == {
@@ -230,7 +256,9 @@ def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         "sleeps": "too slow",
         "dies": "died",
         "killed": "died",
+        "looks": "tried",
     }
+    assert found["looks"]["discovered"]["plans"]["data"]["outcome"] == "fails"
     assert found["hangs"]["reason"].endswith("were over in capture")
     assert found["dies"]["reason"] == "MemoryError: no more"
 
@@ -303,7 +331,7 @@ def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
     assert "2 of 2 models were tried (none 1.0; 2000-01-01)." in text
     assert "None: no program that was proved gave other numbers" in text
     assert "- none bad: a/b in z.py" in text
-    assert "| good |   | whole | equal, 50% | equal, 50% | equal, 50% | yes |   |" in text
+    assert "| good |   | whole | equal, 50% | equal, 50% | equal, 50% | yes |   |   |" in text
     assert text.index("none bad") < text.index("## Figures")
     text = page([good | {"state": "not built", "reason": "no"}])
     assert table.PARTIAL in text and table.PARTIAL not in page([good, bad])

@@ -184,9 +184,10 @@ impl fmt::Display for Proof {
     }
 }
 
-/// An operator's target; of a function whose rule is registered its name.
+/// An operator's target; of a function or module that runs as Python its name, and who vouches for its rule.
 fn rule_name(op: &Op) -> String {
-    registered::name_of(op).map_or_else(|| op.target.clone(), |name| format!("`{name}` (registered)"))
+    let named = |name: &str| format!("`{name}` ({})", registered::origin(op));
+    registered::name_of(op).map_or_else(|| op.target.clone(), named)
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {

@@ -6,10 +6,12 @@ use graph::OpId;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rules::families::registered;
+use rules::given::{Given, give};
 use rules::{Analysis, Kind, View};
 
 use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
+use crate::rule_py::refused;
 
 /// A graph with its dims followed through, shared by everything that speaks of it.
 pub(crate) struct Model {
@@ -67,6 +69,28 @@ impl Graph {
                 })
             };
             self.model.graph.outputs.iter().map(output).collect()
+        })
+    }
+
+    /// The text in which operators that run as Python, by their numbers, have these rules: of each its text, the
+    /// sizes that are arguments, the call without them if there are any, whether it was found, and the place of
+    /// whoever stated it.
+    #[expect(clippy::type_complexity, reason = "plain data from Python")]
+    #[expect(clippy::needless_pass_by_value, reason = "what comes from Python is owned")]
+    fn ruled(
+        &self,
+        rules: Vec<(usize, String, Vec<(String, i64)>, Option<String>, bool, Option<String>)>,
+    ) -> PyResult<String> {
+        guarded(Evidence::of(&self.model), || {
+            let mut graph = self.model.graph.clone();
+            for (at, rule, told, call, found, place) in &rules {
+                let id = OpId::new(*at);
+                let name = registered::name_of(graph.op(id)).unwrap_or_default().to_owned();
+                let given = Given { rule, told: told.clone(), call: call.as_deref(), found: *found };
+                let text = registered::with_sizes(rule, told);
+                give(&mut graph, id, &given).map_err(|invalid| refused(&name, &text, place, &invalid))?;
+            }
+            Ok(graph.to_string())
         })
     }
 

@@ -18,6 +18,7 @@
 //! once). `-` stands for an operand or output that does not matter (an absent output).
 //! `; linear 0 1` says that the operator is linear in operands 0 and 1 jointly, so it may be applied
 //! to partial sums of them. `; size h=8` gives a dim its size. Several such clauses may follow each other.
+//! `; found` says that nobody vouches for the rule: it was tried.
 //!
 //! `...` in place of a term stands for all dims that the other terms leave, the same ones in every operand
 //! that has it.
@@ -198,6 +199,8 @@ fn words(side: &str) -> Vec<&str> {
 }
 
 const REST: &str = "...";
+/// The clause of a rule that was tried, and that nobody has stated.
+pub const FOUND: &str = "found";
 
 /// A rule's text before sizes are known.
 struct Text<'t> {
@@ -267,6 +270,7 @@ impl<'t> Text<'t> {
                     self.given.push(given);
                 }
             }
+            FOUND if rest.is_empty() => {}
             _ => return Err(bad(self.span(kind), "only `linear` and `size` clauses may follow `;`")),
         }
         Ok(())
@@ -504,6 +508,20 @@ fn solve(
 /// Whether a text is a rule as far as that can be said without shapes.
 pub fn check_grammar(text: &str) -> Result<()> {
     Text::read(text, &[])?.check()
+}
+
+/// Whether a rule's text says that it was found by trying.
+pub fn was_found(text: &str) -> bool {
+    text.split(';').skip(1).any(|clause| clause.trim() == FOUND)
+}
+
+/// Refuses a text that says so, which only whoever tried it may.
+pub fn refuse_found(text: &str) -> Result<()> {
+    let found = text.split(';').skip(1).find(|clause| clause.trim() == FOUND);
+    match found {
+        Some(clause) => Err(bad(span(text, clause.trim()), "only a rule that is found by trying says so")),
+        None => Ok(()),
+    }
 }
 
 impl fmt::Display for Rule {

@@ -16,6 +16,7 @@ pub mod cost;
 pub mod discovered;
 pub mod factors;
 pub mod families;
+pub mod given;
 pub mod interval;
 pub mod local;
 pub mod rewriting;

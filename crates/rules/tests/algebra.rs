@@ -118,6 +118,7 @@ fn refuse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>], why: &str) 
 fn bad_grammar_is_refused() {
     let refuse = |text, why| refuse(text, &[&[2, 3]], &[Some(&[2, 3])], why);
     refuse("a b", "`->` is missing");
+    refuse("a b -> a b ; found by us", "only `linear` and `size` clauses may follow `;`");
     refuse("a b -> a b ; fast 0", "only `linear` and `size` clauses may follow `;`");
     refuse("a b -> a b ; linear x", "`linear` takes positions");
     refuse("a b -> a b ; linear 1", "`linear` names an operand that does not exist");

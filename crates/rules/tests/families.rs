@@ -581,3 +581,31 @@ fn rows_for_experts_are_of_tokens_and_experts() {
     let inputs = "m f32[4,6,4]; i i64[6,1]; p f32[6,1]";
     check(inputs, "%y f32[6,7] = sw.combine(%m, %i, %p, 4, False)", "e^ t r^, t 1, t 1 -> t m^");
 }
+
+#[test]
+fn modules_have_the_rule_of_their_tensors_and_whole_parameters() {
+    let call = |tensors: &str, rest: &str| {
+        format!(
+            "%y f32[2,12] = shardwright.module.default(\"m.f\", [\"w\", \"b\", \"n\"], [%w, %b, %n], [{tensors}], \
+             \"(T0) -> float32[2,12]\", [], True, None{rest})"
+        )
+    };
+    let inputs = "w f32[12,1]; b f32[12]; n f32[]; x f32[2,12]";
+    let check = |rest: &str, expect: &str| check(inputs, &call("%x", rest), expect);
+    check("", "");
+    check(r#", "a b^ -> a b^""#, "held0^ 1, held1^, scalar, a b^ -> a b^");
+    check(r#", "a (h d^) -> a (h d^)", ["h"], [4]"#, "held0^ 1, held1^, scalar, a (h d^) -> a (h d^)");
+    check(
+        r#", "a held^ -> a held^ ; linear 0 ; found""#,
+        "held_0^ 1, held_1^, scalar, a held^ -> a held^ ; linear 3",
+    );
+    // What it keeps may have no elements; what it is given may not.
+    let nothing = inputs.replace("b f32[12]", "b f32[0]");
+    let rule = ", \"a b^ -> a b^\"";
+    support::check(&nothing, &call("%x", rule), "held0^ 1, held1^, scalar, a b^ -> a b^");
+    support::check(
+        "w f32[12,1]; b f32[12]; n f32[]; x f32[0,12]",
+        &call("%x", rule).replace("y f32[2", "y f32[0"),
+        "",
+    );
+}

@@ -156,3 +156,10 @@ fn rows_for_experts_are_of_the_part_that_has_them() {
     let op = "%r f32[4,6,4] = sw.dispatch(%x, %i, 4, True)";
     check_local("x f32[6,8]; i i64[6,2]", op, "t 2..4", "sw.dispatch(%0, %1, 4, true)");
 }
+
+#[test]
+fn parts_of_modules_are_told_the_sizes_of_what_they_give() {
+    let op = r#"%y f32[2,12] = shardwright.module.default("m", ["w"], [%w], [%x], "(T0) -> float32[S0,12]", [], True, None, "a b^ -> a b^", ["a"], [2])"#;
+    let part = r#"shardwright.module.default("m", ["w"], [%0], [%1], "(T0) -> float32[S0,12]", [], true, None, "a b^ -> a b^", ["a"], [1])"#;
+    check_local("w f32[3]; x f32[2,12]", op, "a 1..2", part);
+}

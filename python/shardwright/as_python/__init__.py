@@ -11,11 +11,12 @@ from __future__ import annotations
 from .calls import NotPlain, read, results_written, written
 from .depth import inside, is_inside
 from .functions import called, found, name_of
-from .modules import MARK, Modules, opaque, running, tensors_of
+from .modules import MARK, Marked, Modules, mark_of, opaque, running, tensors_of
 from .registry import Registered, all_registered, library_name, register_op, registered_as
 
 __all__ = [
     "MARK",
+    "Marked",
     "Modules",
     "NotPlain",
     "Registered",
@@ -25,6 +26,7 @@ __all__ = [
     "inside",
     "is_inside",
     "library_name",
+    "mark_of",
     "name_of",
     "opaque",
     "read",

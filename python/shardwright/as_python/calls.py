@@ -18,7 +18,7 @@ _HERE = "device"
 _WORDS: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
 _TENSOR = re.compile(r"T(\d+)")
 _SIZE = re.compile(r"S(\d+)")
-_RESULT = re.compile(r"(\w+)\[([\d,]*)\]")
+_RESULT = re.compile(r"(\w+)\[([\dS*,]*)\]")
 Kind = tuple[torch.dtype, Sequence[int]]
 
 
@@ -55,9 +55,22 @@ def read(
     return args, {str(keyword.arg): reader.value(keyword.value) for keyword in tree.keywords}
 
 
-def results_read(text: str) -> list[tuple[torch.dtype, list[int]]]:
+def results_read(text: str, sizes: Sequence[int] = ()) -> list[tuple[torch.dtype, list[int]]]:
+    """Where a part gives less than the whole, its own sizes are in them: `float32[S0,S1*4]`."""
     found = _RESULT.findall(text.partition(" -> ")[2])
-    return [(dtype_named(dtype), [int(size) for size in sizes.split(",") if size]) for dtype, sizes in found]
+    return [
+        (dtype_named(dtype), [_product(dim, sizes) for dim in dims.split(",") if dim])
+        for dtype, dims in found
+    ]
+
+
+def says_results(text: str) -> bool:
+    return " -> " in text
+
+
+def _product(text: str, sizes: Sequence[int]) -> int:
+    words = text.split("*")
+    return math.prod(sizes[int(word[1:])] if word.startswith("S") else int(word) for word in words)
 
 
 def _write(value: Any, tensors: list[Tensor]) -> str:

@@ -41,7 +41,7 @@ def _function(
     dims: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    wanted = results_read(call)
+    wanted = results_read(call, sizes or ())
     fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
     if wanted and fake:
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,23 +15,55 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
+from .._core import check_rule
 from ..errors import RuntimeFault
-from .calls import NotPlain, read, results_read, results_written
+from .calls import NotPlain, read, results_read, results_written, says_results
 from .depth import inside
+from .registry import misuse, place_of
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=nn.Module | type[nn.Module])
 MARK = "_shardwright_opaque"
 
 
-def opaque(module: M) -> M:
-    """Lets a module of a model run as the Python that it is: it becomes one operator, which no plan divides.
+@dataclass(frozen=True)
+class Marked:
+    """What somebody says of a module that stays as it is."""
+
+    rule: str | None
+    sizes: tuple[tuple[str, str], ...]
+    """Dims of the rule, with the arguments that are their sizes."""
+    place: str
+    """Where it was said."""
+
+
+def opaque(module: M, rule: str | None = None, *, sizes: Mapping[str, str] | None = None) -> M:
+    """Lets a module of a model run as the Python that it is: it becomes one operator.
 
     For what cannot or shall not be traced. It may read the values of tensors, call kernels of others, draw
     random numbers; its parameters are trained and its buffers updated as on one device. It is given tensors
-    and plain values, and gives tensors whose sizes do not depend on data.
+    and plain values, and gives tensors whose sizes do not depend on data. Of a class, all its modules are
+    meant.
+
+    No plan divides it, unless a `rule` says how: it names the dims of each tensor that the module is given
+    and of each result, as `register_op` tells, and a part of the module is called with parts of the tensors
+    and with all of its parameters. `sizes` says for which dims an argument is the size. A module with a rule
+    neither draws nor updates buffers.
     """
-    setattr(module, MARK, True)
+    place = place_of(inspect.currentframe())
+    name = getattr(module, "__qualname__", type(module).__qualname__)
+    if not isinstance(module, nn.Module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
+        raise misuse(name, "it is no module and no class of modules", "give one", place)
+    if rule is None and sizes:
+        raise misuse(name, "there are sizes of dims, and no rule that names these", "give a rule", place)
+    if rule is not None:
+        check_rule(name, rule, None, [], place)
+    setattr(module, MARK, Marked(rule, tuple((sizes or {}).items()), place))
     return module
+
+
+def mark_of(module: nn.Module) -> Marked | None:
+    found = getattr(module, MARK, None)
+    return found if isinstance(found, Marked) else None
 
 
 @dataclass(frozen=True)
@@ -80,13 +113,16 @@ def _module(
     path: str,
     names: list[str],
     state: list[Tensor],
-    tensors: list[Tensor],
+    tensors: list[Tensor | None],
     call: str,
     updated: list[str],
     training: bool,
     draws: int | None,
+    rule: str = "",
+    dims: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    wanted = results_read(call)
+    wanted = results_read(call, sizes or ())
     if any(isinstance(tensor, FakeTensor) for tensor in (*state, *tensors)):
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
     if any(isinstance(tensor, FunctionalTensor) for tensor in (*state, *tensors)):
@@ -102,7 +138,7 @@ def _module(
     module = modules.get(path)
     if module.training != training:
         module.train(training)
-    args, kwargs = read(call, tensors)
+    args, kwargs = read(call, tensors, sizes or ())
     # What may be changed in place is a copy.
     held = {
         f"inner.{name}": tensor if tensor.requires_grad else tensor.clone()
@@ -111,7 +147,8 @@ def _module(
     with inside(), nullcontext() if draws is None else modules.chance(path, draws):
         results = tensors_of(path, torch.func.functional_call(_Forward(module), held, tuple(args), kwargs))
     results += [held[f"inner.{name}"].detach() for name in updated]
-    _require(path, results, wanted)
+    if says_results(call):
+        _require(path, results, wanted)
     return results
 
 
@@ -129,7 +166,7 @@ def _require(path: str, results: list[Tensor], wanted: list[tuple[torch.dtype, l
 
 _LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
 _LIBRARY.define(
-    "module(str path, str[] names, Tensor[] state, Tensor[] tensors, str call, str[] updated, bool training,"
-    " int? draws) -> Tensor[]"
+    "module(str path, str[] names, Tensor[] state, Tensor?[] tensors, str call, str[] updated, bool training,"
+    " int? draws, str rule='', str[]? dims=None, int[]? sizes=None) -> Tensor[]"
 )
 _LIBRARY.impl("module", _module, "CompositeImplicitAutograd")

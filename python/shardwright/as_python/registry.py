@@ -76,7 +76,7 @@ def register_op(
     """
 
     def register(function: F) -> F:
-        place = _place(inspect.currentframe())
+        place = place_of(inspect.currentframe())
         name = _name_of(function, place)
         one = Registered(function, name, rule, dict(sizes or {}), fake, inputs, place)
         if isinstance(rule, str):
@@ -166,6 +166,7 @@ def _name_of(function: Any, place: str) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def _place(frame: Any) -> str:
+def place_of(frame: Any) -> str:
+    """Of whoever calls what runs there."""
     caller = frame.f_back
     return f"{caller.f_code.co_filename}:{caller.f_lineno}"

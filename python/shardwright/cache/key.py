@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 from .._core import Plan
 from ..as_python import Registered, all_registered
 from ..capture.spec import CallSpec
-from ..capture.verify import can_verify
+from ..capture.verify import can_verify, has_no_value
 from ..errors import ShardwrightError
 from ..own import own_digest
+from ..runtime.communication.messages import bytes_of
 from .code import Reach
 from .describe import Describer, Unknown
 
@@ -32,7 +33,7 @@ def key_of(
     """Of a model, an example, a plan and all else that was asked for.
 
     Raises `Unknown` where something cannot be described. Values of parameters and buffers do not
-    matter: a program is made without them.
+    matter: a program is made without them. Rules that are looked for are tried on them.
     """
     reach = Reach()
     to = Describer(reach)
@@ -41,6 +42,8 @@ def key_of(
     _settings(to)
     to.named("model", module)
     _example(to, module, args, kwargs or {})
+    if options.get("discover"):
+        _values(to, module, args, kwargs or {})
     _plan(to, plan)
     to.named("options", dict(sorted(options.items())))
     to.named("registered", sorted((_described(one) for one in all_registered()), key=lambda one: str(one[0])))
@@ -86,6 +89,13 @@ def _example(to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapp
             to.kind(leaf)
     # A program that was never compared with the model is no answer where it can be.
     to.put("verified", str(can_verify(module, bound)))
+
+
+def _values(to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    for tensor in (*module.parameters(), *module.buffers(), *given):
+        if not has_no_value(tensor):
+            to.put("value", bytes_of(tensor))
 
 
 def _plan(to: Describer, plan: Any) -> None:

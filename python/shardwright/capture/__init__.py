@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,9 +28,9 @@ from .stand_ins import standing_in
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import KEEPS, results_of, trace, updated_of
-from .verify import Call, computes_the_same, fails, forward, missing_value, verify_capture
+from .verify import Call, computes_the_same, fails, forward, given_to, missing_value, verify_capture
 
-__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "still_computes"]
+__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
 
 
 @dataclass
@@ -168,6 +168,29 @@ def still_computes(
         _with_values(module, bound, captured.precision, captured.device) as call,
     ):
         return isinstance(call, str) or computes_the_same(call, text, captured.constants)
+
+
+@contextmanager
+def operands(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    captured: Captured,
+    wanted: Container[int],
+    device: str | None = None,
+) -> Iterator[tuple[nn.Module, dict[int, list[Any]]] | str]:
+    """The model with values, and what operators of its graph, by number, are given; or why there are none."""
+    if captured.precision:
+        args, kwargs = captured.precision.cast((args, kwargs or {}))
+    bound = captured.in_spec.bind(args, kwargs or {})
+    with (
+        without_cache(module, bound.arguments),
+        _with_values(module, bound, captured.precision, device) as call,
+    ):
+        if isinstance(call, str):
+            yield call
+        else:
+            yield call.module, given_to(call, captured.graph_text, captured.constants, wanted)
 
 
 def _capture(

@@ -24,6 +24,7 @@ _TYPED = re.compile(r"%(\w+) (\w+)\[")
 _WORDS: dict[str, Any] = {"inf": math.inf, "nan": math.nan, **{word: dtype for dtype, word in DTYPES.items()}}
 
 Watch = Callable[["Operator", Any], None]
+Before = Callable[[list[Any]], None]
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Evaluator:
         self._lines = [line.partition(" ") for line in text.splitlines()[1:] if line]
         self._operators = {line: _operator(line) for kind, _, line in self._lines if kind == "op"}
 
-    def run(self, given: Given, watch: Watch | None = None) -> Evaluated:
-        """``watch`` is told each operator with what it gave."""
+    def run(self, given: Given, watch: Watch | None = None, before: Before | None = None) -> Evaluated:
+        """``watch`` is told each operator with what it gave, ``before`` what each is given by position."""
         values: dict[str, Any] = {}
         found = Evaluated()
         with no_autocast():
             for kind, _, line in self._lines:
                 if kind == "op":
-                    self._op(self._operators[line], values, given.device, watch)
+                    self._op(self._operators[line], values, given.device, watch, before)
                 elif kind == "output":
                     found.outputs.append(None if line == "none" else values[line[1:]])
                 elif kind == "update":
@@ -85,9 +86,18 @@ class Evaluator:
         self.now = None
         return found
 
-    def _op(self, op: Operator, values: dict[str, Any], device: torch.device, watch: Watch | None) -> None:
+    def _op(
+        self,
+        op: Operator,
+        values: dict[str, Any],
+        device: torch.device,
+        watch: Watch | None,
+        before: Before | None,
+    ) -> None:
         self.now = op
         args = [_value(arg, op.texts, values) for arg in op.args]
+        if before is not None:
+            before(args)
         kwargs = {name: _value(arg, op.texts, values) for name, arg in op.kwargs}
         if _makes(op.target) and not any(isinstance(arg, Tensor) for arg in args):
             kwargs["device"] = device

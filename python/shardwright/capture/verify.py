@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -243,6 +244,27 @@ def _run_graph(
         with_gradients(results, found.outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs
+
+
+def given_to(
+    call: Call, text: str, constants: dict[str, Tensor], wanted: Container[int]
+) -> dict[int, list[Any]]:
+    """What operators of the graph, by number, are given by position."""
+    state = {name: buffer.detach().clone() for name, buffer in buffers_of(call.module).items()}
+    numbers = itertools.count()
+    found: dict[int, list[Any]] = {}
+
+    def before(args: list[Any]) -> None:
+        number = next(numbers)
+        if number in wanted:
+            found[number] = pytree.tree_map_only(Tensor, Tensor.detach, args)
+
+    with same_randomness(), torch.enable_grad():
+        torch.manual_seed(_SEED)
+        inputs = _tensors(call.arguments())
+        with as_python.running(as_python.Modules(call.module.get_submodule)):
+            Evaluator(text).run(call.given(inputs, constants, state), before=before)
+    return found
 
 
 def _place(evaluator: Evaluator) -> str:

@@ -54,7 +54,7 @@ def _to_split(row: Row) -> str:
     target, name = row["target"], row["name"]
     call = target.rpartition(".")[0]
     return {
-        "module": "let it be traced: what is traced has rules of its own",
+        "module": 'let it be traced, or state a rule: `sw.opaque(module, "... -> ...")` (docs/capture.md)',
         "function": f'a rule: `sw.register_op("... -> ...")` for `{name}` (docs/custom-operators.md)',
         "library": f'a rule: `sw.register_op("... -> ...")(torch.ops.{call})` (docs/custom-operators.md)',
         "call": f"a rule for such a call in the family {row['family']} (docs/adding-a-rule.md)",

@@ -98,6 +98,9 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     parser.add_argument(
         "--micro-batches", type=int, default=1, metavar="N", help="the batch in N parts, one after the other"
     )
+    parser.add_argument(
+        "--discover", action="store_true", help="look for rules of what runs as it is, by running it in parts"
+    )
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +167,7 @@ def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> t
 
         batch = BATCH if arguments.batch is None else arguments.batch
         module, kwargs = from_config(model, batch, arguments.sequence)
-        return _graph_of(module, ((), kwargs), micro_batches)
+        return _graph_of(module, ((), kwargs), micro_batches, getattr(arguments, "discover", False))
     if arguments.batch is not None or arguments.sequence is not None:
         raise no_sizes(model)
     if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
@@ -175,25 +178,28 @@ def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> t
         if micro_batches != 1:
             raise _captured(model)
         return Graph(text), {}
-    return _of_returned(called(function_of(Path(path), name), model), model, micro_batches)
+    returned = called(function_of(Path(path), name), model)
+    return _of_returned(returned, model, micro_batches, getattr(arguments, "discover", False))
 
 
 def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
-    return _of_returned(found, model, 1)[0]
+    return _of_returned(found, model, 1, False)[0]
 
 
-def _of_returned(found: Any, model: str, micro_batches: int) -> tuple[Graph, AsPython]:
+def _of_returned(found: Any, model: str, micro_batches: int, discover: bool) -> tuple[Graph, AsPython]:
     module, inputs = _module_of(found, model)
-    return _graph_of(module, (tuple(inputs), {}), micro_batches)
+    return _graph_of(module, (tuple(inputs), {}), micro_batches, discover)
 
 
-def _graph_of(module: nn.Module, example: Arguments, micro_batches: int) -> tuple[Graph, AsPython]:
+def _graph_of(
+    module: nn.Module, example: Arguments, micro_batches: int, discover: bool
+) -> tuple[Graph, AsPython]:
     """That of a part of the batch, which is proved to be one."""
     from .._core import Graph
     from ..micro_batches import captured_part
 
-    captured = captured_part(module, example, micro_batches)
+    captured = captured_part(module, example, micro_batches, discover)
     return _said(Graph(captured.graph_text), captured.notes), captured.as_python
 
 

@@ -7,7 +7,7 @@ parts are tried, and what rule that makes, the compiler says.
 
 from __future__ import annotations
 
-from .discover import Discovered, FoundDim, discover, discover_or_why
+from .discover import Discovered, FoundDim, discover, discover_of, discover_or_why
 from .examples import Example, examples, has_no_rule
 from .subject import Subject
 
@@ -17,6 +17,7 @@ __all__ = [
     "FoundDim",
     "Subject",
     "discover",
+    "discover_of",
     "discover_or_why",
     "examples",
     "has_no_rule",

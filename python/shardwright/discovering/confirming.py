@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._core import Discovery, Graph
 from ..as_python.calls import Size, read, written
@@ -21,6 +21,8 @@ from ..capture.text import DTYPES
 from ..verifying import Tried, Verified, verify_rules
 from .resizing import Resizing, Sizes
 from .subject import Subject
+from .trying import alike, apart, example_of, led
+from .whole import Whole
 
 _MODULE = "shardwright_discovered"
 _NAME = f"{_MODULE}:function"
@@ -96,7 +98,7 @@ def _wrong(
             graph = _graph(subject, resizing, rule, sizes, outputs, learns)
             with _registered(subject):
                 try:
-                    found = list(verify_rules(Graph(graph)))
+                    found = list(verify_rules(Graph(graph), skeleton=skeleton_of(subject)))
                 except Exception as error:  # partial sums that it does not take
                     return _Wrong(f"it could not be compared ({said_by(error)})")
             wrong = _refuted(found, proposal)
@@ -137,12 +139,44 @@ def _with_sizes(text: str, sizes: Sequence[tuple[str, int]]) -> str:
     return text + (" ; size " + " ".join(f"{name}={size}" for name, size in sizes) if sizes else "")
 
 
+def verified(subject: Subject, rule: str, arguments: Mapping[str, str]) -> list[Verified]:
+    """A rule that somebody has stated, on the example and on random numbers of several kinds.
+
+    `arguments` are those that are sizes of its dims.
+    """
+    outputs = subject.run(example_of(subject), subject.values)
+    values: list[Any] = list(subject.values)
+    dims: dict[str, int] = {}
+    for at, (dim, argument) in enumerate(arguments.items()):
+        place = subject.arguments.index(argument)
+        dims[dim], values[place] = values[place], Size(at)
+    taught = any(output.requires_grad for output in outputs)
+    graph = Graph(_written(subject, subject.shapes, values, rule, dims, outputs, taught))
+    found: list[Verified] = []
+    for seed, change in ((0, _unchanged), (6, _unchanged), (7, alike), (8, led), (9, apart)):
+        with _registered(subject, seed, change):
+            found += verify_rules(graph, skeleton=skeleton_of(subject))
+    tried = [one for one in found if one.tried]
+    return tried or found
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
 @contextmanager
-def _registered(subject: Subject) -> Iterator[None]:
-    """Under a name by which it is found, with the tensors that it takes."""
+def _registered(
+    subject: Subject, seed: int = 6, change: Callable[[Tensor], Tensor] = _unchanged
+) -> Iterator[None]:
+    """Under a name by which it is found, with the tensors that it takes: by the number 0 the example's."""
+
+    state = [*subject.module.state.values()] if subject.module is not None else []
 
     def taken(*given: Tensor) -> list[Tensor]:
-        drawn = subject.draw([x.shape for x in given], 6)
+        subject.settle(seed)
+        held = [tensor.detach().clone() for tensor in state]
+        drawn = subject.draw([x.shape for x in given[len(held) :]], seed) if seed else example_of(subject)
+        drawn = held + [change(x) if x.dtype.is_floating_point else x for x in drawn]
         return [x.requires_grad_(own.requires_grad) for x, own in zip(drawn, given, strict=True)]
 
     home: Any = types.ModuleType(_MODULE)
@@ -161,37 +195,80 @@ def _registered(subject: Subject) -> Iterator[None]:
 def _graph(
     subject: Subject, resizing: Resizing, rule: _Rule, sizes: Sizes, outputs: Sequence[Tensor], learns: bool
 ) -> str:
-    """The function as the one operator of a graph."""
     told = _told(resizing, rule.names)
     values: list[Any] = list(sizes.values)
     for at, argument in enumerate(told.values()):
         values[argument] = Size(at)
-    call, _ = written(*read(subject.text, subject.samples, values))
     known = dict(zip(rule.names, sizes.dims, strict=True))
     dims = {name: known[name] for name in told}
     dims |= {name: known.get(name, size) for name, size in rule.given}
+    return _written(subject, sizes.shapes, values, rule.text, dims, outputs, learns)
+
+
+def _written(
+    subject: Subject,
+    shapes: Sequence[Sequence[int]],
+    values: Sequence[Any],
+    rule: str,
+    dims: Mapping[str, int],
+    outputs: Sequence[Tensor],
+    learns: bool,
+) -> str:
+    """The function as the one operator of a graph."""
+    call, _ = written(*read(subject.text, subject.samples, values))
     kinds = [
         DTYPES[torch.float64 if subject.is_float(at) else x.dtype] for at, x in enumerate(subject.samples)
     ]
     inputs = [
-        f"{'input' if learns else 'buffer'} %x{at} {kind}{_shape(shape)} "
-        + (f"{at}" + " grad" * (kind == "f64") if learns else f'"x{at}"')
-        for at, (kind, shape) in enumerate(zip(kinds, sizes.shapes, strict=True))
+        _given(f"x{at}", kind, shape, at, learns, learns)
+        for at, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
     ]
-    results = [f"%y{at} {DTYPES[x.dtype]}{_shape(list(x.shape))}" for at, x in enumerate(outputs)]
     operands = ", ".join(f"%x{at}" for at in range(len(inputs)))
     more = f", [{', '.join(map(json.dumps, dims))}], {list(dims.values())}" if dims else ""
-    arguments = f"{json.dumps(_NAME)}, [{operands}], {json.dumps(call)}, {json.dumps(rule.text)}{more}"
+    arguments = f"[{operands}], {json.dumps(call)}"
+    function, name = "function", json.dumps(_NAME)
+    if subject.module is not None:
+        function, name = "module", _state_written(subject.module, inputs, learns)
+        arguments += f", [], {subject.module.wide.training}, None"
+    results = [f"%y{at} {DTYPES[x.dtype]}{_shape(list(x.shape))}" for at, x in enumerate(outputs)]
+    arguments = f"{name}, {arguments}, {json.dumps(rule)}{more}"
     return "\n".join(
         [
             "shardwright-graph 1",
             'model "Function"',
             *inputs,
-            f'op {", ".join(results)} = shardwright.function.default({arguments}) in "" at ""',
+            f'op {", ".join(results)} = shardwright.{function}.default({arguments}) in "" at ""',
             *(f"output %y{at}" for at in range(len(outputs))),
             "",
         ]
     )
+
+
+def _state_written(module: Whole, inputs: list[str], learns: bool) -> str:
+    """A module's first arguments. What these are is put among the graph's inputs."""
+    names, held = [], []
+    for at, (name, tensor) in enumerate(module.state.items()):
+        names.append(json.dumps(name))
+        held.append(f"%w{at}")
+        kind, shape = DTYPES[tensor.dtype], list(tensor.shape)
+        trained = learns and any(tensor is one for one in module.trained)
+        inputs.append(_given(f"w{at}", kind, shape, len(inputs), trained, trained))
+    return f"{json.dumps(_NAME)}, [{', '.join(names)}], [{', '.join(held)}]"
+
+
+def _given(name: str, kind: str, shape: Sequence[int], at: int, is_input: bool, grad: bool) -> str:
+    if not is_input:
+        return f'buffer %{name} {kind}{_shape(shape)} "{name}"'
+    return f"input %{name} {kind}{_shape(shape)} {at}" + " grad" * (grad and kind == "f64")
+
+
+def skeleton_of(subject: Subject) -> nn.Module | None:
+    """A model in which the module is found."""
+    if subject.module is None:
+        return None
+    found = nn.Module()
+    found.add_module(_NAME, subject.module.wide)
+    return found
 
 
 def _shape(shape: Sequence[int]) -> str:

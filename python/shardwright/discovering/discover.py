@@ -62,6 +62,10 @@ class Discovered:
     untried: list[str]
     refuted: list[str]
     """What held for the example, and not when the whole rule was compared."""
+    held: list[tuple[Split, Holds]]
+    """The splits, as they were tried."""
+    failed: str | None
+    """What became of the most tensors that were divided along their first dims, and do not hold."""
     operator: bool = False
     """Of PyTorch or of a library, and no function of Python."""
 
@@ -75,15 +79,26 @@ class Discovered:
 
 def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Discovered:
     """The rule of a function, of which the example says what tensors it takes."""
-    subject = Subject.of(function, args, kwargs or {})
+    return discover_of(Subject.of(function, args, kwargs or {}))
+
+
+def discover_of(subject: Subject) -> Discovered:
     trying = Trying.of(subject)
     outputs = [list(output.shape) for output in trying.trials[0].outputs]
     discovery = Discovery(subject.shapes, outputs, subject.values, _MOST)
-    splits, held = 0, []
-    for split in _splits(discovery):
+    splits, held, untested = 0, [], []
+    failed: dict[str, int] = {}
+    for split in _splits(discovery, subject):
         splits += 1
         holds = trying.holds(split)
-        if holds is not None and discovery.hold(holds.mark, holds.outputs, holds.once):
+        why = trying.untested(split, holds) if holds is not None and subject.thorough else None
+        if why is not None:
+            untested.append(why)
+        elif holds is None and all(dim == 0 for _, dim, _ in split.inputs):
+            # A batch is tried of more and more tensors: the last of its ways says most.
+            along = ", ".join(f"dim 0 of tensor {at}" for at, _, _ in split.inputs)
+            failed[f"divided along {along}, {trying.why}"] = len(split.inputs)
+        elif holds is not None and discovery.hold(holds.mark, holds.outputs, holds.once):
             held.append((split, holds))
     resizing = Resizing(subject, discovery, held)
     resizing.drop_fixed()
@@ -105,7 +120,9 @@ def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
         verified=proposal.verified,
         difference=proposal.difference,
         untried=list(_untried(subject, discovery)),
-        refuted=proposal.dropped,
+        refuted=[*dict.fromkeys(untested), *proposal.dropped],
+        held=held,
+        failed=max(failed, key=lambda why: failed[why], default=None),
         operator=isinstance(subject.function, torch._ops.OpOverload),
     )
 
@@ -122,9 +139,13 @@ def discover_or_why(
         return None, error.why
 
 
-def _splits(discovery: Discovery) -> Iterator[Split]:
+def _splits(discovery: Discovery, subject: Subject) -> Iterator[Split]:
+    """Of what is used without having been read, whole dims only."""
+    shapes = subject.shapes
     while (found := discovery.next()) is not None:
-        yield Split(*found)
+        split = Split(*found)
+        if not subject.thorough or all(shapes[at][dim] == split.size for at, dim, _ in split.inputs):
+            yield split
 
 
 def _dims(names: Sequence[str], subject: Subject, held: Sequence[tuple[Split, Holds]]) -> Iterator[FoundDim]:

@@ -16,11 +16,16 @@ from ..capture.lines import said_by
 from ..capture.opaque.calling import tensors_of
 from ..capture.text import DTYPES
 from ..errors import CaptureError
+from .reading import Counting
+from .whole import Whole
 
 # Between which floats are, and where nearly every function has finite values.
 _RANGES = ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0))
 # Elements of all tensors of an example: more of them say no more of a rule.
 MOST = 2**20
+
+# Calls of PyTorch's functions, in all that is tried of a model's.
+_MOST_OPERATIONS = 500_000
 
 CODE = "SW0142"
 Shape = Sequence[int]
@@ -35,6 +40,9 @@ class Trial:
     weights: list[Tensor | None]
     """Gradients of those outputs that have one."""
     gradients: list[Tensor | None]
+    """Of the tensors, and of what all parts have of a module."""
+    held: int = 0
+    """By which numbers the parameters of a module are others."""
 
 
 @dataclass
@@ -52,14 +60,29 @@ class Subject:
     """The tensors of the example."""
     limits: tuple[float, float] = _RANGES[0]
     calls: int = field(default=0, init=False)
+    module: Whole | None = None
+    """What all parts have, of the function that a module's forward is."""
+    thorough: bool = False
+    """Whether it is of a model: what is found is used without anybody having read it."""
+    by_rows: bool = False
+    """Whether it takes no ints but rows of the example's, which may say how many there are of something."""
+    operations: int = 0
+    """Those of PyTorch in a call, where it is of a model."""
 
     @classmethod
-    def of(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Subject:
+    def of(
+        cls,
+        function: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        module: Whole | None = None,
+        thorough: bool = False,
+    ) -> Subject:
         """Refuses what cannot be tried."""
         owner = getattr(function, "__self__", None)
         if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
             function = owner
-        name = _named(function)
+        name = _named(function) if module is None else module.path
         names = _ints(function, args, kwargs)
         sized = Registered(function, name, "", {arg: arg for arg in names}, None, None, "")
         args, kwargs, sizes = sized.with_sizes(function, args, kwargs)
@@ -70,8 +93,13 @@ class Subject:
             raise cannot(name, why, "let it take tensors and plain values") from None
         samples = [tensor.detach() if tensor.is_meta else tensor.detach().cpu() for tensor in tensors]
         found = cls(name, function, text, names, list(sizes.values()), samples)
+        found.module, found.thorough = module, thorough
         found._check_example()
         found.limits = found._finite_limits()
+        if thorough:
+            with Counting() as counting, torch.no_grad():
+                found.run(found.draw(found.shapes, 1), found.values)
+            found.operations = counting.count
         return found
 
     @property
@@ -80,6 +108,15 @@ class Subject:
 
     def is_float(self, at: int) -> bool:
         return self.samples[at].dtype.is_floating_point
+
+    @property
+    def held(self) -> list[Tensor]:
+        return [] if self.module is None else self.module.trained
+
+    def settle(self, seed: int) -> None:
+        """The parameters of a module as they are by these numbers."""
+        if self.module is not None:
+            self.module.settle(seed)
 
     def draw(self, shapes: Sequence[Shape], seed: int, scale: float = 1.0) -> list[Tensor]:
         """Floats between the limits, in double precision; others are among the example's."""
@@ -90,17 +127,30 @@ class Subject:
             drawn = torch.rand(list(shape), dtype=torch.float64, generator=generator)
             if sample.dtype.is_floating_point:
                 found.append(low + (high - low) * drawn)
+            elif self.by_rows:
+                found.append(_rows(sample, shape, seed))
             elif sample.dtype == torch.bool:
                 found.append(drawn < (0.3, 0.5, 0.7)[seed % 3])
             else:
                 known = sample.flatten() if sample.numel() else torch.zeros(1, dtype=sample.dtype)
+                if self.thorough and seed % 2 and int(known.min()) >= 0:
+                    # An example may have only ones where others have noughts.
+                    known = torch.arange(int(known.max()) + 1).to(sample.dtype)
                 found.append(known[(drawn * len(known)).long()])
         return found
+
+    def require_time(self) -> None:
+        """A model's function may be so long that trying it would take minutes: counted, as clocks differ."""
+        if self.calls * self.operations > _MOST_OPERATIONS:
+            why = f"a call of it has {self.operations:,} operations, which is too long to try it often enough"
+            raise cannot(self.name, why, "state a rule for it")
 
     def run(self, tensors: Sequence[Tensor | None], values: Sequence[int]) -> list[Tensor]:
         self.calls += 1
         args, kwargs = as_python.read(self.text, tensors, values)
-        return tensors_of(as_python.called(self.function, args, kwargs))
+        # A module may take gradients inside of its forward.
+        with torch.set_grad_enabled(self.thorough or torch.is_grad_enabled()):
+            return tensors_of(as_python.called(self.function, args, kwargs))
 
     def learn(
         self, tensors: Sequence[Tensor | None], values: Sequence[int], weights: Sequence[Tensor | None] | None
@@ -121,7 +171,7 @@ class Subject:
                 for output in outputs
             ]
         taught = [(output, w) for output, w in zip(outputs, weights, strict=True) if w is not None]
-        learning = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
+        learning = [tensor for tensor in given if tensor is not None and tensor.requires_grad] + self.held
         found: Iterator[Tensor | None] = iter([None] * len(learning))
         if taught and learning:
             heads, of = zip(*taught, strict=True)
@@ -129,15 +179,21 @@ class Subject:
         gradients = [
             None if tensor is None or not tensor.requires_grad else _or_zeros(next(found), tensor)
             for tensor in given
-        ]
+        ] + [_or_zeros(next(found), tensor) for tensor in self.held]
         plain = [tensor.detach() for tensor in tensors if tensor is not None]
         return Trial(plain, [output.detach() for output in outputs], list(weights), gradients)
 
     def trial(self, shapes: Sequence[Shape], values: Sequence[int], seed: int, scale: float = 1.0) -> Trial:
-        return self.learn(self.draw(shapes, seed, scale), values, None)
+        return self.trial_of(self.draw(shapes, seed, scale), values, seed)
+
+    def trial_of(self, tensors: Sequence[Tensor], values: Sequence[int], seed: int) -> Trial:
+        self.settle(seed)
+        found = self.learn(tensors, values, None)
+        found.held = seed
+        return found
 
     def _check_example(self) -> None:
-        if not any(map(self.is_float, range(len(self.samples)))):
+        if not self.held and not any(map(self.is_float, range(len(self.samples)))):
             why = "none of its tensors is of real numbers, which a rule is tried on"
             raise cannot(self.name, why, "give an example with a tensor of floats")
         for sample in self.samples:
@@ -165,6 +221,9 @@ class Subject:
         first = _explained(self, lambda: self.learn(wide, self.values, None))
         second = _explained(self, lambda: self.learn(wide, self.values, first.weights))
         pairs = zip(first.outputs + first.gradients, second.outputs + second.gradients, strict=True)
+        if self.module is not None and self.module.changed is not None:
+            why = f"it updates its buffer `{self.module.changed}`, which each part would update by its own"
+            raise cannot(self.name, why, "keep what it counts outside of it")
         if recording.draws or not all(_same(a, b) for a, b in pairs if a is not None and b is not None):
             why = "it draws random numbers" if recording.draws else "it gives something else each time"
             raise cannot(self.name, why, "give the numbers as a tensor")
@@ -172,6 +231,8 @@ class Subject:
     def _finite_limits(self) -> tuple[float, float]:
         floats = [x.double() for at, x in enumerate(self.samples) if self.is_float(at) and x.numel()]
         own = [(float(min(x.min() for x in floats)), float(max(x.max() for x in floats)))] if floats else []
+        if not floats:
+            return self.limits
         failed: Exception | None = None
         for self.limits in (*_RANGES, *own):
             try:
@@ -181,10 +242,23 @@ class Subject:
                 continue
             if all(bool(x.isfinite().all()) for x in [*trial.outputs, *trial.gradients] if x is not None):
                 return self.limits
+        if self.thorough and not self.by_rows and len(floats) < len(self.samples):
+            self.by_rows = True
+            return self._finite_limits()
         why = "it has no finite values for random tensors"
         if failed is not None:
             why = f"it runs on its example, and not on random tensors ({said_by(failed)})"
         raise cannot(self.name, why, "let the example have the numbers that it may be given")
+
+
+def _rows(sample: Tensor, shape: Shape, seed: int) -> Tensor:
+    """Rows of a tensor, the same ones of all that have as many, and as often as there is room for them."""
+    if not sample.dim():
+        return sample.clone()
+    drawn = torch.rand(len(sample), generator=torch.Generator().manual_seed(seed))
+    # Each row at least once, so that parts differ.
+    order = drawn.argsort().repeat(shape[0] // len(sample) + 1)[: shape[0]]
+    return sample[order].expand(list(shape)).clone()
 
 
 def cannot(name: str, why: str, fix: str, place: str | None = None) -> CaptureError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +13,9 @@ import torch
 from torch import Tensor
 
 from .._core import places_of
+from ..capture.lines import said_by
 from ..verifying import TOLERANCE, difference
+from .reading import NUMBER, Forced, Reads, is_choice, untested, ways
 from .subject import Subject, Trial
 
 At = tuple[int, int, int]
@@ -45,6 +49,8 @@ class Trying:
     trials: list[Trial]
     nullable: list[int]
     """Tensors for which it also takes `None`."""
+    why: str = ""
+    """A split does not hold: of the one that was asked for last."""
 
     @classmethod
     def of(cls, subject: Subject) -> Trying:
@@ -55,8 +61,10 @@ class Trying:
                 trial = subject.trial(subject.shapes, subject.values, seed, scale)
             except Exception:  # numbers that it does not take
                 continue
-            if all(bool(x.isfinite().all()) for x in [*trial.outputs, *trial.gradients] if x is not None):
+            if is_finite(trial):
                 trials.append(trial)
+        if subject.thorough:
+            trials += _of_batches(subject)
         made = cls(subject, trials, [])
         made.nullable = [at for at in range(len(subject.samples)) if made._takes_none(at)]
         return made
@@ -73,15 +81,20 @@ class Trying:
         if found is None or found.mark not in ("", "+"):
             # Where a gradient flows, nothing is split by a maximum.
             return found
-        return found if self._gradients(split, found) else None
+        if self._gradients(split, found):
+            return found
+        self.why = "the gradients of its parts are not those of the whole"
+        return None
 
     def _values(self, split: Split, once: list[int]) -> Holds | None:
         left: tuple[set[str], list[set[At]]] | None = None
         for trial in self.trials:
             for cut in cuts(split.size):
+                self.subject.require_time()
                 parts = self._parts(trial, split, cut, once)
                 if parts is None:
                     return None
+                self.why = "what its parts give is not what the whole gives"
                 ways = _ways(trial.outputs, parts, split.size, cut)
                 if left is not None:
                     places = [a & b for a, b in zip(left[1], ways[1], strict=True)]
@@ -97,14 +110,21 @@ class Trying:
         return Holds("".join(marks), [next(iter(of)) for of in places] if not marks else [], once)
 
     def _parts(
-        self, trial: Trial, split: Split, cut: Sequence[int], once: Sequence[int]
+        self,
+        trial: Trial,
+        split: Split,
+        cut: Sequence[int],
+        once: Sequence[int],
+        reads: Sequence[Reads] | None = None,
     ) -> list[list[Tensor]] | None:
-        found = []
+        found: list[list[Tensor]] = []
+        self.subject.settle(trial.held)
         for number, (tensors, values) in enumerate(self._given(trial, split, cut, once)):
             try:
-                with torch.no_grad():
+                with torch.no_grad(), nullcontext() if reads is None else reads[number]:
                     found.append([x.detach() for x in self.subject.run(tensors, values)])
-            except Exception:  # parts that it does not take
+            except Exception as error:  # parts that it does not take
+                self.why = f"it does not run on parts of them ({said_by(error)})"
                 return None
             if len(found[number]) != len(trial.outputs):
                 return None
@@ -128,6 +148,66 @@ class Trying:
             start += length
             yield tensors, values
 
+    def untested(self, split: Split, holds: Holds) -> str | None:
+        """Of a split that holds a line that might decide otherwise for a part, and was never seen to."""
+        for at in {at for at, _, _ in split.inputs} if self.subject.by_rows else ():
+            rows = self.subject.samples[at]
+            if not self.subject.is_float(at) and bool((rows == rows[:1]).all()):
+                return f"all rows of tensor {at} are alike in the example, and it takes no others"
+        wholes, parts = [], []
+        for trial in self.trials:
+            for cut in cuts(split.size):
+                self.subject.require_time()
+                clean = [*self._kept(trial, split)]
+                wholes.append(Reads(clean))
+                parts.append([Reads(clean) for _ in cut])
+                self.subject.settle(trial.held)
+                with torch.no_grad(), wholes[-1]:
+                    self.subject.run(trial.tensors, self.subject.values)
+                self._parts(trial, split, cut, holds.once, parts[-1])
+        left = untested(wholes, parts)
+        for line, reads in left.items():
+            if not is_choice(reads):
+                said = "of what would be divided, and a part may have another one"
+                return f"{line.removesuffix(NUMBER)} reads {reads[0]!r} {said}"
+        for forced in ways(left):
+            if not self._goes_otherwise(split, holds, forced):
+                return (
+                    f"where {forced[0]} reads {not left[forced[0]][0]} in a part and not in the whole,"
+                    " it gives something else"
+                )
+        return None
+
+    def _kept(self, trial: Trial, split: Split) -> Iterator[Tensor]:
+        """What every part has whole."""
+        divided = {operand for operand, _, _ in split.inputs}
+        yield from (x for at, x in enumerate(trial.tensors) if at not in divided)
+        if self.subject.module is not None:
+            yield from self.subject.module.state.values()
+
+    def _goes_otherwise(self, split: Split, holds: Holds, forced: Forced) -> bool:
+        """Whether all is as it was, or an error is raised, if a part goes another way."""
+        for trial in self.trials:
+            for cut in cuts(split.size):
+                self.subject.require_time()
+                for at in range(len(cut)):
+                    clean = [*self._kept(trial, split)]
+                    reads = [Reads(clean, forced if at == own else None) for own in range(len(cut))]
+                    parts = self._parts(trial, split, cut, holds.once, reads)
+                    if parts is not None and not self._is_put_together(trial, split, holds, cut, parts):
+                        return False
+        return True
+
+    def _is_put_together(
+        self, trial: Trial, split: Split, holds: Holds, cut: Sequence[int], parts: Sequence[Sequence[Tensor]]
+    ) -> bool:
+        marks, places = _ways(trial.outputs, parts, split.size, cut)
+        return (
+            holds.mark in marks
+            if holds.mark
+            else all(at in of for at, of in zip(holds.outputs, places, strict=True))
+        )
+
     def _gradients(self, split: Split, holds: Holds) -> bool:
         return all(
             self._gradients_of(trial, split, holds, cut) for trial in self.trials for cut in cuts(split.size)
@@ -136,6 +216,7 @@ class Trying:
     def _gradients_of(self, trial: Trial, split: Split, holds: Holds, cut: Sequence[int]) -> bool:
         divided = {operand: (dim, outer) for operand, dim, outer in split.inputs}
         parts, start = [], 0
+        self.subject.settle(trial.held)
         for length, (tensors, values) in zip(cut, self._given(trial, split, cut, holds.once), strict=True):
             weights = list(trial.weights)
             for operand, dim, outer in holds.outputs:
@@ -180,6 +261,7 @@ class Trying:
     def _is_linear(self, trial: Trial, jointly: Sequence[int], once: Sequence[int]) -> bool:
         """Of two partial sums, of which one is not near half of the whole."""
         subject = self.subject
+        subject.settle(trial.held)
         other = subject.draw(subject.shapes, 5)
         first: list[Tensor | None] = list(trial.tensors)
         second: list[Tensor | None] = list(trial.tensors)
@@ -216,6 +298,52 @@ class Trying:
         except Exception:  # what it must have
             return False
         return True
+
+
+def is_finite(trial: Trial) -> bool:
+    return all(bool(x.isfinite().all()) for x in [*trial.outputs, *trial.gradients] if x is not None)
+
+
+def _of_batches(subject: Subject) -> list[Trial]:
+    """What random numbers hardly give: the example itself, rows that are nearly alike, one above all."""
+    trials = [lambda: subject.trial_of(example_of(subject), subject.values, 0)]
+    trials += [partial(_changed, subject, seed, change) for seed, change in enumerate((alike, led), 5)]
+    trials += [partial(_changed, subject, 7, partial(alike, dim=1)), partial(_changed, subject, 8, apart)]
+    found = []
+    for make in trials:
+        try:
+            trial = make()
+        except Exception:  # numbers that it does not take
+            continue
+        if is_finite(trial):
+            found.append(trial)
+    return found
+
+
+def example_of(subject: Subject) -> list[Tensor]:
+    return [x.double() if x.dtype.is_floating_point else x.clone() for x in subject.samples]
+
+
+def _changed(subject: Subject, seed: int, change: Callable[[Tensor], Tensor]) -> Trial:
+    drawn = subject.draw(subject.shapes, seed)
+    tensors = [change(x) if x.dtype.is_floating_point else x for x in drawn]
+    return subject.trial_of(tensors, subject.values, seed)
+
+
+def alike(x: Tensor, dim: int = 0) -> Tensor:
+    return x.narrow(dim, 0, 1) + 0.01 * x if x.dim() > dim else x
+
+
+def led(x: Tensor) -> Tensor:
+    return torch.cat([10 * x[:1], x[1:]]) if x.dim() else x
+
+
+def apart(x: Tensor) -> Tensor:
+    """Each row of a size and a sign of its own."""
+    if not x.dim():
+        return x
+    sizes = (-1.7) ** torch.arange(len(x), dtype=x.dtype) / 3
+    return x * sizes.reshape(-1, *[1] * (x.dim() - 1))
 
 
 def cuts(size: int) -> list[list[int]]:

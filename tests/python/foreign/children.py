@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .results import Found, Key
+from .trying import DISCOVER
 
 MEMORY = 8 << 30
 """Bytes that a process may take."""
@@ -115,9 +116,12 @@ def _found_by(child: Child, seconds: float) -> Found:
     code, found = _end(child), child.latest()
     if code == 0:
         return found
-    if code == -signal.SIGXCPU or not child.ended:
-        return found | {"state": "too slow", "reason": f"{seconds:.0f} s were over in {found.get('phase')}"}
-    return found | {"state": "died", "reason": f"its process ended with {code} in {found.get('phase')}"}
+    slow = code == -signal.SIGXCPU or not child.ended
+    why = f"{seconds:.0f} s were over" if slow else f"its process ended with {code}"
+    if found.get("phase") == DISCOVER and "plans" in found:
+        lost = {"outcome": "fails", "reason": why}
+        return found | {"state": "tried", "discovered": {"plans": {"data": lost}}}
+    return found | {"state": "too slow" if slow else "died", "reason": f"{why} in {found.get('phase')}"}
 
 
 def _end(child: Child) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .results import Found
-from .trying import HARNESS, is_parallelized
+from .trying import HARNESS, is_parallelized, is_parallelized_with_rules
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
         of(built, "parallelized", is_parallelized),
+        of(built, "parallelized, with rules that are found", is_parallelized_with_rules),
     ]  # fmt: skip
 
 
@@ -73,9 +74,18 @@ def silently_wrong(results: Sequence[Found]) -> list[tuple[Found, str]]:
     return [
         (found, plan)
         for found in results
-        for plan, made in found.get("plans", {}).items()
+        for plan, made in all_plans(found).items()
         if made["outcome"] == "wrong"
     ]
+
+
+def all_plans(found: Found) -> Found:
+    """Also the one under which it was tried again, with rules that are found."""
+    again = found.get("discovered", {}).get("plans", {})
+    return found.get("plans", {}) | {f"{plan}{WITH_RULES}": made for plan, made in again.items()}
+
+
+WITH_RULES = ", with rules that are found"
 
 
 def failures(results: Sequence[Found]) -> list[Found]:
@@ -84,7 +94,7 @@ def failures(results: Sequence[Found]) -> list[Found]:
 
 
 def _fails(found: Found) -> bool:
-    plans = found.get("plans", {}).values()
+    plans = all_plans(found).values()
     # The check refuses what lowering made.
     is_ours = any(made.get("code", "").startswith("SW05") for made in plans)
     return (

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from .figures import Figure, codes, figures, has_opaque, shares, silently_wrong, without_rule
+from .figures import Figure, all_plans, codes, figures, has_opaque, shares, silently_wrong, without_rule
 from .results import Found
-from .trying import EVEN, HARNESS, OPAQUE, PLANS, is_parallelized, why_not_parallelized
+from .trying import (
+    EVEN,
+    HARNESS,
+    OPAQUE,
+    PLANS,
+    is_parallelized,
+    is_parallelized_with_rules,
+    why_not_parallelized,
+    why_not_with_rules,
+)
 
 WIDEST = 220
 """Characters of a reason."""
@@ -21,7 +30,8 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, is tried a second time with [rules that are found](discovering.md#of-a-model) for them (`discover=True`): that is
+a figure of its own, and in the column `discover`; what was tried before there were such rules has `-`. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
@@ -52,7 +62,7 @@ def _wrong(results: Sequence[Found]) -> str:
     differing = [found for found in results if found["state"] == "differs"]
     lines = ["## Silently wrong", ""]
     lines += [
-        f"- **{_name(found)}** under `{plan}`: {_text(found['plans'][plan]['reason'])}"
+        f"- **{_name(found)}** under `{plan}`: {_text(all_plans(found)[plan]['reason'])}"
         for found, plan in silently_wrong(results)
     ] or ["None: no program that was proved gave other numbers than its model."]
     if differing:
@@ -109,7 +119,15 @@ def _models(package: str, results: Sequence[Found]) -> str:
     rows = [_row(found) for found in _of(package, results) if found["state"] not in HARNESS]
     if not rows:
         return ""
-    head = ["model", "class", "capture", *(f"`{plan}`" for plan in PLANS), "parallelized", "why not"]
+    head = [
+        "model",
+        "class",
+        "capture",
+        *(f"`{plan}`" for plan in PLANS),
+        "parallelized",
+        "`discover`",
+        "why not",
+    ]
     return f"## {package}\n\n" + _table(head, sorted(rows))
 
 
@@ -122,7 +140,19 @@ def _row(found: Found) -> list[str]:
     outcomes = [_outcome(plans.get(plan)) for plan in PLANS]
     reason = why_not_parallelized(found)
     done = "yes" if is_parallelized(found) else "no"
-    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, _text(reason or "")]
+    again = ""
+    if done == "no" and found["state"] == "tried" and has_opaque(found):
+        again = _again(found)
+        reason = why_not_with_rules(found) if "discovered" in found else reason
+    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, again, _text(reason or "")]
+
+
+def _again(found: Found) -> str:
+    """With rules that are found."""
+    if "discovered" not in found:
+        return "-"
+    outcome = _outcome(found["discovered"]["plans"]["data"])
+    return f"{'yes' if is_parallelized_with_rules(found) else 'no'}: {outcome}"
 
 
 def _outcome(made: Found | None) -> str:

@@ -21,7 +21,7 @@ from fuzz.pairs import COARSE, FINE
 from shardwright import Graph, Plan
 from shardwright._core import Compiled
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
+from shardwright.compiling import captured_model, compile_plan
 from shardwright.errors import ShardwrightError
 from shardwright.further import skeleton_of
 from shardwright.work import lines_of_work, work_of
@@ -58,6 +58,9 @@ EVEN = 0.55
 """Of a model's operations a rank computes at most this share, if the model counts as parallelized,"""
 OPAQUE = 0.05
 """and modules that run as they are have at most this share of them."""
+
+DISCOVER = "discover"
+"""The phase in which rules are looked for. What was found before stays, if it ends the process."""
 
 Found = dict[str, Any]
 Say = Callable[[Found], object]
@@ -116,7 +119,24 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     found["plans"] = {}
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
+    if "data" in plans and is_held_up(found):
+        found["discovered"] = discovered(built, expected, found, say)
     return found | {"state": "tried"}
+
+
+def discovered(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
+    """What becomes of it under `data` where rules are looked for, for what runs as it is."""
+    try:
+        with phase(found, DISCOVER, say), zoo.widened():
+            captured = captured_model(built.module, built.args, built.kwargs, discover=True)
+            graph = Graph(captured.graph_text)
+    except ShardwrightError as error:
+        return {"plans": {"data": {"outcome": "refused", "code": error.code, "reason": told(error)}}}
+    except BaseException as error:
+        return {"plans": {"data": {"outcome": "fails", "reason": raised(error)}}}
+    now = found | of_graph(graph, captured)
+    made = under("data", built, captured, graph, expected, now, say)
+    return {"plans": {"data": made}, "opaque_share": now["opaque_share"], "notes": captured.notes}
 
 
 def single_device(built: Built, noise: float = 0.0) -> tuple[equality.Result, int]:
@@ -160,8 +180,9 @@ def is_coarse(captured: Captured) -> bool:
 
 
 def opaque_share(notes: list[str]) -> float:
-    """Of a forward's operations, what modules take that run as they are."""
-    shares = re.findall(r"([\d.]+)% of a forward's operations", "\n".join(notes))
+    """Of a forward's operations, what modules take that run as they are, and are not divided."""
+    whole = [note for note in notes if "whole on each device" in note]
+    shares = re.findall(r"([\d.]+)% of a forward's operations", "\n".join(whole))
     return round(sum(map(float, shares)) / 100, 4)
 
 
@@ -270,6 +291,28 @@ def raised(error: BaseException) -> str:
 
 def is_parallelized(found: Found) -> bool:
     return why_not_parallelized(found) is None
+
+
+def is_held_up(found: Found) -> bool:
+    """Whether what runs as it is is among the reasons why it is not parallelized."""
+    return not is_parallelized(found | {"state": "tried"}) and found["opaque_share"] > OPAQUE
+
+
+def is_parallelized_with_rules(found: Found) -> bool:
+    """Where it is not without, by rules that are found."""
+    return is_parallelized(found) or ("discovered" in found and why_not_with_rules(found) is None)
+
+
+def why_not_with_rules(found: Found) -> str | None:
+    """Of a model that is not parallelized without: why not with rules that are found."""
+    again = found["discovered"]
+    if "opaque_share" not in again:
+        return f"when rules are looked for: {again['plans']['data'].get('reason')}"
+    why = why_not_parallelized(found | again)
+    said = re.findall(
+        r"no rule was found: (.*?), [\d.]+% of a forward's operations", "\n".join(again["notes"])
+    )
+    return why and f"{why}; no rule: {said[0]}" if said else why
 
 
 def why_not_parallelized(found: Found) -> str | None:

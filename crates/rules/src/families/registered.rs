@@ -1,16 +1,22 @@
-//! Functions that run as the Python they are, with a rule that whoever wrote them has registered.
+//! Functions and modules that run as the Python they are, with a rule that somebody has given, or that was found.
+//!
+//! The rule of a module is that of the tensors it is given. Its parameters and buffers are whole in every part, so
+//! their gradients are summed over all dims that are split.
 
 use graph::{Arg, Op};
 
 use super::common::{has_gradient, plain, set, size};
 use super::{Family, View};
-use crate::algebra::{DimId, Kind, Operand, Rule};
+use crate::algebra::{DimId, Kind, Operand, Rule, was_found};
 use crate::cost::Sketch;
 use crate::local::{LocalArg, LocalOp, Part};
 
+const FUNCTION: &str = "shardwright.function.default";
+const MODULE: &str = "shardwright.module.default";
+
 pub(super) const FAMILY: Family = Family {
     name: "registered",
-    targets: &["shardwright.function.default"],
+    targets: &[FUNCTION, MODULE],
     rule,
     local,
     rewriting: None,
@@ -18,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     costs: "as its rule tells",
 };
 
-/// The name of the function that an operator calls.
+/// The name of the function or the path of the module that an operator calls.
 pub fn name_of(op: &Op) -> Option<&str> {
     match op.args.first() {
         Some(Arg::Str(name)) if FAMILY.targets.contains(&op.target.as_str()) => Some(name),
@@ -26,19 +32,94 @@ pub fn name_of(op: &Op) -> Option<&str> {
     }
 }
 
-const RULE: (usize, &str) = (3, "rule");
-const DIMS: (usize, &str) = (4, "dims");
-const SIZES: (usize, &str) = (5, "sizes");
+/// Who vouches for the rule of such an operator.
+pub fn origin(op: &Op) -> &'static str {
+    let found = matches!(op.arg(Places::of(op).rule, "rule"), Some(Arg::Str(text)) if was_found(text));
+    match (found, is_module(op)) {
+        (true, _) => "found by trying",
+        (false, true) => "stated",
+        (false, false) => "registered",
+    }
+}
+
+pub(crate) fn is_module(op: &Op) -> bool {
+    op.target == MODULE
+}
+
+/// Where the arguments are that only these operators have.
+pub(crate) struct Places {
+    pub(crate) call: usize,
+    pub(crate) rule: usize,
+    pub(crate) dims: usize,
+    pub(crate) sizes: usize,
+}
+
+impl Places {
+    pub(crate) fn of(op: &Op) -> Self {
+        match is_module(op) {
+            true => Self { call: 4, rule: 8, dims: 9, sizes: 10 },
+            false => Self { call: 2, rule: 3, dims: 4, sizes: 5 },
+        }
+    }
+}
+
+/// How many of an operator's inputs are parameters and buffers of its module.
+pub(crate) fn num_held(op: &Op) -> usize {
+    match op.args.get(2) {
+        Some(Arg::List(held)) if is_module(op) => held.len(),
+        _ => 0,
+    }
+}
 
 fn rule(view: View<'_>) -> Option<String> {
-    let Some(Arg::Str(text)) = view.op.arg(RULE.0, RULE.1) else { return None };
+    let Some(Arg::Str(text)) = view.op.arg(Places::of(view.op).rule, "rule") else { return None };
     let empty = |shape: &[i64]| shape.contains(&0);
-    let shapes = view.input_shapes().into_iter().chain(view.output_shapes().into_iter().flatten());
-    if text.is_empty() || shapes.into_iter().any(empty) {
+    let inputs = view.input_shapes();
+    let (held, given) = inputs.split_at(num_held(view.op));
+    if text.is_empty() || given.iter().copied().chain(view.output_shapes().into_iter().flatten()).any(empty) {
         return None;
     }
-    let text = with_sizes(text, &sizes(view.op));
+    let text = with_held(&with_sizes(text, &sizes(view.op)), held);
     Some(if has_gradient(view) { without_choices(&text) } else { text })
+}
+
+/// With whole operands before those that the text names.
+fn with_held(text: &str, held: &[&[i64]]) -> String {
+    if held.is_empty() {
+        return text.into();
+    }
+    let (body, clauses) = text.split_once(';').unwrap_or((text, ""));
+    let (inputs, outputs) = body.split_once("->").unwrap_or((body, ""));
+    let mut name = String::from("held");
+    while text.contains(&name) {
+        name.push('_');
+    }
+    let mut next = 0..;
+    let mut dim = |size: &i64| match size {
+        1 => "1".into(),
+        _ => format!("{name}{}^", next.next().unwrap_or_default()),
+    };
+    let mut operand = |shape: &&[i64]| match shape.is_empty() {
+        true => "scalar".into(),
+        false => shape.iter().map(&mut dim).collect::<Vec<_>>().join(" "),
+    };
+    let mut operands: Vec<String> = held.iter().map(&mut operand).collect();
+    operands.extend(Some(inputs.trim().to_owned()).filter(|inputs| !inputs.is_empty()));
+    let clauses: String = clauses.split(';').map(|clause| shifted(clause.trim(), held.len())).collect();
+    format!("{} -> {}{clauses}", operands.join(", "), outputs.trim())
+}
+
+/// A clause, with the positions that operands have behind so many others.
+fn shifted(clause: &str, by: usize) -> String {
+    let position = |word: &str| word.parse().map_or(word.to_owned(), |at: usize| (at + by).to_string());
+    match clause.strip_prefix("linear ") {
+        Some(places) => {
+            let places: Vec<String> = places.split_whitespace().map(position).collect();
+            format!(" ; linear {}", places.join(" "))
+        }
+        None if clause.is_empty() => String::new(),
+        None => format!(" ; {clause}"),
+    }
 }
 
 /// A maximum over parts has no gradient that parts could compute: such a dim stays whole.
@@ -63,7 +144,8 @@ fn sizes(op: &Op) -> Vec<(String, i64)> {
         (Arg::Str(dim), Arg::Int(size)) => Some((dim.clone(), *size)),
         _ => None,
     };
-    list(DIMS).iter().zip(list(SIZES)).filter_map(pair).collect()
+    let places = Places::of(op);
+    list((places.dims, "dims")).iter().zip(list((places.sizes, "sizes"))).filter_map(pair).collect()
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
@@ -71,7 +153,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let given = sizes(view.op);
     if !given.is_empty() {
         let sizes = given.iter().map(|(dim, _)| LocalArg::Int(size(rule, part, dim))).collect();
-        set(&mut local, SIZES.0, SIZES.1, LocalArg::List(sizes));
+        set(&mut local, Places::of(view.op).sizes, "sizes", LocalArg::List(sizes));
     }
     local
 }

@@ -5,7 +5,7 @@ What such an operator gives is learned from forwards with values, before the mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
@@ -94,19 +94,60 @@ class Opaque:
         return {path: (why, self.operations.get(path, 0.0)) for path, why in whys}
 
     def notes(self, module: nn.Module) -> list[str]:
-        """What is told of them: a line for each class and reason."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for path, (why, _) in self.told().items():
-            kind = "a function" if is_function(path) else type(module.get_submodule(path)).__name__
-            found.setdefault((kind, why), []).append(path)
         checks = [f"the check at {line} is not made: it only validates values" for line in self.checks]
-        return [self._note(kind, paths, why) for (kind, why), paths in found.items()] + checks
+        return notes_of(module, self.told(), {}) + checks
 
-    def _note(self, kind: str, paths: list[str], why: str) -> str:
-        others = f" and {len(paths) - 1} more run as they are" if paths[1:] else " runs as it is"
-        share = sum(self.operations.get(path, 0.0) for path in paths)
-        where = "whole on each device that computes it"
-        return f"`{paths[0]}` ({kind}){others}, {where}, {share:.1%} of a forward's operations: {why}"
+
+@dataclass(frozen=True)
+class Divided:
+    """What became of the rule of a module or function that runs as it is."""
+
+    rule: str | None
+    stated: bool
+    tried: int = 0
+    """With how many sets of numbers, if it was found."""
+    why: str = ""
+    """None was found."""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+
+    def says(self, call: str) -> str:
+        if self.rule is None:
+            return f"whole on each device that computes it, for no rule was found: {self.why}"
+        sizes = ", ".join(f'"{dim}": "{argument}"' for dim, argument in self.sizes.items())
+        given = f'"{self.rule}"' + (f", sizes={{{sizes}}}" if sizes else "")
+        if self.stated:
+            return f"divided by the rule that is stated for it, {given}"
+        module = "" if call == "register_op" else "module, "
+        return (
+            f"divided by a rule that was found, {given}, tried on {self.tried} inputs and not proved"
+            f" (`sw.{call}({module}{given})` states it)"
+        )
+
+
+_WHOLE = "whole on each device that computes it"
+
+
+def notes_of(
+    module: nn.Module, told: Mapping[str, tuple[str, float]], divided: Mapping[str, Divided]
+) -> list[str]:
+    """What is told of modules and functions that run as they are: a line for each class, reason and rule."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for path, (why, _) in told.items():
+        kind = "a function" if is_function(path) else type(module.get_submodule(path)).__name__
+        call = "register_op" if is_function(path) else "opaque"
+        how = divided[path].says(call) if path in divided else _WHOLE
+        found.setdefault((kind, why, how), []).append(path)
+    return [
+        _note(kind, paths, why, how, sum(told[path][1] for path in paths))
+        for (kind, why, how), paths in found.items()
+    ]
+
+
+def _note(kind: str, paths: list[str], why: str, how: str, share: float) -> str:
+    # Of a function that was not measured, nothing is known but its rule.
+    known = f", {share:.1%} of a forward's operations: {why}" if why else ""
+    others = f" and {len(paths) - 1} more run as they are" if paths[1:] else " runs as it is"
+    return f"`{paths[0]}` ({kind}){others}, {how}{known}"
 
 
 def marked(module: nn.Module) -> Opaque:
