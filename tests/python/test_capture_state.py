@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from equality import assert_equal, reference, run
+from shardwright import Graph, Plan
 from shardwright.capture import capture, stand_ins
-from shardwright.compiling import compile_model
+from shardwright.compiling import compile_model, compile_plan
 from shardwright.errors import CaptureError
+from shardwright.further import skeleton_of
 
 X = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
 Forward = Callable[[Any, Tensor], Any]
@@ -456,3 +458,16 @@ def test_a_function_that_is_mapped_is_its_operators() -> None:
     wanted = reference(model, (X,))
     for plan in ("data:2", "replicate"):
         assert_equal(run(compile_model(model, (X,), plan=plan, devices=2)[0], model, (X,)), wanted, plan)
+
+
+def test_a_constant_whose_name_is_no_place_of_the_model() -> None:
+    """PyTorch names what it lifts by the modules around it, and not always by all of them."""
+    module = Model(lambda m, x: ((x @ m.w) * torch.tensor(3.0)).sum())
+    captured = capture(module, (X,))
+    [name] = captured.constants
+    other = "attentions.0.lifted_tensor_0"
+    captured.constants = {other: captured.constants[name]}
+    captured.graph_text = captured.graph_text.replace(f'"{name}"', f'"{other}"')
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "data", 2))
+    options = lambda: {"skeleton": skeleton_of(module)}  # noqa: E731
+    assert_equal(run(bundle, module, (X,), options=options), reference(module, (X,)))

@@ -145,6 +145,8 @@ def hold(
     places: list[tuple[Shard, dict[str, Any], str]] = []
     count: dict[int, int] = {}
     for shard in shards.held:
+        if not shard.tensor.held:
+            continue  # a constant's name is no place of the model
         number = count.get(shard.tensor.id, 0)
         count[shard.tensor.id] = number + 1
         *owner, last = shard.tensor.names[0].split(".")
