@@ -274,6 +274,34 @@ def test_random_plans_train_as_one_device(name: str, seed: int) -> None:
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
 
 
+class OneOfTwo(nn.Module):
+    """Which of its layers computes is said by the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(x) if x.sum() > 0 else self.down(x)
+
+
+def test_what_the_example_did_not_use_is_trained_when_other_data_do() -> None:
+    torch.manual_seed(3)
+    model, example = Note(OneOfTwo()).double(), torch.rand(4, 8, dtype=torch.float64)
+    captured = capture(model, (example,))
+    for plan in ("data", "zero3"):
+        bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2))
+        options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
+        for batch, unused in ((example, "down"), (-example, "up")):
+            found = equality.run(bundle, model, (batch,), options=options, updates=equality.SGD)
+            expected = equality.reference(model, (batch,), updates=equality.SGD)
+            # Where gradients are reduced one of zeros stands for none.
+            for name in (f"inner.{unused}.weight", f"inner.{unused}.bias"):
+                assert name not in expected.gradients
+                assert not found.gradients.pop(name, torch.zeros(())).any()
+            equality.assert_equal(found, expected)
+
+
 # ---- random numbers ----------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ class Given:
     """The buffers that it changed."""
     draws: bool
     learns: tuple[bool, ...]
-    """Which of its parameters, buffers and arguments get a gradient."""
+    """Which of its parameters, buffers and arguments may get a gradient."""
     taught: tuple[bool, ...]
     """Which of its results have one."""
 

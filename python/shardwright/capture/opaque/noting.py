@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
@@ -19,7 +19,6 @@ from ...errors import CaptureError
 from ...generators import states
 from ..chance import Recording
 from .exporting import exporting
-from .learning import which_learn
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
 from .plain import stood_for
 
@@ -127,11 +126,10 @@ def _called(
         raise refuse(f"it is given {error}") from None
     kinds = (_kind(x) for x in results)
     kept = (Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    with _disable_current_modes():
-        # Gradients that are only asked for here are no operations of the forward.
-        learns = which_learn(given, results)
-    taught = (x.requires_grad for x in results)
-    return result, Given(tuple(kinds), tree, tuple(kept), {}, draws, tuple(learns), tuple(taught))
+    taught = tuple(x.requires_grad for x in results)
+    # What has no gradient here may have one of other data.
+    learns = tuple(any(taught) and x.requires_grad for x in given)
+    return result, Given(tuple(kinds), tree, tuple(kept), {}, draws, learns, taught)
 
 
 def _changes_parameter(path: str, name: str) -> CaptureError:
