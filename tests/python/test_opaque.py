@@ -302,6 +302,68 @@ def test_what_the_example_did_not_use_is_trained_when_other_data_do() -> None:
             equality.assert_equal(found, expected)
 
 
+class Seldom(nn.Module):
+    """Writes a buffer, or what it is given, under conditions."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+        self.register_buffer("used", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2
+        if x.sum() < 0:
+            if self.place == "in place":
+                self.used.add_(1)
+            elif self.place == "anew":
+                self.used = self.used + 1
+            elif self.place == "given":
+                x.mul_(2)
+        return y + self.used
+
+
+@pytest.mark.parametrize("place", ["in place", "anew", "given"])
+def test_a_change_that_no_example_showed_is_an_error(place: str) -> None:
+    example = torch.rand(4, 8, dtype=torch.float64)
+    inner = nn.Sequential(nn.Identity(), sw.opaque(Seldom(place)))
+    model = Note(inner).double()
+    captured = capture(model, (example,))
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "data", 2))
+    options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
+    equality.assert_equal(
+        equality.run(bundle, model, (example,), options=options), equality.reference(model, (example,))
+    )
+    changed = "a tensor that it is given" if place == "given" else "its `used`"
+    with pytest.raises(sw.ShardwrightError, match=f"SW0866.*`inner.1`.* changes {changed}, and did not"):
+        equality.run(bundle, model, (-example,), options=options)
+
+
+def seldom(x: Tensor) -> Tensor:
+    y = x * 2
+    if x.sum() < 0:
+        x.mul_(2)
+    return y
+
+
+def test_a_function_that_changes_what_it_is_given_later_is_an_error() -> None:
+    class Calls(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(seldom(x + 0)).sum()
+
+    model, example = Calls().double(), torch.rand(4, 8, dtype=torch.float64)
+    captured = capture(model, (example,))
+    assert "test_opaque:seldom" in captured.graph_text
+    bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
+    with pytest.raises(
+        sw.ShardwrightError, match=r"SW0866.*`test_opaque:seldom`.* changes a tensor that it is"
+    ):
+        equality.run(bundle, model, (-example,))
+
+
 # ---- random numbers ----------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .calls import read, results_read
+from .changes import changes, version_of
 from .depth import inside
 from .registry import registered_as
 
@@ -49,7 +50,11 @@ def _function(
     registered = registered_as(name)
     if fake and registered is not None and registered.fake is not None:
         function = registered.fake
-    return tensors_among(called(function, *read(call, tensors, sizes or ())))
+    versions = [version_of(tensor) for tensor in tensors]
+    results = tensors_among(called(function, *read(call, tensors, sizes or ())))
+    if [version_of(tensor) for tensor in tensors] != versions:
+        raise changes(f"`{name}`", None)
+    return results
 
 
 def called(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from .._core import check_rule
 from ..errors import RuntimeFault
 from .calls import NotPlain, read, results_read, results_written, says_results
+from .changes import changes, version_of
 from .depth import inside
 from .registry import misuse, place_of
 
@@ -144,8 +145,13 @@ def _module(
         f"inner.{name}": tensor if tensor.requires_grad else tensor.clone()
         for name, tensor in zip(names, state, strict=True)
     }
+    kept = {name: held[f"inner.{name}"] for name in names if name not in updated}
+    versions = [version_of(tensor) for tensor in (*kept.values(), *tensors)]
     with inside(), nullcontext() if draws is None else modules.chance(path, draws):
         results = tensors_of(path, torch.func.functional_call(_Forward(module), held, tuple(args), kwargs))
+    for (name, tensor), version in zip([*kept.items(), *(("", x) for x in tensors)], versions, strict=True):
+        if (name and held[f"inner.{name}"] is not tensor) or version_of(tensor) != version:
+            raise changes(f"the module `{path}`", f"its `{name}`" if name else None)
     results += [held[f"inner.{name}"].detach() for name in updated]
     if says_results(call):
         _require(path, results, wanted)
