@@ -241,7 +241,13 @@ def test_every_family_occurs() -> None:
     families = {name: set(re.findall(r"`([^`]+)`", targets)) for name, targets in rows}
     assert len(families) > 10
     tried = set().union(*(case.targets for case in CASES if case.dims))
-    assert [name for name, targets in families.items() if not targets & tried] == []
+    # What only plans make, no model has: `test_rewritings.py` and `test_expert_exchange.py` compare these.
+    of_models = {
+        name: targets
+        for name, targets in families.items()
+        if not all(target.startswith("sw.") for target in targets)
+    }
+    assert [name for name, targets in of_models.items() if not targets & tried] == []
 
 
 def test_names_are_unique() -> None:
