@@ -166,9 +166,10 @@ def filling_of(lengths: LengthsLike | None, module: nn.Module, inputs: str) -> F
 def _captured(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], capturing: Mapping[str, Any]
 ) -> Captured:
-    """A shorter call, which nothing is run of."""
+    """A shorter call, which nothing is run of, and for which no rules are looked for."""
+    told = {name: value for name, value in capturing.items() if name != "discover"}
     try:
-        return capture(module, args, kwargs, verify=False, **capturing)
+        return capture(module, args, kwargs, verify=False, **told)
     except ShardwrightError as error:
         raise CaptureError(
             "SW0172",
