@@ -68,6 +68,17 @@ pub enum On {
 }
 
 impl On {
+    /// How it is called where its parts are counted.
+    pub fn word(self, analysis: &Analysis, op: OpId) -> String {
+        let name = |index: usize| &analysis.op(op).loops[index].name;
+        match self {
+            On::Loop(index) => name(index).clone(),
+            On::Copies => "replicate".into(),
+            On::Value => "value".into(),
+            On::Exchange { tokens, .. } => format!("exchange {}", name(tokens)),
+        }
+    }
+
     /// The loops that it divides.
     pub fn loops(self) -> impl Iterator<Item = usize> {
         let (first, second) = match self {

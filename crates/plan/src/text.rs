@@ -91,11 +91,9 @@ pub(crate) fn header(plan: &Plan) -> String {
 /// How one operator is divided, and where its parts run.
 pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
     let op_plan = plan.op(op);
-    let word = |on| match on {
-        On::Loop(index) => format!("split {}", analysis.op(op).loops[index].name),
-        On::Copies => "replicate".into(),
-        On::Value => "split value".into(),
-        On::Exchange { tokens, .. } => format!("exchange {}", analysis.op(op).loops[tokens].name),
+    let word = |on: On| match on {
+        On::Loop(_) | On::Value => format!("split {}", on.word(analysis, op)),
+        On::Copies | On::Exchange { .. } => on.word(analysis, op),
     };
     let splits: Vec<String> = op_plan.splits.iter().map(|s| format!("{} {}", word(s.on), s.parts)).collect();
     let splits = if splits.is_empty() { "single".into() } else { splits.join(", ") };

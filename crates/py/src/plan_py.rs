@@ -161,16 +161,10 @@ impl Plan {
     #[getter]
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn decisions(&self) -> Vec<(Operator, Vec<(String, u32)>, Vec<u32>)> {
-        let loops = |id: graph::OpId| &self.model.analysis.op(id).loops;
-        let word = |id: graph::OpId, on: On| match on {
-            On::Loop(index) => loops(id)[index].name.clone(),
-            On::Copies => "replicate".into(),
-            On::Value => "value".into(),
-            On::Exchange { tokens, .. } => format!("exchange {}", loops(id)[tokens].name),
-        };
         (self.model.graph.op_ids().zip(&self.plan.ops))
             .map(|(id, p)| {
-                let splits = p.splits.iter().map(|s| (word(id, s.on), s.parts)).collect();
+                let splits =
+                    p.splits.iter().map(|s| (s.on.word(&self.model.analysis, id), s.parts)).collect();
                 (Operator { model: Arc::clone(&self.model), id }, splits, p.devices.clone())
             })
             .collect()

@@ -357,6 +357,5 @@ impl Search<'_, '_> {
 
 fn is_usual(name: &str) -> bool {
     let rare = |word: &&str| name.contains(*word);
-    let sets = ["offload", "coshard", "expert", "sequence", "zigzag", "ulysses"];
-    !SCHEDULES.iter().chain(&sets).any(rare)
+    !SCHEDULES.iter().chain(&["offload", "coshard"]).chain(&sets::instead::SETS).any(rare)
 }

@@ -146,10 +146,11 @@ def _module(
         for name, tensor in zip(names, state, strict=True)
     }
     kept = {name: held[f"inner.{name}"] for name in names if name not in updated}
-    versions = [version_of(tensor) for tensor in (*kept.values(), *tensors)]
+    watched = [*kept.items(), *(("", tensor) for tensor in tensors)]
+    versions = [version_of(tensor) for _, tensor in watched]
     with inside(), nullcontext() if draws is None else modules.chance(path, draws):
         results = tensors_of(path, torch.func.functional_call(_Forward(module), held, tuple(args), kwargs))
-    for (name, tensor), version in zip([*kept.items(), *(("", x) for x in tensors)], versions, strict=True):
+    for (name, tensor), version in zip(watched, versions, strict=True):
         if (name and held[f"inner.{name}"] is not tensor) or version_of(tensor) != version:
             raise changes(f"the module `{path}`", f"its `{name}`" if name else None)
     results += [held[f"inner.{name}"].detach() for name in updated]

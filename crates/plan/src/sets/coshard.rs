@@ -17,13 +17,8 @@ pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "the dims that `megatron` would split, their parts one after another on the same device",
     along: Some(Along {
-        choose: |model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }),
-        why: megatron::why,
         turns: Some(turns),
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: None,
+        ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
     }),
     aside: None,
     rounds: None,

@@ -7,15 +7,7 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "data",
     doc: "every operator that has the batch splits it; the batch is the first dim of the inputs",
-    along: Some(Along {
-        choose,
-        why,
-        turns: None,
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: None,
-    }),
+    along: Some(Along::of(choose, why)),
     aside: None,
     rounds: None,
     besides: &[],

@@ -11,15 +11,7 @@ use crate::{On, exchange};
 pub(super) const SET: Set = Set {
     name: "expert",
     doc: "the experts of mixtures are divided, every other operator splits the batch",
-    along: Some(Along {
-        choose,
-        why,
-        turns: None,
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: Some(exchange),
-    }),
+    along: Some(Along { exchange: Some(exchange), ..Along::of(choose, why) }),
     aside: None,
     rounds: None,
     besides: &[],

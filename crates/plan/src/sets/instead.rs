@@ -2,16 +2,20 @@
 
 use super::{Model, data, expert, sequence};
 
+/// All that is ever looked at instead.
+pub const SETS: [&str; 4] =
+    [expert::SET.name, sequence::SEQUENCE.name, sequence::ZIGZAG.name, sequence::ULYSSES.name];
+
 /// `expert` where there are experts; where the batch does not go round on so many devices, what divides a sequence.
 pub fn of_megatron(model: &Model<'_>, devices: u32) -> Vec<&'static str> {
+    let [expert, along_sequences @ ..] = SETS;
     let mut found = vec![];
     if model.graph.op_ids().any(|op| expert::experts(model, op).is_some()) {
-        found.push(expert::SET.name);
+        found.push(expert);
     }
-    let batch = data::batch(model);
     let is_attention = |op| sequence::is_attention(model.graph.op(op));
-    if batch < i64::from(devices) && model.graph.op_ids().any(is_attention) {
-        found.extend([sequence::SEQUENCE.name, sequence::ZIGZAG.name, sequence::ULYSSES.name]);
+    if data::batch(model) < i64::from(devices) && model.graph.op_ids().any(is_attention) {
+        found.extend(along_sequences);
     }
     found
 }

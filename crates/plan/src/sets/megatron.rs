@@ -19,15 +19,7 @@ use super::{Along, Model, Set, too_few};
 pub(super) const SET: Set = Set {
     name: "megatron",
     doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
-    along: Some(Along {
-        choose: choose_shared,
-        why,
-        turns: None,
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: None,
-    }),
+    along: Some(Along::of(choose_shared, why)),
     aside: None,
     rounds: None,
     besides: &[],

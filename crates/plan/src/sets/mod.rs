@@ -116,12 +116,16 @@ pub struct Rounds {
     pub stage: fn(u32, u32) -> u32,
 }
 
+pub type Choose = fn(&Model<'_>, u32) -> Vec<Option<usize>>;
+
+pub type Why = fn(&Model<'_>, OpId, u32) -> String;
+
 /// A choice along one axis of the devices.
 pub struct Along {
     /// For each operator the loop that is split into so many parts, if any; otherwise it is copied.
-    pub choose: fn(&Model<'_>, u32) -> Vec<Option<usize>>,
+    pub choose: Choose,
     /// Why an operator is not split into so many parts, where it is not.
-    pub why: fn(&Model<'_>, OpId, u32) -> String,
+    pub why: Why,
     /// If all parts of an operator run on the same device, one after another: how many of each.
     pub turns: Option<Turns>,
     /// Whether a model in which it finds nothing to split is refused.
@@ -146,6 +150,11 @@ pub type Exchange = fn(&Model<'_>, u32) -> Vec<Option<On>>;
 pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 
 impl Along {
+    /// An axis along which a loop is split, each part on a device of its own; a model without any is refused.
+    const fn of(choose: Choose, why: Why) -> Self {
+        Self { choose, why, turns: None, must_find: true, stages: None, places: None, exchange: None }
+    }
+
     fn in_turn(&self) -> bool {
         self.turns.is_some()
     }

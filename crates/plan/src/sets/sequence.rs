@@ -21,15 +21,7 @@ pub(super) const SEQUENCE: Set = Set {
     name: "sequence",
     doc: "every operator that has the sequence splits it; the sequence is what queries of attention are along, or the \
           tokens of the inputs",
-    along: Some(Along {
-        choose,
-        why,
-        turns: None,
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: None,
-    }),
+    along: Some(Along::of(choose, why)),
     aside: None,
     rounds: None,
     besides: &[],
@@ -39,13 +31,11 @@ pub(super) const ZIGZAG: Set = Set {
     name: "zigzag",
     doc: "as `sequence`, in twice as many parts: each device has one from the front and one as far from the back",
     along: Some(Along {
-        choose: |model, size| choose(model, parts_of(size)),
-        why: |model, op, size| why(model, op, parts_of(size)),
-        turns: None,
-        must_find: true,
-        stages: None,
         places: Some(front_and_back),
-        exchange: None,
+        ..Along::of(
+            |model, size| choose(model, parts_of(size)),
+            |model, op, size| why(model, op, parts_of(size)),
+        )
     }),
     aside: None,
     rounds: None,
@@ -55,34 +45,31 @@ pub(super) const ZIGZAG: Set = Set {
 pub(super) const ULYSSES: Set = Set {
     name: "ulysses",
     doc: "as `sequence`, but attention splits the heads",
-    along: Some(Along {
-        choose: choose_heads,
-        why,
-        turns: None,
-        must_find: true,
-        stages: None,
-        places: None,
-        exchange: None,
-    }),
+    along: Some(Along::of(choose_heads, why)),
     aside: None,
     rounds: None,
     besides: &[],
 };
 
 fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    chosen(model, &repeated(model), parts)
+}
+
+/// All but what is repeated.
+fn chosen(model: &Model<'_>, repeated: &BTreeMap<OpId, OpId>, parts: u32) -> Vec<Option<usize>> {
     let classes = classes(model);
-    let repeated = repeated(model);
     let fits = |op: OpId| own(model, op, &classes).find(|index| is_long(model, op, *index, parts));
     model.graph.op_ids().map(|op| if repeated.contains_key(&op) { None } else { fits(op) }).collect()
 }
 
 fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
-    let mut chosen = choose(model, parts);
+    let repeated = repeated(model);
+    let mut chosen = chosen(model, &repeated, parts);
     for op in model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op))) {
         let heads = named(model, op, "h").find(|index| is_long(model, op, *index, parts));
         chosen[op.index()] = heads.or(chosen[op.index()]);
     }
-    for (op, attention) in repeated(model) {
+    for (op, attention) in repeated {
         let heads = chosen[attention.index()].map(|index| model.classes.of_loop(attention, index));
         let same = own(model, op, heads.as_slice()).find(|index| is_long(model, op, *index, parts));
         chosen[op.index()] = same;

@@ -13,15 +13,7 @@ use super::{Along, Model, Set};
 pub(super) const SET: Set = Set {
     name: "stages",
     doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
-    along: Some(Along {
-        choose,
-        why,
-        turns: None,
-        must_find: false,
-        stages: Some(cut),
-        places: None,
-        exchange: None,
-    }),
+    along: Some(Along { must_find: false, stages: Some(cut), ..Along::of(choose, why) }),
     aside: None,
     rounds: None,
     besides: &[],

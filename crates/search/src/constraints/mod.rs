@@ -15,7 +15,7 @@ use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use plan::constraints::{Along, Constraint, Demand, Level, Says, Ways, read};
-use plan::{On, Plan, sets};
+use plan::{Plan, sets};
 use rules::Analysis;
 
 /// What a search must respect.
@@ -231,12 +231,6 @@ pub(crate) fn by_digits<'d>(
 
 /// How an operator's splits are named, those that divide anything.
 pub(crate) fn named_splits(splits: &[plan::Split], analysis: &Analysis, op: OpId) -> Vec<(String, u32)> {
-    let word = |on| match on {
-        On::Loop(index) => analysis.op(op).loops[index].name.clone(),
-        On::Copies => "replicate".into(),
-        On::Value => "value".into(),
-        On::Exchange { tokens, .. } => format!("exchange {}", analysis.op(op).loops[tokens].name),
-    };
     let divides = splits.iter().filter(|split| split.parts > 1);
-    divides.map(|split| (word(split.on), split.parts)).collect()
+    divides.map(|split| (split.on.word(analysis, op), split.parts)).collect()
 }
