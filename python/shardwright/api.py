@@ -146,7 +146,7 @@ def parallelize(
         randomness=randomness,
         seed=seed,
         training=module.training,
-        skeleton=skeleton_of(module),
+        skeleton=skeleton_of(module, bundle.captured.fixed),
         compile=compiler_of(comm, starter),
         example=one,
         save_pretrained=save_pretrained,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,11 +20,13 @@ from .runtime.shards.shards import without_value
 from .starting import Starter
 
 
-def skeleton_of(module: nn.Module) -> nn.Module:
-    """A copy of the module whose parameters and buffers have no values; what lies in their memory still
-    lies there, and objects without tensors are the module's own."""
+def skeleton_of(module: nn.Module, fixed: Collection[str] = ()) -> nn.Module:
+    """A copy of the module whose parameters and buffers have no values, but for `fixed` buffers; what lies
+    in their memory still lies there, and objects without tensors are the module's own."""
     held = [*module.parameters(), *module.buffers()]
     empty = {identity(tensor): without_value(tensor) for tensor in held}
+    for buffer in map(module.get_buffer, fixed):
+        empty[identity(buffer)] = buffer.detach().clone()
     memo = {id(tensor): empty[identity(tensor)] for tensor in held}
     memo |= {id(shared): shared for part in module.modules() for shared in _shared(part)}
     aliases = Aliases(module)

@@ -14,6 +14,7 @@ from ._core import Graph, Plan
 from .cache import Cache, Entry, Unknown, further_key, key_of
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
+from .capture.known import has_values
 from .choosing import Choice
 from .compiling import Bundle, captured_model, compile_plan
 from .errors import RuntimeFault
@@ -177,7 +178,9 @@ class Starter:
         return {**options, **self._capturing, **filled, "autocast": ambient()}
 
     def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
-        return None if self._cache is None or key is None else self._cache.get(key, module.forward)
+        """Values of buffers are no part of a key: those that a model reads in Python are compared here."""
+        entry = None if self._cache is None or key is None else self._cache.get(key, module.forward)
+        return entry if entry is not None and has_values(module, entry.captured.fixed) else None
 
     def _is_right(
         self,

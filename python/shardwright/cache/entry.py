@@ -41,6 +41,7 @@ class Entry:
             "verified": captured.verified,
             "notes": captured.notes,
             "dtypes": captured.dtypes(),
+            "fixed": captured.fixed,
             "summary": self.summary,
         }
         texts = {
@@ -65,6 +66,7 @@ class Entry:
             buffer_aliases=info["buffer_aliases"],
             verified=info["verified"],
             notes=info["notes"],
+            fixed=info["fixed"],
         ).with_dtypes(info["dtypes"])
         program = {n.removeprefix(_PROGRAM): b.decode() for n, b in files.items() if n.startswith(_PROGRAM)}
         return Entry(

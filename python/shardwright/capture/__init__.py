@@ -18,6 +18,7 @@ from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
 from .foreseen import refuse_what_is_kept, run_without_values
+from .known import Known, said_of_fixed
 from .memory import Aliases, refuse_shared
 from .names import Names
 from .opaque.finding import traced
@@ -57,6 +58,8 @@ class Captured:
     """The autocast that the module was captured under, by device."""
     device: str | None = None
     """The type of the devices for which the graph is right, if it depends on that."""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Buffers for whose values alone the graph is right, for the model reads them in Python, with these."""
 
     @property
     def structure(self) -> Hashable:
@@ -202,11 +205,11 @@ def _capture(
     device: str | None,
 ) -> Captured:
     names = Names.of(module)
-    casting = Casting(module, precision)
+    casting, known = Casting(module, precision), Known(module)
 
     def attempt(opaque: Opaque) -> ExportedProgram:
         try:
-            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque)
+            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque, known)
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
@@ -222,6 +225,8 @@ def _capture(
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.notes += opaque.notes(module)
     captured.as_python = opaque.told()
+    captured.fixed = known.fixed
+    captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import CaptureError
 
@@ -20,6 +21,10 @@ def identity(tensor: Tensor) -> Hashable:
         return id(tensor)
     place = (_storage(tensor), tensor.storage_offset())
     return type(tensor), *place, tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def has_no_value(tensor: Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def refuse_shared(module: nn.Module, updated: Iterable[str]) -> None:

@@ -21,9 +21,9 @@ from torch.utils.flop_counter import flop_registry
 from ..precision import Precision
 from .casts import Casting
 from .lines import said_by
-from .memory import identity
+from .memory import has_no_value, identity
 from .swap import borrowed, following, same_randomness
-from .verify import Call, forward, has_no_value, missing_value
+from .verify import Call, forward, missing_value
 
 _SEED = 4321
 # Of a forward. With gradients and once more, on both sides, it is a dozen times as much: seconds.

@@ -30,6 +30,7 @@ from .functional import write_out
 from .guard import guarded
 from .inside import module_of, place_in, said_in
 from .instances import write_out_statistics
+from .known import Known
 from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
@@ -73,10 +74,14 @@ def trace(
     casting: Casting,
     device: str | None = None,
     opaque: Opaque | None = None,
+    known: Known | None = None,
 ) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes."""
-    program = _export(module, args, kwargs, casting, device, opaque or Opaque())
+    known = known or Known(module)
+    program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known)
     _inline_regions(program)
+    if known.forget_written(program):
+        return trace(module, names, args, kwargs, casting, device, opaque, known)
     write_registered(program)
     _refuse_values_in_python(program.graph)
     with quiet():
@@ -131,7 +136,9 @@ def _export(
     casting: Casting,
     device: str | None,
     opaque: Opaque,
+    known: Known,
 ) -> ExportedProgram:
+    attach = known.attached(module)
     fake = Fake(casting.computed)
     registered = Registered()
     attribute = fake.attributes(module, registered)
@@ -155,6 +162,7 @@ def _export(
             # Export takes back what it sees, so this looks at once after the forward.
             before, after = kept_by(module), []
             module.register_forward_hook(lambda *_: after.append(kept_by(module)))
+            module.register_forward_pre_hook(attach)
             program = torch.export.export(module, *fresh, strict=False)
             program.graph_module.meta[KEEPS] = any(changes(before, kept) for kept in after)
             return program

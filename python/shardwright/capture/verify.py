@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from .. import as_python
@@ -24,7 +23,7 @@ from .compare import Results, first_difference, with_gradients
 from .evaluate import Evaluator, Given, Watch
 from .lines import place_of_error, said_by
 from .locate import where_they_part
-from .memory import identity
+from .memory import has_no_value, identity
 from .remembered import Kept, changes, changing_line, kept_by, kept_error
 from .restoring import Restoring
 from .spans import plain_checkpoint
@@ -75,10 +74,6 @@ def missing_value(module: nn.Module, bound: inspect.BoundArguments) -> str | Non
     named += [(f"the buffer `{name}`", tensor) for name, tensor in module.named_buffers()]
     named += [("an argument", tensor) for tensor in _tensors((bound.args, bound.kwargs))]
     return next((name for name, tensor in named if has_no_value(tensor)), None)
-
-
-def has_no_value(tensor: Tensor) -> bool:
-    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def verify_capture(call: Call, text: str, constants: dict[str, Tensor]) -> None:

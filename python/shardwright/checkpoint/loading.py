@@ -67,8 +67,20 @@ def _read(
         loaded.groups = _groups(checkpoint, parts, groups)
         targets += _states(checkpoint, parts, optimizer, loaded.states)
     checkpoint.fill(targets)
+    _refuse_other_values(parts, loaded)
     _read_values(checkpoint, parts.comm.rank, loaded)
     return loaded
+
+
+def _refuse_other_values(parts: Parts, loaded: _Loaded) -> None:
+    """Of buffers for whose values the programs were made."""
+    for part, value in zip(parts.mine, loaded.parts, strict=True):
+        whole = parts.wholes[part.whole]
+        for prefix, model in parts.parallel.items():
+            for name in whole.names:
+                if name.startswith(prefix):
+                    known_as = name.removeprefix(prefix)
+                    model.variants.fixed.require_part(known_as, whole.factors, part.region, value)
 
 
 def _read_values(checkpoint: Checkpoint, rank: int, loaded: _Loaded) -> None:

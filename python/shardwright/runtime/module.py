@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ..errors import RuntimeFault
 from ..precision import Precision
 from .agreement.agreement import Agreement
+from .agreement.together import each
 from .communication.comm import Comm
 from .communication.timed import Notes, recorder
 from .communication.watch import inside
@@ -62,6 +63,7 @@ class Positional:
     precision: Precision | None = None
     kept: Mapping[str, torch.dtype] = {}
     device: str | None = None
+    fixed: Mapping[str, Any] = {}
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         return None, self.flatten(args, kwargs)
@@ -141,6 +143,8 @@ class ParallelModule(nn.Module):
         first = Variant(self.worker, captured)
         number = comm.count_model()
         self._assemble(Variants(first, training, skeleton, compile), f"model {number}" if number else "")
+        if captured.fixed:
+            each(comm, self.variants.fixed.require)
 
     def _assemble(self, variants: Variants, called: str) -> None:
         """All that follows from the shards; without a word to other ranks."""
@@ -400,6 +404,7 @@ class ParallelModule(nn.Module):
     ) -> Any:
         """Takes this rank's parts out of the single-device model's state dict."""
         self._require_finished("values are loaded")
+        self.variants.fixed.require_whole(state_dict, self.names_of)
         missing, unknown = state.load_full_state_dict(self.shards, state_dict, self.names_of, strict=strict)
         return _IncompatibleKeys(missing, unknown)
 
@@ -427,6 +432,7 @@ class ParallelModule(nn.Module):
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
         self._require_finished("values are loaded")
+        self.variants.fixed.require_whole(full, self.names_of)
         state.load_full_state_dict(self.shards, full, self.names_of)
 
     def names_of(self, tensor: TensorInfo) -> list[str]:
@@ -540,6 +546,7 @@ class ParallelModule(nn.Module):
 
         def make() -> list[given_inputs.Call]:
             self._likeness.refuse_changes()
+            self.variants.fixed.require()
             return [given_inputs.call_of(captured, *self._filled(call)) for call in given()]
 
         return self._agreement.meet(

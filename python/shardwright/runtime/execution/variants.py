@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from ...errors import RuntimeFault, ShardwrightError
 from ...precision import Precision
+from ..agreement.together import each
+from ..guards.fixed_values import FixedValues
 from ..likeness.likeness import Likeness
 from ..programs.parts import asks_for_more
 from ..programs.program import Program, kept_in
@@ -45,6 +47,10 @@ class Captured(Protocol):
     @property
     def device(self) -> str | None:
         """The type of the devices that the program is for, if it is not for all."""
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        """Buffers for whose values alone the program is right, with these."""
 
     @property
     def structure(self) -> Hashable:
@@ -111,6 +117,8 @@ class Variants:
     ):
         self.first = first
         self.likeness = Likeness(skeleton, fixed=compile is None) if likeness is None else likeness
+        self.fixed = FixedValues(first.worker.shards)
+        self.fixed.know(first.captured.fixed)
         self._compile = compile
         self._more = asks_for_more(first.worker.program)
         self._mode = self._first_mode = self._modes(training)
@@ -210,6 +218,9 @@ class Variants:
     def _made(self, made: Made) -> Variant:
         first = self.first.worker
         program = kept_in(made.program, made.captured.kept)
+        if made.captured.fixed:
+            self.fixed.know(made.captured.fixed)
+            each(first.comm, self.fixed.require)
         borrowed = Borrowed(program, first.shards, first.comm, made.constants)
         worker = first.sharing(program, borrowed.shards)
         return Variant(worker, made.captured, borrowed if borrowed.tensors else None)

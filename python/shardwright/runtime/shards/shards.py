@@ -55,6 +55,8 @@ class Shard:
     tensor: TensorInfo
     region: Region
     data: Tensor
+    renewed: int = 0
+    """How often a forward has given it another value, which is not counted where `data` is."""
 
     @property
     def factors(self) -> list[list[int]]:
@@ -295,6 +297,7 @@ class Shards:
 
     def update(self, shard: int, value: Tensor) -> None:
         """New memory instead of writing into the old: backward may still need the old value."""
+        self.held[shard].renewed += 1
         held = self.held[shard].data
         held.data = value.detach().clone(memory_format=torch.contiguous_format)
 
