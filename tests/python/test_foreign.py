@@ -20,6 +20,7 @@ from foreign import __main__ as command
 from foreign import building, children, figures, results, table, trying
 from foreign.building.built import Built, NotBuilt, finished
 from foreign.results import Found
+from shardwright.errors import RuntimeFault
 
 torch.set_num_threads(1)
 
@@ -104,6 +105,41 @@ def test_a_program_that_gives_other_numbers_is_a_failure(kind: str, monkeypatch:
     assert figures.failures([found]) == [found]
     assert [plan for _, plan in figures.silently_wrong([found])] == list(trying.PLANS)
     assert f"**none small** under `data`: {kind[:4]}" in page([found])
+
+
+def test_gradients_of_zeros_for_none_are_told_and_no_others_are_equal() -> None:
+    built = small()
+    expected, _ = trying.single_device(built)
+    ours, _ = trying.single_device(built)
+    name = next(iter(expected.gradients))
+    del expected.gradients[name]
+    assert trying.compared(built, ours, expected, False)["outcome"] != "equal"
+    ours.gradients[name].zero_()
+    made = trying.compared(built, ours, expected, False)
+    assert made == {"outcome": "equal", "zeros": 1}
+    found = empty() | {"state": "tried", "plans": {"data": made}}
+    assert figures.has_zeros(found) and not figures.failures([found])
+
+
+def test_what_draws_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draws(*args: Any, **kwargs: Any) -> equality.Result:
+        raise RuntimeFault("SW0711", "the single device's random numbers are not known")
+
+    monkeypatch.setattr(equality, "run", draws)
+    found = trying.judged(small(), empty())
+    assert {made["outcome"] for made in found["plans"].values()} == {"refused"}
+    assert not figures.failures([found])
+
+
+def test_the_limit_of_memory_is_no_failure_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(*args: Any, **kwargs: Any) -> equality.Result:
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 360364800 bytes"
+        )
+
+    monkeypatch.setattr(equality, "run", large)
+    with pytest.raises(MemoryError, match="360364800"):
+        trying.judged(small(), empty())
 
 
 def test_a_model_whose_results_depend_on_rounding_is_not_called_wrong(

@@ -21,7 +21,7 @@ from . import building, children, figures, results, table, trying
 from .results import Found, Key
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "target" / "zoo" / "results.jsonl"
+RESULTS = ROOT / "docs" / "zoo.jsonl"
 PAGE = ROOT / "docs" / "zoo.md"
 SECONDS = 90.0
 

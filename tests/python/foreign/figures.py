@@ -85,6 +85,11 @@ def all_plans(found: Found) -> Found:
     return found.get("plans", {}) | {f"{plan}{WITH_RULES}": made for plan, made in again.items()}
 
 
+def has_zeros(found: Found) -> bool:
+    """Whether some program of it has gradients of zeros where one device has none."""
+    return any(made.get("zeros") for made in all_plans(found).values())
+
+
 WITH_RULES = ", with rules that are found"
 
 

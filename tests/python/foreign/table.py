@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from .figures import Figure, all_plans, codes, figures, has_opaque, shares, silently_wrong, without_rule
+from .figures import (
+    Figure,
+    all_plans,
+    codes,
+    figures,
+    has_opaque,
+    has_zeros,
+    shares,
+    silently_wrong,
+    without_rule,
+)
 from .results import Found
 from .trying import (
     EVEN,
@@ -38,7 +48,12 @@ A model that the generic code of the zoo does not build, or not in time, says no
 goes on where it was ended.
 """
 
-PARTIAL = "**So few that the shares are no figures of the whole**: they lean to the quick types of the sample in `make test` and to those that were asked for by name."
+PARTIAL = "They are tried in an order that is drawn, so that the shares stand for the whole; those that are parts of others come last."
+
+ZEROS = (
+    "Equal but for gradients of zeros where one device has none, since what runs as it is did not use these parameters"
+    " in a step ([why](capture.md#modules-that-run-as-they-are))"
+)
 
 
 def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day: str) -> str:
@@ -65,6 +80,9 @@ def _wrong(results: Sequence[Found]) -> str:
         f"- **{_name(found)}** under `{plan}`: {_text(all_plans(found)[plan]['reason'])}"
         for found, plan in silently_wrong(results)
     ] or ["None: no program that was proved gave other numbers than its model."]
+    zeros = ", ".join(_name(found) for found in results if has_zeros(found))
+    if zeros:
+        lines += ["", f"{ZEROS}: {zeros}."]
     if differing:
         lines += ["", "Refused because the captured graph differs from the model (SW0114):", ""]
         lines += [f"- {_name(found)}: {_text(found['reason'])}" for found in differing]

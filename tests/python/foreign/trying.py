@@ -12,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import equality
@@ -47,7 +48,7 @@ OUTCOMES = {
     "wrong": "they are not",
     "rounding": "they are not, nor are the single device's own when it rounds otherwise",
     "nothing": "the plan finds nothing to split",
-    "refused": "by a code, when it is planned or compiled",
+    "refused": "by a code, when it is planned or compiled, or as it draws by itself",
     "fails": "it does not run, or its ranks disagree",
 }
 PLANS = ("data", "megatron", "random")
@@ -59,6 +60,10 @@ EVEN = 0.55
 OPAQUE = 0.05
 """and modules that run as they are have at most this share of them."""
 
+NO_MEMORY = "can't allocate memory"
+"""What PyTorch says where the process may take no more."""
+CHANCE = "SW0711"
+"""Here programs draw what one device draws, or cannot be compared: what draws by itself is refused."""
 DISCOVER = "discover"
 """The phase in which rules are looked for. What was found before stays, if it ends the process."""
 
@@ -120,7 +125,10 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
     if "data" in plans and is_held_up(found):
-        found["discovered"] = discovered(built, expected, found, say)
+        try:
+            found["discovered"] = discovered(built, expected, found, say)
+        except MemoryError as error:
+            found["discovered"] = {"plans": {"data": {"outcome": "fails", "reason": str(error)}}}
     return found | {"state": "tried"}
 
 
@@ -210,7 +218,8 @@ def under(
         try:
             ours, counted = on_ranks(built, bundle, found["coarse"])
         except ShardwrightError as error:
-            return made | {"outcome": "fails", "code": error.code, "reason": error.what}
+            outcome = "refused" if error.code == CHANCE else "fails"
+            return made | {"outcome": outcome, "code": error.code, "reason": error.what}
         except Exception as error:
             return made | {"outcome": "fails", "reason": raised(error)}
         made["share"] = round(max(counted) / found["operations"], 4) if found["operations"] else None
@@ -253,13 +262,22 @@ def on_ranks(built: Built, bundle: Any, coarse: bool) -> tuple[equality.Result, 
 
 def compared(built: Built, ours: equality.Result, expected: equality.Result, coarse: bool) -> Found:
     limit = COARSE if coarse else FINE
+    ours, zeros = without_zeros(ours, expected)
     wrong = equality.differences(ours, expected, limit)
     if not wrong:
-        return {"outcome": "equal"}
+        return {"outcome": "equal", "zeros": zeros}
     again, _ = single_device(built, 1e-7 if coarse else 1e-14)
     if equality.differences(again, expected, limit / 2):
         return {"outcome": "rounding", "reason": wrong[0]}
     return {"outcome": "wrong", "reason": "; ".join(wrong[:4])}
+
+
+def without_zeros(ours: equality.Result, expected: equality.Result) -> tuple[equality.Result, int]:
+    """Without gradients of nothing but zeros for parameters that one device has no gradient for, and how many
+    these are: where gradients are reduced, a rank does not know whether others used what it did not."""
+    zeros = {name for name, x in ours.gradients.items() if name not in expected.gradients and not x.any()}
+    kept = {name: x for name, x in ours.gradients.items() if name not in zeros}
+    return replace(ours, gradients=kept), len(zeros)
 
 
 def of_plan(plan: Plan, compiled: Compiled) -> Found:
@@ -283,9 +301,11 @@ def told(error: ShardwrightError) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """Of an error that is none of ours: anything but being told to end."""
-    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+    """Of an error that is none of ours: anything but being told to end, or the limit of memory."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
         raise error
+    if NO_MEMORY in str(error):
+        raise MemoryError(said(error)) from error
     return said(error)
 
 
