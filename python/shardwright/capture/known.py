@@ -86,7 +86,7 @@ class _Value(Tensor):
     """A value, and the buffers that it is made of; it notes these where it is read."""
 
     value: Tensor
-    names: frozenset[str]
+    made_of: frozenset[str]
     read: set[str]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -94,7 +94,7 @@ class _Value(Tensor):
     @staticmethod
     def of(value: Tensor, names: frozenset[str], read: set[str]) -> _Value:
         made: _Value = Tensor._make_wrapper_subclass(_Value, value.shape, dtype=value.dtype)  # type: ignore
-        made.value, made.names, made.read = value, names, read
+        made.value, made.made_of, made.read = value, names, read
         return made
 
     @classmethod
@@ -104,7 +104,7 @@ class _Value(Tensor):
         known = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, _Value)]
         args, kwargs = pytree.tree_map_only(_Value, lambda one: one.value, (args, kwargs or {}))
         result = func(*args, **kwargs)
-        names, read = frozenset().union(*(one.names for one in known)), known[0].read
+        names, read = frozenset().union(*(one.made_of for one in known)), known[0].read
         leaves = pytree.tree_leaves(result)
         # What is written into another constant is read by that, which notes nothing.
         if func._schema.is_mutable or not all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves):
