@@ -283,7 +283,7 @@ impl Step<'_> {
     }
 }
 
-/// Intervals that could lie anywhere lie where the gradient is, and fluid dims are divided as it is.
+/// Intervals that could lie anywhere lie where the gradient is, and fluid runs are divided as it is.
 fn resolve(
     cx: &Context<'_>,
     op: OpId,

@@ -155,9 +155,9 @@ impl<'g> Facts<'g> {
         self.reached[tensor.index()]
     }
 
-    /// Whether the value is the same all along these factors, over all dims.
-    pub(crate) fn is_uniform(&self, tensor: TensorId, mut factors: std::ops::Range<usize>) -> bool {
-        factors.all(|factor| self.uniform[tensor.index()][factor])
+    /// Whether the value is the same all along a factor, counted over all dims.
+    pub(crate) fn is_uniform(&self, tensor: TensorId, factor: usize) -> bool {
+        self.uniform[tensor.index()][factor]
     }
 
     pub(crate) fn uses_of(&self, tensor: TensorId) -> &[u32] {

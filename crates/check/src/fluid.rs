@@ -1,5 +1,5 @@
-//! Fluid dims: of several factors, all along which the value is the same. Of such a dim only matters how
-//! many elements a part has, not over which factor it is divided.
+//! Fluid runs: several factors of a dim, one after the other, all along which the value is the same. Of such a
+//! run only matters how many elements a part has, not over which factor it is divided.
 
 use std::ops::Range;
 
@@ -9,18 +9,29 @@ use rules::Interval;
 use crate::facts::Facts;
 use crate::region::{any, unify_all};
 
-/// The dims of a tensor: of each its factors, counted over all dims, and whether it is fluid.
-pub(crate) fn dims<'f>(
+/// The factors of a tensor, counted over all dims: those of a fluid run together, each other one alone.
+pub(crate) fn runs<'f>(
     facts: &'f Facts<'_>,
     tensor: TensorId,
 ) -> impl Iterator<Item = (Range<usize>, bool)> + use<'f> {
     let mut next = 0;
-    facts.analysis.factors[tensor.index()].iter().map(move |factors| {
-        let range = next..next + factors.len();
-        next = range.end;
-        let fluid = factors.len() > 1 && facts.is_uniform(tensor, range.clone());
-        (range, fluid)
+    facts.analysis.factors[tensor.index()].iter().flat_map(move |factors| {
+        let dim = next..next + factors.len();
+        next = dim.end;
+        runs_of(dim, |factor| facts.is_uniform(tensor, factor))
     })
+}
+
+fn runs_of(dim: Range<usize>, uniform: impl Fn(usize) -> bool) -> Vec<(Range<usize>, bool)> {
+    let mut runs = vec![];
+    let mut next = dim.start;
+    while next < dim.end {
+        let alike = (next..dim.end).take_while(|&factor| uniform(factor)).count();
+        let run = next..next + alike.max(1);
+        next = run.end;
+        runs.push((run, alike > 1));
+    }
+    runs
 }
 
 /// One region for both, if a value in the one is a value in the other: where they may differ, the second.
@@ -31,7 +42,7 @@ pub(crate) fn agree(
     b: &[Interval],
 ) -> Option<Vec<Interval>> {
     let mut joined = vec![];
-    for (range, fluid) in dims(facts, tensor) {
+    for (range, fluid) in runs(facts, tensor) {
         let (a, b) = (&a[range.clone()], &b[range]);
         match unify_all(a, b) {
             Some(both) => joined.extend(both),
@@ -42,26 +53,34 @@ pub(crate) fn agree(
     Some(joined)
 }
 
-/// A region with its fluid dims divided as these extents are, which name all factors of a dim or not.
+/// A region with its fluid runs divided as these extents are, which name all factors of a dim or not.
 pub(crate) fn divided_as(
     facts: &Facts<'_>,
     tensor: TensorId,
     region: &[Interval],
     extents: &[Vec<i64>],
 ) -> Vec<Interval> {
-    let mut region = region.to_vec();
-    for ((range, fluid), wanted) in dims(facts, tensor).zip(extents) {
-        let own = &mut region[range.clone()];
-        let other = own.iter().zip(wanted).any(|(i, len)| i.len() != *len);
-        let fits = fluid && wanted.len() == own.len() && count(own) == wanted.iter().product::<i64>();
-        if fits && other {
-            let sizes = &facts.flat[tensor.index()][range];
-            own.copy_from_slice(
-                &wanted.iter().zip(sizes).map(|(&len, &size)| any(len, size)).collect::<Vec<_>>(),
-            );
+    let (mut region, sizes) = (region.to_vec(), &facts.flat[tensor.index()]);
+    let wanted = named(&facts.analysis.factors[tensor.index()], extents);
+    for (run, _) in runs(facts, tensor).filter(|(_, fluid)| *fluid) {
+        let Some(wanted) = wanted[run.clone()].iter().copied().collect::<Option<Vec<i64>>>() else { continue };
+        let own = &mut region[run.clone()];
+        let other = own.iter().zip(&wanted).any(|(i, len)| i.len() != *len);
+        if other && count(own) == wanted.iter().product::<i64>() {
+            let divided = wanted.iter().zip(&sizes[run]).map(|(&len, &size)| any(len, size));
+            own.copy_from_slice(&divided.collect::<Vec<_>>());
         }
     }
     region
+}
+
+/// How much of each factor extents name: nothing of a dim that they divide otherwise.
+fn named(factors: &[Vec<i64>], extents: &[Vec<i64>]) -> Vec<Option<i64>> {
+    let dim = |(own, wanted): (&Vec<i64>, &Vec<i64>)| -> Vec<Option<i64>> {
+        let whole = own.len() == wanted.len();
+        (0..own.len()).map(|at| whole.then(|| wanted[at])).collect()
+    };
+    factors.iter().zip(extents).flat_map(dim).collect()
 }
 
 /// The ways to have so many elements of loops of these sizes; of a loop that is known, so many.

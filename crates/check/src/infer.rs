@@ -19,7 +19,7 @@ pub(crate) struct Inferred {
     fluid: Vec<Fluid>,
 }
 
-/// A fluid dim of an operand: its loops, and what the operand has of them.
+/// A fluid run of an operand: its loops, and what the operand has of them.
 struct Fluid {
     loops: Vec<usize>,
     found: Vec<Interval>,
@@ -31,7 +31,7 @@ pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Inferr
     let mut inferred = Inferred { at: vec![None; dims.loops.len()], positions, fluid: vec![] };
     for (held, &position) in scene.inputs.iter().zip(&inferred.positions) {
         let (carried, region) = (&dims.inputs[position], store.region(held.region));
-        for (factors, fluid) in fluid::dims(scene.facts, held.of.tensor) {
+        for (factors, fluid) in fluid::runs(scene.facts, held.of.tensor) {
             let (carried, region) = (&carried[factors.clone()], &region[factors]);
             match carried.iter().copied().collect::<Option<Vec<usize>>>() {
                 Some(loops) if fluid => inferred.fluid.push(Fluid { loops, found: region.to_vec() }),
@@ -71,11 +71,11 @@ fn join(
     Ok(())
 }
 
-/// How often fluid dims are divided in another way, to find one that fits.
+/// How often fluid runs are divided in another way, to find one that fits.
 const DIVISIONS: usize = 32;
 
 impl Inferred {
-    /// The intervals of loops that may be meant: several where fluid dims may be divided in several ways,
+    /// The intervals of loops that may be meant: several where fluid runs may be divided in several ways,
     /// that of the operands first.
     pub(crate) fn candidates(&self, facts: &Facts<'_>, op: OpId) -> Vec<Vec<Option<Interval>>> {
         let mut all = vec![self.at.clone()];

@@ -57,7 +57,7 @@ fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Optio
     Some(region)
 }
 
-/// A region, of a value with its fluid dims divided as the program says.
+/// A region, of a value with its fluid runs divided as the program says.
 fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> Vec<Interval> {
     let region = cx.store.region(region);
     if held.of.grad { region.to_vec() } else { divided_as(cx.facts, held.of.tensor, region, extents) }

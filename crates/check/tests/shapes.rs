@@ -166,6 +166,32 @@ fn a_dim_that_is_the_same_everywhere_is_divided_over_any_of_its_factors() {
     breaks(FLUID, DIVIDED, "0..1,0..3 | 0..1,3..5", "0..1,0..3 | 0..1,0..2", "SW0508");
 }
 
+const COPIES: &str = "param %p f64[2,5] \"p\"
+op %r f64[8,5] = aten.repeat.default(%p, [4, 1]) in \"\" at \"m.py:1\"
+op %v f64[2,2,2,5] = aten.reshape.default(%r, [2, 2, 2, 5]) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%v) in \"\" at \"m.py:3\"
+output %s
+";
+
+const HALVED: &str = "group 0,1
+ranks 0,1
+shard p %p :,:
+call 0 p -> r : r = aten.repeat.default(p, [2, 1])
+all_gather g0 r -> w : [[2, 2, 2], 5] 1 [1, 1]
+call 2 w -> s : v = aten.reshape.default(w, [2, 2, 2, 5]) ; s = aten.sum.default(v)
+output s
+";
+
+#[test]
+fn copies_are_divided_over_any_of_their_factors() {
+    proof(&graph(COPIES), HALVED);
+    let outer = HALVED.replace("] 1 [1, 1]", "] 0 [1, 1]");
+    proof(&graph(COPIES), &outer);
+    // The innermost factor is the rows that are repeated: they are not the same everywhere.
+    breaks(COPIES, HALVED, "] 1 [1, 1]", "] 2 [1, 1]", "SW0507");
+    breaks(COPIES, HALVED, "(p, [2, 1])", "(p, [3, 1])", "SW0504");
+}
+
 const ROWS: &str = "input %i i64[4] 0
 op %w f64[6,3] = aten.full.default([6, 3], 0.5, dtype=f64) in \"\" at \"m.py:1\"
 op %e f64[4,3] = aten.embedding.default(%w, %i) in \"\" at \"m.py:2\"

@@ -16,6 +16,36 @@ class Mended(NamedTuple):
 
 MENDED: list[Mended] = [
     Mended(
+        "copies that are divided over a factor of their own",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 3))
+
+    def forward(self):
+        p0 = self.p0
+        v0 = p0.repeat(8, 1)
+        v1 = v0.reshape(2, 2, 4, 3)
+        v2 = v1.tanh()
+        return {"loss": v2.sum()}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "random:335"
+devices 2
+op %repeat: split a_copy.1 2 on 1 0
+op %reshape: split c.1 2 on 1 0
+op %tanh: split a 2 on 1 0
+op %sum: split d 2 on 1 0
+""",
+        2,
+    ),
+    Mended(
         "a group norm of one sample with one value a group",
         """\
 class Model(nn.Module):

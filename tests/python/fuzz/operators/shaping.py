@@ -103,7 +103,7 @@ def expand_as(p: Pool) -> None:
 @operator("views")
 def repeat(p: Pool) -> None:
     a = p.float(1, 3)
-    times = _sizes([p.rng.choice([1, 2, 3]) for _ in range(a.t.dim() + p.rng.randint(0, 1))])
+    times = _sizes([p.rng.choice([1, 2, 3, 4]) for _ in range(a.t.dim() + p.rng.randint(0, 1))])
     line = [f"{a}.repeat({times})", f"{a}.tile(({times},))", f"{a}.repeat_interleave(2, {p.dim(a.t)})"]
     p.step(p.rng.choice(line))
 
