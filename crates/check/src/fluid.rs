@@ -63,7 +63,9 @@ pub(crate) fn divided_as(
     let (mut region, sizes) = (region.to_vec(), &facts.flat[tensor.index()]);
     let wanted = named(&facts.analysis.factors[tensor.index()], extents);
     for (run, _) in runs(facts, tensor).filter(|(_, fluid)| *fluid) {
-        let Some(wanted) = wanted[run.clone()].iter().copied().collect::<Option<Vec<i64>>>() else { continue };
+        let Some(wanted) = wanted[run.clone()].iter().copied().collect::<Option<Vec<i64>>>() else {
+            continue;
+        };
         let own = &mut region[run.clone()];
         let other = own.iter().zip(&wanted).any(|(i, len)| i.len() != *len);
         if other && count(own) == wanted.iter().product::<i64>() {
