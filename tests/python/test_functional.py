@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import models
+import shardwright as sw
 from shardwright.capture import capture
 
 TRACE = importlib.import_module("shardwright.capture.trace")
@@ -136,3 +137,26 @@ def test_results_whose_container_orders_its_keys_stay_in_their_order(monkeypatch
     assert is_the_same(monkeypatch, Small(set_later), X)
     monkeypatch.setattr(TRACE, "write_out", lambda program: False)
     assert capture(Small(set_later), (X,)).verified
+
+
+def test_results_of_a_module_that_runs_as_it_is_may_order_their_keys() -> None:
+    pytest.importorskip("transformers", minversion="5.0")
+    outputs = importlib.import_module("transformers.modeling_outputs")
+
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            result = outputs.BaseModelOutputWithPooling(
+                last_hidden_state=x.sin(), hidden_states=(None, x * 2)
+            )
+            result["pooler_output"] = x.sum(1)
+            return result
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.inner = nn.Linear(4, 4), sw.opaque(Inner())
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(self.linear(x))
+
+    assert capture(Outer(), (torch.randn(2, 4),)).verified

@@ -170,7 +170,7 @@ def still_computes(
         without_cache(module, bound.arguments),
         _with_values(module, bound, captured.precision, captured.device) as call,
     ):
-        return isinstance(call, str) or computes_the_same(call, text, captured.constants)
+        return isinstance(call, str) or computes_the_same(call, text, captured.constants, captured.out_spec)
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def _capture(
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
     with compared as run:
         if isinstance(run, Call):
-            verify_capture(run, text, constants)
+            verify_capture(run, text, constants, result)
             captured.verified = True
             return captured
     if verify:

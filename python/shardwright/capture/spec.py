@@ -133,6 +133,17 @@ class ResultSpec:
         ]
         return pytree.tree_unflatten(leaves, self.tree)
 
+    def ordered(
+        self, outputs: Sequence[Tensor | None], structure: pytree.TreeSpec | None
+    ) -> Sequence[Tensor | None]:
+        """``outputs`` in the order of another structure with the same paths. A container that is made anew may
+        order its keys otherwise than the model does (Transformers' outputs what is set later)."""
+        own, wanted = _paths(self.tree), [] if structure is None else _paths(structure)
+        if own == wanted or sorted(own) != sorted(wanted):
+            return outputs
+        by_path = dict(zip(own, outputs, strict=True))
+        return [by_path[path] for path in wanted]
+
 
 def _paths(tree: pytree.TreeSpec) -> list[tuple[str, ...]]:
     """The keys, fields and positions that lead to each leaf."""

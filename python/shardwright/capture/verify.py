@@ -27,6 +27,7 @@ from .memory import has_no_value, identity
 from .remembered import Kept, changes, changing_line, kept_by, kept_error
 from .restoring import Restoring
 from .spans import plain_checkpoint
+from .spec import ResultSpec
 from .swap import borrowed, following, same_randomness
 
 _SEED = 1234
@@ -76,18 +77,18 @@ def missing_value(module: nn.Module, bound: inspect.BoundArguments) -> str | Non
     return next((name for name, tensor in named if has_no_value(tensor)), None)
 
 
-def verify_capture(call: Call, text: str, constants: dict[str, Tensor]) -> None:
+def verify_capture(call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec) -> None:
     """Raises where module and graph differ."""
     with same_randomness(), torch.enable_grad():
         expected = _expected(call)
-        found = _run_graph(call, text, constants, expected)
+        found = _run_graph(call, text, constants, structure, expected)
     problem = _difference(found[0], expected[0])
     if problem is None:
         _refuse_memory(call, found[1], expected)
         return
     with same_randomness(), torch.enable_grad():
         place, why = where_they_part(
-            lambda: forward(call), lambda watch: _run_graph(call, text, constants, expected, watch)
+            lambda: forward(call), lambda watch: _run_graph(call, text, constants, structure, expected, watch)
         )
     raise CaptureError(
         "SW0114",
@@ -136,12 +137,12 @@ def forward(call: Call) -> Any:
         return call.module(*args, **kwargs)
 
 
-def computes_the_same(call: Call, text: str, constants: dict[str, Tensor]) -> bool:
+def computes_the_same(call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec) -> bool:
     """Whether one forward of a module gives what a graph says that was captured before."""
     with same_randomness(), torch.no_grad():
         try:
             expected = _run_module(call, 1)
-            found = _run_graph(call, text, constants, expected)
+            found = _run_graph(call, text, constants, structure, expected)
         except Exception:
             return False
     return _difference(found[0], expected[0]) is None
@@ -158,6 +159,8 @@ class Run:
     """What the module keeps in Python, before and after."""
     registered: Results = field(default_factory=Results)
     """Buffers that forwards have registered."""
+    structure: pytree.TreeSpec | None = None
+    """That of a module's results."""
 
 
 def _expected(call: Call) -> list[Run]:
@@ -202,14 +205,15 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
             args, kwargs = call.arguments()
             before = kept_by(call.module)
             with Recording() as recording:
-                leaves = pytree.tree_leaves(call.module(*args, **kwargs))
+                leaves, structure = pytree.tree_flatten(call.module(*args, **kwargs))
             outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
             buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items()}
             results = Results(buffers={name: buffers.pop(name) for name in list(buffers) if name in own})
             results.buffers |= restoring.written()
             with_gradients(results, outputs, {} if at else parameters, _tensors((args, kwargs)))
             kept = before, kept_by(call.module)
-            runs.append(Run(results, recording.draws, kept=kept, registered=Results(buffers=buffers)))
+            registered = Results(buffers=buffers)
+            runs.append(Run(results, recording.draws, kept=kept, registered=registered, structure=structure))
     return runs
 
 
@@ -217,6 +221,7 @@ def _run_graph(
     call: Call,
     text: str,
     constants: dict[str, Tensor],
+    structure: ResultSpec,
     expected: Sequence[Run],
     watch: Watch | None = None,
 ) -> list[Run]:
@@ -236,7 +241,8 @@ def _run_graph(
         written = {name: updates.pop(name) for name in order if name in updates}
         state = {**state, **updates} | written
         results = Results(buffers=state)
-        with_gradients(results, found.outputs, {} if runs else parameters, inputs)
+        outputs = structure.ordered(found.outputs, run.structure)
+        with_gradients(results, outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs
 
