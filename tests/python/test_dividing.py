@@ -189,7 +189,7 @@ def test_a_size_may_be_an_argument() -> None:
 
     model, args = Sizes().double(), (torch.randn(5, 3, 8, dtype=torch.float64),)
     captured = captured_model(model, args)
-    assert '"(T0, S0) -> float64[S0,S1,8]"' in captured.graph_text and not captured.notes[1:]
+    assert '"(T0, batch=S0) -> float64[S0,S1,8]"' in captured.graph_text and not captured.notes[1:]
     for plan in ("data", "replicate"):
         train(model, args, captured, Plan.named(Graph(captured.graph_text), plan, 2))
 

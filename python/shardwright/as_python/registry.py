@@ -45,12 +45,26 @@ class Registered:
         bound = signature_of(function).bind(*args, **kwargs)
         bound.apply_defaults()
         sizes = {dim: bound.arguments[argument] for dim, argument in self.sizes.items()}
-        for at, (dim, argument) in enumerate(self.sizes.items()):
+        for dim, argument in self.sizes.items():
             if type(sizes[dim]) is not int:
                 what = f"`{argument}`, the size of `{dim}`, is {sizes[dim]!r}"
                 raise misuse(self.name, what, "give it an int", self.place)
-            bound.arguments[argument] = Size(at)
-        return bound.args, bound.kwargs, sizes
+        open_sizes = {argument: Size(at) for at, argument in enumerate(self.sizes.values())}
+        return *_given_as_before(bound, args, kwargs, open_sizes), sizes
+
+
+def _given_as_before(
+    bound: inspect.BoundArguments, args: Any, kwargs: Any, others: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """A call with some arguments replaced. What was given by name still is: a decorator may look for it there."""
+    parameters = bound.signature.parameters.values()
+    if not kwargs or any(p.kind is p.POSITIONAL_ONLY for p in parameters):
+        bound.arguments.update(others)
+        return bound.args, bound.kwargs
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    first = [others.get(name, value) for name, value in zip(names, args, strict=False)]
+    by_name = {name: value for name, value in others.items() if name not in names[: len(args)]}
+    return (*first, *args[len(first) :]), {**kwargs, **by_name}
 
 
 _ALL: dict[str, Registered] = {}
