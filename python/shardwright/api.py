@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .cache import open_cache
+from .capture.known_inputs import asked_for
 from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
@@ -56,6 +57,7 @@ def parallelize(
     randomness: str = "keyed",
     seed: int = 0,
     discover: bool = False,
+    known_inputs: str | Sequence[str] = (),
     weights: Weights | None = None,
     precision: str | Precision | None = None,
     memory: int | str | None = None,
@@ -81,8 +83,10 @@ def parallelize(
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. With `discover` rules are looked for, by trying, for what of the model runs as it is: what
-    is found is used, and said. `weights` are safetensors files, their folder, or tensors by name, for a
-    module that may be on meta; each rank reads only its parts. `memory` is what each rank has, in bytes or
+    is found is used, and said. `known_inputs` are names of arguments, of integers or bools, which the model
+    may read in Python: a program is for their values, and other values get a program of their own.
+    `weights` are safetensors files, their folder, or tensors by name, for a module that may be on meta;
+    each rank reads only its parts. `memory` is what each rank has, in bytes or
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
     what is between communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
@@ -110,7 +114,12 @@ def parallelize(
     one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))
-    capturing = {"precision": precision_of(precision), "device": comm.device.type, "discover": discover}
+    capturing = {
+        "precision": precision_of(precision),
+        "device": comm.device.type,
+        "discover": discover,
+        "known_inputs": asked_for(known_inputs, inputs),
+    }
     starter = Starter(
         plan,
         unit,

@@ -44,13 +44,14 @@ def compile_model(
     precision: str | Precision | None = None,
     device: str | None = None,
     discover: bool = False,
+    known_inputs: Sequence[str] = (),
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights.
 
     `device` is the type of the devices, if it is known: autocast depends on it. With `discover` rules are
-    looked for, for what runs as it is.
+    looked for, for what runs as it is. The program is for the values that `known_inputs` have.
     """
-    captured = captured_model(module, args, kwargs, precision_of(precision), device, discover)
+    captured = captured_model(module, args, kwargs, precision_of(precision), device, discover, known_inputs)
     made = make_plan(Graph(captured.graph_text), plan, devices)
     return compile_plan(captured, made, inputs=inputs, outputs=outputs)
 
@@ -62,6 +63,7 @@ def captured_model(
     precision: Precision | None = None,
     device: str | None = None,
     discover: bool = False,
+    known_inputs: Sequence[str] = (),
 ) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(
@@ -70,7 +72,7 @@ def captured_model(
             why="a model is captured by calling a torch.nn.Module",
             fix="give an instance of a subclass of torch.nn.Module",
         )
-    captured = capture(module, args, kwargs, precision=precision, device=device)
+    captured = capture(module, args, kwargs, precision=precision, device=device, known_inputs=known_inputs)
     captured.notes += compare_registered(Graph(captured.graph_text))
     if captured.as_python or discover:
         # It imports the runtime, which most captures do without.

@@ -44,10 +44,12 @@ def of_example(example: Arguments, number: Any, inputs: str) -> tuple[Arguments,
     return rows_of(example, cut, 0, rows), rows_of(example, cut, 0, 2 * rows) if number > 1 else None
 
 
-def captured_part(module: nn.Module, example: Arguments, number: int, discover: bool = False) -> Captured:
+def captured_part(
+    module: nn.Module, example: Arguments, number: int, capturing: Mapping[str, Any] | None = None
+) -> Captured:
     """One of so many parts of an example's batch, proved to be one."""
     one, two = of_example(example, number, "global")
-    captured = captured_model(module, *one, discover=discover)
+    captured = captured_model(module, *one, **(capturing or {}))
     if two is not None:
         proved(module, two, captured.graph_text, {})
     return captured

@@ -53,6 +53,11 @@ class Starter:
         self._key: str | None = None
         self._not_kept = ""
 
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether programs are for the values of some inputs."""
+        return bool(self._capturing.get("known_inputs"))
+
     def first(
         self,
         module: nn.Module,

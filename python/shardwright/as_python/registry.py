@@ -56,7 +56,7 @@ class Registered:
 def _given_as_before(
     bound: inspect.BoundArguments, args: Any, kwargs: Any, others: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """A call with some arguments replaced. What was given by name still is: a decorator may look for it there."""
+    """A call with some arguments replaced. What was given by name still is: a decorator may look for it."""
     parameters = bound.signature.parameters.values()
     if not kwargs or any(p.kind is p.POSITIONAL_ONLY for p in parameters):
         bound.arguments.update(others)

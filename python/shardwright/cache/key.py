@@ -42,7 +42,7 @@ def key_of(
     to.put(platform.system(), platform.machine())
     _settings(to)
     to.named("model", module)
-    _example(to, module, args, kwargs or {})
+    _example(to, module, args, kwargs or {}, options.get("known_inputs", ()))
     if options.get("discover"):
         _values(to, module, args, kwargs or {})
     _plan(to, plan)
@@ -77,9 +77,11 @@ def _settings(to: Describer) -> None:
     )
 
 
-def _example(to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _example(
+    to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[str]
+) -> None:
     try:
-        call = CallSpec.of_call(module.forward, args, kwargs)
+        call = CallSpec.of_call(module.forward, args, kwargs, known)
         bound = call.bind(args, kwargs)
         text = call.text()
     except ShardwrightError as error:  # compiling says it better

@@ -19,6 +19,7 @@ from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
 from .foreseen import refuse_what_is_kept, run_without_values
 from .known import Known, said_of_fixed
+from .known_inputs import said_of_known
 from .memory import Aliases, refuse_shared
 from .names import Names
 from .opaque.finding import traced
@@ -132,6 +133,7 @@ def capture(
     verify: bool | None = None,
     precision: Precision | None = None,
     device: str | None = None,
+    known_inputs: Sequence[str] = (),
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
@@ -141,11 +143,12 @@ def capture(
     matter of seconds.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
+    The graph is for the values that ``known_inputs`` have, which the model may read in Python.
     The module is as before afterwards.
     """
     if precision:
         args, kwargs = precision.cast((args, kwargs or {}))
-    call = CallSpec.of_call(module.forward, args, kwargs or {})
+    call = CallSpec.of_call(module.forward, args, kwargs or {}, known_inputs)
     bound = call.bind(args, kwargs or {})
     said = notes(module)
     with without_cache(module, bound.arguments):
@@ -206,10 +209,11 @@ def _capture(
 ) -> Captured:
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
+    inputs = call.known(bound)
 
     def attempt(opaque: Opaque) -> ExportedProgram:
         try:
-            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque, known)
+            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque, known, inputs)
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
@@ -226,7 +230,7 @@ def _capture(
     captured.notes += opaque.notes(module)
     captured.as_python = opaque.told()
     captured.fixed = known.fixed
-    captured.notes += said_of_fixed(captured.fixed)
+    captured.notes += said_of_fixed(captured.fixed) + said_of_known(call.known_names)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
+from .known_inputs import known_among, values_of
 from .names import is_safe, odd_name
 
 _TENSOR = "*"
@@ -21,7 +23,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class CallSpec:
-    """The structure of the captured call: tensors are inputs, every other leaf is baked in.
+    """The structure of the captured call: tensors are inputs, every other leaf is baked in, and so are the
+    values of tensors that are known.
 
     Arguments are bound to the names of ``forward``, so that a call may pass by position what the
     captured one passed by keyword; arguments that are given their default count as left out.
@@ -33,10 +36,17 @@ class CallSpec:
     names: tuple[str, ...]
 
     @staticmethod
-    def of_call(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpec:
+    def of_call(
+        forward: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        known: Sequence[str] = (),
+    ) -> CallSpec:
+        """``known`` are names of arguments, or of their parts, whose tensors' values are known."""
         signature = inspect.signature(forward)
         named, tree = _flatten(bind(signature, args, kwargs))
-        leaves = tuple(_encode(leaf) for _, leaf in named)
+        inputs = known_among(named, known)
+        leaves = tuple(_encode(leaf, name in inputs) for name, leaf in named)
         return CallSpec(signature, tree, leaves, tuple(name for name, _ in named))
 
     @staticmethod
@@ -55,7 +65,17 @@ class CallSpec:
 
     def input_names(self) -> list[str]:
         """What a person calls the tensors, such as ``batch['tokens']``; by position."""
-        return [name for name, leaf in zip(self.names, self.leaves, strict=False) if leaf == _TENSOR]
+        return [name for name, leaf in zip(self.names, self.leaves, strict=False) if _is_tensor(leaf)]
+
+    @cached_property
+    def known_names(self) -> tuple[str, ...]:
+        """The tensors whose values are part of the structure."""
+        known = zip(self.names, self.leaves, strict=False)
+        return tuple(name for name, leaf in known if _is_tensor(leaf) and leaf != _TENSOR)
+
+    def known(self, bound: inspect.BoundArguments) -> list[Tensor]:
+        """Those tensors, of a call."""
+        return [leaf for name, leaf in _flatten(bound)[0] if name in self.known_names]
 
     @property
     def structure(self) -> Hashable:
@@ -65,14 +85,14 @@ class CallSpec:
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of any call, and its tensors."""
         named, tree = _flatten(bind(self.signature, args, kwargs))
-        structure = tuple((name, _encode(leaf)) for name, leaf in named)
+        structure = tuple((name, _encode(leaf, name in self.known_names)) for name, leaf in named)
         return (str(tree), structure), [leaf for _, leaf in named if isinstance(leaf, Tensor)]
 
     @staticmethod
     def tensor_names(structure: Hashable) -> list[str]:
         """What a person calls the tensors of a structure, by position."""
         _, leaves = cast("tuple[str, tuple[tuple[str, str], ...]]", structure)
-        return [name for name, leaf in leaves if leaf == _TENSOR]
+        return [name for name, leaf in leaves if _is_tensor(leaf)]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
         """The tensors of a call, by the positions of the graph's ``input`` lines."""
@@ -90,7 +110,7 @@ class CallSpec:
         for name, leaf in ours.items():
             if name not in theirs:
                 raise _other_call(f"the argument `{name}` is missing in this call")
-            given = _encode(theirs[name])
+            given = _encode(theirs[name], name in self.known_names)
             if given != leaf:
                 raise _other_call(
                     f"the argument `{name}` has another value than in the captured call",
@@ -136,8 +156,8 @@ class ResultSpec:
     def ordered(
         self, outputs: Sequence[Tensor | None], structure: pytree.TreeSpec | None
     ) -> Sequence[Tensor | None]:
-        """``outputs`` in the order of another structure with the same paths. A container that is made anew may
-        order its keys otherwise than the model does (Transformers' outputs what is set later)."""
+        """``outputs`` in the order of another structure with the same paths. A container that is made anew
+        may order its keys otherwise than the model does (Transformers' outputs what is set later)."""
         own, wanted = _paths(self.tree), [] if structure is None else _paths(structure)
         if own == wanted or sorted(own) != sorted(wanted):
             return outputs
@@ -188,9 +208,9 @@ def _readable_path(path: Sequence[Any]) -> str:
     return str(path[0].key) + pytree.keystr(tuple(path[1:]))
 
 
-def _encode(leaf: Any) -> str:
+def _encode(leaf: Any, known: bool = False) -> str:
     if isinstance(leaf, Tensor):
-        return _TENSOR
+        return f"{_TENSOR} {values_of(leaf)}" if known else _TENSOR
     if isinstance(leaf, _PLAIN):
         return json.dumps(leaf)
     if isinstance(leaf, (torch.dtype, torch.device)):
@@ -198,8 +218,12 @@ def _encode(leaf: Any) -> str:
     return json.dumps({"repr": repr(leaf)})
 
 
+def _is_tensor(leaf: str) -> bool:
+    return leaf.startswith(_TENSOR)
+
+
 def _readable(leaf: str) -> str:
-    return "a tensor" if leaf == _TENSOR else f"`{leaf}`"
+    return "a tensor" if leaf == _TENSOR else f"`{leaf.removeprefix(_TENSOR).strip()}`"
 
 
 def _text(tree: pytree.TreeSpec, **rest: list[str]) -> str:

@@ -21,6 +21,7 @@ from ..errors import CaptureError, ShardwrightError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
 from .averages import averages_in_tensors
+from .beside import knowing
 from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .checks import passing_checks
@@ -75,13 +76,15 @@ def trace(
     device: str | None = None,
     opaque: Opaque | None = None,
     known: Known | None = None,
+    inputs: Sequence[Tensor] = (),
 ) -> ExportedProgram:
-    """The decomposed program, functional, with its no_grad regions as marks on nodes."""
+    """The decomposed program, functional, with its no_grad regions as marks on nodes. The values of some
+    `inputs` are known."""
     known = known or Known(module)
-    program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known)
+    program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known, inputs)
     _inline_regions(program)
     if known.forget_written(program):
-        return trace(module, names, args, kwargs, casting, device, opaque, known)
+        return trace(module, names, args, kwargs, casting, device, opaque, known, inputs)
     write_registered(program)
     _refuse_values_in_python(program.graph)
     with quiet():
@@ -137,6 +140,7 @@ def _export(
     device: str | None,
     opaque: Opaque,
     known: Known,
+    inputs: Sequence[Tensor],
 ) -> ExportedProgram:
     attach = known.attached(module)
     fake = Fake(casting.computed)
@@ -158,6 +162,7 @@ def _export(
             losses_as_operators(),
             registered_as_operators(),
             registered,
+            knowing(module, args, kwargs, inputs),
         ):
             # Export takes back what it sees, so this looks at once after the forward.
             before, after = kept_by(module), []

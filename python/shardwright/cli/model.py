@@ -7,7 +7,7 @@ import ast
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,12 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     parser.add_argument(
         "--discover", action="store_true", help="look for rules of what runs as it is, by running it in parts"
     )
+    parser.add_argument(
+        "--known-inputs",
+        default="",
+        metavar="NAME,...",
+        help="arguments of integers or bools that the model reads in Python: the program is for their values",
+    )
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +173,7 @@ def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> t
 
         batch = BATCH if arguments.batch is None else arguments.batch
         module, kwargs = from_config(model, batch, arguments.sequence)
-        return _graph_of(module, ((), kwargs), micro_batches, getattr(arguments, "discover", False))
+        return _graph_of(module, ((), kwargs), micro_batches, _capturing(arguments))
     if arguments.batch is not None or arguments.sequence is not None:
         raise no_sizes(model)
     if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
@@ -179,27 +185,38 @@ def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> t
             raise _captured(model)
         return Graph(text), {}
     returned = called(function_of(Path(path), name), model)
-    return _of_returned(returned, model, micro_batches, getattr(arguments, "discover", False))
+    return _of_returned(returned, model, micro_batches, _capturing(arguments))
+
+
+def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What capture is told, where a command asks for it."""
+    names = getattr(arguments, "known_inputs", "")
+    return {
+        "discover": getattr(arguments, "discover", False),
+        "known_inputs": tuple(name.strip() for name in names.split(",") if name.strip()),
+    }
 
 
 def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
-    return _of_returned(found, model, 1, False)[0]
+    return _of_returned(found, model, 1, {})[0]
 
 
-def _of_returned(found: Any, model: str, micro_batches: int, discover: bool) -> tuple[Graph, AsPython]:
+def _of_returned(
+    found: Any, model: str, micro_batches: int, capturing: Mapping[str, Any]
+) -> tuple[Graph, AsPython]:
     module, inputs = _module_of(found, model)
-    return _graph_of(module, (tuple(inputs), {}), micro_batches, discover)
+    return _graph_of(module, (tuple(inputs), {}), micro_batches, capturing)
 
 
 def _graph_of(
-    module: nn.Module, example: Arguments, micro_batches: int, discover: bool
+    module: nn.Module, example: Arguments, micro_batches: int, capturing: Mapping[str, Any]
 ) -> tuple[Graph, AsPython]:
     """That of a part of the batch, which is proved to be one."""
     from .._core import Graph
     from ..micro_batches import captured_part
 
-    captured = captured_part(module, example, micro_batches, discover)
+    captured = captured_part(module, example, micro_batches, capturing)
     return _said(Graph(captured.graph_text), captured.notes), captured.as_python
 
 

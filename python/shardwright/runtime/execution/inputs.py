@@ -41,15 +41,17 @@ class Call:
     """What stands for the values that each rank was given, where that is compared."""
 
     def whole(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments that all ranks together are called with, without values."""
+        """The arguments that all ranks together are called with; what was given in parts has no values."""
         shapes = {id(tensor): shape for tensor, shape in zip(self.tensors, self.shapes, strict=True)}
 
-        def empty(tensor: Tensor) -> Tensor:
+        def whole(tensor: Tensor) -> Tensor:
+            if tuple(tensor.shape) == shapes[id(tensor)]:
+                return tensor
             made = torch.empty(shapes[id(tensor)], dtype=tensor.dtype, device="meta")
             return made.requires_grad_(tensor.requires_grad)
 
         known = (tuple(self.args), dict(self.kwargs))
-        return pytree.tree_map_only(Tensor, lambda x: empty(x) if id(x) in shapes else x, known)
+        return pytree.tree_map_only(Tensor, lambda x: whole(x) if id(x) in shapes else x, known)
 
 
 def batches_of(given: Any, inputs: int) -> list[Arguments]:

@@ -1,0 +1,217 @@
+"""Inputs whose values are known while a model is traced, as those of Python arguments are.
+
+The user names them. Whatever follows from nothing but them and plain numbers is computed beside the trace.
+What leaves tensors for Python is a number then, and what has as many elements as the values say, such as
+`edges[:, edges[0] != edges[1]]`, is a constant of the graph. So a program is right for these values alone,
+which are in its `CallSpec`: a call with others is another program's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+# Nothing larger is computed beside the trace.
+_MOST = 1 << 24
+# Make tensors of plain numbers alone.
+_MADE = frozenset(["arange", "eye", "full", "linspace", "ones", "tensor", "zeros"])
+# Take sizes, also as tensors of one number.
+_SIZED = frozenset(
+    [
+        "chunk",
+        "expand",
+        "interpolate",
+        "narrow",
+        "pad",
+        "repeat",
+        "reshape",
+        "split",
+        "tile",
+        "unflatten",
+        "view",
+    ]
+)
+# Names of functions that write their first argument.
+_IN_PLACE = re.compile(
+    r"__setitem__|\w*[^_]_|__i(add|sub|mul|div|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)__"
+)
+_UNKNOWN = object()
+_CPU = torch.device("cpu")
+
+
+@contextmanager
+def knowing(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[Tensor]
+) -> Iterator[None]:
+    """Forwards of the module, which are given these arguments in another form, know the values of some."""
+    if not known:
+        yield
+        return
+    given = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    values = {id(tensor): tensor.detach().cpu().clone() for tensor in known}
+    beside = _Beside()
+
+    def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
+        beside.forget()
+        for leaf, traced in zip(given, pytree.tree_leaves((args, kwargs)), strict=True):
+            if id(leaf) in values:
+                with _untraced():
+                    value = values[id(leaf)].clone()  # a forward may write it
+                beside.know(traced, value)
+        beside.__enter__()
+
+    def end(*_: Any) -> None:
+        beside.__exit__(None, None, None)
+
+    with (
+        module.register_forward_pre_hook(begin, with_kwargs=True),
+        module.register_forward_hook(end, always_call=True),
+    ):
+        yield
+
+
+class _Beside(TorchFunctionMode):
+    """Computes what is known beside what is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        # With the traced tensors, so that an id stays that of one.
+        self._values: dict[int, tuple[Tensor, Tensor]] = {}
+        self._written: set[int] = set()
+
+    def know(self, traced: Tensor, value: Tensor) -> None:
+        self._values[id(traced)] = traced, value
+
+    def value(self, traced: Any) -> Tensor | None:
+        _, value = self._values.get(id(traced), (None, None))
+        return None if value is None or _memory(value) in self._written else value
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__iter__ and self.value(args[0]) is not None:
+            return iter(self.__torch_function__(Tensor.unbind, types, args))
+        args, kwargs = self._with_numbers(func, tuple(args), dict(kwargs or {}))
+        found, follows = self._computed(func, args, kwargs)
+        if found is _UNKNOWN:
+            for tensor in _written(func, args, kwargs):
+                value = self.value(tensor)
+                self._written |= set() if value is None else {_memory(value)}
+            return func(*args, **kwargs)
+        if follows:
+            return pytree.tree_map_only(Tensor, self._constant, found)
+        traced = func(*args, **kwargs)
+        for one, value in zip(_tensors(traced), _tensors(found), strict=True):
+            self.know(one, value)
+        return traced
+
+    def _computed(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+        """What a call gives, if all that it is given is known; whether that, or its shape, follows from
+        values and not from shapes."""
+        given = _tensors((args, kwargs))
+        made = getattr(func, "__name__", "") in _MADE
+        if not (given or made) or any(self.value(tensor) is None for tensor in given):
+            return _UNKNOWN, False
+        args, kwargs = self._values_of((args, kwargs))
+        with _untraced():
+            shapes = _shapes(func, args, kwargs)
+            if shapes is None and (not given or _written(func, args, kwargs)):
+                return _UNKNOWN, False
+            if any(tensor.numel() > _MOST for tensor in _tensors(shapes)):
+                return _UNKNOWN, False
+            before = torch.get_rng_state()
+            try:
+                found = func(*args, **kwargs)
+            except Exception:
+                return _UNKNOWN, False  # the trace says what is wrong with it
+            if not torch.equal(before, torch.get_rng_state()):
+                torch.set_rng_state(before)
+                return _UNKNOWN, False
+        return found, shapes is None
+
+    def _values_of(self, tree: Any) -> Any:
+        """What is given, with values in the place of tensors. These are on the CPU."""
+
+        def value(leaf: Any) -> Any:
+            return _CPU if isinstance(leaf, torch.device) else self.value(leaf)
+
+        return pytree.tree_map_only((Tensor, torch.device), value, tree)
+
+    def _with_numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments with numbers for the sizes, and places for the masks, that are known."""
+        if func in (Tensor.__getitem__, Tensor.__setitem__):
+            return (args[0], self._places(args[1]), *args[2:]), kwargs
+        if getattr(func, "__name__", "") in _SIZED:
+            args, kwargs = pytree.tree_map_only(Tensor, self._number, (args, kwargs))
+        return args, kwargs
+
+    def _places(self, index: Any) -> Any:
+        found: list[Any] = []
+        for one in index if isinstance(index, tuple) else (index,):
+            value = self.value(one) if isinstance(one, Tensor) else None
+            if value is not None and value.dtype == torch.bool and value.dim():
+                with _untraced():
+                    places = value.nonzero(as_tuple=True)
+                found += [self._constant(each) for each in places]
+            elif isinstance(one, slice):
+                found.append(slice(*map(self._number, (one.start, one.stop, one.step))))
+            else:
+                found.append(one)
+        return tuple(found) if isinstance(index, tuple) or len(found) > 1 else found[0]
+
+    def _number(self, one: Any) -> Any:
+        value = self.value(one) if isinstance(one, Tensor) else None
+        if value is None or value.dim() or value.is_floating_point():
+            return one
+        with _untraced():
+            return value.item()
+
+    def _constant(self, value: Tensor) -> Tensor:
+        with _untraced():
+            numbers = value.tolist()
+        made = torch.tensor(numbers, dtype=value.dtype).reshape(value.shape)
+        self.know(made, value)
+        return made
+
+
+def _shapes(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a call gives, without values; nothing where values tell."""
+    try:
+        with FakeTensorMode() as mode:
+            args, kwargs = pytree.tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
+            return (func(*args, **kwargs),)
+    except Exception:
+        return None
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """What a call writes."""
+    in_place = _IN_PLACE.fullmatch(getattr(func, "__name__", ""))
+    return _tensors((args[:1] if in_place else (), kwargs.get("out")))
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    # Also what functions do themselves, such as turning gradients off, is seen by a trace.
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield

@@ -1,0 +1,81 @@
+"""Inputs that are named as known: a program is for their values, which are part of a call's structure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CaptureError
+from ..precision import dtype_name
+from .memory import has_no_value
+
+# Numbers that are told one by one.
+_MOST_TOLD = 64
+
+
+def asked_for(names: str | Sequence[str], inputs: str) -> tuple[str, ...]:
+    """The names as the user gives them, for ranks that are given the whole batch or parts of it."""
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if names and inputs == "local":
+        why = "each rank is given its own part of the batch, and none knows the values of the whole"
+        raise _not_known(names[0], 'inputs="local"', why, "give every rank the whole batch")
+    return names
+
+
+def known_among(named: list[tuple[str, Any]], wanted: Sequence[str]) -> set[str]:
+    """Which leaves are meant by names: of an argument, or of a tensor in it, as a person calls them."""
+    tensors = {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
+    found: set[str] = set()
+    for one in wanted:
+        own = [name for name in tensors if one in _called(name)]
+        if not own:
+            why = f"the call has {', '.join(f'`{name}`' for name in tensors) or 'no tensors'}"
+            raise _not_known(one, "no tensor of the call is named so", why, "name one of these")
+        for name in own:
+            _require_known(name, tensors[name])
+        found.update(own)
+    return found
+
+
+def _called(name: str) -> set[str]:
+    """The names of an input: its own, that of the argument which it is in, and its key in `**kwargs`."""
+    argument, bracket, rest = name.partition("[")
+    key = rest.partition("]")[0].strip("'") if bracket else argument
+    return {name, argument, key}
+
+
+def _require_known(name: str, tensor: Tensor) -> None:
+    if has_no_value(tensor):
+        raise _not_known(name, "it has no values", "it is on meta, or a fake", "capture with real tensors")
+    if tensor.is_floating_point() or tensor.is_complex():
+        why = f"it holds {dtype_name(tensor.dtype)}, and a program would be for exactly these numbers"
+        raise _not_known(name, "it is no tensor of integers or bools", why, "leave it out")
+
+
+def _not_known(name: str, what: str, why: str, fix: str) -> CaptureError:
+    return CaptureError("SW0146", f"`{name}` cannot be a known input: {what}", why=why, fix=fix)
+
+
+def values_of(tensor: Tensor) -> str:
+    """All that a tensor holds; of many numbers a digest."""
+    now = tensor.detach().cpu()
+    if now.numel() <= _MOST_TOLD:
+        return json.dumps(now.tolist())
+    return f"{dtype_name(now.dtype)}{list(now.shape)} {sha256(_bytes(now)).hexdigest()}"
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def said_of_known(names: Sequence[str]) -> list[str]:
+    """A note."""
+    if not names:
+        return []
+    have = f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
+    return [f"the program is for the values that {have} here: others get a program of their own"]
