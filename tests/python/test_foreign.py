@@ -198,9 +198,9 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     assert results.came_through(found) and not trying.is_parallelized(found)
     assert found["plans"]["data"]["share"] == 0.8
     # It decides by the sum of the batch, and no rule is right.
-    assert not trying.is_parallelized_with_rules(found)
-    assert "no rule: where test_foreign.py" in str(trying.why_not_with_rules(found))
-    assert "| no | no: equal, 80% | modules that run as they are have 50%" in page([found])
+    assert not trying.is_parallelized_again(found, "discovered")
+    assert "no rule: where test_foreign.py" in str(trying.why_not_again(found, "discovered"))
+    assert "| no | - | no: equal, 80% | modules that run as they are have 50%" in page([found])
 
 
 def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
@@ -213,14 +213,44 @@ def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     model = Reading()
     model.inner = Rows()
     found = trying.judged(finished(model, args=(torch.randn(4, 8, dtype=torch.float64),)), empty())
-    assert not trying.is_parallelized(found) and trying.is_parallelized_with_rules(found)
+    assert not trying.is_parallelized(found) and trying.is_parallelized_again(found, "discovered")
     assert found["opaque_share"] > 0.3 and found["discovered"]["opaque_share"] == 0
-    assert "| no | yes: equal, 5" in page([found])
+    assert "| no | - | yes: equal, 5" in page([found])
     counts = {figure.what: figure.count for figure in figures.figures([found])}
     assert (counts["parallelized"], counts["parallelized, with rules that are found"]) == (0, 1)
     found["discovered"]["plans"]["data"] = {"outcome": "wrong", "reason": "loss"}
-    assert figures.failures([found]) and not trying.is_parallelized_with_rules(found)
+    assert figures.failures([found]) and not trying.is_parallelized_again(found, "discovered")
     assert "under `data, with rules that are found`: loss" in page([found])
+
+
+def test_a_model_is_tried_again_with_known_inputs() -> None:
+    class Pieces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, sizes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.out(x) + self.part(x, sizes) + input_ids[:, None]
+
+        def part(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.linear(piece) for piece in x.split(sizes.tolist())])
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pieces = nn.Linear(8, 8), Pieces()
+
+        def forward(self, x: torch.Tensor, sizes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.pieces(self.first(x), sizes, input_ids)
+
+    torch.manual_seed(0)
+    x, sizes = torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 3])
+    built = finished(Model(), kwargs={"x": x, "sizes": sizes, "input_ids": torch.tensor([1, 2, 3, 4])})
+    assert trying.may_be_known(built) == ["kwargs['sizes']"]
+    found = trying.judged(built, empty())
+    assert not trying.is_parallelized(found) and found["opaque_share"] > 0.3
+    assert found["known"]["opaque_share"] == 0
+    assert found["known"]["plans"]["data"]["outcome"] == "equal"
 
 
 def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
@@ -272,7 +302,7 @@ def told(package: str, name: str, say: Any) -> Found:
     if name == "sleeps":
         time.sleep(600)
     if name == "looks":
-        say(found | {"phase": trying.DISCOVER, "plans": {}})
+        say(found | {"phase": "discovered", "plans": {}})
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "dies":
         raise MemoryError("no more")

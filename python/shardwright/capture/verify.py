@@ -77,8 +77,10 @@ def missing_value(module: nn.Module, bound: inspect.BoundArguments) -> str | Non
     return next((name for name, tensor in named if has_no_value(tensor)), None)
 
 
-def verify_capture(call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec) -> None:
-    """Raises where module and graph differ."""
+def verify_capture(
+    call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec | None = None
+) -> None:
+    """Raises where module and graph differ, whose results are in the order of a `structure`."""
     with same_randomness(), torch.enable_grad():
         expected = _expected(call)
         found = _run_graph(call, text, constants, structure, expected)
@@ -221,7 +223,7 @@ def _run_graph(
     call: Call,
     text: str,
     constants: dict[str, Tensor],
-    structure: ResultSpec,
+    structure: ResultSpec | None,
     expected: Sequence[Run],
     watch: Watch | None = None,
 ) -> list[Run]:
@@ -241,7 +243,7 @@ def _run_graph(
         written = {name: updates.pop(name) for name in order if name in updates}
         state = {**state, **updates} | written
         results = Results(buffers=state)
-        outputs = structure.ordered(found.outputs, run.structure)
+        outputs = structure.ordered(found.outputs, run.structure) if structure else found.outputs
         with_gradients(results, outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs

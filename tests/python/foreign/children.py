@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .results import Found, Key
-from .trying import DISCOVER
+from .trying import AGAIN
 
 MEMORY = 8 << 30
 """Bytes that a process may take."""
@@ -118,9 +118,9 @@ def _found_by(child: Child, seconds: float) -> Found:
         return found
     slow = code == -signal.SIGXCPU or not child.ended
     why = f"{seconds:.0f} s were over" if slow else f"its process ended with {code}"
-    if found.get("phase") == DISCOVER and "plans" in found:
+    if found.get("phase") in AGAIN and "plans" in found:
         lost = {"outcome": "fails", "reason": why}
-        return found | {"state": "tried", "discovered": {"plans": {"data": lost}}}
+        return found | {"state": "tried", found["phase"]: {"plans": {"data": lost}}}
     return found | {"state": "too slow" if slow else "died", "reason": f"{why} in {found.get('phase')}"}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .results import Found
-from .trying import HARNESS, is_parallelized, is_parallelized_with_rules
+from .trying import AGAIN, HARNESS, is_parallelized, is_parallelized_again
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,11 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
         of(built, "parallelized", is_parallelized),
-        of(built, "parallelized, with rules that are found", is_parallelized_with_rules),
+        *(
+            of(built, f"parallelized, {said}", lambda found, how=how: is_parallelized_again(found, how))
+            for how, said in AGAIN.items()
+        ),
+        of(built, "parallelized, with either", lambda found: is_parallelized_again(found, *AGAIN)),
     ]  # fmt: skip
 
 
@@ -80,17 +84,17 @@ def silently_wrong(results: Sequence[Found]) -> list[tuple[Found, str]]:
 
 
 def all_plans(found: Found) -> Found:
-    """Also the one under which it was tried again, with rules that are found."""
-    again = found.get("discovered", {}).get("plans", {})
-    return found.get("plans", {}) | {f"{plan}{WITH_RULES}": made for plan, made in again.items()}
+    """Also the one under which it was tried again."""
+    plans = dict(found.get("plans", {}))
+    for how, said in AGAIN.items():
+        again = found.get(how, {}).get("plans", {})
+        plans |= {f"{plan}, {said}": made for plan, made in again.items()}
+    return plans
 
 
 def has_zeros(found: Found) -> bool:
     """Whether some program of it has gradients of zeros where one device has none."""
     return any(made.get("zeros") for made in all_plans(found).values())
-
-
-WITH_RULES = ", with rules that are found"
 
 
 def failures(results: Sequence[Found]) -> list[Found]:

@@ -18,14 +18,15 @@ from .figures import (
 )
 from .results import Found
 from .trying import (
+    AGAIN,
     EVEN,
     HARNESS,
     OPAQUE,
     PLANS,
     is_parallelized,
-    is_parallelized_with_rules,
+    is_parallelized_again,
+    why_not_again,
     why_not_parallelized,
-    why_not_with_rules,
 )
 
 WIDEST = 220
@@ -40,8 +41,8 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, is tried a second time with [rules that are found](discovering.md#of-a-model) for them (`discover=True`): that is
-a figure of its own, and in the column `discover`; what was tried before there were such rules has `-`. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, is tried again: with [known inputs](capture.md#known-inputs) (all integers and bools but tokens and labels), and with
+[rules that are found](discovering.md#of-a-model) for what runs as it is (`discover=True`). These are figures of their own, and in the columns `known` and `discover`; `-` is what was not tried so, since it has no such inputs or was tried before. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
@@ -143,6 +144,7 @@ def _models(package: str, results: Sequence[Found]) -> str:
         "capture",
         *(f"`{plan}`" for plan in PLANS),
         "parallelized",
+        "`known`",
         "`discover`",
         "why not",
     ]
@@ -158,19 +160,20 @@ def _row(found: Found) -> list[str]:
     outcomes = [_outcome(plans.get(plan)) for plan in PLANS]
     reason = why_not_parallelized(found)
     done = "yes" if is_parallelized(found) else "no"
-    again = ""
+    ways = [""] * len(AGAIN)
     if done == "no" and found["state"] == "tried" and has_opaque(found):
-        again = _again(found)
-        reason = why_not_with_rules(found) if "discovered" in found else reason
-    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, again, _text(reason or "")]
+        ways = [_again(found, how) for how in AGAIN]
+        last = [how for how in AGAIN if how in found][-1:]
+        reason = why_not_again(found, last[0]) if last else reason
+        reason = None if is_parallelized_again(found, *AGAIN) else reason
+    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, *ways, _text(reason or "")]
 
 
-def _again(found: Found) -> str:
-    """With rules that are found."""
-    if "discovered" not in found:
+def _again(found: Found, how: str) -> str:
+    if how not in found:
         return "-"
-    outcome = _outcome(found["discovered"]["plans"]["data"])
-    return f"{'yes' if is_parallelized_with_rules(found) else 'no'}: {outcome}"
+    outcome = _outcome(found[how]["plans"]["data"])
+    return f"{'yes' if is_parallelized_again(found, how) else 'no'}: {outcome}"
 
 
 def _outcome(made: Found | None) -> str:

@@ -21,7 +21,7 @@ from fuzz.noise import Noise
 from fuzz.pairs import COARSE, FINE
 from shardwright import Graph, Plan
 from shardwright._core import Compiled
-from shardwright.capture import Captured, capture
+from shardwright.capture import CallSpec, Captured, capture
 from shardwright.compiling import captured_model, compile_plan
 from shardwright.errors import ShardwrightError
 from shardwright.further import skeleton_of
@@ -64,8 +64,10 @@ NO_MEMORY = "can't allocate memory"
 """What PyTorch says where the process may take no more."""
 CHANCE = "SW0711"
 """Here programs draw what one device draws, or cannot be compared: what draws by itself is refused."""
-DISCOVER = "discover"
-"""The phase in which rules are looked for. What was found before stays, if it ends the process."""
+AGAIN = {"known": "with known inputs", "discovered": "with rules that are found"}
+"""How a model is tried again that runs in part as it is. What was found before stays, if that ends it."""
+NOT_KNOWN = re.compile(r"input_ids|labels|targets?$")
+"""Inputs that differ with each batch. Other integers and bools may be known."""
 
 Found = dict[str, Any]
 Say = Callable[[Found], object]
@@ -125,25 +127,38 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
     if "data" in plans and is_held_up(found):
-        try:
-            found["discovered"] = discovered(built, expected, found, say)
-        except MemoryError as error:
-            found["discovered"] = {"plans": {"data": {"outcome": "fails", "reason": str(error)}}}
+        names = may_be_known(built)
+        if names:
+            found["known"] = again("known", built, expected, found, say, known_inputs=names)
+        found["discovered"] = again("discovered", built, expected, found, say, discover=True)
     return found | {"state": "tried"}
 
 
-def discovered(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
-    """What becomes of it under `data` where rules are looked for, for what runs as it is."""
+def may_be_known(built: Built) -> list[str]:
+    """The inputs of integers and bools that need not differ from batch to batch."""
+    call = CallSpec.of_call(built.module.forward, built.args, built.kwargs)
+    tensors = call.flatten(built.args, built.kwargs)
+    counts = (not (tensor.is_floating_point() or tensor.is_complex()) for tensor in tensors)
+    names = zip(call.input_names(), counts, strict=True)
+    return [name for name, counting in names if counting and not NOT_KNOWN.search(name.strip("']"))]
+
+
+def again(
+    how: str, built: Built, expected: equality.Result, found: Found, say: Say, **capturing: Any
+) -> Found:
+    """What becomes of it under `data`, captured in another way."""
     try:
-        with phase(found, DISCOVER, say), zoo.widened():
-            captured = captured_model(built.module, built.args, built.kwargs, discover=True)
+        with phase(found, how, say), zoo.widened():
+            captured = captured_model(built.module, built.args, built.kwargs, **capturing)
             graph = Graph(captured.graph_text)
+        now = found | of_graph(graph, captured)
+        made = under("data", built, captured, graph, expected, now, say)
     except ShardwrightError as error:
         return {"plans": {"data": {"outcome": "refused", "code": error.code, "reason": told(error)}}}
+    except MemoryError as error:
+        return {"plans": {"data": {"outcome": "fails", "reason": str(error)}}}
     except BaseException as error:
         return {"plans": {"data": {"outcome": "fails", "reason": raised(error)}}}
-    now = found | of_graph(graph, captured)
-    made = under("data", built, captured, graph, expected, now, say)
     return {"plans": {"data": made}, "opaque_share": now["opaque_share"], "notes": captured.notes}
 
 
@@ -318,19 +333,19 @@ def is_held_up(found: Found) -> bool:
     return not is_parallelized(found | {"state": "tried"}) and found["opaque_share"] > OPAQUE
 
 
-def is_parallelized_with_rules(found: Found) -> bool:
-    """Where it is not without, by rules that are found."""
-    return is_parallelized(found) or ("discovered" in found and why_not_with_rules(found) is None)
+def is_parallelized_again(found: Found, *ways: str) -> bool:
+    """Where it is not as it is, in one of these ways."""
+    return is_parallelized(found) or any(how in found and why_not_again(found, how) is None for how in ways)
 
 
-def why_not_with_rules(found: Found) -> str | None:
-    """Of a model that is not parallelized without: why not with rules that are found."""
-    again = found["discovered"]
-    if "opaque_share" not in again:
-        return f"when rules are looked for: {again['plans']['data'].get('reason')}"
-    why = why_not_parallelized(found | again)
+def why_not_again(found: Found, how: str) -> str | None:
+    """Of a model that is not parallelized as it is: why not in this way."""
+    made = found[how]
+    if "opaque_share" not in made:
+        return f"{AGAIN[how]}: {made['plans']['data'].get('reason')}"
+    why = why_not_parallelized(found | made)
     said = re.findall(
-        r"no rule was found: (.*?), [\d.]+% of a forward's operations", "\n".join(again["notes"])
+        r"no rule was found: (.*?), [\d.]+% of a forward's operations", "\n".join(made["notes"])
     )
     return why and f"{why}; no rule: {said[0]}" if said else why
 
