@@ -262,3 +262,49 @@ error[SW0401]: the plan's order cannot be kept: aten.reshape.default %qh in \"at
   help: remove one of the `order` lines",
     );
 }
+
+const NODES: &str = r#"shardwright-graph 1
+input %edges i64[2,20] 0
+input %x f64[6,8] 1
+param %w f64[8,8] "w"
+param %v f64[8,8] "v"
+op %h f64[6,8] = aten.linear.default(%x, %w) in "" at "m.py:1"
+op %from i64[20] = aten.select.int(%edges, 0, 0) in "" at "m.py:2"
+op %to i64[20] = aten.select.int(%edges, 0, 1) in "" at "m.py:3"
+op %m f64[20,8] = aten.index_select.default(%h, 0, %from) in "" at "m.py:4"
+op %z f64[6,8] = aten.zeros.default([6, 8], dtype=f64) in "" at "m.py:5"
+op %a f64[6,8] = aten.index_add.default(%z, 0, %to, %m) in "" at "m.py:6"
+op %o f64[6,8] = aten.linear.default(%a, %v) in "" at "m.py:7"
+op %s f64[] = aten.sum.default(%o) in "" at "m.py:8"
+output %s
+"#;
+
+/// What `data` splits of a model on two devices, by the names of tensors.
+fn split_by_data(graph: &str) -> Vec<String> {
+    let graph: Graph = graph.parse().expect("it parses");
+    let analysis = Analysis::of(&graph);
+    let plan = sets::named("data", &graph, &analysis, 2).expect("a plan");
+    let split = |op: &graph::OpId| plan.op(*op).splits.iter().any(|split| matches!(split.on, On::Loop(_)));
+    let name = |op| graph.op(op).outputs[0].map(|id| graph.tensor(id).name.to_string());
+    graph.op_ids().filter(split).filter_map(name).collect()
+}
+
+#[test]
+fn data_splits_rows_beside_the_batch_if_they_have_the_work() {
+    // Nodes, also where messages were summed; edges have no products.
+    assert_eq!(split_by_data(NODES), ["h", "o", "s"]);
+    // Beside a batch of work, little work along other rows stays whole.
+    let images = "input %patches f64[6,8] 1\nparam %p f64[8,8] \"p\"\n";
+    let made = "op %i f64[6,8] = aten.linear.default(%patches, %p) in \"\" at \"m.py:1\"\n";
+    let with = |batch: i64| {
+        format!(
+            "shardwright-graph 1\ninput %x f64[{batch},8] 0\n{images}param %w f64[8,8] \"w\"\n{made}\
+             op %h f64[{batch},8] = aten.linear.default(%x, %w) in \"\" at \"m.py:2\"\n\
+             op %s f64[] = aten.sum.default(%h) in \"\" at \"m.py:3\"\n\
+             op %t f64[] = aten.sum.default(%i) in \"\" at \"m.py:4\"\n\
+             op %l f64[] = aten.add.Tensor(%s, %t) in \"\" at \"m.py:5\"\noutput %l\n"
+        )
+    };
+    assert_eq!(split_by_data(&with(8)), ["i", "h", "s", "t"]);
+    assert_eq!(split_by_data(&with(200)), ["h", "s"]);
+}

@@ -24,6 +24,8 @@ mod tokens;
 mod whole_updates;
 mod zero;
 
+use std::cell::OnceCell;
+
 use diag::{Error, Result};
 use graph::{Graph, OpId, Source};
 use rules::Analysis;
@@ -45,6 +47,10 @@ pub struct Model<'g> {
     inputs: Vec<bool>,
     /// For each operator those that read what it makes.
     readers: Vec<Vec<OpId>>,
+    /// The classes that `data` splits, once somebody asks.
+    split: OnceCell<Vec<usize>>,
+    /// For each operator its operations, if it is a product with a weight, likewise.
+    products: OnceCell<Vec<u64>>,
 }
 
 impl<'g> Model<'g> {
@@ -60,7 +66,8 @@ impl<'g> Model<'g> {
         }
         let classes = Classes::of(graph, analysis);
         let inputs = input_classes(graph, analysis, &classes);
-        Self { graph, analysis, classes, inputs, readers }
+        let (split, products) = (OnceCell::new(), OnceCell::new());
+        Self { graph, analysis, classes, inputs, readers, split, products }
     }
 }
 
