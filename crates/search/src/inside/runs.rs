@@ -12,7 +12,7 @@ use graph::{OpId, TensorId};
 use plan::Draft;
 
 use super::digits::Digits;
-use super::messages::Messages;
+use super::messages::{Messages, Price};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::rows::limit;
 use super::rung::Rung;
@@ -97,14 +97,16 @@ impl<'q> Runs<'q> {
         self.rungs.iter().flatten().all(|rung| rung.is_exact)
     }
 
-    /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
-    pub(crate) fn least(&mut self) -> Result<Vec<f64>> {
+    /// Seconds of a micro-batch that each segment takes at least, without what is between bundles: in all, forward and
+    /// backward.
+    pub(crate) fn least(&mut self) -> Result<Vec<[f64; 3]>> {
         self.made(0)?;
-        let mut found = vec![0.0; self.crossing.len()];
+        let mut found = vec![[0.0; 3]; self.crossing.len()];
         if let Some(rung) = &self.rungs[0] {
             for (bundle, segment) in rung.space.bundles.iter().zip(&rung.segments) {
-                let each = bundle.unary.iter().map(|unary| unary.price.work + unary.price.line);
-                found[*segment] += each.fold(f64::INFINITY, f64::min);
+                let least =
+                    bundle.unary.iter().map(|unary| in_each(&unary.price)).fold([f64::INFINITY; 3], lesser);
+                found[*segment].iter_mut().zip(least).for_each(|(all, own)| *all += own);
             }
         }
         Ok(found)
@@ -202,4 +204,14 @@ impl<'q> Runs<'q> {
         }
         Ok(ops.into_iter().collect())
     }
+}
+
+/// Seconds in all, forward and backward.
+fn in_each(price: &Price) -> [f64; 3] {
+    let (all, backward) = (price.work + price.line, price.back + price.line_back);
+    [all, (all - backward).max(0.0), backward]
+}
+
+fn lesser(one: [f64; 3], other: [f64; 3]) -> [f64; 3] {
+    std::array::from_fn(|at| one[at].min(other[at]))
 }

@@ -41,8 +41,8 @@ pub(super) struct Found<'q> {
     /// For each kind of group.
     pub(super) runs: Vec<Runs<'q>>,
     solver: Solver,
-    /// Seconds of a micro-batch that each segment takes at least on a group.
-    least: Vec<Vec<f64>>,
+    /// Seconds of a micro-batch that each segment takes at least on a group: in all, forward and backward.
+    least: Vec<Vec<[f64; 3]>>,
     /// Device-seconds of the first segments.
     first: Vec<f64>,
     /// Sums that were looked at for each kind of group.
@@ -69,10 +69,10 @@ impl<'q> Found<'q> {
             let own = Question { cluster, devices: cluster.devices(), ..question };
             runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
         }
-        let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
+        let least: Vec<Vec<[f64; 3]>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
         let mut first = vec![0.0];
         for segment in 0..segments.count {
-            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment];
+            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment][0];
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -179,14 +179,7 @@ impl Found<'_> {
     /// Seconds of a micro-batch that each segment takes at least on a group.
     pub(super) fn least_of(&mut self, devices: (u32, u32)) -> Vec<f64> {
         let kind = self.kind(devices);
-        self.least[kind].clone()
-    }
-
-    /// Seconds of all micro-batches, at least.
-    fn at_least(&mut self, run: Run) -> f64 {
-        let kind = self.kind(run.devices);
-        let (from, to) = run.segments;
-        self.least[kind][from..to].iter().sum::<f64>() * f64::from(self.question.batches)
+        self.least[kind].iter().map(|each| each[0]).collect()
     }
 }
 
@@ -196,7 +189,7 @@ impl Costs for Found<'_> {
     }
 
     fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]> {
-        if self.at_least(run) > below || self.error.is_some() {
+        if self.at_least(run).busy > below || self.error.is_some() {
             return Rc::from([]);
         }
         let found =
@@ -208,6 +201,13 @@ impl Costs for Found<'_> {
                 Rc::from([])
             }
         }
+    }
+
+    fn at_least(&mut self, run: Run) -> Stage {
+        let kind = self.kind(run.devices);
+        let own = &self.least[kind][run.segments.0..run.segments.1];
+        let [all, forward, backward] = std::array::from_fn(|at| own.iter().map(|each| each[at]).sum::<f64>());
+        Stage { forward, backward, busy: all * f64::from(self.question.batches), ..Stage::default() }
     }
 
     /// What the devices of the one need is sent by those of the other, each of which sends one thing after another.

@@ -39,6 +39,8 @@ pub trait Costs {
     /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
     /// Of such as take longer than `below` for all micro-batches none need be given.
     fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
+    /// What any of them takes at least, known before they are.
+    fn at_least(&mut self, run: Run) -> Stage;
     /// Seconds in which a micro-batch is sent from one stage to the next, and back.
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least.
@@ -147,6 +149,8 @@ fn longer(
     next: &mut Row,
 ) -> usize {
     let (mut looked, kept) = (0, ask.batches.min(stages + 1));
+    let before: Vec<Option<&Rc<Made>>> =
+        if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
     for size in costs.groups(device) {
         let first = device - size;
         for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
@@ -154,14 +158,21 @@ fn longer(
                 break;
             }
             let run = Run { segments: (from, segment), devices: (first, device) };
+            let least = costs.at_least(run);
+            // Of what is not quick enough at best nothing more need be known.
+            let may = |after: &Option<&Rc<Made>>| {
+                is_wanted(ask, costs, run, &flow_of(ask, &least, (0.0, 0.0), *after))
+            };
+            let before: Vec<Option<&Rc<Made>>> = before.iter().copied().filter(may).collect();
+            if before.is_empty() {
+                continue;
+            }
             for (way, stage) in costs.ways(run, kept, ask.below).iter().enumerate() {
                 let chosen = Chosen { run, kept, way };
-                let before: Vec<Option<&Rc<Made>>> =
-                    if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
-                for after in before {
+                for after in &before {
                     looked += 1;
-                    let made = made(ask, costs, (chosen, stage), after);
-                    if is_wanted(ask, costs, &made) {
+                    let made = made(ask, costs, (chosen, stage), *after);
+                    if is_wanted(ask, costs, run, &made.flow) {
                         keep(next.entry((from, first)).or_default(), made, is_quick);
                     }
                 }
@@ -178,17 +189,18 @@ fn made(
     after: Option<&Rc<Made>>,
 ) -> Made {
     let to = after.map(|after| costs.sent((chosen.run, stage), (after.chosen.run, &after.flow)));
-    let sent = to.unwrap_or_default();
-    let flow = after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches);
-    Made { flow, chosen, after: after.cloned() }
+    Made { flow: flow_of(ask, stage, to.unwrap_or_default(), after), chosen, after: after.cloned() }
+}
+
+fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Rc<Made>>) -> Flow {
+    after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches)
 }
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
-fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, made: &Made) -> bool {
-    let run = made.chosen.run;
+fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, run: Run, flow: &Flow) -> bool {
     let left = if run.devices.0 == 0 { 0.0 } else { costs.least(run.segments.0) / f64::from(run.devices.0) };
-    let before = (left + made.flow.end).max(f64::from(ask.batches) * left);
-    before.max(made.flow.busy) <= ask.below
+    let before = (left + flow.end).max(f64::from(ask.batches) * left);
+    before.max(flow.busy) <= ask.below
 }
 
 /// Beside others that begin alike: what is sent to them depends on the devices of their first stage.

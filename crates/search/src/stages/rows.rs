@@ -175,6 +175,10 @@ impl Costs for Even<'_, '_> {
         self.costs.ways(run, kept, below)
     }
 
+    fn at_least(&mut self, run: Run) -> Stage {
+        self.costs.at_least(run)
+    }
+
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64) {
         self.costs.sent(from, to)
     }
