@@ -89,11 +89,12 @@ impl Costs for Drawn {
         (0..3).filter(fits).map(way).collect()
     }
 
-    fn at_least(&mut self, run: Run) -> Stage {
-        let all = self.ways(run, 1, 0.0);
+    fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
+        let all = self.ways(run, kept, 0.0);
         let least = |of: fn(&Stage) -> f64| all.iter().map(of).fold(f64::INFINITY, f64::min);
         let (forward, backward) = (least(|it| it.forward), least(|it| it.backward));
-        Stage { forward, backward, tail: least(|it| it.tail), busy: least(|it| it.busy), ..Stage::default() }
+        let (tail, busy) = (least(|it| it.tail), least(|it| it.busy));
+        (!all.is_empty()).then(|| Stage { forward, backward, tail, busy, ..Stage::default() })
     }
 
     fn sent(&self, (from, stage): (Run, &Stage), (to, flow): (Run, &Flow)) -> (f64, f64) {

@@ -41,7 +41,7 @@ pub(super) fn bound(
     let messages = Messages::new(question.cluster, digits, Count::Least);
     let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
     for rung in looked {
-        let Some(space) = Space::new(question, digits, &messages, &rung.spans)? else { continue };
+        let Some(space) = Space::new(question, digits, &messages, &rung.spans) else { continue };
         let weights = rung.weights();
         let objective = Objective::new(&space, weights)?;
         let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };

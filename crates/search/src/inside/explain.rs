@@ -41,7 +41,7 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let Some(spans) = spans(question, found.again) else { return Ok(None) };
-    let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
+    let Some(space) = Space::new(question, &digits, &messages, &spans) else { return Ok(None) };
     let objective = Objective::new(&space, found.weights)?;
     let problem = objective.problem();
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");

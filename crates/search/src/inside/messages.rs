@@ -5,7 +5,7 @@
 //! collective would need them, what each device lacks is exchanged.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use cluster::{COPIES as OF_COPIES, Cluster, Crowd, Device, Effort, Pattern, Sort};
 use graph::Dtype;
@@ -14,6 +14,7 @@ use indexmap::IndexSet;
 use crate::bound::kinds;
 
 use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
+use super::quick::Map;
 use super::spread::{Spread, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
@@ -46,10 +47,10 @@ pub(crate) struct Messages<'c> {
     pub(super) count: Count,
     pub(super) kinds: Vec<&'c Device>,
     pub(super) digits: &'c Digits,
-    groups: RefCell<HashMap<Set, (Vec<u32>, Crowd)>>,
+    groups: RefCell<Map<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
-    moves: RefCell<HashMap<(SizesId, Spread, Spread), Price>>,
+    moves: RefCell<Map<(SizesId, Spread, Spread), Price>>,
 }
 
 /// The sizes of a tensor by their number.

@@ -21,6 +21,7 @@ mod maker;
 mod messages;
 mod objective;
 mod priced;
+mod quick;
 mod respects;
 mod rows;
 mod rung;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use diag::Result;
 use elimination::{Problem, Term};
 
+use super::messages::Price;
 use super::objective::{Look, Objective, UNIT, Weights};
 use super::space::Space;
 
@@ -61,4 +62,24 @@ pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -
         found[*segment] = (found[*segment].0 + held, found[*segment].1 + kept);
     }
     Ok(found)
+}
+
+/// For each segment seconds of a micro-batch without what is between bundles, at least: in all, forward and backward.
+pub(super) fn least_seconds(space: &Space<'_>, segments: &[usize], count: usize) -> Vec<[f64; 3]> {
+    let mut found = vec![[0.0; 3]; count];
+    for (bundle, segment) in space.bundles.iter().zip(segments) {
+        let least = bundle.unary.iter().map(|unary| in_each(&unary.price)).fold([f64::INFINITY; 3], lesser);
+        found[*segment].iter_mut().zip(least).for_each(|(all, own)| *all += own);
+    }
+    found
+}
+
+/// Seconds in all, forward and backward.
+fn in_each(price: &Price) -> [f64; 3] {
+    let (all, backward) = (price.work + price.line, price.back + price.line_back);
+    [all, (all - backward).max(0.0), backward]
+}
+
+fn lesser(one: [f64; 3], other: [f64; 3]) -> [f64; 3] {
+    std::array::from_fn(|at| one[at].min(other[at]))
 }

@@ -10,9 +10,9 @@ use graph::OpId;
 use super::borders::Borders;
 use super::messages::Price;
 use super::objective::{Objective, Totals, UNIT, Weights};
-use super::priced::{Priced, least_bytes};
+use super::priced::{Priced, least_bytes, least_seconds};
 use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
-use super::space::{Edge, Space};
+use super::space::{Begun, Edge, Rest, Space};
 use super::tied::{Divided, Mask, Tied};
 
 /// No table has more entries than this times the values of a variable.
@@ -21,6 +21,8 @@ const MOST: f64 = 4e7;
 /// Runs of which the same is computed again.
 pub(super) struct Rung<'q> {
     pub(super) space: Space<'q>,
+    /// What makes the edges of it, until they are there.
+    rest: Option<Rest<'q>>,
     pub(super) spans: Vec<Vec<OpId>>,
     /// The segment of each bundle.
     pub(super) segments: Vec<usize>,
@@ -28,6 +30,9 @@ pub(super) struct Rung<'q> {
     pub(super) is_spanned: Vec<bool>,
     /// Bytes of each segment that are there all the time, and of each micro-batch, at least.
     pub(super) bytes: Vec<(f64, f64)>,
+    /// Seconds of a micro-batch that each segment takes at least without what is between bundles: in all, forward and
+    /// backward.
+    pub(super) least: Vec<[f64; 3]>,
     /// What comes to each segment and goes from it.
     pub(super) borders: Borders,
     pub(super) tied: Tied,
@@ -44,12 +49,8 @@ pub(super) struct Rung<'q> {
 pub(super) type Asked = (usize, usize, u32);
 
 impl<'q> Rung<'q> {
-    /// None where it was late.
-    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>) -> Result<Option<Self>> {
-        let cut = (&spans[..], runs.segments);
-        let Some(space) = Space::cut(&runs.question, runs.digits, runs.messages, cut)? else {
-            return Ok(None);
-        };
+    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>, begun: Begun<'q>) -> Result<Self> {
+        let Begun { space, rest } = begun;
         // What is made of weights alone goes with its reader, which comes later.
         let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
         let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
@@ -64,16 +65,19 @@ impl<'q> Rung<'q> {
             (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
         }
         let bytes = least_bytes(&space, &segments, is_spanned.len())?;
+        let least = least_seconds(&space, &segments, is_spanned.len());
         let borders = Borders::new(&space, &segments, runs.crossing);
         let tied = Tied::new(&space, &segments);
         let (alike, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());
-        Ok(Some(Self {
+        Ok(Self {
             space,
+            rest: Some(rest),
             spans,
             segments,
             is_spanned,
             bytes,
+            least,
             borders,
             tied,
             alike,
@@ -81,7 +85,15 @@ impl<'q> Rung<'q> {
             priced,
             known,
             is_exact: true,
-        }))
+        })
+    }
+
+    /// With what is between bundles. Says whether it was not late.
+    pub(super) fn is_done(&mut self) -> bool {
+        if let Some(edges) = self.rest.as_ref().and_then(|rest| rest.edges(&self.space.bundles)) {
+            (self.space.edges, self.rest) = (edges, None);
+        }
+        self.rest.is_none()
     }
 
     pub(super) fn fix(&mut self, within: &Divided, across: &Divided) {
@@ -142,6 +154,12 @@ impl<'q> Rung<'q> {
         (places, edges)
     }
 
+    /// Seconds of a micro-batch of a run, at least: in all, forward and backward.
+    pub(super) fn least(&self, (from, to): (usize, usize)) -> [f64; 3] {
+        let sum = |all: [f64; 3], own: &[f64; 3]| std::array::from_fn(|at| all[at] + own[at]);
+        self.least[from..to].iter().fold([0.0; 3], sum)
+    }
+
     /// The number of a run: those of one number have the same tables.
     pub(super) fn number(&mut self, run: (usize, usize)) -> usize {
         if let Some(known) = self.numbers.get(&run) {
@@ -177,6 +195,9 @@ impl<'q> Rung<'q> {
         (asked, nothing): (Asked, f64),
         solver: &mut Solver,
     ) -> Result<Option<Inner>> {
+        if !self.is_done() {
+            return Ok(None);
+        }
         let key = (self.number(run), asked);
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
@@ -201,6 +222,10 @@ impl<'q> Rung<'q> {
         let weights = priced.weights;
         let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
         self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
+        if least.is_none() && self.space.question.stop.is_late() {
+            // There may be more time later.
+            return Ok(None);
+        }
         let found = match least.filter(|least| least.cost < NEVER) {
             Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),
             None => None,

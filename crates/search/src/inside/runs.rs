@@ -12,11 +12,12 @@ use graph::{OpId, TensorId};
 use plan::Draft;
 
 use super::digits::Digits;
-use super::messages::{Messages, Price};
+use super::messages::Messages;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::rows::limit;
 use super::rung::Rung;
 use super::solution::{AGAIN, NOTHING, may_recompute, spans, write};
+use super::space::Begun;
 use super::tied::{Divided, weights};
 use crate::Question;
 use crate::stages::Stage;
@@ -92,24 +93,37 @@ impl<'q> Runs<'q> {
         Self { question, digits, messages, segments, crossing, nothing, rungs: vec![], fixed: None }
     }
 
+    /// The same with so much memory, and until so late.
+    pub(crate) fn ask(&mut self, question: &Question<'q>) {
+        (self.question.memory, self.question.stop) = (question.memory, question.stop);
+        self.rungs.iter_mut().flatten().for_each(|rung| rung.space.question = self.question);
+    }
+
     /// Whether of all runs that were looked at the ways are known that cost least.
     pub(crate) fn is_exact(&self) -> bool {
         self.rungs.iter().flatten().all(|rung| rung.is_exact)
     }
 
-    /// Seconds of a micro-batch that each segment takes at least, without what is between bundles: in all, forward and
-    /// backward.
-    pub(crate) fn least(&mut self) -> Result<Vec<[f64; 3]>> {
+    /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
+    pub(crate) fn least(&mut self) -> Result<Vec<f64>> {
         self.made(0)?;
-        let mut found = vec![[0.0; 3]; self.crossing.len()];
-        if let Some(rung) = &self.rungs[0] {
-            for (bundle, segment) in rung.space.bundles.iter().zip(&rung.segments) {
-                let least =
-                    bundle.unary.iter().map(|unary| in_each(&unary.price)).fold([f64::INFINITY; 3], lesser);
-                found[*segment].iter_mut().zip(least).for_each(|(all, own)| *all += own);
+        let rung = self.rungs[0].as_ref();
+        let each = |rung: &Rung<'_>| rung.least.iter().map(|[all, ..]| *all).collect();
+        Ok(rung.map_or_else(|| vec![0.0; self.crossing.len()], each))
+    }
+
+    /// The same of a run that fits where so many micro-batches are kept: in all, forward and backward. None if none does.
+    pub(crate) fn least_of(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
+        let limit = limit(&self.question) as f64;
+        for at in 0..AGAIN.len() {
+            self.made(at)?;
+            let Some(rung) = self.rungs[at].as_ref().filter(|rung| !rung.cuts_a_span(run)) else { continue };
+            // Who computes more again takes no less.
+            if rung.least_bytes(run, kept) <= limit {
+                return Ok(Some(rung.least(run)));
             }
         }
-        Ok(found)
+        Ok(None)
     }
 
     /// Ways to divide a run that fit where so many micro-batches are kept. Nothing more is computed again where memory is no
@@ -147,7 +161,11 @@ impl<'q> Runs<'q> {
         while self.rungs.len() <= at {
             let spans = spans(&self.question, AGAIN[self.rungs.len()]);
             let rung = match spans.filter(|spans| may_recompute(&self.question, spans)) {
-                Some(spans) => Rung::new(self, spans)?,
+                Some(spans) => {
+                    let cut = (&spans[..], self.segments);
+                    let begun = Begun::new(&self.question, self.digits, self.messages, cut);
+                    begun.map(|begun| Rung::new(self, spans, begun)).transpose()?
+                }
                 None => None,
             };
             self.rungs.push(rung);
@@ -169,7 +187,10 @@ impl<'q> Runs<'q> {
     pub(crate) fn divided(&mut self) -> Result<Vec<Divided>> {
         self.made(0)?;
         let prices = PRICES.map(|price| self.nothing * price);
-        let Some(rung) = &self.rungs[0] else { return Ok(vec![]) };
+        let Some(rung) = &mut self.rungs[0] else { return Ok(vec![]) };
+        if !rung.is_done() {
+            return Ok(vec![]);
+        }
         rung.tied.divided(&rung.space, &weights(&LOOKS, &[prices[0], prices[2], prices[4]]))
     }
 
@@ -204,14 +225,4 @@ impl<'q> Runs<'q> {
         }
         Ok(ops.into_iter().collect())
     }
-}
-
-/// Seconds in all, forward and backward.
-fn in_each(price: &Price) -> [f64; 3] {
-    let (all, backward) = (price.work + price.line, price.back + price.line_back);
-    [all, (all - backward).max(0.0), backward]
-}
-
-fn lesser(one: [f64; 3], other: [f64; 3]) -> [f64; 3] {
-    std::array::from_fn(|at| one[at].min(other[at]))
 }

@@ -83,7 +83,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
         let Some(spans) = spans(question, again).filter(|spans| may_recompute(question, spans)) else {
             continue;
         };
-        let Some(space) = Space::new(question, &digits, &messages, &spans)? else { break };
+        let Some(space) = Space::new(question, &digits, &messages, &spans) else { break };
         let mut rung =
             Rung { space: &space, spans: &spans, again, floor, inside: &mut inside, promised: (0.0, None) };
         let is_tight = rung.climb()?;
@@ -311,7 +311,7 @@ pub fn member(
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, count);
     let Some(spans) = spans(question, again) else { return Ok(None) };
-    let Some(space) = Space::new(question, &digits, &messages, &spans)? else { return Ok(None) };
+    let Some(space) = Space::new(question, &digits, &messages, &spans) else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
     let values = space.ties.spread(&values);
     let weights = Weights { look: FIRST[1], byte };

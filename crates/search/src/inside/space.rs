@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use diag::Result;
 use graph::{OpId, TensorId};
 use plan::classes::Classes;
 
@@ -47,7 +46,7 @@ pub(super) struct Space<'q> {
     pub(super) question: Question<'q>,
     pub(super) digits: &'q Digits,
     pub(super) messages: &'q Messages<'q>,
-    pub(super) classes: Classes,
+    pub(super) classes: Rc<Classes>,
     pub(super) bundles: Vec<Bundle>,
     pub(super) edges: Vec<Edge>,
     pub(super) ties: Ties,
@@ -60,38 +59,10 @@ impl<'q> Space<'q> {
         digits: &'q Digits,
         messages: &'q Messages<'q>,
         spans: &[Vec<OpId>],
-    ) -> Result<Option<Self>> {
-        Self::cut(question, digits, messages, (spans, &[]))
-    }
-
-    /// The same where no bundle has operators of two segments, which are given by operator. Where a bundle has no choice
-    /// only runs without it can be divided.
-    pub(super) fn cut(
-        question: &Question<'q>,
-        digits: &'q Digits,
-        messages: &'q Messages<'q>,
-        cut: (&[Vec<OpId>], &[usize]),
-    ) -> Result<Option<Self>> {
-        let mut maker = Maker::new(question, digits, messages, cut);
-        let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
-        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
-        for number in 0..maker.bundles.all.len() {
-            let dims = maker.dims(number);
-            let signature = marked(&maker, number, &dims);
-            let bundle = match known.get(&signature) {
-                Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
-                None => fresh(&mut maker, (number, dims)),
-            };
-            if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
-                return Ok(None);
-            }
-            known.entry(Rc::clone(&signature)).or_insert(number);
-            bundles.push(bundle);
-            signatures.push(signature);
-        }
-        let Some(edges) = maker.edges(&bundles, &signatures) else { return Ok(None) };
-        let ties = Ties::new(&maker, &bundles);
-        Ok(Some(Self { question: *question, digits, messages, classes: maker.classes, bundles, edges, ties }))
+    ) -> Option<Self> {
+        let Begun { mut space, rest } = Begun::new(question, digits, messages, (spans, &[]))?;
+        space.edges = rest.edges(&space.bundles)?;
+        Some(space)
     }
 
     /// What an edge costs under choices of all bundles.
@@ -103,6 +74,58 @@ impl<'q> Space<'q> {
     /// The loops that an operator's digits divide under a choice of its bundle.
     pub(super) fn loops(&self, op: OpId, choice: &Choice) -> Loops {
         loops(self.question.graph, self.question.analysis, &self.classes, self.digits, op, choice)
+    }
+}
+
+/// A space of which is known so far what bundles cost by themselves.
+pub(super) struct Begun<'q> {
+    /// Without edges.
+    pub(super) space: Space<'q>,
+    pub(super) rest: Rest<'q>,
+}
+
+/// What is between bundles, which is asked for where what they cost by themselves does not decide.
+pub(super) struct Rest<'q> {
+    maker: Maker<'q>,
+    signatures: Vec<Rc<str>>,
+}
+
+impl<'q> Begun<'q> {
+    /// No bundle has operators of two segments, if these are given by operator; then, where a bundle has no choice, runs
+    /// without it can be divided.
+    pub(super) fn new(
+        question: &Question<'q>,
+        digits: &'q Digits,
+        messages: &'q Messages<'q>,
+        cut: (&[Vec<OpId>], &[usize]),
+    ) -> Option<Self> {
+        let mut maker = Maker::new(question, digits, messages, cut);
+        let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
+        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
+        for number in 0..maker.bundles.all.len() {
+            let dims = maker.dims(number);
+            let signature = marked(&maker, number, &dims);
+            let bundle = match known.get(&signature) {
+                Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
+                None => fresh(&mut maker, (number, dims)),
+            };
+            if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
+                return None;
+            }
+            known.entry(Rc::clone(&signature)).or_insert(number);
+            bundles.push(bundle);
+            signatures.push(signature);
+        }
+        let (ties, classes) = (Ties::new(&maker, &bundles), Rc::clone(&maker.classes));
+        let space = Space { question: *question, digits, messages, classes, bundles, edges: vec![], ties };
+        Some(Self { space, rest: Rest { maker, signatures } })
+    }
+}
+
+impl Rest<'_> {
+    /// None where it is late.
+    pub(super) fn edges(&self, bundles: &[Bundle]) -> Option<Vec<Edge>> {
+        self.maker.edges(bundles, &self.signatures)
     }
 }
 

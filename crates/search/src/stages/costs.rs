@@ -38,11 +38,13 @@ pub(super) struct Found<'q> {
     /// What all must respect, on which devices it is among it.
     constraints: Option<&'q Constraints>,
     groups: &'q Groups,
+    /// What no step takes less than.
+    pub(super) floor: f64,
     /// For each kind of group.
     pub(super) runs: Vec<Runs<'q>>,
     solver: Solver,
-    /// Seconds of a micro-batch that each segment takes at least on a group: in all, forward and backward.
-    least: Vec<Vec<[f64; 3]>>,
+    /// Seconds of a micro-batch that each segment takes at least on a group.
+    least: Vec<Vec<f64>>,
     /// Device-seconds of the first segments.
     first: Vec<f64>,
     /// Sums that were looked at for each kind of group.
@@ -69,10 +71,10 @@ impl<'q> Found<'q> {
             let own = Question { cluster, devices: cluster.devices(), ..question };
             runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
         }
-        let least: Vec<Vec<[f64; 3]>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
+        let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
         let mut first = vec![0.0];
         for segment in 0..segments.count {
-            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment][0];
+            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment];
             first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
         }
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -81,6 +83,7 @@ impl<'q> Found<'q> {
             question,
             constraints,
             groups,
+            floor,
             runs,
             solver,
             least,
@@ -91,6 +94,17 @@ impl<'q> Found<'q> {
             may,
             error: None,
         })
+    }
+}
+
+impl<'q> Found<'q> {
+    /// From now on with so much memory, and until so late. What is known of runs by themselves stays.
+    pub(super) fn ask(&mut self, question: &Question<'q>) {
+        self.question = *question;
+        self.runs.iter_mut().for_each(|runs| runs.ask(question));
+        self.known.clear();
+        self.solver.sums = 0.0;
+        self.sums.fill(0.0);
     }
 }
 
@@ -132,6 +146,14 @@ impl Found<'_> {
         }
         self.known.clear();
         self.runs.iter_mut().zip(&fix.within).for_each(|(runs, within)| runs.fix(within, &fix.across));
+    }
+
+    /// What was found; nothing is if something went wrong.
+    fn or_error<T>(&mut self, found: Result<Option<T>>) -> Option<T> {
+        found.unwrap_or_else(|error| {
+            self.error = Some(error);
+            None
+        })
     }
 
     /// Whether constraints let a run be on its devices.
@@ -179,7 +201,7 @@ impl Found<'_> {
     /// Seconds of a micro-batch that each segment takes at least on a group.
     pub(super) fn least_of(&mut self, devices: (u32, u32)) -> Vec<f64> {
         let kind = self.kind(devices);
-        self.least[kind].iter().map(|each| each[0]).collect()
+        self.least[kind].clone()
     }
 }
 
@@ -189,25 +211,23 @@ impl Costs for Found<'_> {
     }
 
     fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]> {
-        if self.at_least(run).busy > below || self.error.is_some() {
+        if self.at_least(run, kept).is_none_or(|stage| stage.busy > below) {
             return Rc::from([]);
         }
         let found =
             self.may(run).and_then(|may| if may { self.inner(run, kept).map(Some) } else { Ok(None) });
-        match found {
-            Ok(ways) => ways.map_or_else(|| Rc::from([]), |(_, stages)| stages),
-            Err(error) => {
-                self.error = Some(error);
-                Rc::from([])
-            }
-        }
+        self.or_error(found).map_or_else(|| Rc::from([]), |(_, stages)| stages)
     }
 
-    fn at_least(&mut self, run: Run) -> Stage {
+    fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
         let kind = self.kind(run.devices);
-        let own = &self.least[kind][run.segments.0..run.segments.1];
-        let [all, forward, backward] = std::array::from_fn(|at| own.iter().map(|each| each[at]).sum::<f64>());
-        Stage { forward, backward, busy: all * f64::from(self.question.batches), ..Stage::default() }
+        if self.error.is_some() {
+            return None;
+        }
+        let least = self.runs[kind].least_of(run.segments, kept);
+        let [all, forward, backward] = self.or_error(least)?;
+        let busy = all * f64::from(self.question.batches);
+        Some(Stage { forward, backward, busy, ..Stage::default() })
     }
 
     /// What the devices of the one need is sent by those of the other, each of which sends one thing after another.

@@ -39,8 +39,8 @@ pub trait Costs {
     /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
     /// Of such as take longer than `below` for all micro-batches none need be given.
     fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
-    /// What any of them takes at least, known before they are.
-    fn at_least(&mut self, run: Run) -> Stage;
+    /// What any of them takes at least, known before they are; none if there is none.
+    fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage>;
     /// Seconds in which a micro-batch is sent from one stage to the next, and back.
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least.
@@ -158,7 +158,7 @@ fn longer(
                 break;
             }
             let run = Run { segments: (from, segment), devices: (first, device) };
-            let least = costs.at_least(run);
+            let Some(least) = costs.at_least(run, kept) else { continue };
             // Of what is not quick enough at best nothing more need be known.
             let may = |after: &Option<&Rc<Made>>| {
                 is_wanted(ask, costs, run, &flow_of(ask, &least, (0.0, 0.0), *after))

@@ -45,12 +45,26 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
         return Ok((looked, told));
     }
     watch("pipelines");
+    let start = Instant::now();
+    let (segments, groups) = (Segments::new(question), Groups::new(question.cluster, question.devices));
+    let digits: Vec<Digits> =
+        groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
+    let of_kind = |(cluster, digits)| Messages::new(cluster, digits, Count::Alone);
+    let messages: Vec<Messages<'_>> = groups.kinds.iter().zip(&digits).map(of_kind).collect();
+    let anywhere = question.constraints.map(Constraints::anywhere);
+    let mut asking =
+        Question { constraints: anywhere.as_ref(), stop: question.stop.share(SHARE), ..*question };
+    let of = (asking, question.constraints);
+    let mut costs = Found::new(of, (&segments, &groups), (&digits, &messages), bound(question)?)?;
+    (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
+    told.seconds += start.elapsed().as_secs_f64();
     let mut asked = limit(question);
     for _ in 0..=TIMES {
         let before = looked.rows.len();
-        let stop = question.stop.share(SHARE);
-        let asking = Question { memory: Some(asked), stop, ..*question };
-        let plans = find(&asking, below, (&mut told, &mut looked.passed_over))?;
+        (asking.memory, asking.stop) = (Some(asked), question.stop.share(SHARE));
+        costs.ask(&asking);
+        let asking = Question { constraints: question.constraints, ..asking };
+        let plans = find((&asking, &segments), below, &mut costs, (&mut told, &mut looked.passed_over))?;
         if question.stop.is_late() {
             break;
         }
@@ -71,43 +85,29 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
 fn find(
-    question: &Question<'_>,
+    (question, segments): (&Question<'_>, &Segments),
     below: f64,
+    costs: &mut Found<'_>,
     (told, passed_over): (&mut Told, &mut Vec<(String, String)>),
 ) -> Result<Vec<Own>> {
     let start = Instant::now();
-    let segments = Segments::new(question);
-    let groups = Groups::new(question.cluster, question.devices);
-    let digits: Vec<Digits> =
-        groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
-    let messages: Vec<Messages<'_>> = groups
-        .kinds
-        .iter()
-        .zip(&digits)
-        .map(|(cluster, digits)| Messages::new(cluster, digits, Count::Alone))
-        .collect();
-    let floor = bound(question)?;
-    let anywhere = question.constraints.map(Constraints::anywhere);
-    let asking = Question { constraints: anywhere.as_ref(), ..*question };
-    let of = (asking, question.constraints);
-    let mut costs = Found::new(of, (&segments, &groups), (&digits, &messages), floor)?;
     let mut ask = Ask {
         segments: segments.count,
         devices: question.devices,
         batches: question.batches,
         stages: question.constraints.and_then(Constraints::stages).unwrap_or(MOST).min(MOST),
         below,
-        floor,
+        floor: costs.floor,
         stop: question.stop,
     };
     let (mut plans, mut evens, mut vs, mut looked) = (vec![], vec![], vec![], 0);
-    let tied = folded::shared(question.graph, &segments);
+    let tied = folded::shared(question.graph, segments);
     for fix in costs.fixes()? {
         costs.fix(&fix);
-        let (found, few) = cut(&ask, &mut costs);
+        let (found, few) = cut(&ask, costs);
         looked += few;
         let folded = match tied.filter(|_| !question.stop.is_late()) {
-            Some(tied) => folded::folded(&mut costs, &ask, tied),
+            Some(tied) => folded::folded(costs, &ask, tied),
             None => vec![],
         };
         if let Some(error) = costs.error.take() {
@@ -115,14 +115,14 @@ fn find(
         }
         let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
-        let even = even(&mut costs, &ask, &found);
+        let even = even(costs, &ask, &found);
         let several = found.into_iter().filter(|it| it.stages.len() > 1);
         let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
         let of_cuts = several.map(|it| (it, Schedule::OneFOneB, false));
         let of_evens = even.into_iter().map(|it| (it, Schedule::OneFOneB, true));
         let of_vs = vs_of.map(|(it, schedule)| (it, schedule, false));
         for (pipeline, schedule, is_even) in of_cuts.chain(of_evens).chain(of_vs) {
-            let written = written(question, &mut costs, (&pipeline, schedule));
+            let written = written(question, costs, (&pipeline, schedule));
             match written.and_then(|plan| question.respected(plan)) {
                 Ok(plan) if schedule == Schedule::ZbV => vs.push((pipeline.flow.busy, plan)),
                 Ok(plan) if is_even => evens.push((pipeline.flow.seconds(), plan)),
@@ -139,7 +139,6 @@ fn find(
     let of_cuts = few(plans, FEW).chain(few(evens, EVENS));
     let of_cuts = of_cuts.map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) });
     let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
-    (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.looked += looked;
     told.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
@@ -175,8 +174,8 @@ impl Costs for Even<'_, '_> {
         self.costs.ways(run, kept, below)
     }
 
-    fn at_least(&mut self, run: Run) -> Stage {
-        self.costs.at_least(run)
+    fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
+        self.costs.at_least(run, kept)
     }
 
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64) {

@@ -7,6 +7,7 @@ use graph::TensorId;
 
 use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
+use super::super::quick::Map;
 use super::super::space::{Bundle, Edge};
 use super::super::spread::{Spread, complete, learns, read, written};
 use super::Maker;
@@ -89,21 +90,14 @@ impl Maker<'_> {
         forward + again + self.messages.between(sizes, gradient.spread, written.whole).backward()
     }
 
-    /// What of a tensor's way to each of those that read it is counted there: if all read it alike, it is moved once.
-    fn shares(&self, tensor: TensorId, others: usize, rows: usize) -> Vec<f64> {
+    /// What of a tensor's way to each of those that read it is counted there under a choice of its maker: if all read it
+    /// alike, it is moved once.
+    pub(super) fn share(&self, tensor: TensorId, others: usize, at: usize) -> f64 {
         let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
         let own = self.bundles.of[maker.index()];
-        let share = |at| {
-            let here = self.moved(tensor, own, (at, at)) != Price::default();
-            let leaves = self.left(tensor, at) != Price::default();
-            1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
-        };
-        (0..rows).map(share).collect()
-    }
-
-    /// What of a tensor's way to a reader is counted there under a choice of its maker.
-    pub(super) fn share(&self, tensor: TensorId, at: usize) -> f64 {
-        self.shares(tensor, self.others(tensor).len(), at + 1)[at]
+        let here = self.moved(tensor, own, (at, at)) != Price::default();
+        let leaves = self.left(tensor, at) != Price::default();
+        1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
     }
 
     /// What it takes to have a result whole on all devices.
@@ -166,7 +160,7 @@ impl Maker<'_> {
                 .iter()
                 .map(|written| reads.iter().map(|ways| self.ways(*tensor, sizes, *written, ways)).collect())
                 .collect();
-            let shares = self.shares(*tensor, *shared, rows);
+            let shares: Vec<f64> = (0..rows).map(|at| self.share(*tensor, *shared, at)).collect();
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
                     let sum = &mut all[row * columns + column];
@@ -180,7 +174,7 @@ impl Maker<'_> {
 
 /// What is different among many, and which of these each is.
 fn distinct<T: Eq + std::hash::Hash + Clone>(all: impl Iterator<Item = T>) -> (Vec<T>, Vec<usize>) {
-    let mut known: HashMap<T, usize> = HashMap::new();
+    let mut known: Map<T, usize> = Map::default();
     let (mut found, mut of) = (vec![], vec![]);
     for it in all {
         let next = found.len();

@@ -20,6 +20,7 @@ use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
+use super::quick::Map;
 use super::respects::marks;
 use super::spread::Loops;
 use crate::Question;
@@ -31,13 +32,15 @@ pub(super) struct Maker<'q> {
     pub(super) question: Question<'q>,
     pub(super) digits: &'q Digits,
     messages: &'q Messages<'q>,
-    pub(super) classes: Classes,
+    pub(super) classes: Rc<Classes>,
     needs_grad: Vec<bool>,
     kinds: Kinds,
     pub(super) traits: Vec<Traits>,
     /// Of each operator as a whole.
     seconds: Vec<f64>,
     texts: Vec<Rc<str>>,
+    /// The number of each text.
+    likeness: Vec<usize>,
     pub(super) bundles: Bundles,
     keeps: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
@@ -49,8 +52,8 @@ pub(super) struct Maker<'q> {
     passes: Vec<bool>,
     /// For each operator its loops under each choice of its bundle.
     pub(super) loops: Vec<Rc<Vec<Loops>>>,
-    /// Parts by the operator's signature and its loops.
-    parts: HashMap<(Rc<str>, Loops), Part>,
+    /// Parts by the number of the operator's text and its loops.
+    parts: Map<(usize, Loops), Part>,
     /// The number of each operator within its bundle.
     numbers: Vec<usize>,
 }
@@ -79,7 +82,7 @@ impl<'q> Maker<'q> {
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let classes = Classes::of(graph, analysis);
+        let classes = Rc::new(Classes::of(graph, analysis));
         let bundles = find(graph, analysis, &traits, marks(question, &classes), segments);
         let wanted = compiler::wanted(graph, question.boundary);
         let mut readers = graph.uses();
@@ -96,17 +99,24 @@ impl<'q> Maker<'q> {
             traits,
             seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
             texts: vec![],
+            likeness: vec![],
             keeps: keeps(graph, &costs, &span_of),
             repeated: repeated(graph, &costs, &span_of),
             span_of,
             readers,
             wanted,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
-            parts: HashMap::new(),
+            parts: Map::default(),
             numbers: places(graph, &bundles),
             bundles,
         };
         maker.texts = graph.op_ids().map(|op| maker.signature(op)).collect();
+        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
+        let number = |text: &Rc<str>| {
+            let next = known.len();
+            *known.entry(Rc::clone(text)).or_insert(next)
+        };
+        maker.likeness = maker.texts.iter().map(number).collect();
         maker
     }
 

@@ -1,7 +1,5 @@
 //! What a bundle costs by itself.
 
-use std::rc::Rc;
-
 use check::held_as;
 use graph::{OpId, Source, TensorId};
 use plan::OpPlan;
@@ -75,7 +73,7 @@ impl Maker<'_> {
     }
 
     fn part(&mut self, op: OpId, loops: &Loops) -> Part {
-        let key = (Rc::clone(&self.texts[op.index()]), loops.clone());
+        let key = (self.likeness[op.index()], loops.clone());
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
         }
@@ -109,7 +107,7 @@ impl Maker<'_> {
                 let own = self.bundles.of[op.index()];
                 let moved = self.moved(tensor, own, (at, at)) + self.left(tensor, at);
                 if moved != Price::default() {
-                    all.price = all.price + moved.times(self.share(tensor, at));
+                    all.price = all.price + moved.times(self.share(tensor, self.others(tensor).len(), at));
                 }
             }
         }
