@@ -4,49 +4,69 @@ use std::collections::BTreeSet;
 
 /// For each variable those with which it shares a table.
 #[derive(Clone)]
-pub(crate) struct Neighbours {
+pub(crate) struct Neighbours<'s> {
+    sizes: &'s [usize],
     of: Vec<BTreeSet<usize>>,
-    left: BTreeSet<usize>,
+    /// Those that are left and may be eliminated, by the work that takes, as the bits of what is never negative.
+    left: BTreeSet<(u64, usize)>,
 }
 
-impl Neighbours {
-    pub(crate) fn new<'s>(count: usize, scopes: impl Iterator<Item = &'s [usize]>) -> Self {
-        let mut of = vec![BTreeSet::new(); count];
+impl<'s> Neighbours<'s> {
+    /// Of variables of some sizes that share tables with these scopes; one of them may have to stay.
+    pub(crate) fn new<'t>(
+        sizes: &'s [usize],
+        scopes: impl Iterator<Item = &'t [usize]>,
+        stays: Option<usize>,
+    ) -> Self {
+        let mut of = vec![BTreeSet::new(); sizes.len()];
         for scope in scopes {
             for &one in scope {
                 of[one].extend(scope.iter().copied().filter(|other| *other != one));
             }
         }
-        Self { of, left: (0..count).collect() }
+        let mut found = Self { sizes, of, left: BTreeSet::new() };
+        found.left =
+            (0..sizes.len()).filter(|one| Some(*one) != stays).map(|one| (found.work(one), one)).collect();
+        found
     }
 
-    /// The one that leaves the smallest table, of several the first; none of those that are to stay.
-    pub(crate) fn next(&self, sizes: &[usize], stays: Option<usize>) -> Option<usize> {
-        let entries = |one: usize| self.of[one].iter().map(|other| sizes[*other] as f64).product::<f64>();
-        let work = |one: usize| (entries(one) * sizes[one] as f64, one);
-        let open = self.left.iter().copied().filter(|one| Some(*one) != stays);
-        open.map(work).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|found| found.1)
+    fn entries(&self, one: usize) -> f64 {
+        self.of[one].iter().map(|other| self.sizes[*other] as f64).product()
+    }
+
+    fn work(&self, one: usize) -> u64 {
+        (self.entries(one) * self.sizes[one] as f64).to_bits()
+    }
+
+    /// The one that takes least work, of several the first.
+    pub(crate) fn next(&self) -> Option<usize> {
+        self.left.first().map(|(_, one)| *one)
     }
 
     /// Whether all can be eliminated so that no table has more entries than so many, nor takes more work.
-    pub(crate) fn are_within(&self, sizes: &[usize], room: f64, work: f64) -> bool {
+    pub(crate) fn are_within(&self, room: f64, work: f64) -> bool {
         let mut rest = self.clone();
-        while let Some(one) = rest.next(sizes, None) {
-            let entries: f64 = rest.eliminate(one).iter().map(|it| sizes[*it] as f64).product();
-            if entries > room || entries * sizes[one] as f64 > work {
+        while let Some(one) = rest.next() {
+            let entries = rest.entries(one);
+            if entries > room || entries * self.sizes[one] as f64 > work {
                 return false;
             }
+            rest.eliminate(one);
         }
         true
     }
 
     /// Its neighbours become neighbours of each other.
     pub(crate) fn eliminate(&mut self, one: usize) -> Vec<usize> {
+        self.left.remove(&(self.work(one), one));
         let around = std::mem::take(&mut self.of[one]);
-        self.left.remove(&one);
         for other in &around {
+            let was = self.left.remove(&(self.work(*other), *other));
             self.of[*other].extend(around.iter().copied().filter(|it| it != other));
             self.of[*other].remove(&one);
+            if was {
+                self.left.insert((self.work(*other), *other));
+            }
         }
         around.into_iter().collect()
     }

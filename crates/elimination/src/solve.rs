@@ -59,15 +59,35 @@ struct Chosen {
     factors: Vec<Factor>,
 }
 
+/// Tables that are left, and for each variable the numbers of those that speak of it.
+#[derive(Default)]
+struct Factors {
+    all: Vec<Option<Factor>>,
+    of: Vec<Vec<usize>>,
+}
+
 /// A problem on its way.
 struct Run<'p> {
     sizes: &'p [usize],
-    factors: Vec<Factor>,
-    neighbours: Neighbours,
+    factors: Factors,
+    neighbours: Neighbours<'p>,
     chosen: Vec<Chosen>,
     /// What is in no table any more.
     cost: f64,
     sums: (f64, f64),
+}
+
+impl Factors {
+    fn push(&mut self, factor: Factor) {
+        factor.scope.iter().for_each(|one| self.of[*one].push(self.all.len()));
+        self.all.push(Some(factor));
+    }
+
+    /// All that speak of a variable.
+    fn take(&mut self, variable: usize) -> Vec<Factor> {
+        let own = std::mem::take(&mut self.of[variable]);
+        own.into_iter().filter_map(|at| self.all[at].take()).collect()
+    }
 }
 
 impl Default for Solver {
@@ -152,11 +172,11 @@ impl Solver {
         if self.tables.entries > self.room / KEPT {
             *self = Self { sums: self.sums, ..Self::with_room(self.room) };
         }
-        let mut run = self.start(problem);
-        if !run.neighbours.are_within(run.sizes, self.room as f64, until.0) {
+        let mut run = self.start(problem, None);
+        if !run.neighbours.are_within(self.room as f64, until.0) {
             return None;
         }
-        while let Some(variable) = run.neighbours.next(run.sizes, None) {
+        while let Some(variable) = run.neighbours.next() {
             self.eliminate(&mut run, variable, until)?;
         }
         let mut values = vec![0; problem.sizes.len()];
@@ -168,24 +188,25 @@ impl Solver {
 
     /// For each value of a variable the least sum with it.
     pub fn each(&mut self, problem: &Problem, variable: usize, most: f64) -> Option<Vec<f64>> {
-        let mut run = self.start(problem);
-        while let Some(next) = run.neighbours.next(run.sizes, Some(variable)) {
+        let mut run = self.start(problem, Some(variable));
+        while let Some(next) = run.neighbours.next() {
             self.eliminate(&mut run, next, (most, &|| false))?;
         }
         let of = |value: usize| {
-            let own = run.factors.iter().map(|factor| self.tables.get(factor.table)[value]);
+            let own = run.factors.all.iter().flatten().map(|factor| self.tables.get(factor.table)[value]);
             run.cost + own.sum::<f64>()
         };
         Some((0..problem.sizes[variable]).map(of).collect())
     }
 
-    fn start<'p>(&mut self, problem: &'p Problem) -> Run<'p> {
+    fn start<'p>(&mut self, problem: &'p Problem, stays: Option<usize>) -> Run<'p> {
         let mut run = Run {
             sizes: &problem.sizes,
-            factors: vec![],
+            factors: Factors { all: vec![], of: vec![vec![]; problem.sizes.len()] },
             neighbours: Neighbours::new(
-                problem.sizes.len(),
+                &problem.sizes,
                 problem.terms.iter().map(|term| &term.scope[..]),
+                stays,
             ),
             chosen: vec![],
             cost: 0.0,
@@ -222,9 +243,7 @@ impl Solver {
     }
 
     fn eliminate(&mut self, run: &mut Run<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
-        let (own, rest): (Vec<Factor>, Vec<Factor>) =
-            std::mem::take(&mut run.factors).into_iter().partition(|factor| factor.scope.contains(&variable));
-        run.factors = rest;
+        let own = run.factors.take(variable);
         let scope = run.neighbours.eliminate(variable);
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
@@ -334,12 +353,12 @@ impl Solver {
 
     /// The first value that costs least, where the variables around have theirs.
     fn best(&self, sizes: &[usize], chosen: &Chosen, values: &[usize]) -> usize {
-        let mut trial = values.to_vec();
         let mut found = (NEVER, 0);
         for value in 0..sizes[chosen.variable] {
-            trial[chosen.variable] = value;
-            let of =
-                |factor: &Factor| self.tables.get(factor.table)[crate::place(sizes, &factor.scope, &trial)];
+            let of_one = |one: usize| if one == chosen.variable { value } else { values[one] };
+            let place =
+                |factor: &Factor| factor.scope.iter().fold(0, |at, one| at * sizes[*one] + of_one(*one));
+            let of = |factor: &Factor| self.tables.get(factor.table)[place(factor)];
             let cost: f64 = chosen.factors.iter().map(of).sum();
             if cost < found.0 {
                 found = (cost, value);
