@@ -108,7 +108,7 @@ impl Search<'_, '_> {
                 let (least, is_own) = match of_shape {
                     Some(known) => {
                         let seconds = known.computes;
-                        (Least { seconds, flat: seconds, memory: 0, computes: seconds }, false)
+                        (Least { seconds, flat: seconds, computes: seconds, ..Least::default() }, false)
                     }
                     // What it takes is looked at when it is its turn.
                     None if self.is_late() => (Least::default(), false),
@@ -237,8 +237,15 @@ impl Search<'_, '_> {
                 return Ok(());
             }
         }
-        if !self.looks_at_all() && rung.least.memory > self.there() {
+        let is_last = rung.at + 1 == rung.names.len();
+        if !self.looks_at_all()
+            && (rung.least.memory > self.there() || is_last && rung.least.kept > self.there())
+        {
             self.too_large.push(rung);
+            return Ok(());
+        }
+        if !self.looks_at_all() && rung.least.kept > self.there() {
+            self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
             return Ok(());
         }
         (self.watch)(&name);
@@ -249,7 +256,7 @@ impl Search<'_, '_> {
             }
             other => other?,
         };
-        let next = !row.fits() && rung.at + 1 < rung.names.len();
+        let next = !row.fits() && !is_last;
         self.found.rows.push(row);
         self.places.push(rung.place + rung.at);
         if next {

@@ -164,7 +164,7 @@ fn nothing_takes_less_than_it_must() {
         named("dgx-h100:2x4").expect("known"),
         named("cpu:6").expect("known"),
     ];
-    let (mut plans, mut closest) = (0, 0.0_f64);
+    let (mut plans, mut closest, mut kept) = (0, 0.0_f64, 0.0_f64);
     for model in graphs.map(Model::new) {
         for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6]) {
             let question = model.question(cluster, cluster.devices(), batches);
@@ -185,13 +185,15 @@ fn nothing_takes_less_than_it_must() {
                     (told.simulation.seconds, told.memory.iter().map(check::Memory::total).max());
                 let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
                 assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
-                assert!(Some(least.memory) <= memory, "{who}: {} > {memory:?}", least.memory);
+                assert!(Some(least.kept) <= memory, "{who}: {} > {memory:?}", least.kept);
+                assert!(least.memory <= least.kept);
+                kept = kept.max(least.kept as f64 / memory.unwrap_or(0).max(1) as f64);
                 assert!(least.computes <= least.flat && least.flat <= least.seconds);
                 (plans, closest) = (plans + 1, closest.max(least.seconds / seconds));
             }
         }
     }
-    assert!(plans > 500 && closest > 0.8, "{plans} {closest}");
+    assert!(plans > 500 && closest > 0.8 && kept > 0.8, "{plans} {closest} {kept}");
 }
 
 #[test]

@@ -7,18 +7,18 @@ use rules::Cost;
 
 /// For each operator what it keeps: inputs and outputs by position, and whether it keeps what nothing else has.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keeps {
+pub(crate) struct Keeps {
     /// With the share of its elements that are there: of what is expanded it is less.
-    pub(super) inputs: Vec<(usize, Part)>,
-    pub(super) outputs: Vec<usize>,
+    pub(crate) inputs: Vec<(usize, Part)>,
+    pub(crate) outputs: Vec<usize>,
     pub(super) more: bool,
 }
 
 /// So many elements of so many.
-pub(super) type Part = (i64, i64);
+pub(crate) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
-pub(super) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
+pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut found = vec![];
@@ -58,7 +58,7 @@ pub(super) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
 
 /// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer or parameter
 /// that forward updates.
-pub(super) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
+pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
     let mut found = vec![None; graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
         span.iter().for_each(|op| found[op.index()] = Some(number));

@@ -34,6 +34,7 @@ mod tied;
 
 pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
+pub(crate) use kept::{Keeps, keeps, spans_of};
 pub use messages::Count;
 pub(crate) use messages::Messages;
 pub use objective::Totals;

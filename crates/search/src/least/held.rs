@@ -15,6 +15,7 @@ use super::{Leasts, Load};
 #[derive(Clone, Debug, Default)]
 struct Totals {
     held: u64,
+    gradients: u64,
     trained: u64,
     /// For each axis: gradients summed once a step into whole ones and into parts, and into parts with each micro-batch.
     sums: Vec<[u64; 3]>,
@@ -36,7 +37,10 @@ pub(super) fn hold(it: &Leasts<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> 
         let state = Memory { trained: (0, all.trained), ..Memory::default() };
         let away = !chains.plan.state_on_host.is_empty();
         let state = if away { 0 } else { with_optimizer(&[state], optimizer)?[0].total() };
-        load.memory = if chains.plan.held_on_host.is_empty() { all.held + state } else { 0 };
+        if chains.plan.held_on_host.is_empty() {
+            load.memory = all.held + all.gradients + state;
+            load.gradients = all.gradients;
+        }
         let bytes = updated(all.trained, optimizer)? as f64;
         let effort = Effort { operations: 0.0, bytes };
         load.update = it.parts.least_on_any(|device| device.seconds(effort, Dtype::F32));
@@ -67,7 +71,7 @@ fn parameter(it: &Leasts<'_>, chains: &Chains<'_>, (tensor, trained): (TensorId,
         totals.held += if home.is_some_and(|home| home.gather == Gather::Pass) { own } else { held };
         if trained {
             totals.trained += own;
-            totals.held += own;
+            totals.gradients += own;
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };
         let Some(axis) = summed(chains, op, input) else { continue };

@@ -6,10 +6,11 @@
 //! the end it updates its parameters. All its collectives go over one line, one after the other: those on the path, the
 //! sums of gradients, and the parameters that it gathers. In a pipeline a stage waits for the stages before it, and
 //! those wait for its gradients ([`stages`]). What it holds is at least its parameters, their gradients, and what the
-//! optimizer keeps of them.
+//! optimizer keeps of them; and what forward keeps ([`kept`]), if less of it is not computed again.
 
 mod chains;
 mod held;
+mod kept;
 mod parts;
 mod stages;
 
@@ -19,6 +20,7 @@ use plan::{Plan, Schedule};
 
 use crate::Question;
 use chains::{Chains, Line};
+use kept::Kept;
 use parts::Parts;
 use stages::Stages;
 
@@ -27,6 +29,8 @@ use stages::Stages;
 pub struct Least {
     pub seconds: f64,
     pub memory: u64,
+    /// With what forward keeps, which is less where more is computed again.
+    pub kept: u64,
     /// If stages never waited for each other.
     pub flat: f64,
     /// However parameters are held, as well.
@@ -38,6 +42,7 @@ pub struct Leasts<'q> {
     question: &'q Question<'q>,
     needs_grad: Vec<bool>,
     parts: Parts<'q>,
+    kept: Kept<'q>,
     /// For each tensor the operators that read it, and as which input.
     uses: Vec<Vec<(OpId, usize)>>,
 }
@@ -55,6 +60,8 @@ struct Load {
     gathers: (f64, f64),
     update: f64,
     memory: u64,
+    /// What of that are gradients.
+    gradients: u64,
 }
 
 impl Load {
@@ -72,7 +79,7 @@ impl<'q> Leasts<'q> {
     pub fn new(question: &'q Question<'q>) -> Self {
         let needs_grad = question.boundary.needs_grad(question.graph);
         let parts = Parts::new(question, &needs_grad);
-        Self { question, parts, needs_grad, uses: question.graph.uses() }
+        Self { question, parts, kept: Kept::new(question), needs_grad, uses: question.graph.uses() }
     }
 
     pub fn of(&mut self, plan: &Plan) -> Result<Least> {
@@ -102,9 +109,16 @@ impl<'q> Leasts<'q> {
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
         let piped = if piped { stages.piped(self, &chains, (&loads, &again), (batches, whole)) } else { 0.0 };
         let flat = loads.iter().map(|load| load.seconds(batches)).fold(0.0, f64::max);
+        let kept = self.kept.of(plan, costs, stages);
+        let with = |(load, (bytes, at_once)): (&Load, &(u64, u32))| {
+            // There are gradients once the first backward is over, and then as much is kept again.
+            let later = if *at_once < self.question.batches { 0 } else { load.gradients };
+            load.memory.max(load.memory - later + bytes)
+        };
         Ok(Least {
             seconds: flat.max(piped),
             memory: loads.iter().map(|load| load.memory).max().unwrap_or(0),
+            kept: loads.iter().zip(&kept).map(with).max().unwrap_or(0),
             flat,
             computes: loads.iter().map(|load| batches * (load.forward + load.backward)).fold(0.0, f64::max),
         })

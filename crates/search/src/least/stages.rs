@@ -21,7 +21,7 @@ pub(super) struct Stages<'g> {
     /// For each stage an operator of it, by whose devices it is known.
     pub(super) sample: Vec<OpId>,
     /// Whether each is one block of the plan, in their order.
-    is_row: bool,
+    pub(super) is_row: bool,
     /// For each operator whether it is in a span that backward computes again.
     spans: Vec<Vec<bool>>,
 }
