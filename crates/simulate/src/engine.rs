@@ -6,7 +6,7 @@ use std::rc::Rc;
 use check::Deed;
 use cluster::Effort;
 use diag::{Error, Result};
-use program::{Away, CallId, ExchangeId, Instr, Kind, Pass, RankId};
+use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId};
 
 use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
@@ -26,6 +26,8 @@ pub(crate) struct Engine<'s> {
     pub(crate) scene: Scene<'s>,
     pub(crate) groups: Groups<'s>,
     prices: Vec<Rc<Vec<Price>>>,
+    /// For each role what its calls read.
+    inputs: Vec<BTreeMap<CallId, &'s [BufId]>>,
     pub(crate) ranks: Vec<Rank<'s>>,
     /// Whether what each does is noted.
     watched: Vec<bool>,
@@ -65,6 +67,7 @@ impl<'s> Engine<'s> {
             scene: *scene,
             groups: Groups::new(scene.program, scene.cluster),
             prices: prices(scene),
+            inputs: scene.program.roles.iter().map(|role| call_inputs(&role.body)).collect(),
             ready: (0..ranks.len()).collect(),
             watched: watched(&ranks),
             ranks,
@@ -128,9 +131,9 @@ impl<'s> Engine<'s> {
         match instr {
             Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn, instr),
             Instr::Grad(grad) => {
-                let body = self.ranks[at].body;
                 self.fetched(at, Away::Call(grad.call));
-                self.has_copies(at, || call_inputs(body, grad.call)) && self.local(at, turn, instr)
+                let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
+                self.has_copies(at, || read.unwrap_or_default()) && self.local(at, turn, instr)
             }
             Instr::Fetch { what } => self.fetch(at, turn, *what),
             Instr::Take { id, .. } => {
@@ -247,12 +250,15 @@ impl<'s> Engine<'s> {
     }
 }
 
-fn call_inputs(body: &program::Body, id: CallId) -> &[program::BufId] {
-    let found = body.instrs().find_map(|instr| match instr {
-        Instr::Call(call) if call.id == id => Some(&call.inputs[..]),
-        _ => None,
-    });
-    found.unwrap_or_default()
+fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
+    let mut found = BTreeMap::new();
+    for instr in body.instrs() {
+        if let Instr::Call(call) = instr {
+            // A call that runs again has the id of the first.
+            found.entry(call.id).or_insert(&call.inputs[..]);
+        }
+    }
+    found
 }
 
 /// The first rank of each role, and all where there are few.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use check::Course;
-use program::{Away, Body, ExchangeId, GroupingId, Of, Own, Pass, Program};
+use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
 
 use crate::meeting::Key;
 use crate::{Lane, Part};
@@ -20,10 +20,11 @@ pub(crate) struct Turn {
 pub(crate) struct Rank<'s> {
     pub(crate) course: &'s Course,
     pub(crate) body: &'s Body,
-    pub(crate) own: Own<'s>,
     pub(crate) turns: Vec<Turn>,
     /// The number of each code's first instruction.
     first: Vec<usize>,
+    /// The buffers that are copies, in ascending order, and which.
+    copies: Vec<(BufId, usize)>,
     /// The turn, and the instruction in its code.
     pub(crate) at: (usize, usize),
     pub(crate) clock: f64,
@@ -61,10 +62,17 @@ impl<'s> Rank<'s> {
             first.push(all);
             all += code.instrs.len();
         }
+        let own = role.own(place);
+        let copy = |(at, leaf): (usize, &program::Leaf)| match own.leaf(at).0 {
+            Of::Copy(copy) => Some((leaf.buf, copy)),
+            _ => None,
+        };
+        let mut copies: Vec<(BufId, usize)> = body.leaves.iter().enumerate().filter_map(copy).collect();
+        copies.sort_unstable();
         Self {
             course,
             body,
-            own: role.own(place),
+            copies,
             turns: turns(body, batches),
             first,
             at: (0, 0),
@@ -136,12 +144,12 @@ impl<'s> Rank<'s> {
     }
 
     /// The copies that a call reads.
-    pub(crate) fn copies_of(&self, inputs: &[program::BufId]) -> Vec<usize> {
-        let copy = |(at, leaf): (usize, &program::Leaf)| match self.own.leaf(at).0 {
-            Of::Copy(copy) if inputs.contains(&leaf.buf) => Some(copy),
-            _ => None,
+    pub(crate) fn copies_of(&self, inputs: &[BufId]) -> Vec<usize> {
+        let of = |buf: BufId| {
+            let first = self.copies.partition_point(|(other, _)| *other < buf);
+            self.copies[first..].iter().take_while(move |(other, _)| *other == buf).map(|(_, copy)| *copy)
         };
-        self.body.leaves.iter().enumerate().filter_map(copy).collect()
+        inputs.iter().copied().flat_map(of).collect()
     }
 }
 
