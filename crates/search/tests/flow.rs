@@ -102,7 +102,7 @@ impl Costs for Drawn {
         (flow.takes / size(from), stage.gives / size(to))
     }
 
-    fn least(&self, _: usize) -> f64 {
+    fn least(&self, _: usize, _: u32) -> f64 {
         0.0
     }
 }
@@ -161,7 +161,8 @@ proptest! {
 
     #[test]
     fn what_is_found_is_the_least_of_all(seed in any::<u64>(), segments in 1_usize..6, devices in 1_u32..6, batches in 1_u32..6) {
-        let ask = Ask { segments, devices, batches, stages: 4, below: 1e6, floor: 1.0, stop: Stop::default() };
+        let (below, busy) = (1e6, f64::INFINITY);
+        let ask = Ask { segments, devices, batches, stages: 4, below, floor: 1.0, busy, stop: Stop::default() };
         let (found, _) = cut(&ask, &mut Drawn { seed });
         let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         prop_assert_eq!(least, least_of_all(&ask, &mut Drawn { seed }, (segments, devices), None));

@@ -112,6 +112,20 @@ impl<'q> Runs<'q> {
         Ok(rung.map_or_else(|| vec![0.0; self.crossing.len()], each))
     }
 
+    /// Device-seconds of a micro-batch and bytes of all devices of each segment at least, of a rung and where so many
+    /// micro-batches are kept.
+    pub(crate) fn segments_at_least(&mut self, rung: usize, kept: u32) -> Result<Option<Vec<(f64, f64)>>> {
+        self.made(rung)?;
+        let devices = f64::from(self.question.devices);
+        let each = |rung: &Rung<'_>| {
+            let segment = |([seconds, ..], (held, own)): (&[f64; 3], &(f64, f64))| {
+                (devices * seconds, devices * (held + f64::from(kept) * own))
+            };
+            rung.least.iter().zip(&rung.bytes).map(segment).collect()
+        };
+        Ok(self.rungs[rung].as_ref().map(each))
+    }
+
     /// The same of a run that fits where so many micro-batches are kept: in all, forward and backward. None if none does.
     pub(crate) fn least_of(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
         let limit = limit(&self.question) as f64;

@@ -35,7 +35,7 @@ const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
 /// What is computed again, from nothing to everything.
-pub(super) const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+pub(crate) const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
 
 /// What was found.
 #[derive(Default)]

@@ -10,10 +10,11 @@ use elimination::Solver;
 use super::cuts::{Costs, Run};
 use super::flow::{Flow, Stage};
 use super::groups::Groups;
+use super::left::{Left, Way};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
-use crate::inside::{Digits, Divided, Inner, Messages, Runs};
+use crate::inside::{AGAIN, Digits, Divided, Inner, Messages, Runs, limit};
 
 /// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
 /// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.
@@ -45,8 +46,8 @@ pub(super) struct Found<'q> {
     solver: Solver,
     /// Seconds of a micro-batch that each segment takes at least on a group.
     least: Vec<Vec<f64>>,
-    /// Device-seconds of the first segments.
-    first: Vec<f64>,
+    /// What the first segments take at least.
+    left: Left,
     /// Sums that were looked at for each kind of group.
     sums: Vec<f64>,
     kinds: HashMap<(u32, u32), usize>,
@@ -72,11 +73,7 @@ impl<'q> Found<'q> {
             runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
         }
         let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
-        let mut first = vec![0.0];
-        for segment in 0..segments.count {
-            let on = |kind: usize| f64::from(groups.kinds[kind].devices()) * least[kind][segment];
-            first.push(first[segment] + (0..least.len()).map(on).fold(f64::INFINITY, f64::min));
-        }
+        let left = Left::new(&ways_of(&mut runs, f64::from(question.devices) * limit(&question) as f64)?);
         let (kinds, known, may) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (solver, sums) = (Solver::with_room(ROOM), vec![0.0; runs.len()]);
         Ok(Self {
@@ -87,7 +84,7 @@ impl<'q> Found<'q> {
             runs,
             solver,
             least,
-            first,
+            left,
             sums,
             kinds,
             known,
@@ -102,6 +99,7 @@ impl<'q> Found<'q> {
     pub(super) fn ask(&mut self, question: &Question<'q>) {
         self.question = *question;
         self.runs.iter_mut().for_each(|runs| runs.ask(question));
+        self.left.limit(limit(question));
         self.known.clear();
         self.solver.sums = 0.0;
         self.sums.fill(0.0);
@@ -238,11 +236,33 @@ impl Costs for Found<'_> {
         (seconds(flow.takes / size(from)), seconds(stage.gives / size(to)))
     }
 
-    fn least(&self, segments: usize) -> f64 {
-        self.first[segments]
+    fn least(&self, segments: usize, devices: u32) -> f64 {
+        self.left.least(segments, devices)
     }
 
     fn is_enough(&self) -> bool {
         self.solver.sums > MOST
     }
+}
+
+/// What stages with others behind them keep at least.
+const KEPT: u32 = 2;
+
+/// For each kind of group what all segments take at least: as they are if that may fit, else also with more computed again.
+fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<Way>>> {
+    let mut found: Vec<Vec<Way>> = vec![];
+    for runs in runs.iter_mut() {
+        found.push(runs.segments_at_least(0, KEPT)?.into_iter().collect());
+    }
+    let needed = |way: &Way| way.iter().map(|(_, bytes)| bytes).sum();
+    if found.iter().flatten().map(needed).fold(f64::INFINITY, f64::min) <= bytes {
+        return Ok(found);
+    }
+    // All of them, or what is left out could cost less at some price of a byte.
+    for (runs, ways) in runs.iter_mut().zip(&mut found) {
+        for again in 1..AGAIN.len() {
+            ways.extend(runs.segments_at_least(again, KEPT)?);
+        }
+    }
+    Ok(found)
 }

@@ -28,6 +28,8 @@ pub struct Ask<'s> {
     /// What takes longer is not wanted, and nothing takes less than the floor.
     pub below: f64,
     pub floor: f64,
+    /// Nor is what has a stage that takes longer even if it never waits.
+    pub busy: f64,
     /// When it is late, nothing more is looked at.
     pub stop: Stop<'s>,
 }
@@ -43,8 +45,9 @@ pub trait Costs {
     fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage>;
     /// Seconds in which a micro-batch is sent from one stage to the next, and back.
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
-    /// Device-seconds that a micro-batch takes in the first segments, at least.
-    fn least(&self, segments: usize) -> f64;
+    /// Device-seconds that a micro-batch takes in the first segments, at least, on so many devices, which have stages behind
+    /// them.
+    fn least(&self, segments: usize, devices: u32) -> f64;
     /// Whether so much was looked at that it is enough.
     fn is_enough(&self) -> bool {
         false
@@ -198,9 +201,12 @@ fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Rc<Mad
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
 fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, run: Run, flow: &Flow) -> bool {
-    let left = if run.devices.0 == 0 { 0.0 } else { costs.least(run.segments.0) / f64::from(run.devices.0) };
-    let before = (left + flow.end).max(f64::from(ask.batches) * left);
-    before.max(flow.busy) <= ask.below
+    let left = match run.devices.0 {
+        0 => 0.0,
+        devices => costs.least(run.segments.0, devices) / f64::from(devices),
+    };
+    let (end, busy) = (left + flow.end, flow.busy.max(f64::from(ask.batches) * left));
+    end.max(busy) <= ask.below && busy <= ask.busy
 }
 
 /// Beside others that begin alike: what is sent to them depends on the devices of their first stage.

@@ -9,6 +9,7 @@ mod cuts;
 mod flow;
 mod folded;
 mod groups;
+mod left;
 mod rows;
 mod segments;
 

@@ -17,7 +17,7 @@ use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::inside::{Count, Digits, Messages, limit};
-use crate::{Looked, Own, Question, bound};
+use crate::{Looked, Own, Question, Row, bound};
 
 /// Pipelines have at most so many stages.
 const MOST: u32 = 16;
@@ -27,8 +27,11 @@ const FEW: usize = 3;
 const EVENS: usize = 2;
 /// And of those in a V, where blocks share parameters.
 const VS: usize = 2;
-/// They may take so many times as long as others.
+/// They may take so many times as long as others,
 const FARTHER: f64 = 1.25;
+/// if they would not in an order that waits this share as long: as `zb-h1` does where both halves of a backward take as long
+/// as forward.
+const WAITS: f64 = 1.0 / 3.0;
 /// The schedules under which the best one is looked at, too.
 const OTHERS: [Schedule; 2] = [Schedule::ZbH1, Schedule::Gpipe];
 /// How often less memory is asked for, where plans need more than was told of them.
@@ -76,11 +79,22 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
     }
     let fitting = looked.rows.iter().filter(|row| row.fits() && row.piped.is_some());
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    let first = first.filter(|row| may_take(row.seconds(), busiest(row)) <= below);
     if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !question.stop.is_late()) {
         let others = OTHERS.map(|schedule| Own { plan: under(&plan, schedule), claim: None, piped: None });
         looked.at(question, others.into_iter(), watch)?;
     }
     Ok((looked, told))
+}
+
+/// What a pipeline may take in another order, where it takes so long and its busiest device has so much to do.
+fn may_take(seconds: f64, busy: f64) -> f64 {
+    busy + (seconds - busy).max(0.0) * WAITS
+}
+
+/// Seconds in which the device that has most to do does not wait.
+fn busiest(row: &Row) -> f64 {
+    row.estimate.simulation.ranks.iter().map(|rank| row.seconds() - rank.idle).fold(0.0, f64::max)
 }
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
@@ -98,6 +112,7 @@ fn find(
         stages: question.constraints.and_then(Constraints::stages).unwrap_or(MOST).min(MOST),
         below,
         floor: costs.floor,
+        busy: f64::INFINITY,
         stop: question.stop,
     };
     let (mut plans, mut evens, mut vs, mut looked) = (vec![], vec![], vec![], 0);
@@ -151,9 +166,10 @@ fn even(costs: &mut Found<'_>, ask: &Ask<'_>, found: &[Pipeline]) -> Vec<Pipelin
     for devices in costs.groups(ask.devices).into_iter().filter(|size| ask.devices % size == 0) {
         let stages = ask.devices / devices;
         if (2..=ask.stages).contains(&stages) {
-            let below = FARTHER * ask.below;
-            let (own, _) = cut(&Ask { below, stages, ..*ask }, &mut Even { costs, devices });
-            evens.extend(own.into_iter().filter(|it| !found.contains(it)));
+            let (below, busy) = (FARTHER * ask.below, ask.below);
+            let (own, _) = cut(&Ask { below, busy, stages, ..*ask }, &mut Even { costs, devices });
+            let may = |it: &Pipeline| may_take(it.flow.seconds(), it.flow.busy) <= ask.below;
+            evens.extend(own.into_iter().filter(|it| !found.contains(it) && may(it)));
         }
     }
     evens
@@ -182,8 +198,8 @@ impl Costs for Even<'_, '_> {
         self.costs.sent(from, to)
     }
 
-    fn least(&self, segments: usize) -> f64 {
-        self.costs.least(segments)
+    fn least(&self, segments: usize, devices: u32) -> f64 {
+        self.costs.least(segments, devices)
     }
 
     fn is_enough(&self) -> bool {
