@@ -35,7 +35,8 @@ pub(crate) struct Engine<'s> {
     pub(crate) places: BTreeMap<RankId, usize>,
     /// For each exchange and rank, the followed ranks from which something comes.
     pub(crate) senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>>,
-    pub(crate) meetings: BTreeMap<Key, (Meeting, Option<usize>)>,
+    /// With the message that each is.
+    pub(crate) meetings: BTreeMap<Key, (Meeting, usize)>,
     /// The message that each is, when it left, and when it arrived.
     pub(crate) letters: BTreeMap<Letter, (usize, f64, f64)>,
     /// Ranks that wait for a letter.

@@ -6,7 +6,7 @@ use program::{BufId, ExchangeId, Instr, Kind, RankId};
 use check::Deed;
 
 use crate::engine::Engine;
-use crate::meeting::Key;
+use crate::meeting::{Key, Meeting};
 use crate::rank::Turn;
 use crate::{Message, Part, What};
 
@@ -67,19 +67,17 @@ impl<'s> Engine<'s> {
     /// rest is this rank's own.
     fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
         let (deed, id) = (self.deed(at, turn), self.ranks[at].course.rank);
-        let (key, members) = match (instr.group(), instr.exchange()) {
+        let key = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
                 let number = self.groups.number(grouping, id)?;
-                let group = self.groups.group(grouping, number);
-                (Key::Group(grouping, number, self.ranks[at].met(Ok(grouping))), group.to_vec())
+                Key::Group(grouping, number, self.ranks[at].met(Ok(grouping)))
             }
-            (None, Some(exchange)) => {
-                (Key::Exchange(exchange, self.ranks[at].met(Err(exchange))), self.members(exchange))
-            }
+            (None, Some(exchange)) => Key::Exchange(exchange, self.ranks[at].met(Err(exchange))),
             (None, None) => return None,
         };
-        if members.len() < 2 {
-            return None;
+        // Who comes first says who is expected: groups are large, and all of them come.
+        if !self.meetings.contains_key(&key) {
+            self.begin(key, instr.kind(), deed)?;
         }
         let seconds = match key {
             Key::Group(grouping, number, _) => {
@@ -89,22 +87,33 @@ impl<'s> Engine<'s> {
         };
         let (own, seconds) = ((1.0 - hidden) * seconds, hidden * seconds);
         self.ranks[at].takes(own);
-        let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
         let clock = self.ranks[at].clock;
-        let (meeting, message) = self.meetings.entry(key).or_default();
-        meeting.expected = expected;
+        let (meeting, message) = self.meetings.get_mut(&key).expect("it was begun");
         meeting.here.push((at, clock));
         meeting.seconds = meeting.seconds.max(seconds);
         meeting.own = meeting.own.max(own);
         meeting.bytes = meeting.bytes.max(deed.moved);
-        let message = *message.get_or_insert_with(|| {
-            self.found.messages.push(Message::of(instr.kind(), members, deed));
-            self.found.messages.len() - 1
-        });
+        let message = *message;
         self.takes_part(at, turn, message, instr.kind());
         self.ranks[at].queue.push_back(key);
         self.hold(key);
         Some(key)
+    }
+
+    /// A meeting to which somebody comes; none where there is nobody to meet.
+    fn begin(&mut self, key: Key, kind: Kind, deed: &Deed) -> Option<()> {
+        let members = match key {
+            Key::Group(grouping, number, _) => self.groups.group(grouping, number).to_vec(),
+            Key::Exchange(exchange, _) => self.members(exchange),
+        };
+        if members.len() < 2 {
+            return None;
+        }
+        let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
+        self.found.messages.push(Message::of(kind, members, deed));
+        let meeting = Meeting { expected, ..Meeting::default() };
+        self.meetings.insert(key, (meeting, self.found.messages.len() - 1));
+        Some(())
     }
 
     fn takes_part(&mut self, at: usize, turn: Turn, message: usize, kind: Kind) {
@@ -152,11 +161,9 @@ impl<'s> Engine<'s> {
                 rank.queue.pop_front();
                 open.extend(rank.queue.front());
             }
-            if let Some(message) = message {
-                let told = &mut self.found.messages[*message];
-                (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
-                told.share = self.groups.share(told);
-            }
+            let told = &mut self.found.messages[*message];
+            (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
+            told.share = self.groups.share(told);
         }
     }
 
@@ -173,9 +180,9 @@ impl<'s> Engine<'s> {
         true
     }
 
-    fn exposes(&mut self, at: usize, message: Option<usize>, seconds: f64) {
+    fn exposes(&mut self, at: usize, message: usize, seconds: f64) {
         let parts = self.ranks[at].parts.iter_mut().rev();
-        if let Some(part) = parts.into_iter().find(|part| Some(part.message) == message) {
+        if let Some(part) = parts.into_iter().find(|part| part.message == message) {
             part.exposed += seconds;
         }
     }
@@ -235,7 +242,7 @@ impl<'s> Engine<'s> {
             let (number, start, end) = self.letters[&letter(from)];
             self.takes_part(at, turn, number, Kind::Receive);
             let exposed = self.waits(at, start, end);
-            self.exposes(at, Some(number), exposed);
+            self.exposes(at, number, exposed);
         }
         true
     }

@@ -43,9 +43,11 @@ impl Left {
     /// Device-seconds of a micro-batch in the first segments, on so many devices.
     pub(super) fn least(&self, segments: usize, devices: u32) -> f64 {
         let all = f64::from(devices) * self.limit;
-        // Without a price no bytes cost, however many there are.
+        // Without a price bytes cost nothing, however many there are.
+        let bytes = |price: f64| if price > 0.0 { price * all } else { 0.0 };
+        // Where it was late nothing is known.
         let of =
-            |(price, first): &(f64, Vec<f64>)| first[segments] - if *price > 0.0 { price * all } else { 0.0 };
+            |(price, first): &(f64, Vec<f64>)| first.get(segments).map_or(0.0, |all| all - bytes(*price));
         self.prices.iter().map(of).fold(0.0, f64::max)
     }
 }
