@@ -229,6 +229,17 @@ def _written_into(known: Tensor, unknown: Tensor) -> Tensor:
     return made[0]
 
 
+def _written_by_an_operator(known: Tensor, unknown: Tensor) -> Tensor:
+    made = known.clone()
+    torch.ops.aten.add_.Tensor(made, unknown)
+    return made[0]
+
+
+def _on_a_device(known: Tensor, unknown: Tensor) -> Tensor:
+    here = torch.arange(3, device="cpu")[known.to("cpu", torch.long).to(unknown.device) - 1]
+    return here[0]
+
+
 def _written_with_what_is_known(known: Tensor, unknown: Tensor) -> Tensor:
     made = torch.zeros(2, dtype=torch.long)
     made[known == 3] += known[0]
@@ -251,6 +262,8 @@ def _written_with_what_is_known(known: Tensor, unknown: Tensor) -> Tensor:
         (_written, False),
         (_written_by_a_view, False),
         (_written_into, False),
+        (_written_by_an_operator, False),
+        (_on_a_device, True),
         (lambda known, unknown: known.double().bernoulli_(0.5).sum(), False),
         (lambda known, unknown: torch.randint_like(known, 3)[0], False),
         (lambda known, unknown: torch.randperm(3)[0], False),

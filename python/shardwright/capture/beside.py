@@ -40,10 +40,11 @@ _SIZED = frozenset(
         "view",
     ]
 )
-# Names of functions that write their first argument.
+# Names of functions that write their first argument, also with an overload behind.
 _IN_PLACE = re.compile(
-    r"__setitem__|\w*[^_]_|__i(add|sub|mul|div|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)__"
+    r"__set(item)?__|\w*[^_]_(\.\w+)?|__i(add|sub|mul|div|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)__"
 )
+_DEVICE = re.compile(r"(cpu|cuda|xpu|mps)(:\d+)?")
 _UNKNOWN = object()
 _CPU = torch.device("cpu")
 
@@ -145,9 +146,12 @@ class _Beside(TorchFunctionMode):
         """What is given, with values in the place of tensors. These are on the CPU."""
 
         def value(leaf: Any) -> Any:
-            return _CPU if isinstance(leaf, torch.device) else self.value(leaf)
+            if isinstance(leaf, Tensor):
+                return self.value(leaf)
+            is_device = isinstance(leaf, torch.device) or bool(_DEVICE.fullmatch(leaf))
+            return _CPU if is_device else leaf
 
-        return pytree.tree_map_only((Tensor, torch.device), value, tree)
+        return pytree.tree_map_only((Tensor, torch.device, str), value, tree)
 
     def _with_numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments with numbers for the sizes, and places for the masks, that are known."""
@@ -198,6 +202,9 @@ def _shapes(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """What a call writes."""
+    schema = getattr(getattr(func, "default", func), "_schema", None)
+    if schema is not None and schema.is_mutable:
+        return _tensors((args, kwargs))
     in_place = _IN_PLACE.fullmatch(getattr(func, "__name__", ""))
     return _tensors((args[:1] if in_place else (), kwargs.get("out")))
 
