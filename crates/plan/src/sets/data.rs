@@ -1,13 +1,8 @@
-//! `data`: every operator splits the batch, wherever it has one.
-//!
-//! The batch is what the first dims of the inputs are along. Some models have inputs with other first dims: patches of
-//! images beside tokens, nodes beside edges. Where such rows are what much of the work is along, and no batch, they are
-//! split as the batch is.
+//! `data`: every operator splits the batch, or rows beside it, wherever it has them.
 
-use graph::{OpId, Source, TensorId};
-use rules::{View, families};
+use graph::OpId;
 
-use super::megatron::is_weight;
+use super::batch::split_classes;
 use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
@@ -18,9 +13,6 @@ pub(super) const SET: Set = Set {
     rounds: None,
     besides: &[],
 };
-
-/// Of the work of a model rows have at least one part in so many, if they are split.
-const MUCH: u64 = 20;
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let split = model.split.get_or_init(|| split_classes(model));
@@ -46,124 +38,4 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
             size => too_few("its batch", size, parts),
         },
     )
-}
-
-/// The classes of the batch, and of rows beside it.
-fn split_classes(model: &Model<'_>) -> Vec<usize> {
-    let mut split = batch_classes(model);
-    let groups = groups(model);
-    if groups.len() > 1 {
-        let all: u64 = products(model).iter().sum();
-        for (_, rows) in groups {
-            // Of the batch itself nothing is left.
-            let own = work(model, &rows, &split);
-            if own > 0 && own * MUCH >= all {
-                split.extend(rows);
-            }
-        }
-    }
-    split
-}
-
-/// The classes of the first dims of the inputs that are as long as the first input's, and of what operators without a
-/// rule give that read one of these: what a module that runs as it is makes of a batch begins with it again.
-pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
-    let (size, mut classes) = of_batch(model);
-    for op in model.graph.op_ids().filter(|op| model.analysis.rules[op.index()].is_none()) {
-        let it = model.graph.op(op);
-        let begins = |id: TensorId| {
-            (model.graph.tensor(id).shape.first() == Some(&size)).then(|| model.classes.of_factor(id, 0))
-        };
-        let reads = it.inputs().into_iter().filter_map(begins).any(|class| classes.contains(&class));
-        if reads {
-            classes.extend(it.outputs.iter().flatten().filter_map(|id| begins(*id)));
-        }
-    }
-    classes.dedup();
-    classes
-}
-
-/// How long the batch is; 0 if there is none.
-pub(super) fn batch(model: &Model<'_>) -> i64 {
-    of_batch(model).0
-}
-
-/// How long the batch is, and the classes of the inputs' first dims that are so long: those of the first input, unless
-/// nearly nothing of the work is along them, and some is along others.
-fn of_batch(model: &Model<'_>) -> (i64, Vec<usize>) {
-    let mut groups = groups(model);
-    let all: u64 = match groups.len() {
-        0 => return (0, vec![]),
-        1 => return groups.remove(0),
-        _ => products(model).iter().sum(),
-    };
-    let much = |(_, classes): &(i64, Vec<usize>)| work(model, classes, &[]) * MUCH >= all;
-    let at = groups.iter().position(much).unwrap_or(0);
-    groups.remove(at)
-}
-
-/// The lengths of the inputs' first dims, in their order, each with the classes of those that are so long. And of what
-/// a product with a weight makes that is as long, and has none of these classes: a graph has its nodes again once their
-/// messages are summed, and text its batch once the features of images are put into it.
-fn groups(model: &Model<'_>) -> Vec<(i64, Vec<usize>)> {
-    let mut groups = of_inputs(model);
-    let known: Vec<usize> = groups.iter().flat_map(|group| group.1.iter().copied()).collect();
-    for op in model.graph.op_ids().filter(|op| is_product(model, *op) && !has_any(model, *op, &known)) {
-        let Some(id) = model.graph.op(op).outputs.first().copied().flatten() else { continue };
-        let length = model.graph.tensor(id).shape.first();
-        if let Some(group) = groups.iter_mut().find(|group| Some(&group.0) == length) {
-            group.1.push(model.classes.of_factor(id, 0));
-        }
-    }
-    groups
-}
-
-fn of_inputs(model: &Model<'_>) -> Vec<(i64, Vec<usize>)> {
-    let mut groups: Vec<(i64, Vec<usize>)> = vec![];
-    for id in model.graph.tensor_ids() {
-        let tensor = model.graph.tensor(id);
-        let (Source::Input { .. }, Some(&size)) = (&tensor.source, tensor.shape.first()) else { continue };
-        if size > 1 {
-            let class = model.classes.of_factor(id, 0);
-            match groups.iter_mut().find(|group| group.0 == size) {
-                Some(group) => group.1.push(class),
-                None => groups.push((size, vec![class])),
-            }
-        }
-    }
-    groups
-}
-
-/// The operations of products with weights along some classes, and not along others.
-fn work(model: &Model<'_>, along: &[usize], others: &[usize]) -> u64 {
-    let own = model.graph.op_ids().filter(|op| has_any(model, *op, along) && !has_any(model, *op, others));
-    own.map(|op| products(model)[op.index()]).sum()
-}
-
-fn has_any(model: &Model<'_>, op: OpId, classes: &[usize]) -> bool {
-    classes.iter().any(|class| model.classes.open_loop(model.analysis, op, *class).is_some())
-}
-
-/// For each operator its operations, if it is a product with a weight.
-fn products<'m>(model: &'m Model<'_>) -> &'m [u64] {
-    model.products.get_or_init(|| {
-        let needs_grad = model.graph.needs_grad();
-        let flops = |op: OpId| {
-            let (view, rule) = (View::new(model.graph, op), model.analysis.rules[op.index()].as_ref());
-            let whole = model.analysis.part(model.graph, op, &model.analysis.op(op).whole(), true, 0);
-            let executed = families::executed(view, rule, &whole);
-            families::cost_of(view, rule, &whole, &executed, &needs_grad).flops
-        };
-        model.graph.op_ids().map(|op| if is_product(model, op) { flops(op) } else { 0 }).collect()
-    })
-}
-
-/// Whether an operator sums over a dim of a weight, and does not look up its rows.
-fn is_product(model: &Model<'_>, op: OpId) -> bool {
-    let dims = model.analysis.op(op);
-    let made = |index: &usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(*index));
-    let looks_up =
-        families::family_of(&model.graph.op(op).target).is_some_and(|family| family.name == "embedding");
-    let mut inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
-    !looks_up && inputs.any(|(id, carried)| is_weight(model, id) && !carried.iter().flatten().all(made))
 }

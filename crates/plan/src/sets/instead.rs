@@ -1,6 +1,6 @@
 //! What is worth looking at where `megatron` may divide a model: sets that divide it otherwise.
 
-use super::{Model, data, expert, sequence};
+use super::{Model, batch, expert, sequence};
 
 /// All that is ever looked at instead.
 pub const SETS: [&str; 4] =
@@ -14,7 +14,7 @@ pub fn of_megatron(model: &Model<'_>, devices: u32) -> Vec<&'static str> {
         found.push(expert);
     }
     let is_attention = |op| sequence::is_attention(model.graph.op(op));
-    if data::batch(model) < i64::from(devices) && model.graph.op_ids().any(is_attention) {
+    if batch::batch(model) < i64::from(devices) && model.graph.op_ids().any(is_attention) {
         found.extend(along_sequences);
     }
     found

@@ -2,6 +2,7 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+mod batch;
 mod bidirectional;
 mod blocks;
 mod coshard;
@@ -207,7 +208,7 @@ pub(crate) fn data_choice(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 
 /// The classes of the batch, as `data` finds them.
 pub(crate) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
-    data::batch_classes(model)
+    batch::batch_classes(model)
 }
 
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
