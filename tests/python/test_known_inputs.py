@@ -273,6 +273,11 @@ def test_only_what_follows_from_them_is_known(count: Callable[[Tensor, Tensor], 
     assert is_known(count) is known
 
 
+def test_nothing_is_known_after_a_forward_that_fails() -> None:
+    assert not is_known(lambda known, unknown: unknown[0])
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
 def test_the_caller_s_tensor_is_as_it_was() -> None:
     class Shifts(nn.Module):
         def forward(self, x: Tensor, sizes: Tensor) -> Tensor:

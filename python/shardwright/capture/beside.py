@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -68,14 +68,16 @@ def knowing(
                 with _untraced():
                     value = values[id(leaf)].clone()  # a forward may write it
                 beside.know(traced, value)
-        beside.__enter__()
+        forward.enter_context(beside)
 
     def end(*_: Any) -> None:
-        beside.__exit__(None, None, None)
+        forward.close()
 
+    # While it is traced, PyTorch calls no hook after a forward that fails.
     with (
+        ExitStack() as forward,
         module.register_forward_pre_hook(begin, with_kwargs=True),
-        module.register_forward_hook(end, always_call=True),
+        module.register_forward_hook(end),
     ):
         yield
 
