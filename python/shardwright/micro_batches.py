@@ -49,9 +49,10 @@ def captured_part(
 ) -> Captured:
     """One of so many parts of an example's batch, proved to be one."""
     one, two = of_example(example, number, "global")
-    captured = captured_model(module, *one, **(capturing or {}))
+    capturing = capturing or {}
+    captured = captured_model(module, *one, **capturing)
     if two is not None:
-        proved(module, two, captured.graph_text, {})
+        proved(module, two, captured.graph_text, capturing)
     return captured
 
 
