@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .results import Found
-from .trying import AGAIN, HARNESS, is_parallelized, is_parallelized_again
+from .trying import AGAIN, HARNESS, is_equal_again, is_parallelized, is_parallelized_again
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
             of(built, f"parallelized, {said}", lambda found, how=how: is_parallelized_again(found, how))
             for how, said in AGAIN.items()
         ),
+        of(built, "equal under `data`, with either", lambda found: is_equal_again(found, *AGAIN)),
         of(built, "parallelized, with either", lambda found: is_parallelized_again(found, *AGAIN)),
     ]  # fmt: skip
 

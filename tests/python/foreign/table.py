@@ -41,7 +41,7 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, is tried again: with [known inputs](capture.md#known-inputs) (all integers and bools but tokens and labels), and with
+have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, or since it cannot be captured, is tried again: with [known inputs](capture.md#known-inputs) (all integers and bools but tokens and labels), and with
 [rules that are found](discovering.md#of-a-model) for what runs as it is (`discover=True`). These are figures of their own, and in the columns `known` and `discover`; `-` is what was not tried so, since it has no such inputs or was tried before. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
@@ -161,7 +161,7 @@ def _row(found: Found) -> list[str]:
     reason = why_not_parallelized(found)
     done = "yes" if is_parallelized(found) else "no"
     ways = [""] * len(AGAIN)
-    if done == "no" and found["state"] == "tried" and has_opaque(found):
+    if done == "no" and (has_opaque(found) or any(how in found for how in AGAIN)):
         ways = [_again(found, how) for how in AGAIN]
         last = [how for how in AGAIN if how in found][-1:]
         reason = why_not_again(found, last[0]) if last else reason

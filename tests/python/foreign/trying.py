@@ -117,7 +117,8 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
             graph = Graph(captured.graph_text)
     except ShardwrightError as error:
         state = "differs" if error.code == "SW0114" else "refused"
-        return found | {"state": state, "code": error.code, "reason": told(error)}
+        found |= {"state": state, "code": error.code, "reason": told(error)}
+        return found | (tried_again(built, expected, found, say) if "data" in plans else {})
     except BaseException as error:
         return found | {"state": "fails", "reason": raised(error)}
     if not captured.verified:
@@ -127,11 +128,18 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
     if "data" in plans and is_held_up(found):
-        names = may_be_known(built)
-        if names:
-            found["known"] = again("known", built, expected, found, say, known_inputs=names)
-        found["discovered"] = again("discovered", built, expected, found, say, discover=True)
+        found |= tried_again(built, expected, found, say)
     return found | {"state": "tried"}
+
+
+def tried_again(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
+    """In each way that the model has something for."""
+    ways: Found = {}
+    if names := may_be_known(built):
+        ways["known"] = again("known", built, expected, found, say, known_inputs=names)
+    if found.get("opaque"):
+        ways["discovered"] = again("discovered", built, expected, found, say, discover=True)
+    return ways
 
 
 def may_be_known(built: Built) -> list[str]:
@@ -282,7 +290,8 @@ def compared(built: Built, ours: equality.Result, expected: equality.Result, coa
     if not wrong:
         return {"outcome": "equal", "zeros": zeros}
     again, _ = single_device(built, 1e-7 if coarse else 1e-14)
-    if equality.differences(again, expected, limit / 2):
+    by_values = not any("other names" in said for said in wrong)
+    if by_values and equality.differences(again, expected, limit / 2):
         return {"outcome": "rounding", "reason": wrong[0]}
     return {"outcome": "wrong", "reason": "; ".join(wrong[:4])}
 
@@ -330,7 +339,15 @@ def is_parallelized(found: Found) -> bool:
 
 def is_held_up(found: Found) -> bool:
     """Whether what runs as it is is among the reasons why it is not parallelized."""
-    return not is_parallelized(found | {"state": "tried"}) and found["opaque_share"] > OPAQUE
+    is_nothing = found["plans"]["data"]["outcome"] == "nothing"
+    has_much = found["opaque_share"] > OPAQUE or (bool(found["opaque"]) and is_nothing)
+    return has_much and not is_parallelized(found | {"state": "tried"})
+
+
+def is_equal_again(found: Found, *ways: str) -> bool:
+    """Compiled and equal under `data`, as it is or in one of these ways."""
+    made = [found, *(found.get(how, {}) for how in ways)]
+    return any(it.get("plans", {}).get("data", {}).get("outcome") == "equal" for it in made)
 
 
 def is_parallelized_again(found: Found, *ways: str) -> bool:
@@ -343,7 +360,7 @@ def why_not_again(found: Found, how: str) -> str | None:
     made = found[how]
     if "opaque_share" not in made:
         return f"{AGAIN[how]}: {made['plans']['data'].get('reason')}"
-    why = why_not_parallelized(found | made)
+    why = why_not_parallelized(found | made | {"state": "tried"})
     said = re.findall(
         r"no rule was found: (.*?), [\d.]+% of a forward's operations", "\n".join(made["notes"])
     )

@@ -1,7 +1,8 @@
 //! What the batch of a model is: what the first dims of its inputs are along.
 //!
-//! Some models have inputs with other first dims: patches of images beside tokens, nodes beside edges. Where such rows are
-//! what much of the work is along, and no batch, they are divided as the batch is.
+//! Some models have inputs with other first dims: patches of images beside tokens, nodes beside edges. Others make rows
+//! of their own: what a graph's edges look up. Where such rows are what much of the work is along, and no batch, they
+//! are divided as the batch is.
 
 use graph::{OpId, Source, TensorId};
 use rules::{View, families};
@@ -17,16 +18,30 @@ pub(super) fn split_classes(model: &Model<'_>) -> Vec<usize> {
     let mut split = batch_classes(model);
     let groups = groups(model);
     if groups.len() > 1 {
-        let all = work_of_all(model);
         for (_, rows) in groups {
             // Of the batch itself nothing is left.
-            let own = work(model, &rows, &split);
-            if own > 0 && own * MUCH >= all {
+            if is_much(model, work(model, &rows, &split)) {
                 split.extend(rows);
             }
         }
     }
+    split.extend(rows_made(model, &split));
     split
+}
+
+/// The classes of the rows that products with weights make which are along none of some classes, if these products
+/// have much of the work together.
+fn rows_made(model: &Model<'_>, split: &[usize]) -> Vec<usize> {
+    let mut rows = vec![];
+    for op in model.graph.op_ids().filter(|op| is_product(model, *op) && !has_any(model, *op, split)) {
+        let Some(id) = model.graph.op(op).outputs.first().copied().flatten() else { continue };
+        if model.graph.tensor(id).shape.first().is_some_and(|size| *size > 1) {
+            rows.push(model.classes.of_factor(id, 0));
+        }
+    }
+    rows.sort_unstable();
+    rows.dedup();
+    if is_much(model, work(model, &rows, split)) { rows } else { vec![] }
 }
 
 /// The classes of the first dims of the inputs that are as long as the first input's, and of what operators without a
@@ -56,12 +71,10 @@ pub(super) fn batch(model: &Model<'_>) -> i64 {
 /// nearly nothing of the work is along them, and some is along others.
 fn of_batch(model: &Model<'_>) -> (i64, Vec<usize>) {
     let mut groups = groups(model);
-    let all = match groups.len() {
-        0 => return (0, vec![]),
-        1 => return groups.remove(0),
-        _ => work_of_all(model),
-    };
-    let much = |(_, classes): &(i64, Vec<usize>)| work(model, classes, &[]) * MUCH >= all;
+    if groups.len() < 2 {
+        return groups.pop().unwrap_or_default();
+    }
+    let much = |(_, classes): &(i64, Vec<usize>)| is_much(model, work(model, classes, &[]));
     let at = groups.iter().position(much).unwrap_or(0);
     groups.remove(at)
 }
@@ -100,12 +113,16 @@ fn of_inputs(model: &Model<'_>) -> Vec<(i64, Vec<usize>)> {
 
 /// The operations of products with weights along some classes, and not along others.
 fn work(model: &Model<'_>, along: &[usize], others: &[usize]) -> u128 {
+    if along.is_empty() {
+        return 0;
+    }
     let own = model.graph.op_ids().filter(|op| has_any(model, *op, along) && !has_any(model, *op, others));
     own.map(|op| u128::from(products(model)[op.index()])).sum()
 }
 
-fn work_of_all(model: &Model<'_>) -> u128 {
-    products(model).iter().copied().map(u128::from).sum()
+fn is_much(model: &Model<'_>, work: u128) -> bool {
+    let all = || products(model).iter().copied().map(u128::from).sum::<u128>();
+    work > 0 && work * MUCH >= all()
 }
 
 fn has_any(model: &Model<'_>, op: OpId, classes: &[usize]) -> bool {

@@ -75,6 +75,7 @@ def finished(
     require_small(module)
     without_chance(module)
     module = zoo.prepared(module)
+    widen_kept(module)
     args, kwargs = wide((tuple(args), dict(kwargs or {})))
     result = tried(lambda: called(module, args, kwargs))
     if not has_loss(result):
@@ -115,6 +116,13 @@ def has_loss(result: Any) -> bool:
 def wide(tree: Any) -> Any:
     """Floating tensors in float64."""
     return pytree.tree_map_only(Tensor, lambda x: x.double() if x.is_floating_point() else x, tree)
+
+
+def widen_kept(module: nn.Module) -> None:
+    """Tensors that a module keeps beside its parameters and buffers, in float64, too."""
+    for part in module.modules():
+        kept = {name: value for name, value in vars(part).items() if type(value) is Tensor}
+        vars(part).update(wide(kept))
 
 
 def require_small(module: nn.Module) -> None:

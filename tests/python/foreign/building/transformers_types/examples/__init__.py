@@ -49,6 +49,8 @@ def _special(it: About) -> Iterator[Example]:
     books = it.find("num_codebooks")
     if isinstance(books, int) and "decoder_input_ids" in it.takes:
         yield {**it.text(), "decoder_input_ids": it.whole(100, BATCH * books, SHORT, least=4)}
+    elif isinstance(books, int) and "Musicgen" in it.kind:
+        yield {"input_ids": it.whole(100, BATCH * books, SHORT, least=4)}
 
 
 def _texts(it: About) -> Iterator[Example]:
