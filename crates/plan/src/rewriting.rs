@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use graph::{Graph, OpId};
 use rules::families::{self, View};
 use rules::rewriting::Origin;
-use rules::{Analysis, DimId, Kind, Rewriting, Rewritten};
+use rules::{Analysis, DimId, Kind, Loop, Rewriting, Rewritten};
 
 use crate::{On, OpPlan, Plan, Split, legal};
 
@@ -78,23 +78,43 @@ fn order(plan: &Plan, origins: &[Origin]) -> Vec<(OpId, OpId)> {
     plan.order.iter().flat_map(|&(a, b)| of(a).flat_map(move |a| of(b).map(move |b| (a, b)))).collect()
 }
 
+/// Where a dim of the original operator stands in a piece: a dim of the piece's rule, and the original's dims that
+/// are outside of it there.
+type Place = (DimId, Vec<String>);
+
 /// The names of the original operator's dims on the dims of a piece's rule.
-fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimId> {
+fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, Place> {
     let Some(rule) = families::rule_of(View::new(new, op)) else { return HashMap::new() };
-    let terms = |side: &str| -> Vec<Vec<String>> {
-        let operand = |o: &str| o.split_whitespace().filter(|w| *w != "scalar").map(str::to_owned).collect();
-        side.split(',').map(operand).collect()
-    };
     let (left, right) = labels.split_once("->").expect("labels of a rewriting have `->`");
+    let terms = |side: &str| -> Vec<Vec<Vec<String>>> { side.split(',').map(products).collect() };
     let operands =
         terms(left).into_iter().zip(&rule.inputs).chain(terms(right).into_iter().zip(&rule.outputs));
     let mut found = HashMap::new();
     for (words, operand) in operands {
-        for (word, product) in words.into_iter().zip(&operand.dims) {
-            if let [dim] = product[..] {
-                found.insert(word, dim);
+        for (words, dims) in words.into_iter().zip(&operand.dims) {
+            match dims[..] {
+                [dim] => found
+                    .extend((0..words.len()).map(|at| (words[at].clone(), (dim, words[..at].to_vec())))),
+                _ if dims.len() == words.len() => {
+                    found.extend(words.into_iter().zip(dims).map(|(word, dim)| (word, (*dim, vec![]))));
+                }
+                _ => {}
             }
         }
+    }
+    found
+}
+
+/// The dims of an operand, each with the names that it is a product of: `(n p) c` has two and one.
+fn products(operand: &str) -> Vec<Vec<String>> {
+    let (mut found, mut is_open) = (vec![], false);
+    for word in operand.trim().trim_start_matches('!').split_whitespace().filter(|word| *word != "scalar") {
+        let name = word.trim_matches(['(', ')']).to_owned();
+        match found.last_mut() {
+            Some(names) if is_open => Vec::push(names, name),
+            _ => found.push(vec![name]),
+        }
+        is_open = (is_open || word.starts_with('(')) && !word.ends_with(')');
     }
     found
 }
@@ -104,7 +124,7 @@ fn exchanged(
     (analysis, from): (&Analysis, OpId),
     (tokens, experts): (usize, usize),
     (fresh, op): (&Analysis, OpId),
-    labels: Option<&HashMap<String, DimId>>,
+    labels: Option<&HashMap<String, Place>>,
 ) -> On {
     let by_experts = same_loop((analysis, from, experts), (fresh, op), labels);
     if by_experts != On::Copies {
@@ -118,18 +138,23 @@ fn exchanged(
 fn same_loop(
     (analysis, from, index): (&Analysis, OpId, usize),
     (fresh, op): (&Analysis, OpId),
-    labels: Option<&HashMap<String, DimId>>,
+    labels: Option<&HashMap<String, Place>>,
 ) -> On {
     let old = analysis.op(from);
     let wanted = &old.loops[index];
-    let position = old.loops[..index].iter().filter(|l| l.dim == wanted.dim).count();
-    let name = analysis.rules[from.index()].as_ref().map(|r| r.dim(wanted.dim).name.clone());
-    let dim = match labels {
-        None => Some(wanted.dim),
-        Some(labels) => name.and_then(|n| labels.get(&n).copied()),
+    let Some(rule) = &analysis.rules[from.index()] else { return On::Copies };
+    let of = |dim: DimId, loops: &[Loop]| loops.iter().filter(|l| l.dim == dim).count();
+    let position = of(wanted.dim, &old.loops[..index]);
+    let here = match labels {
+        None => Some((wanted.dim, position)),
+        Some(labels) => labels.get(&rule.dim(wanted.dim).name).map(|(dim, outside)| {
+            let outer = outside.iter().filter_map(|name| rule.find(name));
+            (*dim, outer.map(|dim| of(dim, &old.loops)).sum::<usize>() + position)
+        }),
     };
+    let Some((dim, position)) = here else { return On::Copies };
     let loops = &fresh.op(op).loops;
-    let found = (0..loops.len()).filter(|&i| Some(loops[i].dim) == dim).nth(position);
+    let found = (0..loops.len()).filter(|&i| loops[i].dim == dim).nth(position);
     match found {
         Some(i) if loops[i].size == wanted.size => On::Loop(i),
         _ => On::Copies,

@@ -50,9 +50,9 @@ fn pieces_along(inputs: &str, op: &str, dims: &[String]) -> String {
     text
 }
 
-/// Labels do not say what becomes of the dims that are reduced.
+/// Labels do not say what becomes of the dims that are reduced, nor how long the factors of others are.
 fn unsaid(why: &str) -> bool {
-    why.starts_with("a dim that only inputs have")
+    why.starts_with("a dim that only inputs have") || why.ends_with("the sizes of several dims are unknown")
 }
 
 fn empty() -> Rule {
@@ -82,6 +82,30 @@ y.4 = aten.sum.dim_IntList(y.3) : a b -> 1 b
 y.5 = aten.log.default(y.4) : 1 b -> 1 b
 y.6 = aten.sub.Tensor(y.2, y.5) : a b, 1 b -> a b
 y = aten.to.dtype(y.6) : a b -> a b
+"
+    );
+}
+
+#[test]
+fn a_convolution_is_of_blocks_with_rows_of_their_neighbours() {
+    assert_eq!(
+        pieces(
+            "x f32[2,3,8,5]; w f32[4,3,3,3]; b f32[4]",
+            "%y f32[2,4,8,5] = aten.conv2d.default(%x, %w, %b, [1, 1], [1, 1])"
+        ),
+        "\
+y.0 = aten.reshape.default(x) : n i (p x0) x1 -> n i p x0 x1
+y.1 = aten.slice.Tensor(y.0) : n i p x0 x1 -> n i p above x1
+y.2 = aten.constant_pad_nd.default(y.1) : n i p above x1 -> n i p above x1
+y.3 = aten.slice.Tensor(y.0) : n i p x0 x1 -> n i p below x1
+y.4 = aten.constant_pad_nd.default(y.3) : n i p below x1 -> n i p below x1
+y.5 = aten.cat.default(y.2, y.0, y.4) : n i p above x1, n i p x0 x1, n i p below x1 -> n i p high x1
+y.6 = aten.permute.default(y.5) : n i p high x1 -> n p i high x1
+y.7 = aten.reshape.default(y.6) : n p i high x1 -> (n p) i high x1
+y.8 = aten.conv2d.default(y.7, w, b) : (n p) i high x1, o i k0 k1, !o -> (n p) o y0 y1
+y.9 = aten.reshape.default(y.8) : (n p) o y0 y1 -> n p o y0 y1
+y.10 = aten.permute.default(y.9) : n p o y0 y1 -> n o p y0 y1
+y = aten.reshape.default(y.10) : n o p y0 y1 -> n o (p y0) y1
 "
     );
 }

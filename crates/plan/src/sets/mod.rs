@@ -9,6 +9,7 @@ mod coshard;
 mod data;
 mod exchanges;
 mod expert;
+mod image;
 pub mod instead;
 mod interlaced;
 mod kf1b;
@@ -181,6 +182,7 @@ pub const ALL: &[&Set] = &[
     &sequence::SEQUENCE,
     &sequence::ZIGZAG,
     &sequence::ULYSSES,
+    &image::SET,
     &coshard::SET,
     &recompute::SET,
     &offload::SET,

@@ -1,14 +1,17 @@
-//! Convolutions: the batch and the output channels map, input channels are summed, space is whole.
+//! Convolutions: the batch and the output channels map, input channels are summed. The rows of images are divided
+//! in blocks; of what else is space, what windows of their own make is divided.
 
-use graph::Op;
+use graph::{Arg, Op};
 
 use super::common::{
-    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
+    Terms, flag, int, ints, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
 };
+use super::image_rows::{Images, Rows, Window};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "convolution",
@@ -26,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    rewriting: None,
+    rewriting: Some(rewriting),
     cost,
     costs: "two operations for each product that is summed, and as many for the gradient of each \
             factor; keeps input and weight",
@@ -58,22 +61,102 @@ fn rule(view: View<'_>) -> Option<String> {
         return None;
     }
     let channels = Channels::new(view.op, input[batch], result[batch]);
-    let space = |shape: &[i64], stem: &str| -> Terms {
-        let name = |(i, &size): (usize, &i64)| mark(&term(size, &format!("{stem}{i}")), "^");
-        shape.iter().enumerate().map(name).collect()
-    };
+    let space = Space::new(view.op, &input[batch + 1..], &result[batch + 1..], &weight[2..]);
     let n: Terms = input[..batch].iter().map(|&size| term(size, "n")).collect();
     let mut inputs = vec![
-        operand(&[n.clone(), vec![channels.read], space(&input[batch + 1..], "x")].concat()),
-        operand(&[channels.weight.to_vec(), space(&weight[2..], "k")].concat()),
+        operand(&[n.clone(), vec![channels.read], space.read].concat()),
+        operand(&[channels.weight.to_vec(), space.window].concat()),
     ];
     let biased = tensor(view.op, 2, "bias").is_some();
     if biased {
         inputs.push(format!("!{}", channels.written));
     }
-    let made = operand(&[n, vec![channels.written], space(&result[batch + 1..], "y")].concat());
+    let made = operand(&[n, vec![channels.written], space.made].concat());
     let linear = if biased { vec![] } else { vec![vec![0], vec![1]] };
-    text(view, &inputs, &[made], &linear)
+    Some(text(view, &inputs, &[made], &linear)? + &space.rows.clause())
+}
+
+/// The dims of space, and how the first one of images with a batch, their rows, is divided.
+struct Space {
+    rows: Rows,
+    read: Terms,
+    made: Terms,
+    window: Terms,
+}
+
+impl Space {
+    fn new(op: &Op, input: &[i64], result: &[i64], window: &[i64]) -> Self {
+        let mut it = Self { rows: Rows::Whole, read: vec![], made: vec![], window: vec![] };
+        for (at, ((&from, &to), &size)) in input.iter().zip(result).zip(window).enumerate() {
+            let rows = match Rows::of(window_of(op, at, window.len(), size), from, to) {
+                // A line has no rows: where it is a sequence, its dim is cut for other reasons.
+                Rows::Blocks(_) if at > 0 || window.len() == 1 => Rows::Whole,
+                rows => rows,
+            };
+            let [read, made] = rows.terms(from, to, at);
+            it.read.push(read);
+            it.made.push(made);
+            it.window.push(mark(&term(size, &format!("k{at}")), "^"));
+            it.rows = if at == 0 { rows } else { it.rows };
+        }
+        it
+    }
+}
+
+/// How the window of a convolution slides over a dim of space. What is not known to be divided has no step.
+fn window_of(op: &Op, at: usize, dims: usize, size: i64) -> Window {
+    let is_known = !is_general(op) && !is_transposed(op) && !op.target.ends_with(".padding");
+    Window {
+        size,
+        step: if is_known { each(op, 3, "stride", dims, 1)[at] } else { 0 },
+        padding: each(op, 4, "padding", dims, 0)[at],
+        dilation: each(op, 5, "dilation", dims, 1)[at],
+    }
+}
+
+/// An argument of one integer for each dim of space, or of one for all.
+fn each(op: &Op, at: usize, name: &str, dims: usize, default: i64) -> Vec<i64> {
+    match ints(op, at, name) {
+        Some(all) if all.len() == dims => all,
+        Some(all) => vec![all.first().copied().unwrap_or(default); dims],
+        None => vec![default; dims],
+    }
+}
+
+/// Blocks of rows become images of their own, which are convolved without padding of their rows.
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    let ([x, weight, ..], Some(result)) = (&op.inputs()[..], to.result_shape(0)) else { return };
+    let (result, input, window) = (result.to_vec(), to.shape(*x).to_vec(), to.shape(*weight)[2..].to_vec());
+    let space = Space::new(op, &input[2..], &result[2..], &window);
+    let Rows::Blocks(blocks) = space.rows else { return };
+    let name = |term: &String| term.replace(['+', '@', '^'], "");
+    let names = |terms: &[String]| -> Terms { terms.iter().map(name).collect() };
+    let (batch, channels) = (term(input[0], "n"), Channels::new(op, input[1], result[1]));
+    let read = [batch.clone(), name(&channels.read)];
+    let images = Images { tensor: *x, names: read, others: names(&space.read[1..]) };
+    let apart = blocks.apart(to, &images);
+    let written = [batch, name(&channels.written)];
+    let made = Images { tensor: apart, names: written, others: names(&space.made[1..]) };
+
+    let weight_words = operand(&[names(&channels.weight), names(&space.window)].concat());
+    let bias = tensor(op, 2, "bias");
+    let bias_words = bias.map_or_else(String::new, |_| format!(", !{}", made.names[1]));
+    let labels = format!("{}, {weight_words}{bias_words} -> {}", images.folded("high"), made.folded("y0"));
+    let list = |values: &[i64]| Arg::List(values.iter().map(|&value| Arg::Int(value)).collect());
+    let mut padding = each(op, 4, "padding", window.len(), 0);
+    padding[0] = 0;
+    let args = vec![
+        Arg::Tensor(apart),
+        Arg::Tensor(*weight),
+        bias.map_or(Arg::None, Arg::Tensor),
+        list(&each(op, 3, "stride", window.len(), 1)),
+        list(&padding),
+        list(&each(op, 5, "dilation", window.len(), 1)),
+        Arg::Int(groups(op)),
+    ];
+    let dtype = to.dtype(*x);
+    let tensor = to.op(&op.target, args, &labels, dtype, &blocks.shape(&result));
+    blocks.together(to, &Images { tensor, ..made });
 }
 
 /// The terms of the channels: those that are read, those of the weight, those that are written.

@@ -9,6 +9,7 @@ mod distances;
 mod embedding;
 mod experts;
 mod fourier;
+mod image_rows;
 mod indexing;
 mod linear_algebra;
 mod losses;

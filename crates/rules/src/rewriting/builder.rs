@@ -77,6 +77,11 @@ impl<'g> Builder<'g> {
         self.results.get(index)?.as_ref().map(|result| result.dtype)
     }
 
+    /// The shape of a result of the operator; `None` for one that nothing reads.
+    pub fn result_shape(&self, index: usize) -> Option<&[i64]> {
+        self.results.get(index)?.as_ref().map(|result| &result.shape[..])
+    }
+
     /// Appends an operator with one new output.
     pub fn op(
         &mut self,

@@ -1,0 +1,69 @@
+//! `image`: every operator splits the rows of images, wherever it has them.
+//!
+//! Rows are what convolutions of images have first of space. A window that is taller than its step reads rows of its
+//! neighbours, too, which are exchanged: such a convolution splits its rows in blocks.
+
+use graph::OpId;
+use rules::{Kind, families};
+
+use super::{Along, Model, Set, too_few};
+
+pub(super) const SET: Set = Set {
+    name: "image",
+    doc: "every operator that has rows of images splits them; convolutions are given the rows beside their own",
+    along: Some(Along::of(choose, why)),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+/// What convolutions call their rows, and the blocks of these.
+const NAMES: [&str; 2] = ["y0", "p"];
+
+fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let rows = classes(model);
+    let fits = |op: OpId| own(model, op, &rows).find(|index| size(model, op, *index) >= i64::from(parts));
+    model.graph.op_ids().map(fits).collect()
+}
+
+fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    own(model, op, &classes(model)).next().map_or_else(
+        || "it has no rows of images that may be split".into(),
+        |index| too_few("its rows", size(model, op, index), parts),
+    )
+}
+
+fn size(model: &Model<'_>, op: OpId, index: usize) -> i64 {
+    model.analysis.op(op).loops[index].size
+}
+
+/// The loops of an operator over rows that may be split, the outermost first.
+fn own<'m>(model: &'m Model<'_>, op: OpId, rows: &'m [usize]) -> impl Iterator<Item = usize> + 'm {
+    let loops = &model.analysis.op(op).loops;
+    let along = move |index: &usize| rows.contains(&model.classes.of_loop(op, *index));
+    (0..loops.len()).filter(move |index| loops[*index].kind != Kind::Whole).filter(along)
+}
+
+/// The classes of the rows of all convolutions of images.
+fn classes(model: &Model<'_>) -> Vec<usize> {
+    let mut found: Vec<usize> = vec![];
+    for op in model.graph.op_ids().filter(|op| is_of_images(model, *op)) {
+        let Some(rule) = &model.analysis.rules[op.index()] else { continue };
+        for (index, it) in model.analysis.op(op).loops.iter().enumerate() {
+            if it.kind != Kind::Whole && NAMES.contains(&&rule.dim(it.dim).name[..]) {
+                found.push(model.classes.of_loop(op, index));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn is_of_images(model: &Model<'_>, op: OpId) -> bool {
+    const DIMS: usize = 4;
+    let it = model.graph.op(op);
+    let made = it.outputs.iter().flatten().next().map(|id| model.graph.tensor(*id).shape.len());
+    families::family_of(&it.target).is_some_and(|family| family.name == "convolution")
+        && made.is_some_and(|dims| dims >= DIMS)
+}
