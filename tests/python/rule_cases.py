@@ -563,6 +563,20 @@ case("conv2d-groups", "conv2d", lambda x, w, b: F.conv2d(x, w, b, dilation=2, gr
     normal(4, 3, 3, 2), normal(4), dims="n=3 g=2 i=3 o=2")
 case("conv3d", "conv3d", F.conv3d, normal(3, 2, 3, 4, 3), normal(5, 2, 2, 2, 2), normal(5),
     dims="n=3 i=2 o=5")
+case("conv2d-rows", "conv2d", lambda x, w, b: F.conv2d(x, w, b, padding=1), normal(3, 5, 8, 4),
+    normal(4, 5, 3, 3), normal(4), dims="n=3 i=5 o=4 p=4")
+case("conv2d-rows-steps", "conv2d", lambda x, w: F.conv2d(x, w, stride=2, padding=(3, 2)),
+    normal(3, 2, 24, 5), normal(5, 2, 7, 3), made=(1,), dims="n=3 i=2 o=5 p=4")
+case("conv2d-rows-far", "conv2d", lambda x, w, b: F.conv2d(x, w, b, padding=2, dilation=2, groups=2),
+    normal(1, 6, 8, 6), normal(4, 3, 3, 3), normal(4), dims="g=2 i=3 o=2 p=2")
+case("conv2d-rows-left", "conv2d", lambda x, w: F.conv2d(x, w, stride=4, padding=1), normal(3, 1, 8, 4),
+    normal(5, 1, 3, 2), dims="n=3 o=5 p=2")
+case("conv2d-patches", "conv2d", lambda x, w, b: F.conv2d(x, w, b, stride=3), normal(4, 2, 6, 9),
+    normal(5, 2, 3, 3), normal(5), dims="n=4 i=2 o=5 y0=2 y1=3")
+case("conv2d-points", "conv2d", lambda x, w: F.conv2d(x, w, stride=(1, 2)), normal(2, 3, 5, 6),
+    normal(4, 3, 1, 1), dims="n=2 i=3 o=4 y0=5 y1=3")
+case("conv3d-rows", "conv3d", lambda x, w, b: F.conv3d(x, w, b, padding=1), normal(3, 2, 4, 3, 3),
+    normal(5, 2, 3, 3, 3), normal(5), dims="n=3 i=2 o=5 p=2")
 case("conv_transpose1d", "conv_transpose1d", lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2),
     normal(3, 5, 4), normal(5, 4, 3), normal(4), dims="n=3 i=5 o=4")
 case("conv_transpose2d", "conv_transpose2d.input", F.conv_transpose2d, normal(3, 5, 4, 3), normal(5, 4, 2, 2),

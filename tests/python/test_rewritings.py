@@ -100,7 +100,7 @@ def compared(it: Case) -> int:
 NAMES = {
     "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
     "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
-    "triplet_margin_loss", "multilabel_margin_loss", "special",
+    "triplet_margin_loss", "multilabel_margin_loss", "special", "conv2d", "conv3d",
 }  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 
@@ -201,20 +201,34 @@ def test_rewritings_hold_for_other_types_and_at_the_ends(it: Any) -> None:
 
 def test_every_family_that_rewrites_is_compared() -> None:
     rows = re.findall(r"^\| (\w+) \| yes \|", operators_table(), re.MULTILINE)
-    assert rows == ["contraction", "mixtures", "norms", "softmax", "losses", "distances", "margins"]
+    assert rows == [
+        "contraction", "mixtures", "norms", "softmax", "losses", "distances", "margins", "convolution",
+    ]  # fmt: skip
 
 
-def test_what_computes_something_else_is_found() -> None:
-    """So that the comparisons above are worth something."""
-    module = Whole(next(it for it in CASES if it.name == "cross_entropy"))
-    graph = Graph(capture(module, tuple(module.inputs), verify=False).graph_text)
-    text = split(graph, ["v"]).rewritten.text
-    computes(module, text)
-    for pattern, new in (
+FAULTS = {
+    ("cross_entropy", "v"): (
         (r" = aten\.log\.", " = aten.exp."),
         (r"(aten\.ne\.Scalar\(.*), -100\)", r"\1, 3)"),
         (r"aten\.sub\.Tensor\((.*\.5), ", r"aten.add.Tensor(\1, "),
-    ):
+    ),
+    # Rows of the wrong side, of the wrong block, in the wrong order.
+    ("conv2d-rows", "p"): (
+        (r"(aten\.slice\.Tensor\(.*, 3), 1, 2\)", r"\1, 0, 1)"),
+        (r"1, -1\], 0\)", "-1, 1], 0)"),
+        (r"(aten\.cat\.default\(\[%\S+), (%\S+), (%\S+)\]", r"\1, \3, \2]"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "dim"), list(FAULTS))
+def test_what_computes_something_else_is_found(name: str, dim: str) -> None:
+    """So that the comparisons above are worth something."""
+    module = Whole(next(it for it in CASES if it.name == name))
+    graph = Graph(capture(module, tuple(module.inputs), verify=False).graph_text)
+    text = split(graph, [dim]).rewritten.text
+    computes(module, text)
+    for pattern, new in FAULTS[name, dim]:
         wrong = re.sub(pattern, new, text)
         assert wrong != text, pattern
         with pytest.raises(CaptureError):

@@ -18,7 +18,7 @@ from typing import Any
 from .results import Found, Key
 from .trying import AGAIN
 
-MEMORY = 8 << 30
+MEMORY = 12 << 30
 """Bytes that a process may take."""
 WAITING = 12
 """So many times the seconds that a process may compute may pass: it may hang, or share its core."""

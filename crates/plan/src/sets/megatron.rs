@@ -129,7 +129,8 @@ fn contracts(model: &Model<'_>, op: OpId) -> bool {
     let made: Vec<usize> = dims.outputs.iter().flatten().filter_map(|carried| *carried).collect();
     let inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
     let mut weights = inputs.filter(|(tensor, _)| is_weight(model, *tensor));
-    !looks_up(model, op) && weights.any(|(_, carried)| carried.iter().flatten().any(|index| !made.contains(index)))
+    !looks_up(model, op)
+        && weights.any(|(_, carried)| carried.iter().flatten().any(|index| !made.contains(index)))
 }
 
 /// Whether rows of a weight are looked up.

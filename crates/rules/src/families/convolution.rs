@@ -4,7 +4,8 @@
 use graph::{Arg, Op};
 
 use super::common::{
-    Terms, flag, int, ints, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
+    Terms, flag, int, ints, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term,
+    text,
 };
 use super::image_rows::{Images, Rows, Window};
 use super::{Family, View};

@@ -11,8 +11,10 @@ use crate::rewriting::Builder;
 
 /// The name of the dim of the blocks.
 pub(super) const BLOCKS: &str = "p";
-/// Into how many blocks rows are divided at most: more would exchange more.
+/// Into how many blocks rows are divided at most, and that a block is twice as high as what it is given on a side:
+/// of more and lower blocks more would be exchanged.
 const MOST: i64 = 8;
+const TIMES: i64 = 2;
 
 /// How a window slides over a dim of space.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +60,8 @@ impl Rows {
         let (above, below) = (padding, reach - step - padding);
         let halved = std::iter::successors(Some(MOST), |count| Some(count / 2));
         let mut counts = halved.take_while(|count| *count > 1);
-        let count = counts.find(|count| result % count == 0 && input / count >= above.max(below));
-        count.map_or(Self::Whole, |count| {
-            Self::Blocks(Blocks { count, height: input / count, above, below })
-        })
+        let count = counts.find(|count| result % count == 0 && input / count >= TIMES * above.max(below));
+        count.map_or(Self::Whole, |count| Self::Blocks(Blocks { count, height: input / count, above, below }))
     }
 
     /// The terms of what is read and of what is made, for the dim of space that is the `at`th.
@@ -164,8 +164,7 @@ impl Blocks {
         let (mut shape, dtype) = (to.shape(blocks).to_vec(), to.dtype(blocks));
         shape[ROWS_OF_BLOCK] = end - from;
         let labels = format!("{} -> {}", images.words(&[BLOCKS, "x0"]), images.words(&[BLOCKS, name]));
-        let args =
-            vec![Arg::Tensor(blocks), Arg::Int(ROWS_OF_BLOCK as i64), Arg::Int(from), Arg::Int(end)];
+        let args = vec![Arg::Tensor(blocks), Arg::Int(ROWS_OF_BLOCK as i64), Arg::Int(from), Arg::Int(end)];
         to.op("aten.slice.Tensor", args, &labels, dtype, &shape)
     }
 }
