@@ -581,6 +581,8 @@ case("conv_transpose1d", "conv_transpose1d", lambda x, w, b: F.conv_transpose1d(
     normal(3, 5, 4), normal(5, 4, 3), normal(4), dims="n=3 i=5 o=4")
 case("conv_transpose2d", "conv_transpose2d.input", F.conv_transpose2d, normal(3, 5, 4, 3), normal(5, 4, 2, 2),
     made=(1,), dims="n=3 i=5 o=4")
+case("conv_transpose2d-apart", "conv_transpose2d.input", lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2),
+    normal(3, 5, 4, 2), normal(5, 4, 2, 2), normal(4), dims="n=3 i=5 o=4 x0=4 x1=2")
 case("conv_transpose2d-groups", "conv_transpose2d.input", lambda x, w: F.conv_transpose2d(x, w, groups=2),
     normal(3, 6, 4, 3), normal(6, 2, 2, 2), dims="n=3")
 
@@ -589,16 +591,19 @@ case("conv_transpose2d-groups", "conv_transpose2d.input", lambda x, w: F.conv_tr
 IMAGES = normal(4, 5, 6, 6)
 case("max_pool1d", "max_pool1d", lambda x: F.max_pool1d(x, 2), normal(4, 5, 7), dims="a=4 b=5")
 case("max_pool2d", "max_pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGES, dims="a=4 b=5")
+case("max_pool2d-rows", "max_pool2d", lambda x: F.max_pool2d(x, (3, 2), 2, (1, 0)), normal(3, 5, 8, 4),
+    dims="a=3 b=5 p=4 y1=2")
 case("max_pool2d-indices", "max_pool2d_with_indices", lambda x: F.max_pool2d(x, 2, return_indices=True),
     IMAGES, dims="a=4 b=5")
 case("avg_pool", "avg_pool1d", lambda x: F.avg_pool1d(x, 2), normal(4, 5, 7), made=(0,), dims="a=4 b=5")
-case("avg_pool2d", "avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGES, made=(0,), dims="a=4 b=5")
+case("avg_pool2d", "avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGES, made=(0,),
+    dims="a=4 b=5 y0=3 y1=3")
 case("adaptive_avg_pool2d", "adaptive_avg_pool2d",
     lambda x: [F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 4)], IMAGES, made=(0,), dims="a=4 b=5")
 case("adaptive_max_pool2d", "adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, 2), IMAGES,
     dims="a=4 b=5")
 case("nearest", "upsample_nearest2d.vec", lambda x: F.interpolate(x, scale_factor=2), normal(4, 5, 2, 3),
-    made=(0,), dims="a=4 b=5")
+    made=(0,), dims="a=4 b=5 x0=2 x1=3")
 case("bilinear", "upsample_bilinear2d.vec", lambda x: F.interpolate(x, (5, 4), mode="bilinear"),
     normal(4, 5, 2, 3), made=(0,), dims="a=4 b=5")
 case("im2col", "im2col", lambda x: F.unfold(x, 2), normal(4, 5, 3, 4), made=(0,), dims="a=4 b=5")

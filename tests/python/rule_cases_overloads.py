@@ -140,14 +140,17 @@ case("convolution", "convolution",
     normal(5, 4, 2, 2), made=(0,), dims="n=3 i=4 o=5")
 case("pools-1d", "adaptive_avg_pool1d", lambda x: F.adaptive_avg_pool1d(x, 2), normal(3, 4, 5), made=(0,),
     dims="a=3 b=4")
-case("pools-3d", "adaptive_avg_pool3d avg_pool3d",
-    lambda x: [F.adaptive_avg_pool3d(x, 2), F.avg_pool3d(x, 2)], normal(3, 4, 4, 3, 2), made=(0,),
-    halves=False, dims="a=3 b=4")
+case("pools-3d", "adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, 2), normal(3, 4, 4, 3, 2),
+    made=(0,), halves=False, dims="a=3 b=4")
+case("pools-3d-rows", "avg_pool3d", lambda x: F.avg_pool3d(x, 2), normal(3, 4, 4, 3, 2), made=(0,),
+    halves=False, dims="a=3 b=4 y0=2")
 case("max-pools", "adaptive_max_pool1d", lambda x: F.adaptive_max_pool1d(x, 2), normal(3, 4, 5),
     dims="a=3 b=4")
-case("max-pools-3d", "adaptive_max_pool3d max_pool3d max_pool3d_with_indices",
-    lambda x: [F.adaptive_max_pool3d(x, 2), F.max_pool3d(x, 2), *F.max_pool3d(x, 2, return_indices=True)],
+case("max-pools-3d", "adaptive_max_pool3d max_pool3d_with_indices",
+    lambda x: [F.adaptive_max_pool3d(x, 2), *F.max_pool3d(x, 2, return_indices=True)],
     normal(3, 4, 4, 3, 2), dims="a=3 b=4")
+case("max-pools-3d-rows", "max_pool3d", lambda x: F.max_pool3d(x, 2), normal(3, 4, 4, 3, 2),
+    dims="a=3 b=4 y0=2")
 named("max-pools-indices", "max_pool1d_with_indices", normal(3, 4, 5), more=([2],), dims="a=3 b=4")
 case("unpools-3d", "max_unpool3d", lambda x, i: F.max_unpool3d(x, i, 2), normal(3, 4, 1, 1, 2),
     given([[[[[0, 10]]]] * 4] * 3), made=(0,), dims="a=3 b=4")

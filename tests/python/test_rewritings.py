@@ -100,7 +100,7 @@ def compared(it: Case) -> int:
 NAMES = {
     "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
     "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
-    "triplet_margin_loss", "multilabel_margin_loss", "special", "conv2d", "conv3d",
+    "triplet_margin_loss", "multilabel_margin_loss", "special", "conv2d", "conv3d", "max_pool2d",
 }  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 
@@ -203,6 +203,7 @@ def test_every_family_that_rewrites_is_compared() -> None:
     rows = re.findall(r"^\| (\w+) \| yes \|", operators_table(), re.MULTILINE)
     assert rows == [
         "contraction", "mixtures", "norms", "softmax", "losses", "distances", "margins", "convolution",
+        "pooling",
     ]  # fmt: skip
 
 

@@ -431,7 +431,17 @@ fn pooling_maps_planes() {
     check(
         "x f32[2,3,8,8]",
         "%y f32[2,3,4,4] = aten.max_pool2d.default(%x, [2, 2])",
-        "a b c^ d^ -> a b c_out^ d_out^",
+        "a b (y0 x0^) (y1 x1^) -> a b y0 y1",
+    );
+    check(
+        "x f32[2,3,8,8]",
+        "%y f32[2,3,4,4] = aten.max_pool2d.default(%x, [3, 3], [2, 2], [1, 1])",
+        "a b (p@ x0^) d^ -> a b p@ d_out^",
+    );
+    check(
+        "x f32[2,3,8,8]",
+        "%y f32[2,3,16,16] = aten.upsample_nearest2d.vec(%x, None, [2.0, 2.0])",
+        "a b x0 x1 -> a b (x0 y0^) (x1 y1^) ; linear 0",
     );
     check(
         "x f32[2,3,8,8]",

@@ -30,12 +30,14 @@ pub(super) fn split_classes(model: &Model<'_>) -> Vec<usize> {
 }
 
 /// The classes of the rows that products with weights make which are along none of some classes, if these products
-/// have much of the work together.
+/// have much of the work together. Beside a batch, rows may be those of one example: the patches of all images.
 fn rows_made(model: &Model<'_>, split: &[usize]) -> Vec<usize> {
     let mut rows = vec![];
     for op in model.graph.op_ids().filter(|op| is_product(model, *op) && !has_any(model, *op, split)) {
         let Some(id) = model.graph.op(op).outputs.first().copied().flatten() else { continue };
-        if model.graph.tensor(id).shape.first().is_some_and(|size| *size > 1) {
+        let is_row = |size: &&i64| !split.is_empty() || **size > 1;
+        // A dim of one element has no factors.
+        if model.graph.tensor(id).shape.first().filter(is_row).is_some() && !model.analysis.flat(id).is_empty() {
             rows.push(model.classes.of_factor(id, 0));
         }
     }

@@ -20,6 +20,11 @@ pub(super) const SET: Set = Set {
 /// What convolutions call their rows, and the blocks of these.
 const NAMES: [&str; 2] = ["y0", "p"];
 
+/// Whether any rows of images may be split.
+pub(super) fn has_rows(model: &Model<'_>) -> bool {
+    !classes(model).is_empty()
+}
+
 fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let rows = classes(model);
     let fits = |op: OpId| own(model, op, &rows).find(|index| size(model, op, *index) >= i64::from(parts));

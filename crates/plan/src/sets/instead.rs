@@ -1,21 +1,32 @@
 //! What is worth looking at where `megatron` may divide a model: sets that divide it otherwise.
 
-use super::{Model, batch, expert, sequence};
+use super::{Model, batch, expert, image, sequence};
 
 /// All that is ever looked at instead.
-pub const SETS: [&str; 4] =
-    [expert::SET.name, sequence::SEQUENCE.name, sequence::ZIGZAG.name, sequence::ULYSSES.name];
+pub const SETS: [&str; 5] = [
+    expert::SET.name,
+    sequence::SEQUENCE.name,
+    sequence::ZIGZAG.name,
+    sequence::ULYSSES.name,
+    image::SET.name,
+];
 
-/// `expert` where there are experts; where the batch does not go round on so many devices, what divides a sequence.
+/// `expert` where there are experts; where the batch does not go round on so many devices, what divides a sequence, or
+/// images.
 pub fn of_megatron(model: &Model<'_>, devices: u32) -> Vec<&'static str> {
-    let [expert, along_sequences @ ..] = SETS;
+    let [expert, along_sequences @ .., image] = SETS;
     let mut found = vec![];
     if model.graph.op_ids().any(|op| expert::experts(model, op).is_some()) {
         found.push(expert);
     }
     let is_attention = |op| sequence::is_attention(model.graph.op(op));
-    if batch::batch(model) < i64::from(devices) && model.graph.op_ids().any(is_attention) {
-        found.extend(along_sequences);
+    if batch::batch(model) < i64::from(devices) {
+        if model.graph.op_ids().any(is_attention) {
+            found.extend(along_sequences);
+        }
+        if image::has_rows(model) {
+            found.push(image);
+        }
     }
     found
 }

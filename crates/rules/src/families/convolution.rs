@@ -4,10 +4,10 @@
 use graph::{Arg, Op};
 
 use super::common::{
-    Terms, flag, int, ints, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term,
+    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term,
     text,
 };
-use super::image_rows::{Images, Rows, Window};
+use super::image_rows::{Images, Rows, Window, each, list};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
@@ -89,7 +89,7 @@ impl Space {
     fn new(op: &Op, input: &[i64], result: &[i64], window: &[i64]) -> Self {
         let mut it = Self { rows: Rows::Whole, read: vec![], made: vec![], window: vec![] };
         for (at, ((&from, &to), &size)) in input.iter().zip(result).zip(window).enumerate() {
-            let rows = match Rows::of(window_of(op, at, window.len(), size), from, to) {
+            let rows = match rows(op, at, window.len(), size, (from, to)) {
                 // A line has no rows: where it is a sequence, its dim is cut for other reasons.
                 Rows::Blocks(_) if at > 0 || window.len() == 1 => Rows::Whole,
                 rows => rows,
@@ -104,23 +104,18 @@ impl Space {
     }
 }
 
-/// How the window of a convolution slides over a dim of space. What is not known to be divided has no step.
-fn window_of(op: &Op, at: usize, dims: usize, size: i64) -> Window {
-    let is_known = !is_general(op) && !is_transposed(op) && !op.target.ends_with(".padding");
-    Window {
-        size,
-        step: if is_known { each(op, 3, "stride", dims, 1)[at] } else { 0 },
-        padding: each(op, 4, "padding", dims, 0)[at],
-        dilation: each(op, 5, "dilation", dims, 1)[at],
-    }
-}
-
-/// An argument of one integer for each dim of space, or of one for all.
-fn each(op: &Op, at: usize, name: &str, dims: usize, default: i64) -> Vec<i64> {
-    match ints(op, at, name) {
-        Some(all) if all.len() == dims => all,
-        Some(all) => vec![all.first().copied().unwrap_or(default); dims],
-        None => vec![default; dims],
+/// How a dim of space is divided: the `at`th of `dims`, under a window of that size.
+fn rows(op: &Op, at: usize, dims: usize, size: i64, (from, to): (i64, i64)) -> Rows {
+    let of = |index: usize, name: &str, default: i64| each(op, index, name, &vec![default; dims])[at];
+    let (step, padding) = (of(3, "stride", 1), of(4, "padding", 0));
+    if is_general(op) || op.target.ends_with(".padding") {
+        Rows::Whole
+    } else if !is_transposed(op) {
+        Rows::of(Window { size, step, padding, dilation: of(5, "dilation", 1) }, from, to)
+    } else if size == step && padding == 0 && of(5, "output_padding", 0) == 0 && of(7, "dilation", 1) == 1 {
+        Rows::repeated(from, to)
+    } else {
+        Rows::Whole
     }
 }
 
@@ -135,7 +130,7 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let (batch, channels) = (term(input[0], "n"), Channels::new(op, input[1], result[1]));
     let read = [batch.clone(), name(&channels.read)];
     let images = Images { tensor: *x, names: read, others: names(&space.read[1..]) };
-    let apart = blocks.apart(to, &images);
+    let apart = blocks.apart(to, &images, &Arg::Int(0));
     let written = [batch, name(&channels.written)];
     let made = Images { tensor: apart, names: written, others: names(&space.made[1..]) };
 
@@ -143,16 +138,16 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let bias = tensor(op, 2, "bias");
     let bias_words = bias.map_or_else(String::new, |_| format!(", !{}", made.names[1]));
     let labels = format!("{}, {weight_words}{bias_words} -> {}", images.folded("high"), made.folded("y0"));
-    let list = |values: &[i64]| Arg::List(values.iter().map(|&value| Arg::Int(value)).collect());
-    let mut padding = each(op, 4, "padding", window.len(), 0);
+    let (one, none) = (vec![1; window.len()], vec![0; window.len()]);
+    let mut padding = each(op, 4, "padding", &none);
     padding[0] = 0;
     let args = vec![
         Arg::Tensor(apart),
         Arg::Tensor(*weight),
         bias.map_or(Arg::None, Arg::Tensor),
-        list(&each(op, 3, "stride", window.len(), 1)),
+        list(&each(op, 3, "stride", &one)),
         list(&padding),
-        list(&each(op, 5, "dilation", window.len(), 1)),
+        list(&each(op, 5, "dilation", &one)),
         Arg::Int(groups(op)),
     ];
     let dtype = to.dtype(*x);

@@ -4,9 +4,9 @@
 //! block is given the last rows of the one above and the first ones of the one below, and is an image of its own.
 //! What is exchanged is these rows alone.
 
-use graph::{Arg, TensorId};
+use graph::{Arg, Op, TensorId};
 
-use super::common::{Terms, mark, operand, product, term};
+use super::common::{Terms, ints, mark, operand, product, term};
 use crate::rewriting::Builder;
 
 /// The name of the dim of the blocks.
@@ -31,6 +31,8 @@ pub(super) struct Window {
 pub(super) enum Rows {
     /// Each row is made of rows of its own, so many, one after the other.
     Apart(i64),
+    /// Each row makes rows of its own, so many.
+    Repeated(i64),
     /// Blocks of rows, each with rows of its neighbours.
     Blocks(Blocks),
     Whole,
@@ -64,6 +66,15 @@ impl Rows {
         count.map_or(Self::Whole, |count| Self::Blocks(Blocks { count, height: input / count, above, below }))
     }
 
+    /// Of rows that make a whole number of rows each.
+    pub(super) fn repeated(input: i64, result: i64) -> Self {
+        if input > 1 && result > 0 && result % input == 0 {
+            Self::Repeated(result / input)
+        } else {
+            Self::Whole
+        }
+    }
+
     /// The terms of what is read and of what is made, for the dim of space that is the `at`th.
     pub(super) fn terms(self, input: i64, result: i64, at: usize) -> [String; 2] {
         let whole = |size: i64, stem: char| mark(&term(size, &format!("{stem}{at}")), "^");
@@ -71,6 +82,10 @@ impl Rows {
             Self::Apart(step) => {
                 let row = term(result, &format!("y{at}"));
                 [product(&[row.clone(), whole(step, 'x')]), row]
+            }
+            Self::Repeated(times) => {
+                let row = term(input, &format!("x{at}"));
+                [row.clone(), product(&[row, whole(times, 'y')])]
             }
             Self::Blocks(Blocks { count, .. }) => {
                 let blocks = |size: i64, stem| product(&[format!("{BLOCKS}@"), whole(size / count, stem)]);
@@ -103,9 +118,9 @@ const ROWS: usize = 2;
 const ROWS_OF_BLOCK: usize = 3;
 
 impl Blocks {
-    /// Each block as an image of its own, with the rows that it needs of its neighbours, zeros at the border:
+    /// Each block as an image of its own, with the rows that it needs of its neighbours, `beyond` the border:
     /// `[n * blocks, channels, rows of a block, ...]`.
-    pub(super) fn apart(self, to: &mut Builder<'_>, images: &Images) -> TensorId {
+    pub(super) fn apart(self, to: &mut Builder<'_>, images: &Images, beyond: &Arg) -> TensorId {
         let whole = to.shape(images.tensor).to_vec();
         let rows = format!("({BLOCKS} x0)");
         let divided = [&whole[..ROWS], &[self.count, self.height], &whole[ROWS + 1..]].concat();
@@ -114,7 +129,7 @@ impl Blocks {
         let (mut parts, mut names) = (vec![], vec![]);
         if self.above > 0 {
             let last = self.rows_of(to, images, blocks, (self.height - self.above, self.height), "above");
-            parts.push(moved(to, images, last, 1, "above"));
+            parts.push(moved(to, images, last, (1, beyond), "above"));
             names.push("above");
         }
         let own = self.height + self.below.min(0);
@@ -123,7 +138,7 @@ impl Blocks {
         names.push(if all { "x0" } else { "own" });
         if self.below > 0 {
             let first = self.rows_of(to, images, blocks, (0, self.below), "below");
-            parts.push(moved(to, images, first, -1, "below"));
+            parts.push(moved(to, images, first, (-1, beyond), "below"));
             names.push("below");
         }
         let joined = joined(to, images, &parts, &names);
@@ -189,14 +204,20 @@ impl Images {
     }
 }
 
-/// Rows of each block at the next one, or the one before; at the border there are zeros.
-fn moved(to: &mut Builder<'_>, images: &Images, rows: TensorId, by: i64, name: &str) -> TensorId {
+/// Rows of each block at the next one, or the one before, and what is beyond the border.
+fn moved(
+    to: &mut Builder<'_>,
+    images: &Images,
+    rows: TensorId,
+    (by, beyond): (i64, &Arg),
+    name: &str,
+) -> TensorId {
     let (shape, dtype) = (to.shape(rows).to_vec(), to.dtype(rows));
     let mut amounts = vec![0; 2 * (shape.len() - ROWS)];
     let last = amounts.len() - 2;
     amounts[last..].copy_from_slice(&[by, -by]);
     let words = images.words(&[BLOCKS, name]);
-    let args = vec![Arg::Tensor(rows), list(&amounts), Arg::Int(0)];
+    let args = vec![Arg::Tensor(rows), list(&amounts), beyond.clone()];
     to.op("aten.constant_pad_nd.default", args, &format!("{words} -> {words}"), dtype, &shape)
 }
 
@@ -233,6 +254,15 @@ fn reshape(to: &mut Builder<'_>, x: TensorId, shape: &[i64], labels: &str) -> Te
     to.op("aten.reshape.default", vec![Arg::Tensor(x), list(shape)], labels, dtype, shape)
 }
 
-fn list(values: &[i64]) -> Arg {
+/// An argument of one integer for each dim of space, or of one for all.
+pub(super) fn each(op: &Op, at: usize, name: &str, default: &[i64]) -> Vec<i64> {
+    match ints(op, at, name) {
+        Some(all) if all.len() == default.len() => all,
+        Some(all) if all.len() == 1 => vec![all[0]; default.len()],
+        _ => default.to_vec(),
+    }
+}
+
+pub(super) fn list(values: &[i64]) -> Arg {
     Arg::List(values.iter().map(|&value| Arg::Int(value)).collect())
 }

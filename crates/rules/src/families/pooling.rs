@@ -1,15 +1,18 @@
-//! Images and sequences, plane by plane: the batch and the channels map, space stays whole.
+//! Images and sequences, plane by plane: the batch and the channels map; of space, what windows of their own make and
+//! what is repeated is divided, and the rows of a maximum in blocks.
 
-use graph::{Dtype, Op};
+use graph::{Arg, Dtype, Op};
 
 use super::common::{
     Terms, along, int, ints, letter, mark, operand, output, plain, product, set, shape, size, term, terms,
     text, whole,
 };
+use super::image_rows::{Images, Rows, Window, each, list};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::rewriting::Builder;
 
 pub(super) const FAMILY: Family = Family {
     name: "pooling",
@@ -77,7 +80,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     rule,
     local,
-    rewriting: None,
+    rewriting: Some(rewriting),
     cost,
     costs: "an operation for each element; keeps the input, of a maximum the places too; interpolation \
             keeps nothing",
@@ -121,7 +124,14 @@ fn rule(view: View<'_>) -> Option<String> {
         _ if name.starts_with("grid_sampler") => return sampled(view),
         _ => {
             let planes = input.len().checked_sub(spatial(name))?;
-            along(input, result, |dim| dim < planes)
+            let (mut read, mut written) = along(input, result, |dim| dim < planes);
+            for (at, rows) in space(view.op, input, result).into_iter().enumerate() {
+                if rows != Rows::Whole {
+                    let dim = planes + at;
+                    [read[dim], written[dim]] = rows.terms(input[dim], result[dim], at);
+                }
+            }
+            (read, written)
         }
     };
     let linear = if name.contains("max") { vec![] } else { vec![vec![0]] };
@@ -132,8 +142,75 @@ fn rule(view: View<'_>) -> Option<String> {
         "channel_shuffle" if read[1].contains("g ") => {
             format!("{text} ; size g={}", int(view.op, 1, "groups", 1))
         }
-        _ => text,
+        _ => text + &space(view.op, input, result).first().copied().map_or_else(String::new, Rows::clause),
     })
+}
+
+/// How each dim of space is divided.
+fn space(op: &Op, input: &[i64], result: &[i64]) -> Vec<Rows> {
+    let dims = spatial(name(op));
+    let Some(planes) = input.len().checked_sub(dims) else { return vec![] };
+    let of = |at: usize| (input[planes + at], result[planes + at]);
+    match name(op) {
+        "max_pool2d" | "max_pool3d" | "avg_pool2d" | "avg_pool3d" => {
+            let is_maximum = name(op).starts_with("max");
+            let blocks = |at: usize| at == 0 && planes == 2 && is_maximum;
+            let rows = |at: usize| match Rows::of(window_of(op, at, dims), of(at).0, of(at).1) {
+                Rows::Blocks(_) if !blocks(at) => Rows::Whole,
+                rows => rows,
+            };
+            (0..dims).map(rows).collect()
+        }
+        "upsample_nearest2d"
+        | "upsample_nearest3d"
+        | "_upsample_nearest_exact2d"
+        | "_upsample_nearest_exact3d" => (0..dims).map(|at| Rows::repeated(of(at).0, of(at).1)).collect(),
+        _ => vec![],
+    }
+}
+
+fn window_of(op: &Op, at: usize, dims: usize) -> Window {
+    let sizes = each(op, 1, "kernel_size", &vec![1; dims]);
+    let dilation = if name(op).starts_with("max") { each(op, 4, "dilation", &vec![1; dims])[at] } else { 1 };
+    Window {
+        size: sizes[at],
+        step: each(op, 2, "stride", &sizes)[at],
+        padding: each(op, 3, "padding", &vec![0; dims])[at],
+        dilation,
+    }
+}
+
+/// Blocks of rows become images of their own, of which the maximum is without padding of their rows.
+fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    let ([x], Some(result)) = (&op.inputs()[..], to.result_shape(0)) else { return };
+    let (result, input) = (result.to_vec(), to.shape(*x).to_vec());
+    let space = space(op, &input, &result);
+    let Some(Rows::Blocks(blocks)) = space.first() else { return };
+    let (mut read, mut made) = (terms(&input), terms(&result));
+    for (at, rows) in space.iter().enumerate().skip(1) {
+        [read[2 + at], made[2 + at]] = rows.terms(input[2 + at], result[2 + at], at);
+    }
+    let name = |term: &String| term.replace('^', "");
+    let names = |terms: &[String]| -> Terms { terms.iter().map(name).collect() };
+    let planes = [read[0].clone(), read[1].clone()];
+    let images = Images { tensor: *x, names: planes.clone(), others: names(&read[3..]) };
+    let apart = blocks.apart(to, &images, &Arg::Float(f64::NEG_INFINITY));
+    let made = Images { tensor: apart, names: planes, others: names(&made[3..]) };
+    let dims = space.len();
+    let sizes = each(op, 1, "kernel_size", &vec![1; dims]);
+    let mut padding = each(op, 3, "padding", &vec![0; dims]);
+    padding[0] = 0;
+    let args = vec![
+        Arg::Tensor(apart),
+        list(&sizes),
+        list(&each(op, 2, "stride", &sizes)),
+        list(&padding),
+        list(&each(op, 4, "dilation", &vec![1; dims])),
+    ];
+    let labels = format!("{} -> {}", images.folded("high"), made.folded("y0"));
+    let dtype = to.dtype(*x);
+    let tensor = to.op(&op.target, args, &labels, dtype, &blocks.shape(&result));
+    blocks.together(to, &Images { tensor, ..made });
 }
 
 /// `n c h w -> n (c k) l`: each channel's windows follow each other.
@@ -213,6 +290,11 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
             let mut sizes = ints(view.op, 1, "size").unwrap_or_default();
             sizes.iter_mut().take(1).for_each(|size| *size = part.outputs[0][0]);
             set(&mut local, 1, "size", crate::local::ints(&sizes));
+        }
+        name if name.contains("upsample_nearest") && ints(view.op, 1, "output_size").is_some() => {
+            let made = &part.outputs[0];
+            let space = &made[made.len() - spatial(name)..];
+            set(&mut local, 1, "output_size", crate::local::ints(space));
         }
         _ => {}
     }
