@@ -94,7 +94,8 @@ fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, Place> {
         for (words, dims) in words.into_iter().zip(&operand.dims) {
             match dims[..] {
                 [dim] => {
-                    found.extend((0..words.len()).map(|at| (words[at].clone(), (dim, words[..at].to_vec()))))
+                    let outside = |at: usize| (words[at].clone(), (dim, words[..at].to_vec()));
+                    found.extend((0..words.len()).map(outside));
                 }
                 _ if dims.len() == words.len() => {
                     found.extend(words.into_iter().zip(dims).map(|(word, dim)| (word, (*dim, vec![]))));

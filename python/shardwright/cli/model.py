@@ -33,6 +33,7 @@ PLANS = (
     "sequence",
     "zigzag",
     "ulysses",
+    "image",
     "coshard",
     "coshard:2",
     "data x recompute",

@@ -37,7 +37,9 @@ fn rows_made(model: &Model<'_>, split: &[usize]) -> Vec<usize> {
         let Some(id) = model.graph.op(op).outputs.first().copied().flatten() else { continue };
         let is_row = |size: &&i64| !split.is_empty() || **size > 1;
         // A dim of one element has no factors.
-        if model.graph.tensor(id).shape.first().filter(is_row).is_some() && !model.analysis.flat(id).is_empty() {
+        if model.graph.tensor(id).shape.first().filter(is_row).is_some()
+            && !model.analysis.flat(id).is_empty()
+        {
             rows.push(model.classes.of_factor(id, 0));
         }
     }

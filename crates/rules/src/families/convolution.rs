@@ -4,8 +4,7 @@
 use graph::{Arg, Op};
 
 use super::common::{
-    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term,
-    text,
+    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
 };
 use super::image_rows::{Images, Rows, Window, each, list};
 use super::{Family, View};
