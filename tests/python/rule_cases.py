@@ -582,7 +582,8 @@ case("conv_transpose1d", "conv_transpose1d", lambda x, w, b: F.conv_transpose1d(
 case("conv_transpose2d", "conv_transpose2d.input", F.conv_transpose2d, normal(3, 5, 4, 3), normal(5, 4, 2, 2),
     made=(1,), dims="n=3 i=5 o=4")
 case("conv_transpose2d-apart", "conv_transpose2d.input",
-    lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2), normal(3, 5, 4, 2), normal(5, 4, 2, 2), normal(4), dims="n=3 i=5 o=4 x0=4 x1=2")
+    lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2),
+    normal(3, 5, 4, 2), normal(5, 4, 2, 2), normal(4), dims="n=3 i=5 o=4 x0=4 x1=2")
 case("conv_transpose2d-groups", "conv_transpose2d.input", lambda x, w: F.conv_transpose2d(x, w, groups=2),
     normal(3, 6, 4, 3), normal(6, 2, 2, 2), dims="n=3")
 
