@@ -2,19 +2,40 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use program::{Column, Exchange, Grouping, Piece, Program, RankId, Role, Table};
+use program::{Column, Exchange, Grouping, GroupingId, Piece, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
 use crate::intern::Map;
+use crate::slid;
+
+/// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
+pub const LONG: u32 = 16;
 
 /// So many ranks along the axis are followed.
 pub(crate) const FOLLOWED: u32 = 4;
 
 /// Ranks that differ only in their position on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Axis {
+pub struct Axis {
     pub(crate) size: u32,
     stride: u32,
+}
+
+/// Along which axes a few ranks stand for all.
+#[derive(Clone, Copy)]
+pub struct Folding<'f> {
+    /// Along those that have so many. Shorter ones are followed rank by rank.
+    pub least: u32,
+    /// Whether ranks that do the same along one are alike in what is asked of them besides.
+    pub may: &'f dyn Fn(Axis) -> bool,
+}
+
+impl Folding<'_> {
+    pub const LONG: Folding<'static> = Folding::from(LONG);
+
+    pub(crate) const fn from(least: u32) -> Folding<'static> {
+        Folding { least, may: &|_| true }
+    }
 }
 
 /// What is known of the axis while the followed ranks run.
@@ -22,8 +43,22 @@ pub(crate) struct Fold {
     pub(crate) axis: Axis,
     /// For each grouping whether its groups lie along the axis.
     pub(crate) along: Vec<bool>,
+    /// Of these, where each followed rank is in its group, and of how many ranks that is; none where those of some line
+    /// do not follow each other at equal distance.
+    places: Vec<Option<Map<RankId, (usize, usize)>>>,
     /// Something happens along the axis that is not followed this way.
     pub(crate) gave_up: bool,
+}
+
+impl Fold {
+    /// Where ranks are in a group along the axis, all of whose ranks count, and how many these are.
+    pub(crate) fn places(&self, grouping: GroupingId, ranks: &[RankId]) -> Option<(Vec<usize>, usize)> {
+        let known = self.places[grouping.index()].as_ref()?;
+        let found: Vec<(usize, usize)> =
+            ranks.iter().map(|rank| known.get(rank).copied()).collect::<Option<_>>()?;
+        let (_, size) = *found.first()?;
+        Some((found.into_iter().map(|(place, _)| place).collect(), size))
+    }
 }
 
 impl Axis {
@@ -49,8 +84,13 @@ impl Axis {
         self.position(rank) < FOLLOWED
     }
 
+    /// Whether ranks differ in their position, and in nothing else.
+    pub fn is_line(self, one: RankId, other: RankId) -> bool {
+        self.at(one, 0) == self.at(other, 0)
+    }
+
     /// One that is followed and stands for a rank.
-    pub(crate) fn standing_for(self, rank: RankId) -> RankId {
+    pub fn standing_for(self, rank: RankId) -> RankId {
         self.at(rank, self.position(rank).min(FOLLOWED - 1))
     }
 
@@ -60,13 +100,18 @@ impl Axis {
     }
 }
 
-/// The longest axis along which the ranks of a program are alike, of at least so many.
-pub(crate) fn find(program: &Program, least: u32) -> Option<Axis> {
-    let mut found: Vec<Axis> = program.groupings.iter().filter_map(step).collect();
+/// The axes along which the ranks of a program are alike, of those that may be folded: the longest first.
+pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterator<Item = Axis> + 'p {
+    // Ranks may be alike along a part of what communicates, too: those that are so many steps from each other.
+    let parts = |axis: Axis| {
+        let divides = move |by: &u32| axis.size % by == 0;
+        (1..=axis.size).filter(divides).map(move |by| Axis { size: axis.size / by, stride: axis.stride * by })
+    };
+    let mut found: Vec<Axis> = program.groupings.iter().filter_map(step).flat_map(parts).collect();
     found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
     found.dedup();
-    found.retain(|axis| axis.size >= least.max(FOLLOWED + 1));
-    found.into_iter().find(|axis| alike(program, *axis))
+    found.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
+    found.into_iter().filter(move |axis| alike(program, *axis) && (folding.may)(*axis))
 }
 
 /// The axis along which a grouping's groups lie, if it is one.
@@ -87,7 +132,7 @@ fn alike(program: &Program, axis: Axis) -> bool {
                 Column::Same(_) => false,
                 Column::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
             };
-            role.table.constants.iter().all(|column| lines.constant(column))
+            slid::numbers(role, &lines)
                 && role.table.regions().filter(|column| fresh(column)).all(|column| lines.moves_on(column))
         })
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
@@ -190,7 +235,7 @@ fn between_followed(exchange: &Exchange, axis: Axis) -> Exchange {
 }
 
 /// The positions in a role of the ranks of each line, in the order of the axis.
-struct Lines(Vec<Vec<usize>>);
+pub(crate) struct Lines(Vec<Vec<usize>>);
 
 impl Lines {
     /// `None` if a role has a part of a line only.
@@ -200,7 +245,11 @@ impl Lines {
         lines.iter().all(whole).then_some(Lines(lines))
     }
 
-    fn constant(&self, column: &Column<i64>) -> bool {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &[usize]> {
+        self.0.iter().map(Vec::as_slice)
+    }
+
+    pub(crate) fn constant(&self, column: &Column<i64>) -> bool {
         self.0.iter().all(|line| line.iter().all(|at| column.get(*at) == column.get(line[0])))
     }
 
@@ -237,6 +286,21 @@ fn along(grouping: &Grouping, axis: Axis) -> bool {
     })
 }
 
+/// Where the followed ranks are in groups along the axis, of how many; none where it is not one step from each rank of a
+/// line to the next.
+fn places(grouping: &Grouping, axis: Axis) -> Option<Map<RankId, (usize, usize)>> {
+    let mut found = Map::default();
+    for group in grouping {
+        for line in axis.lines(group.iter().copied()) {
+            if line.windows(2).any(|two| two[1] - two[0] != line[1] - line[0]) {
+                return None;
+            }
+            found.extend(line.iter().take(FOLLOWED as usize).map(|at| (group[*at], (*at, group.len()))));
+        }
+    }
+    Some(found)
+}
+
 /// The ranks that are followed, as a program of their own.
 pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
     let keep = |ranks: &Vec<RankId>| -> Vec<RankId> {
@@ -266,8 +330,10 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
         updates: vec![],
         roles: roles.collect(),
     };
-    let along = groupings.map(|grouping| along(grouping, axis)).collect();
-    (reduced, Fold { axis, along, gave_up: false })
+    let along: Vec<bool> = groupings.clone().map(|grouping| along(grouping, axis)).collect();
+    let places = |(grouping, along): (&Grouping, &bool)| along.then(|| places(grouping, axis)).flatten();
+    let places = groupings.zip(&along).map(places).collect();
+    (reduced, Fold { axis, along, places, gave_up: false })
 }
 
 /// The table of some of a role's ranks.

@@ -1,10 +1,9 @@
 //! Parameters that ranks divide among them, or that live on the host: what is gathered of them and for how long, and how
 //! gradients reach their parts.
 
-use program::{Body, BufId, Call, Grad, GroupingId, Instr, LeafId, Of, Own, Pass, Which};
+use program::{Body, BufId, Call, Grad, GroupingId, Instr, LeafId, Of, Own, Pass, RankId, Which};
 use rules::Region;
 
-use crate::axis::FOLLOWED;
 use crate::fault::Fault;
 use crate::fold::summed;
 use crate::held::Held;
@@ -151,20 +150,20 @@ fn joined(
 ) -> Result<(), Fault> {
     let first = &ranks[members[0]].own.table.copies[own[0]];
     let whole = ranks[members[0]].own.copy(own[0]);
-    let count = size(cx, group, members).ok_or_else(|| cx.give_up("a gather"))?;
+    let (places, count) = places(cx, ranks, group, members).ok_or_else(|| cx.give_up("a gather"))?;
     let tensor = ranks[members[0]].own.table.shards[first.shard].tensor;
     let tiled = first.parts as usize == count && first.factor < whole.0.len();
     // Those that are not followed are further on by as much.
     let even = || whole.0[first.factor].len() % i64::from(first.parts) == 0;
     let alike = tiled && (count == members.len() || even());
-    let fits = |(at, (&member, &copy)): (usize, (&usize, &usize))| {
+    let fits = |(at, (&member, &copy)): (&usize, (&usize, &usize))| {
         let rank = &ranks[member];
         let it = &rank.own.table.copies[copy];
         (it.factor, it.parts, rank.own.copy(copy)) == (first.factor, first.parts, whole)
             && rank.own.table.shards[it.shard].tensor == tensor
-            && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, at)
+            && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, *at)
     };
-    if alike && members.iter().zip(own).enumerate().all(fits) {
+    if alike && places.iter().zip(members.iter().zip(own)).all(fits) {
         return Ok(());
     }
     let factors = &cx.facts.analysis.factors[tensor.index()];
@@ -181,11 +180,19 @@ fn joined(
         .why(format!("expected parts of {whole} in the group's order, found {}", parts.join(", "))))
 }
 
-/// How many members a group has, also those that are not followed.
-fn size(cx: &Context<'_>, group: GroupingId, members: &[usize]) -> Option<usize> {
+/// Where members are in their group, and of how many, also those that are not followed.
+fn places(
+    cx: &Context<'_>,
+    ranks: &[Rank<'_>],
+    group: GroupingId,
+    members: &[usize],
+) -> Option<(Vec<usize>, usize)> {
     match cx.fold.as_ref().filter(|fold| fold.along[group.index()]) {
-        None => Some(members.len()),
-        Some(fold) => (members.len() == FOLLOWED as usize).then_some(fold.axis.size as usize),
+        None => Some(((0..members.len()).collect(), members.len())),
+        Some(fold) => {
+            let ids: Vec<RankId> = members.iter().map(|member| ranks[*member].id).collect();
+            fold.places(group, &ids)
+        }
     }
 }
 
@@ -300,6 +307,6 @@ impl Context<'_> {
         if let Some(fold) = self.fold.as_mut() {
             fold.gave_up = true;
         }
-        Fault::new("SW0506", format!("{what} goes along several axes"))
+        Fault::new("SW0506", format!("{what} goes along an axis in no regular order"))
     }
 }

@@ -81,6 +81,7 @@ mod purpose;
 mod region;
 mod runs;
 mod share;
+mod slid;
 mod solve;
 mod state;
 mod structure;
@@ -90,6 +91,7 @@ mod timetable;
 mod uniform;
 mod versions;
 
+pub use axis::{Axis, Folding, LONG};
 pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
@@ -116,7 +118,8 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?.proof)
+    Ok(checked(model, program, Folding::LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?
+        .proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
@@ -125,41 +128,39 @@ pub fn courses(
     program: &Program,
     masters: &Masters,
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    courses_folding(model, program, masters, (LONG, 1))
+    courses_folding(model, program, masters, (Folding::LONG, 1))
 }
 
-/// The same, and what each has in memory in each turn of a step of so many micro-batches.
+/// The same, given along which axes ranks are folded, and what each has in memory in each turn of a step of so many
+/// micro-batches.
 pub fn courses_over(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-    batches: u32,
+    (folding, batches): (Folding<'_>, u32),
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told =
-        checked(model, program, LONG, &Wanted { masters, courses: true, over: Some(batches), batches })?;
+    let wanted = Wanted { masters, courses: true, over: Some(batches), batches };
+    let told = checked(model, program, folding, &wanted)?;
     Ok((told.proof, told.courses))
 }
 
-/// The same, given how long an axis must be to be folded, and of how many micro-batches the step is whose memory is told.
+/// The same without that; the memory that is told is that of a step of so many micro-batches.
 pub fn courses_folding(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-    (least, batches): (u32, u32),
+    (folding, batches): (Folding<'_>, u32),
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, least, &Wanted { masters, courses: true, over: None, batches })?;
+    let told = checked(model, program, folding, &Wanted { masters, courses: true, over: None, batches })?;
     Ok((told.proof, told.courses))
 }
-
-/// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
-pub const LONG: u32 = 16;
 
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
     Ok(checked(
         model,
         program,
-        least,
+        Folding::from(least),
         &Wanted { masters: &Masters::new(), courses: false, over: None, batches: 1 },
     )?
     .proof)
@@ -180,24 +181,32 @@ struct Told {
     courses: Vec<Course>,
 }
 
-fn checked(model: &Graph, program: &Program, least: u32, wanted: &Wanted<'_>) -> Result<Told, Vec<Fault>> {
+fn checked(
+    model: &Graph,
+    program: &Program,
+    folding: Folding<'_>,
+    wanted: &Wanted<'_>,
+) -> Result<Told, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
     let rewritten = program.rewritten(model).map_err(fault)?;
-    let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, least, wanted)?;
+    let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
     Ok(Told { proof: Proof { rewritings, ..told.proof }, ..told })
 }
+
+/// Along so many axes it is tried whether a few ranks stand for all.
+const ATTEMPTS: usize = 3;
 
 /// The same against the graph that the program's numbers refer to.
 fn equal(
     graph: &Graph,
     analysis: &Analysis,
     program: &Program,
-    least: u32,
+    folding: Folding<'_>,
     wanted: &Wanted<'_>,
 ) -> Result<Told, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
@@ -208,7 +217,8 @@ fn equal(
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let folded = axis::find(program, least).and_then(|axis| folded(&facts, program, axis, trains, wanted));
+    let mut axes = axis::all(program, folding).take(ATTEMPTS);
+    let folded = axes.find_map(|axis| folded(&facts, program, axis, trains, wanted));
     let told = match folded {
         Some(told) => told,
         None => one_by_one(&facts, program, trains, wanted)?,

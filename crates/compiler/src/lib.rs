@@ -24,7 +24,9 @@ pub use lower::{arriving, wanted};
 pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::Kinds;
-pub use step::{Estimate, Setting, Step, communications, estimate, states, step, updated};
+pub use step::{
+    Estimate, Setting, Step, communications, estimate, estimate_one_by_one, states, step, updated,
+};
 pub use summary::{Communication, Divided, Summary, Way, way_of};
 pub use work::{Repeated, Work, operations_of_each, work};
 

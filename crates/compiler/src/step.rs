@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use check::{Course, Masters, Phase, Purpose};
+use check::{Course, Folding, LONG, Masters, Phase, Purpose};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
@@ -10,7 +10,7 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, manifest, shares, simulate, trace,
+    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, alike, manifest, shares, simulate, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -74,8 +74,9 @@ pub fn step(
     setting: &Setting<'_>,
 ) -> Result<Step> {
     let program = &compiled.program;
+    let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
     let (proof, courses) =
-        check::courses_over(graph, program, setting.masters, setting.batches).map_err(first_of)?;
+        check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = Kinds::of(&rewritten);
@@ -119,9 +120,8 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
 /// What every rank communicates in a step of a program that is read from files, as JSON.
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
     let program = emit::read(graph, files)?;
-    // All ranks are followed, however alike.
     let (proof, courses) =
-        check::courses_folding(graph, &program, setting.masters, (u32::MAX, setting.batches))
+        check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
             .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
@@ -131,7 +131,9 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
 }
 
-/// Where all devices are of one kind an axis of so many is folded: many plans are estimated, and none is kept.
+/// All ranks are followed, however alike.
+const ONE_BY_ONE: Folding<'static> = Folding { least: u32::MAX, may: &|_| false };
+/// An axis of so many is folded: many plans are estimated, and none is kept.
 const SHORT: u32 = 5;
 
 /// Runs a step of a plan whose program is proved and not written: who does what when is forgotten.
@@ -142,19 +144,36 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let least = if is_uniform(setting.cluster) { SHORT } else { check::LONG };
-    let (proof, courses) = check::courses_folding(graph, &program, setting.masters, (least, setting.batches))
-        .map_err(first_of)?;
-    let updated = updates(&proof.memory, setting.optimizer)?;
-    let kinds = Kinds::of(&program.rewritten(graph)?.graph);
-    let simulation = simulate(&scene(&program, &courses, &kinds, setting, &updated)?)?;
-    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
-    Ok(Estimate { simulation: estimate.simulation.brief(), ..estimate })
+    let may = |axis| alike(&program, setting.cluster, axis);
+    estimated((graph, analysis), plan, &program, Folding { least: SHORT, may: &may }, setting)
 }
 
-/// Whether all nodes are alike, with devices of one kind.
-fn is_uniform(cluster: &Cluster) -> bool {
-    cluster.kinds.len() == 1 && cluster.nodes.windows(2).all(|two| two[0] == two[1])
+/// The same, following all ranks: what few of them tell is exactly that.
+pub fn estimate_one_by_one(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    boundary: &Boundary,
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    let program = lower::lower(graph, analysis, plan, boundary)?;
+    estimated((graph, analysis), plan, &program, ONE_BY_ONE, setting)
+}
+
+fn estimated(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    program: &Program,
+    folding: Folding<'_>,
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    let (proof, courses) =
+        check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
+            .map_err(first_of)?;
+    let updated = updates(&proof.memory, setting.optimizer)?;
+    let kinds = Kinds::of(&program.rewritten(graph)?.graph);
+    let simulation = simulate(&scene(program, &courses, &kinds, setting, &updated)?)?;
+    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
+    Ok(Estimate { simulation: estimate.simulation.brief(), ..estimate })
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.

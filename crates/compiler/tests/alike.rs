@@ -3,7 +3,7 @@
 
 use check::{Proof, check_folding};
 use graph::Graph;
-use plan::{Plan, random, repeat, sets};
+use plan::{Plan, random, repeat, sets, text};
 use program::{Arg, Body, Boundary, Column, Inputs, Instr, Output, Program, RankId, Table};
 use rules::{Analysis, Interval, Region};
 
@@ -103,6 +103,56 @@ fn programs_of_units_are_proved_alike() {
             assert_eq!(folded, Some(regular), "{}", plan.name);
         }
     }
+}
+
+/// A plan with other decisions, as a file has them.
+fn changed(plan: &Plan, graph: &Graph, analysis: &Analysis, lines: &[&str]) -> Plan {
+    let begins = |line: &str| line.split_once(':').map(|(begins, _)| begins.to_owned());
+    let is_other = |line: &&str| !lines.iter().any(|new| begins(new) == begins(line));
+    let printed = text::print(plan, graph, analysis);
+    let kept: Vec<&str> = printed.lines().filter(is_other).collect();
+    let text = format!("{}\n{}\n", kept.join("\n"), lines.join("\n"));
+    text::parse(&text, graph, analysis, Some(plan.devices)).expect("a plan")
+}
+
+/// What is asked for is copied to all ranks, each of which reads its rows of it.
+fn of_rows(graph: &Graph, analysis: &Analysis) -> Plan {
+    let plan = sets::named("data", graph, analysis, 6).expect("a plan");
+    changed(&plan, graph, analysis, &["op %reshape_9: replicate 6 on 0..6"])
+}
+
+/// A model with parameters that twelve ranks can divide.
+fn words() -> Graph {
+    include_str!("../../search/tests/graphs/words.graph").parse().expect("it parses")
+}
+
+/// Rows and words are divided, and parameters among all ranks: those of one part of the words are not together.
+fn over_lines(graph: &Graph, analysis: &Analysis) -> Plan {
+    let plan = sets::named("zero3", graph, analysis, 12).expect("a plan");
+    let both = [("a 12", "a 6, split b 2"), ("b 12", "b 6, split s 2"), ("b.0 12", "b.0 6, split b.1 2")];
+    let divided = both.iter().fold(text::print(&plan, graph, analysis), |text, (from, to)| {
+        text.replace(&format!("split {from} "), &format!("split {to} "))
+    });
+    text::parse(&divided, graph, analysis, Some(12)).expect("a plan")
+}
+
+#[test]
+fn slices_that_move_on_are_proved_alike() {
+    let graph = graph();
+    let analysis = Analysis::of(&graph);
+    let program = made(&graph, &analysis, &of_rows(&graph, &analysis), &boundaries(&graph)[0]);
+    assert!(!program.roles[0].table.constants.is_empty());
+    assert_eq!(both(&graph, &program), Some(true));
+}
+
+#[test]
+fn what_is_gathered_over_several_lines_is_proved_alike() {
+    let graph = words();
+    let analysis = Analysis::of(&graph);
+    let program =
+        made(&graph, &analysis, &over_lines(&graph, &analysis), &lower::loss(&graph, Inputs::Global));
+    assert!(program.groupings.iter().any(|grouping| grouping[0].len() == 12));
+    assert_eq!(both(&graph, &program), Some(true));
 }
 
 /// What an edit does to a program; `false` if there is nothing of its kind at this place.
@@ -266,6 +316,36 @@ const EDITS: &[(&str, Edit)] = &[
         *constant = Column::of(values);
         true
     }),
+    ("constants that are larger", |program, at| {
+        let ranks = program.roles[0].ranks.len();
+        for constant in &mut program.roles[0].table.constants {
+            let larger = |rank: usize| *constant.get(rank) + 1;
+            *constant = Column::of((0..ranks).map(larger).collect());
+        }
+        at == 0
+    }),
+    ("a constant that is larger, on the last", |program, at| {
+        let ranks = program.roles[0].ranks.len();
+        let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
+        let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
+        values[ranks - 1] += 1;
+        *constant = Column::of(values);
+        true
+    }),
+    ("a constant twice as far from rank to rank", |program, at| {
+        let ranks = program.roles[0].ranks.len();
+        let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
+        *constant = Column::of((0..ranks).map(|rank| 2 * *constant.get(rank)).collect());
+        true
+    }),
+    ("shards of two ranks exchanged", |program, at| {
+        let ranks = program.roles[0].ranks.len();
+        let Some(shard) = program.roles[0].table.shards.get_mut(at) else { return false };
+        let mut regions: Vec<Region> = (0..ranks).map(|rank| shard.region.get(rank).clone()).collect();
+        regions.swap(ranks - 1, ranks - 2);
+        shard.region = Column::of(regions);
+        true
+    }),
     ("a leaf that is another", |program, at| {
         let count = program.roles[0].body.leaves.len();
         at < count
@@ -279,21 +359,29 @@ const EDITS: &[(&str, Edit)] = &[
 
 #[test]
 fn what_is_refused_one_by_one_is_never_proved_by_folding() {
-    let graph = graph();
-    let analysis = Analysis::of(&graph);
+    let (graph, words) = (graph(), words());
+    let (analysis, of_words) = (Analysis::of(&graph), Analysis::of(&words));
+    let named = |name: &str, devices| sets::named(name, &graph, &analysis, devices).expect("a plan");
+    let [loss, local, _] = &boundaries(&graph)[..] else { unreachable!() };
+    let program = |plan: &Plan, boundary| (&graph, made(&graph, &analysis, plan, boundary));
+    let over_lines = over_lines(&words, &of_words);
     let (mut refused, mut folded, mut all) = (0, 0, 0);
-    for (name, devices) in [("data", 6), ("data:6 x megatron:2", 12), ("stages:2 x data:6", 12)] {
-        let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
-        let program = made(&graph, &analysis, &plan, &boundaries(&graph)[1]);
+    for (graph, program) in [
+        program(&named("data", 6), local),
+        program(&named("data:6 x megatron:2", 12), local),
+        program(&named("stages:2 x data:6", 12), local),
+        program(&of_rows(&graph, &analysis), loss),
+        (&words, made(&words, &of_words, &over_lines, &lower::loss(&words, Inputs::Global))),
+    ] {
         for (what, edit) in EDITS {
             for place in 0.. {
                 let mut edited = program.clone();
                 if !edit(&mut edited, place) {
-                    assert!(place > 0 || *what == "constants of other ranks", "{what}: nowhere");
+                    assert!(place > 0 || what.contains("constant"), "{what}: nowhere");
                     break;
                 }
                 all += 1;
-                match both(&graph, &edited) {
+                match both(graph, &edited) {
                     None => refused += 1,
                     Some(one) => folded += usize::from(one),
                 }

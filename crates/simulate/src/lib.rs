@@ -11,8 +11,9 @@
 //! themselves. What is not counted: that messages take bandwidth from each other unless a link is shared, the ranks'
 //! agreement on a step, and what Python does.
 //!
-//! Of ranks that are alike those are followed that the proof followed.
+//! Of ranks that are [`alike`] those are followed that the proof followed.
 
+mod alike;
 mod engine;
 mod held;
 mod kinds;
@@ -32,6 +33,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
+pub use alike::alike;
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Told, manifest};
