@@ -74,11 +74,16 @@ fn parameter(it: &Leasts<'_>, chains: &Chains<'_>, (tensor, trained): (TensorId,
             totals.gradients += own;
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };
-        let Some(axis) = summed(chains, op, input) else { continue };
-        match home {
-            None if trained => totals.sums[axis][0] += held,
-            Some(home) if along(chains, home, (stage, axis)) => {
-                if trained {
+        let axes = summed(chains, op, input);
+        // Along several axes they may be summed in any order, and then there is less of them.
+        let only = if axes.len() == 1 { axes.first().copied() } else { None };
+        match (home, only) {
+            (None, Some(axis)) if trained => totals.sums[axis][0] += held,
+            (Some(home), _) => {
+                let Some(axis) = axes.into_iter().find(|axis| along(chains, home, (stage, *axis))) else {
+                    continue;
+                };
+                if trained && only.is_some() {
                     totals.sums[axis][if home.reduce == Reduce::Last { 1 } else { 2 }] += held;
                 }
                 let (cost, once) = (&chains.costs[op.index()], home.gather == Gather::Step);
@@ -94,14 +99,12 @@ fn parts(home: &Home) -> u64 {
     home.groups.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64
 }
 
-/// The axis along which the gradients of a parameter are summed, if it is one: its reader is split, and reads all of it.
-fn summed(chains: &Chains<'_>, op: OpId, input: usize) -> Option<usize> {
+/// The axes along which the gradients of a parameter are summed: its reader is split, and reads all of it.
+fn summed(chains: &Chains<'_>, op: OpId, input: usize) -> Vec<usize> {
     let carried = &chains.analysis.op(op).inputs[input];
     let splits = &chains.plan.op(op).splits;
     let split = |axis: &usize| loop_of(splits[*axis]).is_some_and(|at| !carried.contains(&Some(at)));
-    let mut found = (0..chains.line.groups.first().map_or(0, Vec::len)).filter(split);
-    let first = found.next()?;
-    found.next().is_none().then_some(first)
+    (0..chains.line.groups.first().map_or(0, Vec::len)).filter(split).collect()
 }
 
 /// Whether the devices that divide a parameter are those of an axis.
