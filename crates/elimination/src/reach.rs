@@ -24,13 +24,18 @@ pub(crate) struct Part {
 /// For each variable and value what it costs at least.
 pub(crate) type Promises = [Rc<[f64]>];
 
-pub(crate) fn promises(problem: &Problem) -> Vec<Rc<[f64]>> {
-    let mut known: HashMap<(usize, usize), Rc<[f64]>> = HashMap::new();
+/// What tables promise, by where they lie, the sizes of their axes, and one of these; with the table, so that nothing else
+/// comes to lie there.
+pub(crate) type Known = HashMap<(usize, Vec<usize>, usize), (Rc<[f64]>, Rc<[f64]>)>;
+
+pub(crate) fn promises(problem: &Problem, known: &mut Known) -> Vec<Rc<[f64]>> {
     let mut all: Vec<Vec<Rc<[f64]>>> = vec![vec![]; problem.sizes.len()];
     for term in &problem.terms {
+        let sizes: Vec<usize> = term.scope.iter().map(|one| problem.sizes[*one]).collect();
         for (axis, variable) in term.scope.iter().enumerate() {
-            let key = (term.costs.as_ptr() as usize, axis);
-            let least = known.entry(key).or_insert_with(|| least(problem, term, axis));
+            let key = (term.costs.as_ptr() as usize, sizes.clone(), axis);
+            let made = || (Rc::clone(&term.costs), least(&term.costs, &sizes, axis));
+            let (_, least) = known.entry(key).or_insert_with(made);
             all[*variable].push(Rc::clone(least));
         }
     }
@@ -43,11 +48,10 @@ pub(crate) fn promises(problem: &Problem) -> Vec<Rc<[f64]>> {
 }
 
 /// The share of one of its variables in the least that a table has for each value.
-fn least(problem: &Problem, term: &Term, axis: usize) -> Rc<[f64]> {
-    let sizes: Vec<usize> = term.scope.iter().map(|one| problem.sizes[*one]).collect();
+fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
     let (values, inner) = (sizes[axis], sizes[axis + 1..].iter().product::<usize>());
     let mut found = vec![NEVER; values];
-    for (at, row) in term.costs.chunks(inner.max(1)).enumerate() {
+    for (at, row) in costs.chunks(inner.max(1)).enumerate() {
         let least = &mut found[at % values];
         *least = row.iter().copied().fold(*least, f64::min);
     }

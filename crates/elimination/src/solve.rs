@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{Row, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Part, Promises, first, promises, within};
+use crate::reach::{Known, Part, Promises, first, promises, within};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -33,6 +33,7 @@ pub struct Solver {
     room: usize,
     tables: Tables,
     known: HashMap<Key, (Table, f64)>,
+    promised: Known,
     turned: HashMap<(Table, Vec<usize>), Table>,
     added: HashMap<(Vec<usize>, Vec<Placed>), (Table, f64)>,
 }
@@ -99,8 +100,8 @@ impl Default for Solver {
 impl Solver {
     /// With room for so many entries of tables; a problem that needs more is given up.
     pub fn with_room(room: usize) -> Self {
-        let (tables, known) = (Tables::default(), HashMap::new());
-        Self { sums: 0.0, room, tables, known, turned: HashMap::new(), added: HashMap::new() }
+        let (tables, known, promised) = (Tables::default(), HashMap::new(), Known::new());
+        Self { sums: 0.0, room, tables, known, promised, turned: HashMap::new(), added: HashMap::new() }
     }
 
     /// Entries of all tables that are kept.
@@ -115,14 +116,14 @@ impl Solver {
 
     /// The same; `None` also once `stop` says so, which is asked again and again.
     pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
-        let promises = promises(problem);
+        let promises = promises(problem, &mut self.promised);
         let known = self.of_first(problem, (&promises, FIRST), (most, stop))?;
         self.of_rest(problem, (&promises, known), (most, stop))
     }
 
     /// The same; where tables are too large, the least sum of fewer values of each variable: those that promise most.
     pub fn solve_nearly(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
-        let (promises, mut first) = (promises(problem), FIRST);
+        let (promises, mut first) = (promises(problem, &mut self.promised), FIRST);
         while first > 0 && !stop() {
             match self.of_first(problem, (&promises, first), (most, stop)) {
                 Some(known) if first < FIRST => return Some(known),

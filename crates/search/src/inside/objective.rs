@@ -97,6 +97,9 @@ impl std::ops::Add for Totals {
     }
 }
 
+/// What it costs to bring values from bundle to bundle, by where their prices lie: the same whatever a byte costs.
+pub(super) type Moved = BTreeMap<usize, Rc<[f64]>>;
+
 /// A space under weights.
 pub(super) struct Objective<'o> {
     pub(super) space: &'o Space<'o>,
@@ -137,7 +140,12 @@ impl<'o> Objective<'o> {
     }
 
     /// The same where each bundle decides for itself.
-    pub(super) fn untied(&self) -> Problem {
+    fn untied(&self) -> Problem {
+        self.untied_but(&mut Moved::default())
+    }
+
+    /// The same, with tables of what is between bundles that are known for this look.
+    pub(super) fn untied_but(&self, moved: &mut Moved) -> Problem {
         let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
         let mut terms = vec![];
         for (number, bundle) in self.space.bundles.iter().enumerate() {
@@ -149,7 +157,7 @@ impl<'o> Objective<'o> {
         for edge in &self.space.edges {
             let at = Rc::as_ptr(&edge.prices) as usize;
             let costs =
-                known.entry(at).or_insert_with(|| edge.prices.iter().map(|it| self.moved(it)).collect());
+                moved.entry(at).or_insert_with(|| edge.prices.iter().map(|it| self.moved(it)).collect());
             terms.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
         }
         let sizes = self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect();

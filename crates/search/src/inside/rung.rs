@@ -9,7 +9,7 @@ use graph::OpId;
 
 use super::borders::Borders;
 use super::messages::Price;
-use super::objective::{Objective, Totals, UNIT, Weights};
+use super::objective::{Moved, Objective, Totals, UNIT, Weights};
 use super::priced::{Priced, least_bytes, least_seconds};
 use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
 use super::space::{Begun, Edge, Rest, Space};
@@ -40,6 +40,8 @@ pub(super) struct Rung<'q> {
     pub(super) alike: HashMap<Vec<usize>, usize>,
     pub(super) numbers: HashMap<(usize, usize), usize>,
     pub(super) priced: HashMap<Asked, Priced>,
+    /// For each look, what is between bundles.
+    moved: [Moved; LOOKS.len()],
     pub(super) known: HashMap<(usize, Asked), Option<Inner>>,
     /// Whether of all runs so far the way is known that costs least.
     pub(super) is_exact: bool,
@@ -83,6 +85,7 @@ impl<'q> Rung<'q> {
             alike,
             numbers,
             priced,
+            moved: Default::default(),
             known,
             is_exact: true,
         })
@@ -242,7 +245,8 @@ impl<'q> Rung<'q> {
         let weights = Weights { look: LOOKS[look], byte: nothing * PRICES[price] };
         let question = &self.space.question;
         let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
-        let all = Objective::new(&self.space, weights)?.of_stage(f64::from(kept)).untied();
+        let objective = Objective::new(&self.space, weights)?.of_stage(f64::from(kept));
+        let all = objective.untied_but(&mut self.moved[look]);
         self.priced.insert(asked, Priced { weights, all, byte, crossing: HashMap::new() });
         Ok(())
     }

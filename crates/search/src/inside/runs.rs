@@ -14,6 +14,7 @@ use plan::Draft;
 use super::digits::Digits;
 use super::messages::Messages;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::quick::Map;
 use super::rows::limit;
 use super::rung::Rung;
 use super::solution::{AGAIN, NOTHING, may_recompute, spans, write};
@@ -57,6 +58,8 @@ pub(crate) struct Runs<'q> {
     /// What a byte costs at least.
     pub(super) nothing: f64,
     pub(super) rungs: Vec<Option<Rung<'q>>>,
+    /// What runs that fit take at least, by how many micro-batches are kept.
+    least: Map<(usize, usize, u32), Option<[f64; 3]>>,
     /// How what is tied is divided within a stage, and across several.
     pub(super) fixed: Option<(Divided, Divided)>,
 }
@@ -90,12 +93,14 @@ impl<'q> Runs<'q> {
         floor: f64,
     ) -> Self {
         let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
-        Self { question, digits, messages, segments, crossing, nothing, rungs: vec![], fixed: None }
+        let (rungs, least, fixed) = (vec![], Map::default(), None);
+        Self { question, digits, messages, segments, crossing, nothing, rungs, least, fixed }
     }
 
     /// The same with so much memory, and until so late.
     pub(crate) fn ask(&mut self, question: &Question<'q>) {
         (self.question.memory, self.question.stop) = (question.memory, question.stop);
+        self.least.clear();
         self.rungs.iter_mut().flatten().for_each(|rung| rung.space.question = self.question);
     }
 
@@ -128,6 +133,15 @@ impl<'q> Runs<'q> {
 
     /// The same of a run that fits where so many micro-batches are kept: in all, forward and backward. None if none does.
     pub(crate) fn least_of(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
+        if let Some(known) = self.least.get(&(run.0, run.1, kept)) {
+            return Ok(*known);
+        }
+        let found = self.looked_for(run, kept)?;
+        self.least.insert((run.0, run.1, kept), found);
+        Ok(found)
+    }
+
+    fn looked_for(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
         let limit = limit(&self.question) as f64;
         for at in 0..AGAIN.len() {
             self.made(at)?;
