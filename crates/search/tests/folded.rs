@@ -52,6 +52,7 @@ fn clusters() -> Vec<Cluster> {
         nodes("mixed", &[(5, 1)]),
         nodes("mixed", &[(6, 0), (5, 1)]),
         nodes("kinds", &[(6, 0), (0, 6)]),
+        nodes("kinds", &[(8, 0), (0, 8)]),
         named("dgx-h100:8x3").expect("known"),
     ]
 }
@@ -61,6 +62,7 @@ fn names(devices: u32) -> Vec<String> {
     vec![
         format!("data:{devices}"),
         format!("zero3:{devices}"),
+        format!("megatron:{devices}"),
         format!("zero2:{devices} x recompute"),
         format!("data:{half} x megatron:2"),
         format!("megatron:2 x zero1:{half}"),
