@@ -308,3 +308,32 @@ fn data_splits_rows_beside_the_batch_if_they_have_the_work() {
     assert_eq!(split_by_data(&with(8)), ["i", "h", "s", "t"]);
     assert_eq!(split_by_data(&with(200)), ["h", "s"]);
 }
+
+#[test]
+fn data_splits_rows_that_the_model_makes_if_they_have_the_work() {
+    let edges = |before: &str, x: &str| {
+        format!(
+            "shardwright-graph 1\ninput %edges i64[2,20] 0\ninput %x f64[6,8] 1\nparam %w f64[8,8] \"w\"\n{before}\
+             op %from i64[20] = aten.select.int(%edges, 0, 0) in \"\" at \"m.py:2\"\n\
+             op %m f64[20,8] = aten.index_select.default({x}, 0, %from) in \"\" at \"m.py:3\"\n\
+             op %e f64[20,8] = aten.linear.default(%m, %w) in \"\" at \"m.py:4\"\n\
+             op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:5\"\noutput %s\n"
+        )
+    };
+    // What edges look up, alone and beside nodes.
+    assert_eq!(split_by_data(&edges("", "%x")), ["from", "m", "e", "s"]);
+    let nodes = "op %h f64[6,8] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"\n";
+    assert_eq!(split_by_data(&edges(nodes, "%h")), ["h", "from", "m", "e", "s"]);
+    // Behind a dim of one element rows are divided beside a batch,.
+    let patches = |x: i64| {
+        format!(
+            "shardwright-graph 1\ninput %x f64[{x},8] 0\ninput %p f64[1,6,8] 1\nparam %w f64[8,8] \"w\"\n\
+             op %h f64[{x},8] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"\n\
+             op %i f64[1,6,8] = aten.linear.default(%p, %w) in \"\" at \"m.py:2\"\n\
+             op %s f64[] = aten.sum.default(%h) in \"\" at \"m.py:3\"\n\
+             op %t f64[] = aten.sum.default(%i) in \"\" at \"m.py:4\"\n\
+             op %l f64[] = aten.add.Tensor(%s, %t) in \"\" at \"m.py:5\"\noutput %l\n"
+        )
+    };
+    assert_eq!(split_by_data(&patches(4)), ["h", "i", "s", "t"]);
+}

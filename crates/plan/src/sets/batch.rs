@@ -30,16 +30,15 @@ pub(super) fn split_classes(model: &Model<'_>) -> Vec<usize> {
 }
 
 /// The classes of the rows that products with weights make which are along none of some classes, if these products
-/// have much of the work together. Beside a batch, rows may be those of one example: the patches of all images.
+/// have much of the work together: their first dims. Beside a batch, dims of one element may stand before these, as before
+/// the patches of all images.
 fn rows_made(model: &Model<'_>, split: &[usize]) -> Vec<usize> {
     let mut rows = vec![];
     for op in model.graph.op_ids().filter(|op| is_product(model, *op) && !has_any(model, *op, split)) {
         let Some(id) = model.graph.op(op).outputs.first().copied().flatten() else { continue };
-        let is_row = |size: &&i64| !split.is_empty() || **size > 1;
-        // A dim of one element has no factors.
-        if model.graph.tensor(id).shape.first().filter(is_row).is_some()
-            && !model.analysis.flat(id).is_empty()
-        {
+        let shape = &model.graph.tensor(id).shape;
+        let leading = if split.is_empty() { 1 } else { shape.len() };
+        if shape.iter().take(leading).any(|size| *size > 1) {
             rows.push(model.classes.of_factor(id, 0));
         }
     }
