@@ -324,7 +324,7 @@ fn data_splits_rows_that_the_model_makes_if_they_have_the_work() {
     assert_eq!(split_by_data(&edges("", "%x")), ["from", "m", "e", "s"]);
     let nodes = "op %h f64[6,8] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"\n";
     assert_eq!(split_by_data(&edges(nodes, "%h")), ["h", "from", "m", "e", "s"]);
-    // Behind a dim of one element rows are divided beside a batch,.
+    // Behind a dim of one element rows are divided beside a batch.
     let patches = |x: i64| {
         format!(
             "shardwright-graph 1\ninput %x f64[{x},8] 0\ninput %p f64[1,6,8] 1\nparam %w f64[8,8] \"w\"\n\
