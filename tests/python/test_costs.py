@@ -40,6 +40,7 @@ COUNTED_OTHERWISE = {
     "conv1d-groups": GROUPS,
     "conv1d-depthwise": GROUPS,
     "conv2d-groups": GROUPS,
+    "conv2d-rows-far": GROUPS,
     "conv_transpose2d-groups": GROUPS,
     "expert_linear-column": "how many rows a part of the experts has follows from values: a share is said",
     "expert_linear-row": "the same",
@@ -214,6 +215,7 @@ def assert_about(cost: Cost, seen: Seen, what: str) -> None:
         # 2 x 3 heads, 5 queries of 1, 2, .. 5 keys, 4 wide.
         ("attention-causal", [2 * (4 + 4) * 6 * 15, 5 * 2 * 4 * 6 * 15]),
         ("conv1d-groups", [2160, 2 * 2160]),
+        ("conv2d-rows-far", [10368, 2 * 10368]),
         ("conv_transpose2d-groups", [3456, 2 * 3456]),
         ("expert_linear-row", [2 * 7 * 5 * 6, 4 * 7 * 5 * 6]),
     ],

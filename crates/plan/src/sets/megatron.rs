@@ -112,7 +112,7 @@ fn is_inside(model: &Model<'_>, op: OpId, index: usize) -> bool {
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.
 fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let dims = model.analysis.op(op);
-    let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum)) || looks_up(model, op);
+    let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum)) || ends_own(model, op);
     let weight = |(tensor, carried): (TensorId, &Vec<Option<usize>>)| {
         is_weight(model, tensor) && carried.contains(&Some(index))
     };
@@ -129,16 +129,15 @@ fn contracts(model: &Model<'_>, op: OpId) -> bool {
     let made: Vec<usize> = dims.outputs.iter().flatten().filter_map(|carried| *carried).collect();
     let inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
     let mut weights = inputs.filter(|(tensor, _)| is_weight(model, *tensor));
-    !looks_up(model, op)
+    !ends_own(model, op)
         && weights.any(|(_, carried)| carried.iter().flatten().any(|index| !made.contains(index)))
 }
 
-/// Whether rows of a weight are looked up.
-fn looks_up(model: &Model<'_>, op: OpId) -> bool {
+/// Whether a dim with its own algorithm ends in an operator: what is looked up, or summed beside a bias.
+fn ends_own(model: &Model<'_>, op: OpId) -> bool {
     let dims = model.analysis.op(op);
-    let own = |index: &usize| dims.loops[*index].kind == Kind::Own;
-    let mut inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
-    inputs.any(|(tensor, carried)| is_weight(model, tensor) && carried.iter().flatten().any(own))
+    let is_made = |index: usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(index));
+    (0..dims.loops.len()).any(|index| dims.loops[index].kind == Kind::Own && !is_made(index))
 }
 
 /// A parameter, or what is made of one parameter alone, such as a cast of it.
