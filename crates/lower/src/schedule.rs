@@ -37,6 +37,10 @@ pub struct Codes {
     pub events: Vec<Event>,
 }
 
+/// What decides how a gradient arrives: its leaves, what reads, what holds, and the groups that a parameter is divided
+/// in, to which those that live on the host add groups of one.
+type Arriving = (LayoutId, LayoutId, LayoutId, GroupingId, bool);
+
 #[derive(Default)]
 pub struct Schedule {
     /// In the order in which one micro-batch runs them.
@@ -55,7 +59,7 @@ pub struct Schedule {
     known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_reductions: HashMap<(LayoutId, LayoutId), Reduce>,
-    known_arrivals: HashMap<(LayoutId, LayoutId, LayoutId), Option<Arrives>>,
+    known_arrivals: HashMap<Arriving, Option<Arrives>>,
     complete: HashMap<LayoutId, LayoutId>,
 }
 
@@ -423,7 +427,7 @@ impl Schedule {
         interner: &Interner,
     ) -> Option<Arrives> {
         let read = asked.uses.written[asked.uses.get(id).tensor.index()];
-        let key = (self.leaves[&id].layout, read, divided.held);
+        let key = (self.leaves[&id].layout, read, divided.held, divided.group, divided.on_host);
         if let Some(known) = self.known_arrivals.get(&key) {
             return *known;
         }
