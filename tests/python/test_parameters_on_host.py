@@ -45,7 +45,9 @@ LINES = {
     "some, of which the state comes": 'offload state "*"\noffload parameters "*.bias"',
     "after all": 'use "data:4 x offload"\noffload parameters none\noffload parameters "h.1.*"',
     "divided, and whole": 'param "h.*": over 2 by 2\noffload parameters "*.weight"',
-    "divided for some, and some here": 'param "h.*": over (0 2)\noffload parameters "*.bias"',
+    "divided for some, and some here": (
+        'use "replicate"\nparam "h.*": over (0 2), reduce each\noffload parameters "*.bias"'
+    ),
     "divided for some": 'param "h.*": over (0 2)\noffload parameters "h.*"',
     "gathered once a step, were they here": 'use "data:2 x zero1:2"\noffload parameters "h.0.*"',
 }
