@@ -6,6 +6,7 @@
 use graph::OpId;
 use rules::{Kind, families};
 
+use super::sequence::{is_long, own};
 use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
@@ -27,26 +28,15 @@ pub(super) fn has_rows(model: &Model<'_>) -> bool {
 
 fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let rows = classes(model);
-    let fits = |op: OpId| own(model, op, &rows).find(|index| size(model, op, *index) >= i64::from(parts));
+    let fits = |op: OpId| own(model, op, &rows).find(|index| is_long(model, op, *index, parts));
     model.graph.op_ids().map(fits).collect()
 }
 
 fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     own(model, op, &classes(model)).next().map_or_else(
         || "it has no rows of images that may be split".into(),
-        |index| too_few("its rows", size(model, op, index), parts),
+        |index| too_few("its rows", model.analysis.op(op).loops[index].size, parts),
     )
-}
-
-fn size(model: &Model<'_>, op: OpId, index: usize) -> i64 {
-    model.analysis.op(op).loops[index].size
-}
-
-/// The loops of an operator over rows that may be split, the outermost first.
-fn own<'m>(model: &'m Model<'_>, op: OpId, rows: &'m [usize]) -> impl Iterator<Item = usize> + 'm {
-    let loops = &model.analysis.op(op).loops;
-    let along = move |index: &usize| rows.contains(&model.classes.of_loop(op, *index));
-    (0..loops.len()).filter(move |index| loops[*index].kind != Kind::Whole).filter(along)
 }
 
 /// The classes of the rows of all convolutions of images.

@@ -126,15 +126,20 @@ fn front_and_back(size: u32) -> Vec<u32> {
     if size == 1 { vec![0] } else { (0..size).chain((0..size).rev()).collect() }
 }
 
-/// The loops of an operator over the sequence that may be split; of scores those of queries come first.
-fn own<'m>(model: &'m Model<'_>, op: OpId, classes: &'m [usize]) -> impl Iterator<Item = usize> + 'm {
+/// The loops of an operator over some classes that may be split, the outermost first; of scores over a sequence those
+/// of queries come first.
+pub(super) fn own<'m>(
+    model: &'m Model<'_>,
+    op: OpId,
+    classes: &'m [usize],
+) -> impl Iterator<Item = usize> + 'm {
     let loops = &model.analysis.op(op).loops;
     let open = move |index: &usize| loops[*index].kind != rules::Kind::Whole;
     let along = move |index: &usize| classes.contains(&model.classes.of_loop(op, *index));
     (0..loops.len()).filter(open).filter(along)
 }
 
-fn is_long(model: &Model<'_>, op: OpId, index: usize, parts: u32) -> bool {
+pub(super) fn is_long(model: &Model<'_>, op: OpId, index: usize, parts: u32) -> bool {
     model.analysis.op(op).loops[index].size >= i64::from(parts)
 }
 

@@ -264,6 +264,11 @@ pub(super) fn size(rule: &Rule, part: &Part, name: &str) -> i64 {
 
 // Rewriting.
 
+/// A list of integers as an argument of a piece.
+pub(super) fn int_list(values: &[i64]) -> Arg {
+    Arg::List(values.iter().map(|value| Arg::Int(*value)).collect())
+}
+
 /// The type in which sums of this type are computed.
 pub(super) fn wide(dtype: Dtype) -> Dtype {
     if matches!(dtype, Dtype::F16 | Dtype::Bf16) { Dtype::F32 } else { dtype }

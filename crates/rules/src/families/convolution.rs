@@ -4,9 +4,10 @@
 use graph::{Arg, Op};
 
 use super::common::{
-    Terms, flag, int, is_split, mark, operand, output, plain, product, set, shape, size, tensor, term, text,
+    Terms, flag, int, int_list, is_split, mark, operand, output, plain, product, set, shape, size, tensor,
+    term, text,
 };
-use super::image_rows::{Images, Rows, Window, each, list};
+use super::image_rows::{Images, Rows, Window, each};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
@@ -144,9 +145,9 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
         Arg::Tensor(apart),
         Arg::Tensor(*weight),
         bias.map_or(Arg::None, Arg::Tensor),
-        list(&each(op, 3, "stride", &one)),
-        list(&padding),
-        list(&each(op, 5, "dilation", &one)),
+        int_list(&each(op, 3, "stride", &one)),
+        int_list(&padding),
+        int_list(&each(op, 5, "dilation", &one)),
         Arg::Int(groups(op)),
     ];
     let dtype = to.dtype(*x);

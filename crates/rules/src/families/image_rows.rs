@@ -6,7 +6,7 @@
 
 use graph::{Arg, Op, TensorId};
 
-use super::common::{Terms, ints, mark, operand, product, term};
+use super::common::{Terms, int_list, ints, mark, operand, product, term};
 use crate::rewriting::Builder;
 
 /// The name of the dim of the blocks.
@@ -156,7 +156,7 @@ impl Blocks {
         let rows = format!("({BLOCKS} y0)");
         let whole = [&[divided[0], folded[1], self.count * folded[ROWS]], &folded[ROWS + 1..]].concat();
         let labels = format!("{} -> {}", made.words(&[BLOCKS, "y0"]), made.words(&[&rows]));
-        to.result(0, "aten.reshape.default", vec![Arg::Tensor(turned), list(&whole)], &labels);
+        to.result(0, "aten.reshape.default", vec![Arg::Tensor(turned), int_list(&whole)], &labels);
     }
 
     /// The shape of what is made of the blocks as images of their own.
@@ -217,7 +217,7 @@ fn moved(
     let last = amounts.len() - 2;
     amounts[last..].copy_from_slice(&[by, -by]);
     let words = images.words(&[BLOCKS, name]);
-    let args = vec![Arg::Tensor(rows), list(&amounts), beyond.clone()];
+    let args = vec![Arg::Tensor(rows), int_list(&amounts), beyond.clone()];
     to.op("aten.constant_pad_nd.default", args, &format!("{words} -> {words}"), dtype, &shape)
 }
 
@@ -246,12 +246,12 @@ fn turned(to: &mut Builder<'_>, x: TensorId, labels: &str) -> TensorId {
     let mut order: Vec<i64> = (0..shape.len() as i64).collect();
     order.swap(1, 2);
     shape.swap(1, 2);
-    to.op("aten.permute.default", vec![Arg::Tensor(x), list(&order)], labels, dtype, &shape)
+    to.op("aten.permute.default", vec![Arg::Tensor(x), int_list(&order)], labels, dtype, &shape)
 }
 
 fn reshape(to: &mut Builder<'_>, x: TensorId, shape: &[i64], labels: &str) -> TensorId {
     let dtype = to.dtype(x);
-    to.op("aten.reshape.default", vec![Arg::Tensor(x), list(shape)], labels, dtype, shape)
+    to.op("aten.reshape.default", vec![Arg::Tensor(x), int_list(shape)], labels, dtype, shape)
 }
 
 /// An argument of one integer for each dim of space, or of one for all.
@@ -261,8 +261,4 @@ pub(super) fn each(op: &Op, at: usize, name: &str, default: &[i64]) -> Vec<i64> 
         Some(all) if all.len() == 1 => vec![all[0]; default.len()],
         _ => default.to_vec(),
     }
-}
-
-pub(super) fn list(values: &[i64]) -> Arg {
-    Arg::List(values.iter().map(|&value| Arg::Int(value)).collect())
 }

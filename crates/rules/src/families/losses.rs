@@ -3,8 +3,8 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    MEAN, NONE, Terms, batch, finish, float, int, mark, operand, plain, set, shape, start, tensor, term,
-    text, wide, widened,
+    MEAN, NONE, Terms, batch, finish, float, int, int_list, mark, operand, plain, set, shape, start, tensor,
+    term, text, wide, widened,
 };
 use super::softmax::Shifted;
 use super::{Family, View};
@@ -180,8 +180,7 @@ impl Loss<'_, '_> {
         let shifted = Shifted::new(self.to, x, self.dim, &self.all);
         let log = shifted.log_sum(self.to, self.work);
         let (labels, shape) = (format!("{} -> {}", shifted.one, self.rows()), self.shape());
-        let sizes = Arg::List(shape.iter().map(|size| Arg::Int(*size)).collect());
-        let args = vec![Arg::Tensor(log), sizes];
+        let args = vec![Arg::Tensor(log), int_list(&shape)];
         let log = self.to.op("aten.view.default", args, &labels, self.work, &shape);
         let picked = self.pick(shifted.value);
         let args = vec![Arg::Tensor(log), Arg::Tensor(picked)];

@@ -4,8 +4,8 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, ints, is_split, mark, operand, plain, product, set, shape, size,
-    tensor, term, terms, text, wide, widened,
+    Terms, along, finish, flag, float, int, int_list, ints, is_split, mark, operand, plain, product, set,
+    shape, size, tensor, term, terms, text, wide, widened,
 };
 use super::registered::with_sizes;
 use super::{Family, View};
@@ -353,10 +353,6 @@ impl<'a, 'g> Steps<'a, 'g> {
 
 fn pair(a: TensorId, b: TensorId) -> Vec<Arg> {
     vec![Arg::Tensor(a), Arg::Tensor(b)]
-}
-
-fn int_list(values: &[i64]) -> Arg {
-    Arg::List(values.iter().map(|value| Arg::Int(*value)).collect())
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {

@@ -4,10 +4,10 @@
 use graph::{Arg, Dtype, Op};
 
 use super::common::{
-    Terms, along, int, ints, letter, mark, operand, output, plain, product, set, shape, size, term, terms,
-    text, whole,
+    Terms, along, int, int_list, ints, letter, mark, operand, output, plain, product, set, shape, size, term,
+    terms, text, whole,
 };
-use super::image_rows::{Images, Rows, Window, each, list};
+use super::image_rows::{Images, Rows, Window, each};
 use super::{Family, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
@@ -202,10 +202,10 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     padding[0] = 0;
     let args = vec![
         Arg::Tensor(apart),
-        list(&sizes),
-        list(&each(op, 2, "stride", &sizes)),
-        list(&padding),
-        list(&each(op, 4, "dilation", &vec![1; dims])),
+        int_list(&sizes),
+        int_list(&each(op, 2, "stride", &sizes)),
+        int_list(&padding),
+        int_list(&each(op, 4, "dilation", &vec![1; dims])),
     ];
     let labels = format!("{} -> {}", images.folded("high"), made.folded("y0"));
     let dtype = to.dtype(*x);

@@ -136,16 +136,11 @@ impl<'o> Objective<'o> {
 
     /// Tables of all choices; of bundles that are tied one decides for all ([`super::respects::Ties`]).
     pub(super) fn problem(&self) -> Problem {
-        self.space.ties.tied(self.untied())
+        self.space.ties.tied(self.untied(&mut Moved::default()))
     }
 
-    /// The same where each bundle decides for itself.
-    fn untied(&self) -> Problem {
-        self.untied_but(&mut Moved::default())
-    }
-
-    /// The same, with tables of what is between bundles that are known for this look.
-    pub(super) fn untied_but(&self, moved: &mut Moved) -> Problem {
+    /// The same where each bundle decides for itself. What is between bundles may be known, for this look.
+    pub(super) fn untied(&self, moved: &mut Moved) -> Problem {
         let mut known: BTreeMap<usize, Rc<[f64]>> = BTreeMap::new();
         let mut terms = vec![];
         for (number, bundle) in self.space.bundles.iter().enumerate() {

@@ -246,7 +246,7 @@ impl<'q> Rung<'q> {
         let question = &self.space.question;
         let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
         let objective = Objective::new(&self.space, weights)?.of_stage(f64::from(kept));
-        let all = objective.untied_but(&mut self.moved[look]);
+        let all = objective.untied(&mut self.moved[look]);
         self.priced.insert(asked, Priced { weights, all, byte, crossing: HashMap::new() });
         Ok(())
     }
