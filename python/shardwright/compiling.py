@@ -49,7 +49,7 @@ def compile_model(
     """Captures a module and compiles it for so many devices. No device is needed, and no weights.
 
     `device` is the type of the devices, if it is known: autocast depends on it. With `discover` rules are
-    looked for, for what runs as it is. The program is for the values that `known_inputs` have.
+    looked for, for what runs as it is. The program is for what the model reads of `known_inputs`.
     """
     captured = captured_model(module, args, kwargs, precision_of(precision), device, discover, known_inputs)
     made = make_plan(Graph(captured.graph_text), plan, devices)

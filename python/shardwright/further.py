@@ -48,18 +48,14 @@ def _shared(part: nn.Module) -> list[Any]:
     ]
 
 
-def _counting(tensor: Tensor) -> Tensor:
-    """Integers and bools with their values: what is known of some may have to fit others."""
-    return without_value(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
-
-
 def compiler_of(comm: Comm, starter: Starter) -> Compile:
     """Compiles the model for another call, under the same plan."""
 
     def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool) -> Made:
         def make() -> Bundle:
-            emptied = _counting if starter.knows_inputs else without_value
-            args_, kwargs_ = pytree.tree_map_only(Tensor, emptied, (tuple(args), dict(kwargs)))
+            if starter.knows_inputs:  # by their values
+                return starter.further(skeleton, args, kwargs, only_loss)
+            args_, kwargs_ = pytree.tree_map_only(Tensor, without_value, (tuple(args), dict(kwargs)))
             return starter.further(skeleton, args_, kwargs_, only_loss)
 
         # Ranks may be threads: nobody runs anything while the model is traced.

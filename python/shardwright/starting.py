@@ -55,7 +55,7 @@ class Starter:
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether programs are for the values of some inputs."""
+        """Whether programs are for what is read of some inputs."""
         return bool(self._capturing.get("known_inputs"))
 
     def first(

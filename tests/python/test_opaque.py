@@ -352,7 +352,7 @@ def small(inner: nn.Module) -> Captured:
 
 def test_modules_that_run_as_they_are_are_told() -> None:
     _, _, captured = captured_model("routed")
-    [routers, loss] = captured.notes
+    [routers, loss, advice] = captured.notes
     assert re.fullmatch(
         r"`blocks.0.router` \(Router\) and 1 more run as they are, whole on each device that computes it, "
         r"[1-9]\d.\d% of a forward's operations: the model reads the value of a tensor in Python"
@@ -360,6 +360,7 @@ def test_modules_that_run_as_they_are_are_told() -> None:
         routers,
     )
     assert loss.startswith("`loss` (Masked) runs as it is, whole on each device that computes it, ")
+    assert advice == 'what it reads may be known, if that follows from inputs: `known_inputs="*"`'
 
 
 def test_the_user_says_which() -> None:
@@ -396,7 +397,7 @@ class Around(nn.Module):
 def test_functions_that_read_values_are_operators() -> None:
     _, _, captured = captured_model("selecting")
     assert '"checking:selected", [%' in captured.graph_text
-    [note] = captured.notes
+    note, _ = captured.notes
     assert note.startswith("`checking:selected` (a function) runs as it is")
     assert checking.selected.__kwdefaults__ == {"least": 0, "scales": (1.0,)}
     assert checking.selected.__code__.co_name == "selected"
@@ -406,7 +407,7 @@ def test_functions_that_read_values_are_operators() -> None:
 def test_a_function_that_is_no_operator_runs_with_what_is_around_it() -> None:
     captured = small(checking.Noisy())
     assert targets(captured)[0] == "shardwright.module.default"
-    assert len(captured.notes) == 1
+    assert ["runs as it is" in note for note in captured.notes] == [True, False]
 
 
 def test_where_sizes_leave_a_module_it_is_the_one_around_it() -> None:

@@ -19,17 +19,18 @@ from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
 from .foreseen import refuse_what_is_kept, run_without_values
 from .known import Known, said_of_fixed
-from .known_inputs import said_of_known
+from .known_inputs import advice_to_know, require_whole, said_of_known
 from .memory import Aliases, refuse_shared
 from .names import Names
 from .opaque.finding import traced
 from .opaque.modules import Opaque
 from .settings import notes, without_cache
+from .reading import Reading
 from .spec import CallSpec, ResultSpec
 from .stand_ins import standing_in
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
-from .trace import KEEPS, results_of, trace, updated_of
+from .trace import KEEPS, READS, results_of, trace, updated_of
 from .verify import Call, computes_the_same, fails, forward, given_to, missing_value, verify_capture
 
 __all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
@@ -72,6 +73,15 @@ class Captured:
         args, kwargs = self._cast((args, kwargs))
         structure, tensors = self.in_spec.describe(args, kwargs)
         return (structure, ambient()), tensors
+
+    def is_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has the structure of this one."""
+        return self.describe(args, kwargs)[0] == self.structure
+
+    @property
+    def known_names(self) -> Sequence[str]:
+        """The inputs that the model reads in Python, where it may."""
+        return self.in_spec.known_names
 
     def tensor_names(self, structure: Hashable) -> list[str]:
         """What a person calls the tensors of a structure, by position."""
@@ -143,7 +153,7 @@ def capture(
     matter of seconds.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
-    The graph is for the values that ``known_inputs`` have, which the model may read in Python.
+    The graph is for what the model reads in Python of the values of ``known_inputs``.
     The module is as before afterwards.
     """
     if precision:
@@ -220,6 +230,7 @@ def _capture(
             raise
 
     program, opaque = traced(module, partial(_with_values, module, bound, precision, device), attempt)
+    call = _as_read(call, inputs, program.graph_module.meta[READS])
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     refuse_shared(module, map(names.canonical, updated_of(program)))
@@ -227,10 +238,14 @@ def _capture(
     wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
-    captured.notes += opaque.notes(module)
     captured.as_python = opaque.told()
+    captured.notes += opaque.notes(module) + advice_to_know(
+        [why for why, _ in captured.as_python.values()], inputs
+    )
     captured.fixed = known.fixed
-    captured.notes += said_of_fixed(captured.fixed) + said_of_known(call.known_names)
+    captured.notes += said_of_fixed(captured.fixed) + said_of_known(
+        call.known_names, whole=call.reading is None
+    )
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
@@ -245,6 +260,14 @@ def _capture(
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
     captured.notes.append(f"{_NOT_COMPARED}: {run}")
     return captured
+
+
+def _as_read(call: CallSpec, inputs: Sequence[Tensor], reading: Reading) -> CallSpec:
+    if not reading.lost:
+        return call.read_by(reading) if inputs else call
+    for name, tensor in zip(call.known_names, inputs, strict=True):
+        require_whole(name, tensor, reading.lost)
+    return call
 
 
 def _refuse_what_does_not_run(module: nn.Module, bound: BoundArguments, casting: Casting) -> None:

@@ -2,14 +2,14 @@
 
 The user names them. Whatever follows from nothing but them and plain numbers is computed beside the trace.
 What leaves tensors for Python is a number then, and what has as many elements as the values say, such as
-`edges[:, edges[0] != edges[1]]`, is a constant of the graph. So a program is right for these values alone,
-which are in its `CallSpec`: a call with others is another program's.
+`edges[:, edges[0] != edges[1]]`, is a constant of the graph. So a program is right where this is the same,
+which a `Tape` notes: a call of which something else is read is another program's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+
+from .reading import Reading, Tape, tensors_in, value_of
 
 # Nothing larger is computed beside the trace.
 _MOST = 1 << 24
@@ -40,6 +42,10 @@ _SIZED = frozenset(
         "view",
     ]
 )
+# Take of another tensor no more than its shape, or make a tensor of a number for it.
+_OF_SHAPE = {"expand_as": "expand", "reshape_as": "reshape", "view_as": "view"}
+_LIKE = frozenset(["full_like", "ones_like", "zeros_like"])
+_NEW = frozenset(["new_full", "new_ones", "new_zeros"])
 # Names of functions that write their first argument, also with an overload behind.
 _IN_PLACE = re.compile(
     r"__set(item)?__|\w*[^_]_(\.\w+)?|__i(add|sub|mul|div|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)__"
@@ -52,22 +58,23 @@ _CPU = torch.device("cpu")
 @contextmanager
 def knowing(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[Tensor]
-) -> Iterator[None]:
-    """Forwards of the module, which are given these arguments in another form, know the values of some."""
+) -> Iterator[Callable[[], Reading]]:
+    """Forwards of the module, which are given these arguments in another form, know the values of some.
+    Gives what the last one read of them."""
+    beside = _Beside()
     if not known:
-        yield
+        yield beside.reading
         return
     given = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    values = {id(tensor): tensor.detach().cpu().clone() for tensor in known}
-    beside = _Beside()
+    positions = {id(tensor): at for at, tensor in enumerate(known)}
 
     def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
         beside.forget()
         for leaf, traced in zip(given, pytree.tree_leaves((args, kwargs)), strict=True):
-            if id(leaf) in values:
+            if id(leaf) in positions:
                 with _untraced():
-                    value = values[id(leaf)].clone()  # a forward may write it
-                beside.know(traced, value)
+                    value = value_of(leaf)  # copied: a forward may write it
+                beside.begin(traced, value, positions[id(leaf)])
         forward.enter_context(beside)
 
     def end(*_: Any) -> None:
@@ -79,7 +86,7 @@ def knowing(
         module.register_forward_pre_hook(begin, with_kwargs=True),
         module.register_forward_hook(end),
     ):
-        yield
+        yield beside.reading
 
 
 class _Beside(TorchFunctionMode):
@@ -93,6 +100,15 @@ class _Beside(TorchFunctionMode):
         # With the traced tensors, so that an id stays that of one.
         self._values: dict[int, tuple[Tensor, Tensor]] = {}
         self._written: set[int] = set()
+        self._tape = Tape()
+
+    def reading(self) -> Reading:
+        return self._tape.reading()
+
+    def begin(self, traced: Tensor, value: Tensor, position: int) -> None:
+        """An input."""
+        self._tape.begin(value, position)
+        self.know(traced, value)
 
     def know(self, traced: Tensor, value: Tensor) -> None:
         self._values[id(traced)] = traced, value
@@ -107,6 +123,7 @@ class _Beside(TorchFunctionMode):
         if func is Tensor.__iter__ and self.value(args[0]) is not None:
             return iter(self.__torch_function__(Tensor.unbind, types, args))
         args, kwargs = self._with_numbers(func, tuple(args), dict(kwargs or {}))
+        func, args, kwargs = self._by_shapes(func, args, kwargs)
         found, follows = self._computed(func, args, kwargs)
         if found is _UNKNOWN:
             for tensor in _written(func, args, kwargs):
@@ -116,14 +133,14 @@ class _Beside(TorchFunctionMode):
         if follows:
             return pytree.tree_map_only(Tensor, self._constant, found)
         traced = func(*args, **kwargs)
-        for one, value in zip(_tensors(traced), _tensors(found), strict=True):
+        for one, value in zip(tensors_in(traced), tensors_in(found), strict=True):
             self.know(one, value)
         return traced
 
     def _computed(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
         """What a call gives, if all that it is given is known; whether that, or its shape, follows from
         values and not from shapes."""
-        given = _tensors((args, kwargs))
+        given = tensors_in((args, kwargs))
         made = getattr(func, "__name__", "") in _MADE
         if not (given or made) or any(self.value(tensor) is None for tensor in given):
             return _UNKNOWN, False
@@ -132,17 +149,21 @@ class _Beside(TorchFunctionMode):
             shapes = _shapes(func, args, kwargs)
             if shapes is None and (not given or _written(func, args, kwargs)):
                 return _UNKNOWN, False
-            if any(tensor.numel() > _MOST for tensor in _tensors(shapes)):
+            if any(tensor.numel() > _MOST for tensor in tensors_in(shapes)):
                 return _UNKNOWN, False
             before = torch.get_rng_state()
             try:
                 found = func(*args, **kwargs)
             except Exception:
+                for value in tensors_in((args, kwargs)):
+                    self._tape.tell(value)
                 return _UNKNOWN, False  # the trace says what is wrong with it
             if not torch.equal(before, torch.get_rng_state()):
                 torch.set_rng_state(before)
                 return _UNKNOWN, False
-        return found, shapes is None
+            told, writes = shapes is None, bool(_written(func, args, kwargs))
+            self._tape.note(func, args, kwargs, found, told=told, writes=writes)
+        return found, told
 
     def _values_of(self, tree: Any) -> Any:
         """What is given, with values in the place of tensors. These are on the CPU."""
@@ -163,6 +184,18 @@ class _Beside(TorchFunctionMode):
             args, kwargs = pytree.tree_map_only(Tensor, self._number, (args, kwargs))
         return args, kwargs
 
+    def _by_shapes(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """A call that is given of tensors that are not known what it needs: shapes, dtypes and devices."""
+        name = getattr(func, "__name__", "")
+        if name in _OF_SHAPE and len(args) == 2 and self.value(args[1]) is None:
+            return getattr(Tensor, _OF_SHAPE[name]), (args[0], tuple(args[1].shape)), kwargs
+        if name not in _LIKE | _NEW or not args or self.value(args[0]) is not None:
+            return func, args, kwargs
+        given = {key: value for key, value in kwargs.items() if key != "memory_format" and value is not None}
+        like, *rest = args
+        size, kind = ((tuple(like.shape),), name[:-5]) if name in _LIKE else ((), name[4:])
+        return getattr(torch, kind), (*size, *rest), {"dtype": like.dtype, "device": like.device, **given}
+
     def _places(self, index: Any) -> Any:
         found: list[Any] = []
         for one in index if isinstance(index, tuple) else (index,):
@@ -170,9 +203,15 @@ class _Beside(TorchFunctionMode):
             if value is not None and value.dtype == torch.bool and value.dim():
                 with _untraced():
                     places = value.nonzero(as_tuple=True)
+                    by = {"as_tuple": True}
+                    self._tape.note(torch.nonzero, (value,), by, places, told=True, writes=False)
                 found += [self._constant(each) for each in places]
             elif isinstance(one, slice):
                 found.append(slice(*map(self._number, (one.start, one.stop, one.step))))
+            elif isinstance(one, (tuple, list)) and one and all(self.value(each) is not None for each in one):
+                found.append(
+                    self.__torch_function__(torch.stack, (), (list(one),))
+                )  # or else PyTorch reads them
             else:
                 found.append(one)
         return tuple(found) if isinstance(index, tuple) or len(found) > 1 else found[0]
@@ -182,6 +221,7 @@ class _Beside(TorchFunctionMode):
         if value is None or value.dim() or value.is_floating_point():
             return one
         with _untraced():
+            self._tape.tell(value)
             return value.item()
 
     def _constant(self, value: Tensor) -> Tensor:
@@ -206,13 +246,9 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """What a call writes."""
     schema = getattr(getattr(func, "default", func), "_schema", None)
     if schema is not None and schema.is_mutable:
-        return _tensors((args, kwargs))
+        return tensors_in((args, kwargs))
     in_place = _IN_PLACE.fullmatch(getattr(func, "__name__", ""))
-    return _tensors((args[:1] if in_place else (), kwargs.get("out")))
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return tensors_in((args[:1] if in_place else (), kwargs.get("out")))
 
 
 def _memory(value: Tensor) -> int:

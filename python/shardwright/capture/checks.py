@@ -37,6 +37,7 @@ def passing_checks(found: dict[str, None]) -> Iterator[None]:
 
 
 def _passing(original: Callable[[Any], bool], found: dict[str, None]) -> Callable[[Any], bool]:
+    @functools.wraps(original)  # others know a function by its name
     def bool_of(value: Any) -> bool:
         try:
             return original(value)

@@ -1,4 +1,4 @@
-"""Inputs that are named as known: a program is for their values, which are part of a call's structure."""
+"""Inputs that are named as known: a program is for what a model reads of their values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ..errors import CaptureError
 from ..precision import dtype_name
 from .memory import has_no_value
 
+# For all that has values.
+ALL = "*"
+READS_DATA = "the model reads the value of a tensor in Python"
 # Numbers that are told one by one.
 _MOST_TOLD = 64
 
@@ -27,11 +30,13 @@ def asked_for(names: str | Sequence[str], inputs: str) -> tuple[str, ...]:
     return names
 
 
-def known_among(named: list[tuple[str, Any]], wanted: Sequence[str]) -> set[str]:
+def known_among(named: list[tuple[str, Any]], wanted: str | Sequence[str]) -> set[str]:
     """Which leaves are meant by names: of an argument, or of a tensor in it, as a person calls them."""
     tensors = {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
+    if ALL in wanted:
+        return {name for name, tensor in tensors.items() if not has_no_value(tensor)}
     found: set[str] = set()
-    for one in wanted:
+    for one in (wanted,) if isinstance(wanted, str) else wanted:
         own = [name for name in tensors if one in _called(name)]
         if not own:
             why = f"the call has {', '.join(f'`{name}`' for name in tensors) or 'no tensors'}"
@@ -52,9 +57,13 @@ def _called(name: str) -> set[str]:
 def _require_known(name: str, tensor: Tensor) -> None:
     if has_no_value(tensor):
         raise _not_known(name, "it has no values", "it is on meta, or a fake", "capture with real tensors")
+
+
+def require_whole(name: str, tensor: Tensor, lost: str) -> None:
+    """Where it is not known what is read of a tensor, a program is for all that it holds."""
     if tensor.is_floating_point() or tensor.is_complex():
         why = f"it holds {dtype_name(tensor.dtype)}, and a program would be for exactly these numbers"
-        raise _not_known(name, "it is no tensor of integers or bools", why, "leave it out")
+        raise _not_known(name, f"what `{lost}` reads of it cannot be written down", why, "leave it out")
 
 
 def _not_known(name: str, what: str, why: str, fix: str) -> CaptureError:
@@ -73,9 +82,17 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def said_of_known(names: Sequence[str]) -> list[str]:
+def said_of_known(names: Sequence[str], *, whole: bool) -> list[str]:
     """A note."""
     if not names:
         return []
-    have = f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
-    return [f"the program is for the values that {have} here: others get a program of their own"]
+    told = ", ".join(f"`{name}`" for name in names)
+    what = f"the values of {told}" if whole else f"what the model reads of {told}"
+    return [f"the program is for {what}: where that is else, a call gets its own"]
+
+
+def advice_to_know(reasons: Sequence[str], known: Sequence[Tensor]) -> list[str]:
+    """A note, where data is read and nothing is known yet."""
+    if known or not any(why.startswith(READS_DATA) for why in reasons):
+        return []
+    return [f'what it reads may be known, if that follows from inputs: `known_inputs="{ALL}"`']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,15 +16,18 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError
 from .known_inputs import known_among, values_of
 from .names import is_safe, odd_name
+from .reading import Reading
 
 _TENSOR = "*"
+# A tensor that is known, of which only what is read matters.
+_READ = f"{_TENSOR} as it is read"
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
 class CallSpec:
-    """The structure of the captured call: tensors are inputs, every other leaf is baked in, and so are the
-    values of tensors that are known.
+    """The structure of the captured call: tensors are inputs, every other leaf is baked in, and so is what
+    the model reads of tensors that are known, or all that they hold.
 
     Arguments are bound to the names of ``forward``, so that a call may pass by position what the
     captured one passed by keyword; arguments that are given their default count as left out.
@@ -34,6 +37,7 @@ class CallSpec:
     tree: pytree.TreeSpec
     leaves: tuple[str, ...]
     names: tuple[str, ...]
+    reading: Reading | None = None
 
     @staticmethod
     def of_call(
@@ -55,43 +59,69 @@ class CallSpec:
         data = json.loads(text)
         tree = pytree.treespec_loads(json.dumps(data["tree"]))
         leaves, names = tuple(data["leaves"]), tuple(data["names"])
-        return CallSpec(inspect.signature(forward), tree, leaves, names)
+        reading = Reading(tuple(data["reading"])) if "reading" in data else None
+        return CallSpec(inspect.signature(forward), tree, leaves, names, reading)
+
+    def read_by(self, reading: Reading) -> CallSpec:
+        """For calls of which the model reads the same."""
+        leaves = tuple(_READ if name in self.known_names else leaf for name, leaf in self._named)
+        return replace(self, leaves=leaves, reading=reading)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         return bind(self.signature, args, kwargs)
 
     def text(self) -> str:
-        return _text(self.tree, leaves=list(self.leaves), names=list(self.names))
+        read = {} if self.reading is None else {"reading": list(self.reading.steps)}
+        return _text(self.tree, leaves=list(self.leaves), names=list(self.names), **read)
 
     def input_names(self) -> list[str]:
         """What a person calls the tensors, such as ``batch['tokens']``; by position."""
-        return [name for name, leaf in zip(self.names, self.leaves, strict=False) if _is_tensor(leaf)]
+        return [name for name, leaf in self._named if _is_tensor(leaf)]
 
     @cached_property
     def known_names(self) -> tuple[str, ...]:
-        """The tensors whose values are part of the structure."""
-        known = zip(self.names, self.leaves, strict=False)
-        return tuple(name for name, leaf in known if _is_tensor(leaf) and leaf != _TENSOR)
+        """The tensors whose values matter to the structure."""
+        return tuple(name for name, leaf in self._named if _is_tensor(leaf) and leaf != _TENSOR)
 
     def known(self, bound: inspect.BoundArguments) -> list[Tensor]:
         """Those tensors, of a call."""
-        return [leaf for name, leaf in _flatten(bound)[0] if name in self.known_names]
+        return self._known_of(_flatten(bound)[0])
+
+    def _known_of(self, named: list[tuple[str, Any]]) -> list[Tensor]:
+        return [leaf for name, leaf in named if name in self.known_names and isinstance(leaf, Tensor)]
+
+    @property
+    def _named(self) -> tuple[tuple[str, str], ...]:
+        return tuple(zip(self.names, self.leaves, strict=True))
 
     @property
     def structure(self) -> Hashable:
-        """What a program is made for besides shapes: the arguments' structure and baked values."""
-        return str(self.tree), tuple(zip(self.names, self.leaves, strict=True))
+        """What a program is made for besides shapes: the arguments' structure, baked values, and what is read
+        of others."""
+        return str(self.tree), self._named, self.reading and (self.reading.name, self.reading.told)
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of any call, and its tensors."""
         named, tree = _flatten(bind(self.signature, args, kwargs))
-        structure = tuple((name, _encode(leaf, name in self.known_names)) for name, leaf in named)
-        return (str(tree), structure), [leaf for _, leaf in named if isinstance(leaf, Tensor)]
+        structure = tuple((name, self._encoded(name, leaf)) for name, leaf in named)
+        tensors = [leaf for _, leaf in named if isinstance(leaf, Tensor)]
+        read = self.reading and (self.reading.name, self._read_of(named))
+        return (str(tree), structure, read), tensors
+
+    def _read_of(self, named: list[tuple[str, Any]]) -> tuple[str, ...]:
+        known = self._known_of(named)
+        if self.reading is None or len(known) != len(self.known_names):
+            return ()
+        return self.reading.of(known)
+
+    def _encoded(self, name: str, leaf: Any) -> str:
+        known = name in self.known_names
+        return _READ if known and self.reading and isinstance(leaf, Tensor) else _encode(leaf, known)
 
     @staticmethod
     def tensor_names(structure: Hashable) -> list[str]:
         """What a person calls the tensors of a structure, by position."""
-        _, leaves = cast("tuple[str, tuple[tuple[str, str], ...]]", structure)
+        _, leaves, _ = cast("tuple[str, tuple[tuple[str, str], ...], Any]", structure)
         return [name for name, leaf in leaves if _is_tensor(leaf)]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
@@ -110,7 +140,7 @@ class CallSpec:
         for name, leaf in ours.items():
             if name not in theirs:
                 raise _other_call(f"the argument `{name}` is missing in this call")
-            given = _encode(theirs[name], name in self.known_names)
+            given = self._encoded(name, theirs[name])
             if given != leaf:
                 raise _other_call(
                     f"the argument `{name}` has another value than in the captured call",
@@ -119,6 +149,17 @@ class CallSpec:
         for name in theirs:
             if name not in ours:
                 raise _other_call(f"the argument `{name}` was not there in the captured call")
+        self._compare_what_is_read(named)
+
+    def _compare_what_is_read(self, named: list[tuple[str, Any]]) -> None:
+        read = self._read_of(named)
+        if self.reading is None or read == self.reading.told:
+            return
+        names, last = ", ".join(f"`{name}`" for name in self.known_names), len(read) - 1
+        raise _other_call(
+            f"the model reads other values of {names} than in the captured call",
+            f"it was {self.reading.told[last]}, now it is {read[last]}",
+        )
 
 
 @dataclass(frozen=True)
@@ -226,7 +267,7 @@ def _readable(leaf: str) -> str:
     return "a tensor" if leaf == _TENSOR else f"`{leaf.removeprefix(_TENSOR).strip()}`"
 
 
-def _text(tree: pytree.TreeSpec, **rest: list[str]) -> str:
+def _text(tree: pytree.TreeSpec, **rest: list[Any]) -> str:
     try:
         data: Any = json.loads(pytree.treespec_dumps(tree))
     except (NotImplementedError, TypeError) as error:

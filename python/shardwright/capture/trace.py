@@ -32,6 +32,7 @@ from .guard import guarded
 from .inside import module_of, place_in, said_in
 from .instances import write_out_statistics
 from .known import Known
+from .known_inputs import READS_DATA
 from .lying import draw_on_fresh, note_order
 from .masks import simplify_masks
 from .meaning import settle_meaning
@@ -55,8 +56,9 @@ from .written import as_buffers, as_parameters, is_new_value
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
 _OPERATOR = re.compile(r"\w+::\w+")
-# Whether the forward left something in attributes, in the meta of a program.
+# In the meta of a program: whether the forward left something in attributes, and what it read of inputs.
 KEEPS = "shardwright_keeps"
+READS = "shardwright_reads"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST_REGION = torch.ops.higher_order.wrap_with_autocast
 _LOGGERS = ("torch.fx", "torch._export", "torch.export", "torch._subclasses.fake_tensor")
@@ -111,7 +113,8 @@ def trace(
     sweep(functional.graph)
     refuse_chance(functional)
     functional.graph_module.meta[NOTE] = found
-    functional.graph_module.meta[KEEPS] = program.graph_module.meta[KEEPS]
+    for kept in (KEEPS, READS):
+        functional.graph_module.meta[kept] = program.graph_module.meta[kept]
     return functional
 
 
@@ -162,7 +165,7 @@ def _export(
             losses_as_operators(),
             registered_as_operators(),
             registered,
-            knowing(module, args, kwargs, inputs),
+            knowing(module, args, kwargs, inputs) as reading,
         ):
             # Export takes back what it sees, so this looks at once after the forward.
             before, after = kept_by(module), []
@@ -170,6 +173,7 @@ def _export(
             module.register_forward_pre_hook(attach)
             program = torch.export.export(module, *fresh, strict=False)
             program.graph_module.meta[KEEPS] = any(changes(before, kept) for kept in after)
+            program.graph_module.meta[READS] = reading()
             return program
     except ShardwrightError:
         raise
@@ -268,7 +272,7 @@ def unknown_type(name: str) -> CaptureError:
 def data_dependent(place: str | None) -> CaptureError:
     return CaptureError(
         "SW0102",
-        "the model reads the value of a tensor in Python",
+        READS_DATA,
         place=place,
         why="a branch, size or number taken from data would be baked into the program",
         fix="keep the value in a tensor (torch.where, masks), or pass it as a Python argument",

@@ -106,7 +106,7 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
         "--known-inputs",
         default="",
         metavar="NAME,...",
-        help="arguments of integers or bools that the model reads in Python: the program is for their values",
+        help="arguments that the model reads in Python, '*' for all: a program is for what it reads",
     )
 
 

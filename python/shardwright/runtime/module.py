@@ -64,9 +64,13 @@ class Positional:
     kept: Mapping[str, torch.dtype] = {}
     device: str | None = None
     fixed: Mapping[str, Any] = {}
+    known_names: Sequence[str] = ()
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         return None, self.flatten(args, kwargs)
+
+    def is_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        return True
 
     def tensor_names(self, structure: Hashable) -> list[str]:
         return []

@@ -41,8 +41,8 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, or since it cannot be captured, is tried again: with [known inputs](capture.md#known-inputs) (all integers and bools but tokens and labels), and with
-[rules that are found](discovering.md#of-a-model) for what runs as it is (`discover=True`). These are figures of their own, and in the columns `known` and `discover`; `-` is what was not tried so, since it has no such inputs or was tried before. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, or since it cannot be captured, is tried again: with [known inputs](capture.md#known-inputs) (all of them, so that a program is for whatever the model reads of its inputs in Python), and with
+[rules that are found](discovering.md#of-a-model) for what runs as it is (`discover=True`). These are figures of their own, and in the columns `known` and `discover`; `-` is what was not tried so. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which

@@ -21,7 +21,7 @@ from fuzz.noise import Noise
 from fuzz.pairs import COARSE, FINE
 from shardwright import Graph, Plan
 from shardwright._core import Compiled
-from shardwright.capture import CallSpec, Captured, capture
+from shardwright.capture import Captured, capture
 from shardwright.compiling import captured_model, compile_plan
 from shardwright.errors import ShardwrightError
 from shardwright.further import skeleton_of
@@ -66,9 +66,6 @@ CHANCE = "SW0711"
 """Here programs draw what one device draws, or cannot be compared: what draws by itself is refused."""
 AGAIN = {"known": "with known inputs", "discovered": "with rules that are found"}
 """How a model is tried again that runs in part as it is. What was found before stays, if that ends it."""
-NOT_KNOWN = re.compile(r"input_ids|labels|targets?$")
-"""Inputs that differ with each batch. Other integers and bools may be known."""
-
 Found = dict[str, Any]
 Say = Callable[[Found], object]
 
@@ -134,21 +131,10 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
 
 def tried_again(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
     """In each way that the model has something for."""
-    ways: Found = {}
-    if names := may_be_known(built):
-        ways["known"] = again("known", built, expected, found, say, known_inputs=names)
+    ways = {"known": again("known", built, expected, found, say, known_inputs="*")}
     if found.get("opaque"):
         ways["discovered"] = again("discovered", built, expected, found, say, discover=True)
     return ways
-
-
-def may_be_known(built: Built) -> list[str]:
-    """The inputs of integers and bools that need not differ from batch to batch."""
-    call = CallSpec.of_call(built.module.forward, built.args, built.kwargs)
-    tensors = call.flatten(built.args, built.kwargs)
-    counts = (not (tensor.is_floating_point() or tensor.is_complex()) for tensor in tensors)
-    names = zip(call.input_names(), counts, strict=True)
-    return [name for name, counting in names if counting and not NOT_KNOWN.search(name.strip("']"))]
 
 
 def again(

@@ -53,11 +53,18 @@ class Captured(Protocol):
         """Buffers for whose values alone the program is right, with these."""
 
     @property
+    def known_names(self) -> Sequence[str]:
+        """The inputs on whose values it depends."""
+
+    @property
     def structure(self) -> Hashable:
         """All that the program depends on besides mode, shapes and dtypes."""
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of another call, and its tensors."""
+
+    def is_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether another call has this structure."""
 
     def tensor_names(self, structure: Hashable) -> list[str]:
         """What a person calls the tensors of a structure, where that is known."""
@@ -91,6 +98,11 @@ class Variant:
     worker: Worker
     captured: Captured
     borrowed: Borrowed | None = None
+
+    def is_of(self, call: Call) -> bool:
+        """Whether it is the program for what the model reads of a call, also if that is more than the first
+        program's model reads."""
+        return self.captured.structure == call.structure or self.captured.is_of(call.args, call.kwargs)
 
     def before(self) -> None:
         if self.borrowed:
@@ -189,7 +201,7 @@ class Variants:
             return self._only(call)
         settings = self.settings()
         known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
-        found = next((variant for variant in known if fits(variant.worker, call)), None)
+        found = next((one for one in known if one.is_of(call) and fits(one.worker, call)), None)
         if found is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
@@ -246,6 +258,8 @@ class Variants:
         count = sum(map(len, self._known.values()))
         if count == MANY and self.first.worker.comm.rank == 0:
             each = "each new shape of an input is another; `sw.pad_to` fills up to a few lengths"
+            if names := self.first.captured.known_names:
+                each = f"each new shape is another, and whatever else is read of {', '.join(names)}"
             if settings:
                 each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
             told = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
