@@ -24,8 +24,8 @@ from .memory import Aliases, refuse_shared
 from .names import Names
 from .opaque.finding import traced
 from .opaque.modules import Opaque
-from .settings import notes, without_cache
 from .reading import Reading
+from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .stand_ins import standing_in
 from .swap import same_randomness
