@@ -84,7 +84,7 @@ def parallelize(
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. With `discover` rules are looked for, by trying, for what of the model runs as it is: what
     is found is used, and said. `known_inputs` are names of arguments which the model may read in Python,
-    `"*"` all: a program is for what it reads of them, and a call of which it reads something else gets its own.
+    `"*"` all: a program is for what it reads of them, and a call where that is something else gets its own.
     `weights` are safetensors files, their folder, or tensors by name, for a module that may be on meta;
     each rank reads only its parts. `memory` is what each rank has, in bytes or
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
