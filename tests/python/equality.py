@@ -8,7 +8,7 @@ loose tolerance.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -309,20 +309,27 @@ def put(tensors: dict[str, Tensor], shard: Held, value: Tensor, coarse: bool = F
 
 
 def differences(ours: Result, theirs: Result, tolerance: float = 1e-9) -> list[str]:
-    """What is not equal, worst first."""
-    found = []
+    """What is not equal."""
+    other = [
+        f"{kind}: other names: {sorted(a.keys() ^ b.keys())}"
+        for (kind, a), (_, b) in zip(ours.kinds(), theirs.kinds(), strict=True)
+        if a.keys() != b.keys()
+    ]
+    return other + [
+        f"{name}: |a - b| = {gap:.3g} > {tolerance * size:.3g}"
+        for name, gap, size in gaps(ours, theirs)
+        if not gap <= tolerance * size
+    ]
+
+
+def gaps(ours: Result, theirs: Result) -> Iterator[tuple[str, float, float]]:
+    """How far each tensor of both is from the other, and what that is compared with."""
     for (kind, a), (_, b) in zip(ours.kinds(), theirs.kinds(), strict=True):
-        if a.keys() != b.keys():
-            found.append(f"{kind}: other names: {sorted(a.keys() ^ b.keys())}")
-            continue
-        norms = [float(x.double().norm()) for x in b.values()]
-        typical = (sum(n * n for n in norms) / max(len(norms), 1)) ** 0.5
-        for name in b:
+        norms = {name: float(x.double().norm()) for name, x in b.items()}
+        typical = (sum(n * n for n in norms.values()) / max(len(norms), 1)) ** 0.5
+        for name in b if a.keys() == b.keys() else ():
             gap = float((a[name].double() - b[name].double()).norm())
-            limit = tolerance * max(float(b[name].double().norm()), 1e-3 * typical)
-            if not gap <= limit:
-                found.append(f"{kind} {name}: |a - b| = {gap:.3g} > {limit:.3g}")
-    return found
+            yield f"{kind} {name}", gap, max(norms[name], 1e-3 * typical)
 
 
 def assert_equal(ours: Result, theirs: Result, what: str = "") -> None:

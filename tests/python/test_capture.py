@@ -318,6 +318,37 @@ def test_detach_in_place_is_kept() -> None:
     assert "op %detach f64[3,4] = aten.detach.default(%y)" in lines_of(small(run), "op")
 
 
+def test_a_tensor_that_is_made_of_one_is_detached() -> None:
+    def run(self: Small, x: Tensor) -> Tensor:
+        return self.linear(x) * torch.tensor(x.long()[:, :1], dtype=torch.int32)
+
+    captured = small(run)
+    assert captured.verified and "to_copy" in captured.graph_text
+
+
+def test_what_is_written_into_a_table_keeps_its_gradient() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.randn(6, 4))
+
+        @torch.no_grad()
+        def forward(self, at: Tensor) -> Tensor:
+            return self.table.index_select(0, at).detach()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions, self.segments = Positions(), nn.Embedding(2, 4)
+
+        def forward(self, at: Tensor) -> Tensor:
+            found = self.positions(at).to(self.segments.weight.device)
+            found += self.segments(at % 2)
+            return found.square().sum()
+
+    assert capture(Net(), (torch.tensor([1, 4, 2]),)).verified
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoint_is_a_plain_forward(reentrant: bool) -> None:
     def run(self: Small, x: Tensor) -> Tensor:

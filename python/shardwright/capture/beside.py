@@ -89,6 +89,12 @@ def knowing(
         yield beside.reading
 
 
+def is_known(traced: Tensor) -> bool:
+    """Whether the value is, in the forward that is being traced."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(isinstance(mode, _Beside) and mode.value(traced) is not None for mode in modes)
+
+
 class _Beside(TorchFunctionMode):
     """Computes what is known beside what is traced."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 from torch import nn
 
 from ..errors import CaptureError
+from .beside import is_known
 
 _CACHE = "use_cache"
 _EXPERTS = "_experts_implementation"
@@ -49,22 +50,37 @@ def capturable_experts(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def masks_as_they_run() -> Iterator[None]:
-    """For a while, a causal mask without padding is left to the attention, as it is where nothing is traced.
-    Transformers makes it while tracing, also for attention that is not causal by itself."""
+    """For a while, masks are left to the attention as where nothing is traced, if there is no padding or it is
+    known. Transformers makes them while tracing, also for attention that is not causal by itself."""
     masking: Any = sys.modules.get("transformers.masking_utils")
-    if not hasattr(masking, "_ignore_causal_mask_sdpa") or not hasattr(masking, _EXPORTING):
+    with ExitStack() as stack:
+        for name, as_it_runs in _AS_IT_RUNS.items():
+            if hasattr(masking, name) and hasattr(masking, _EXPORTING):
+                found = as_it_runs(masking, getattr(masking, name))
+                stack.enter_context(mock.patch.object(masking, name, found))
         yield
-        return
-    original = masking._ignore_causal_mask_sdpa
 
-    def ignore(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        if padding_mask is not None:
+
+def _skips(masking: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def skips(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        if padding_mask is not None and not is_known(padding_mask):
             return original(padding_mask, *args, **kwargs)
         with mock.patch.object(masking, _EXPORTING, lambda: False):
             return original(padding_mask, *args, **kwargs)
 
-    with mock.patch.object(masking, "_ignore_causal_mask_sdpa", ignore):
-        yield
+    return skips
+
+
+def _is_tracing(_: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda tensor=None: not (tensor is not None and is_known(tensor)) and original(tensor)
+
+
+# Of the masks of Transformers: where one may be left out, and where it asks whether it may look into it.
+_AS_IT_RUNS = {
+    "_ignore_causal_mask_sdpa": _skips,
+    "_ignore_bidirectional_mask_sdpa": _skips,
+    "is_tracing": _is_tracing,
+}
 
 
 def notes(module: nn.Module) -> list[str]:

@@ -25,6 +25,7 @@ from .beside import knowing
 from .casts import Casting, cast_parameters
 from .chance import refuse_chance
 from .checks import passing_checks
+from .detached import keep_detach, refuse_hidden_writes, write_without_detach
 from .distributions import in_known_distributions
 from .experts import fuse_experts
 from .functional import write_out
@@ -44,14 +45,13 @@ from .opaque.plain import said_of
 from .opaque.rules import registered_as_operators, write_registered
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
-from .schemas import is_view, mutated
 from .settings import capturable_experts, masks_as_they_run
-from .simplify import NO_GRAD, is_no_grad, mark_no_grad, simplify, sweep
+from .simplify import NO_GRAD, mark_no_grad, simplify, sweep
 from .spans import SPANS, mark_spans
 from .strided import index_strided
 from .swap import Fake, borrowed, same_randomness
 from .unread import drop_unread
-from .written import as_buffers, as_parameters, is_new_value
+from .written import as_buffers, as_parameters
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")
@@ -93,11 +93,12 @@ def trace(
         found = make_casts_explicit(program)
     _merge_ties(program, names)
     as_buffers(program, module, names, casting)
-    _refuse_hidden_mutation(program)
+    write_without_detach(program)
+    refuse_hidden_writes(program)
     index_strided(program)
     write_out_statistics(program)
     draw_on_fresh(program)
-    _keep_detach(program)
+    keep_detach(program)
     functional = _make_functional(program)
     as_parameters(functional, module, names)
     _refuse_mutation(functional)
@@ -378,63 +379,6 @@ def _unalias(program: ExportedProgram, name: str) -> None:
     for values in (program.state_dict, program.constants):
         if name in values:
             values[name] = values[name].clone()
-
-
-def _refuse_hidden_mutation(program: ExportedProgram) -> None:
-    """Refuses in-place operators that autograd does not see but whose tensor has a gradient:
-    their functional form would lose it."""
-    kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
-    carries: set[fx.Node] = set()
-    hidden: set[fx.Node] = set()
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            if kinds[node.name] in (InputKind.PARAMETER, InputKind.USER_INPUT):
-                carries.add(node)
-            continue
-        seen = not is_no_grad(node) and node.target is not torch.ops.aten.detach.default
-        for written in mutated(node):
-            if written in hidden or (not seen and written in carries):
-                raise _hidden_mutation(node)
-        reads = node.all_input_nodes
-        if is_new_value(node) or (seen and carries.intersection(reads) and _is_float(node)):
-            carries.add(node)
-        elif is_view(node) and (carries | hidden).intersection(mutated(node) or reads):
-            hidden.add(node)
-
-
-def _hidden_mutation(node: fx.Node) -> CaptureError:
-    return CaptureError(
-        "SW0107",
-        "the model changes a tensor behind the back of autograd",
-        place=lines.with_source(node.stack_trace),
-        why=f"`{node.target}` without gradients gives a new value to a tensor that keeps the"
-        " gradient of the old one",
-        fix=_RENORM
-        if "renorm" in str(node.target)
-        else "change a `.clone()` of the detached tensor, or compute the new value out of place",
-    )
-
-
-_RENORM = (
-    "leave out `max_norm`, and scale what is looked up:"
-    " `e * (max_norm / e.norm(dim=-1, keepdim=True)).clamp(max=1)`"
-)
-
-
-def _is_float(node: fx.Node) -> bool:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return any(v.is_floating_point() or v.is_complex() for v in values if isinstance(v, Tensor))
-
-
-def _keep_detach(program: ExportedProgram) -> None:
-    """Making operators functional drops ``detach_``, and with it the cut in the gradient."""
-    for node in program.graph.nodes:
-        if node.target is torch.ops.aten.detach_.default:
-            source = node.args[0]
-            if getattr(source, "target", None) is torch.ops.aten.lift_fresh_copy.default:
-                continue
-            node.target = torch.ops.aten.detach.default
-            source.replace_all_uses_with(node, lambda user, node=node: user > node)
 
 
 def _refuse_mutation(program: ExportedProgram) -> None:

@@ -32,10 +32,12 @@ def figures(results: Sequence[Found]) -> list[Figure]:
 
     return [
         of(results, "built, and judged", lambda found: found["state"] not in HARNESS),
-        of(built, "captured whole", lambda found: is_captured(found) and not has_opaque(found)),
+        of(built, "captured whole", is_whole),
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
         of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
-        of(built, "every operator under a rule", lambda found: is_captured(found) and all_under_rules(found)),
+        of(built, "every operator under a rule", under_rules),
+        of(built, "captured whole, with known inputs", lambda found: is_whole(found, "known")),
+        of(built, "every operator under a rule, with them", lambda found: under_rules(found, "known")),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
@@ -57,8 +59,20 @@ def has_opaque(found: Found) -> bool:
     return bool(found.get("opaque"))
 
 
-def all_under_rules(found: Found) -> bool:
-    return not has_opaque(found) and not found["without_rule"]
+def is_whole(found: Found, *ways: str) -> bool:
+    """Captured without parts that run as they are, as it is or in one of these ways."""
+    made = [found if is_captured(found) else {}, *(found.get(how, {}) for how in ways)]
+    return any("opaque" in it and not it["opaque"] for it in made)
+
+
+def under_rules(found: Found, *ways: str) -> bool:
+    made = [found if is_captured(found) else {}, *(found.get(how, {}) for how in ways)]
+    return any("opaque" in it and not it["opaque"] and not it["without_rule"] for it in made)
+
+
+def by_rounding(found: Found) -> float:
+    """How far a program's results are from one device's at most, where these depend on rounding."""
+    return max((made.get("own", 0.0) for made in all_plans(found).values()), default=0.0)
 
 
 def is_equal(found: Found, plan: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from .figures import (
     Figure,
     all_plans,
+    by_rounding,
     codes,
     figures,
     has_opaque,
@@ -57,6 +58,12 @@ ZEROS = (
 )
 
 
+ROUNDING = (
+    "Further than a billionth from one device, but no further than that is from itself where each of its operators rounds"
+    " otherwise, by a hundredth of a millionth of a millionth"
+)
+
+
 def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day: str) -> str:
     """`listed`: of each package how many models there are to try."""
     tried = f"{len(results)} of {sum(listed.values())} models were tried ({versions}; {day})."
@@ -84,6 +91,9 @@ def _wrong(results: Sequence[Found]) -> str:
     zeros = ", ".join(_name(found) for found in results if has_zeros(found))
     if zeros:
         lines += ["", f"{ZEROS}: {zeros}."]
+    own = ", ".join(f"{_name(found)} ({own:.0e})" for found in results if (own := by_rounding(found)))
+    if own:
+        lines += ["", f"{ROUNDING}: {own}."]
     if differing:
         lines += ["", "Refused because the captured graph differs from the model (SW0114):", ""]
         lines += [f"- {_name(found)}: {_text(found['reason'])}" for found in differing]

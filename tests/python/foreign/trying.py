@@ -60,6 +60,9 @@ EVEN = 0.55
 OPAQUE = 0.05
 """and modules that run as they are have at most this share of them."""
 
+MOST_OWN = 1e-6
+"""As far as results may be from those of one device, where its own are as far when it rounds otherwise."""
+
 NO_MEMORY = "can't allocate memory"
 """What PyTorch says where the process may take no more."""
 CHANCE = "SW0711"
@@ -124,7 +127,7 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     found["plans"] = {}
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
-    if "data" in plans and is_held_up(found):
+    if "data" in plans and found["opaque"]:
         found |= tried_again(built, expected, found, say)
     return found | {"state": "tried"}
 
@@ -276,10 +279,12 @@ def compared(built: Built, ours: equality.Result, expected: equality.Result, coa
     if not wrong:
         return {"outcome": "equal", "zeros": zeros}
     again, _ = single_device(built, 1e-7 if coarse else 1e-14)
-    by_values = not any("other names" in said for said in wrong)
-    if by_values and equality.differences(again, expected, limit / 2):
-        return {"outcome": "rounding", "reason": wrong[0]}
-    return {"outcome": "wrong", "reason": "; ".join(wrong[:4])}
+    own = max((gap / size for _, gap, size in equality.gaps(again, expected) if size), default=0.0)
+    if any("other names" in said for said in wrong) or not own > limit / 2:
+        return {"outcome": "wrong", "reason": "; ".join(wrong[:4])}
+    if limit < own < MOST_OWN and not equality.differences(ours, expected, own):
+        return {"outcome": "equal", "zeros": zeros, "own": own}
+    return {"outcome": "rounding", "reason": wrong[0]}
 
 
 def without_zeros(ours: equality.Result, expected: equality.Result) -> tuple[equality.Result, int]:
@@ -321,13 +326,6 @@ def raised(error: BaseException) -> str:
 
 def is_parallelized(found: Found) -> bool:
     return why_not_parallelized(found) is None
-
-
-def is_held_up(found: Found) -> bool:
-    """Whether what runs as it is is among the reasons why it is not parallelized."""
-    is_nothing = found["plans"]["data"]["outcome"] == "nothing"
-    has_much = found["opaque_share"] > OPAQUE or (bool(found["opaque"]) and is_nothing)
-    return has_much and not is_parallelized(found | {"state": "tried"})
 
 
 def is_equal_again(found: Found, *ways: str) -> bool:
