@@ -54,7 +54,30 @@ def net() -> tuple[nn.Module, tuple[Tensor]]:
     return module, (torch.randn(BATCH, 3, HEIGHT, WIDTH, dtype=torch.float64),)
 
 
-MODELS = {"net": net, **{name: channels.MODELS[name] for name in ("unet", "mobilenet", "convnext")}}
+class Normed(nn.Module):
+    """As in nets of diffusion and of style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 1, 1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 6, 1, bias=False)
+        )
+        self.last = nn.Sequential(nn.InstanceNorm2d(6, affine=True), nn.SiLU(), nn.Conv2d(6, 2, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.block(x)).square().mean()
+
+
+def normed() -> tuple[nn.Module, tuple[Tensor]]:
+    torch.manual_seed(0)
+    return Normed().double(), (torch.randn(BATCH, 3, HEIGHT, WIDTH, dtype=torch.float64),)
+
+
+MODELS = {
+    "net": net,
+    "normed": normed,
+    **{name: channels.MODELS[name] for name in ("unet", "mobilenet", "convnext")},
+}
 
 
 @functools.cache
@@ -83,6 +106,21 @@ def test_it_is_equal_to_the_single_device(plan: str, devices: int) -> None:
 @pytest.mark.parametrize("name", ["unet", "mobilenet", "convnext"])
 def test_other_nets_are_equal(name: str) -> None:
     check(name, "image", 2)
+
+
+@pytest.mark.parametrize(("plan", "devices"), PLANS)
+def test_norms_of_groups_are_equal(plan: str, devices: int) -> None:
+    check("normed", plan, devices)
+
+
+def test_norms_of_groups_send_statistics() -> None:
+    """Of each, its mean and its variance."""
+    compiled = made("normed", "image", 2)
+    assert compiled.counts[0]["forward all_reduce"] == 5
+    statistics = BATCH * (2 + 6) * 2 + 1
+    assert compiled.bytes[0]["forward all_reduce"] == statistics * 8
+    work = work_of(Plan.named(model("normed")[3], "image", 2))
+    assert work["rank"] / work["model"] == pytest.approx(0.5, rel=0.01)
 
 
 def test_a_device_has_its_share_of_the_work() -> None:

@@ -98,7 +98,7 @@ def compared(it: Case) -> int:
 
 
 NAMES = {
-    "linear", "batch_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
+    "linear", "batch_norm", "group_norm", "instance_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
     "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
     "triplet_margin_loss", "multilabel_margin_loss", "special", "conv2d", "conv3d", "max_pool2d",
 }  # fmt: skip
@@ -212,6 +212,13 @@ FAULTS = {
         (r" = aten\.log\.", " = aten.exp."),
         (r"(aten\.ne\.Scalar\(.*), -100\)", r"\1, 3)"),
         (r"aten\.sub\.Tensor\((.*\.5), ", r"aten.add.Tensor(\1, "),
+    ),
+    # Averages of other dims, another scale, weights of other channels.
+    ("group_norm-images", "c"): (
+        (r"(aten\.mean\.dim\(\S+), \[2, 3, 4\], True", r"\1, [2, 3], True"),
+        (r" = aten\.rsqrt\.", " = aten.sqrt."),
+        (r"(aten\.add\.Tensor\(.*), 0\.1\)", r"\1, 0.2)"),
+        (r"(aten\.addcmul\.default\()(%\S+), (%\S+), (%\S+)\)", r"\1\4, \3, \2)"),
     ),
     # Rows of the wrong side, of the wrong block, in the wrong order.
     ("conv2d-rows", "p"): (

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import shardwright as sw
+from shardwright import Graph
 from shardwright.capture import Captured, capture
 from shardwright.runtime import run_local
 from test_known_inputs import Reading, written_with_what_is_known
@@ -165,3 +167,24 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
     with pytest.raises(sw.CaptureError, match="what `numpy` reads of it cannot be written down") as refused:
         capture(Reading(count), args([1.0, 3.0]), known_inputs="*")
     assert refused.value.code == "SW0146"
+
+
+def test_a_mask_that_is_known_is_left_to_the_attention() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 32}
+    config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, **sizes)
+    model = LlamaForCausalLM(config).double()
+
+    def example(*padded: int) -> dict[str, Tensor]:
+        mask = torch.ones(2, 8, dtype=torch.long)
+        mask[0, list(padded)] = 0
+        return {"input_ids": torch.arange(16).reshape(2, 8), "attention_mask": mask}
+
+    def attention(mask: Tensor) -> list[tuple[Any, ...]]:
+        kwargs = {**example(), "attention_mask": mask}
+        captured = capture(model, (), kwargs, known_inputs=["attention_mask"])
+        assert captured.verified
+        found = [op for op in Graph(captured.graph_text).operators if "scaled_dot" in op.target]
+        return [op.line for op in found if ", None, 0.0, True" in op.line]
+
+    assert attention(example()["attention_mask"]) and not attention(example(0)["attention_mask"])

@@ -50,8 +50,8 @@ def capturable_experts(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def masks_as_they_run() -> Iterator[None]:
-    """For a while, masks are left to the attention as where nothing is traced, if there is no padding or it is
-    known. Transformers makes them while tracing, also for attention that is not causal by itself."""
+    """For a while, masks are left to the attention as they are where nothing is traced, if padding is known.
+    Transformers makes them while tracing, also for attention that is not causal by itself."""
     masking: Any = sys.modules.get("transformers.masking_utils")
     with ExitStack() as stack:
         for name, as_it_runs in _AS_IT_RUNS.items():

@@ -86,6 +86,10 @@ pub(super) fn along(input: &[i64], output: &[i64], kept: impl Fn(usize) -> bool)
     (read, written)
 }
 
+pub(super) fn pair(a: TensorId, b: TensorId) -> Vec<Arg> {
+    vec![Arg::Tensor(a), Arg::Tensor(b)]
+}
+
 pub(super) fn operand(terms: &[String]) -> String {
     if terms.is_empty() { "scalar".into() } else { terms.join(" ") }
 }

@@ -9,6 +9,7 @@ mod distances;
 mod embedding;
 mod experts;
 mod fourier;
+mod grouped_norm;
 mod image_rows;
 mod indexing;
 mod linear_algebra;

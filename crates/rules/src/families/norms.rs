@@ -4,11 +4,10 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, int_list, ints, is_split, mark, operand, plain, product, set,
-    shape, size, tensor, term, terms, text, wide, widened,
+    Terms, along, finish, flag, float, int, int_list, ints, is_split, mark, operand, pair, plain, set, shape,
+    size, tensor, term, terms, text, wide, widened,
 };
-use super::registered::with_sizes;
-use super::{Family, View};
+use super::{Family, View, grouped_norm};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -40,9 +39,9 @@ pub(super) const FAMILY: Family = Family {
 fn rule(view: View<'_>) -> Option<String> {
     match view.op.target.split('.').nth(1)? {
         "layer_norm" | "native_layer_norm" | "rms_norm" => last_dims(view),
-        "group_norm" | "native_group_norm" => groups(view),
+        "group_norm" | "instance_norm" => grouped_norm::rule(view),
+        "native_group_norm" => native_groups(view),
         "_weight_norm" | "_weight_norm_interface" => weights(view),
-        "instance_norm" => instances(view),
         _ => batches(view),
     }
 }
@@ -61,26 +60,9 @@ fn last_dims(view: View<'_>) -> Option<String> {
     text(view, &inputs, &outputs[..view.op.outputs.len().min(3)], &[])
 }
 
-/// Group norm: over the channels of a group and space, so that a part has whole groups.
-fn groups(view: View<'_>) -> Option<String> {
+/// Group norm with its statistics, of which each group has one.
+fn native_groups(view: View<'_>) -> Option<String> {
     let input = shape(view, 0, "input")?;
-    if view.op.target == "aten.native_group_norm.default" {
-        return native_groups(view, input);
-    }
-    let (channels, count) = (*input.get(1)?, int(view.op, 1, "num_groups", 1).max(1));
-    let (mut read, _) = along(input, input, |dim| dim == 0);
-    if channels > 0 && channels % count == 0 {
-        read[1] = product(&[term(count, "b"), mark(&term(channels / count, "b_each"), "^")]);
-    }
-    let weights = vec![read[1].clone(); view.op.inputs().len() - 1];
-    let inputs = [vec![operand(&read)], weights].concat();
-    let rule = text(view, &inputs, &[operand(&read)], &[])?;
-    let is_product = read[1].starts_with('(');
-    Some(if is_product { with_sizes(&rule, &[("b".into(), count)]) } else { rule })
-}
-
-/// The same with its statistics, of which each group has one.
-fn native_groups(view: View<'_>, input: &[i64]) -> Option<String> {
     let (read, _) = along(input, input, |dim| dim == 0);
     let weights = vec![read.get(1)?.clone(); view.op.inputs().len() - 1];
     let inputs = [vec![operand(&read)], weights].concat();
@@ -106,18 +88,6 @@ fn weights(view: View<'_>) -> Option<String> {
     let outputs = [operand(&all), operand(&lengths)];
     let made = outputs.get(..view.op.outputs.len())?;
     text(view, &[operand(&all), operand(&lengths)], made, &[vec![1]])
-}
-
-fn instances(view: View<'_>) -> Option<String> {
-    let input = shape(view, 0, "input")?;
-    let stats = tensor(view.op, 3, "running_mean").is_some();
-    if stats && flag(view.op, 5, "use_input_stats", true) {
-        return None; // It changes its operands.
-    }
-    let (read, _) = along(input, input, |dim| dim < 2);
-    let weights = vec![read.get(1)?.clone(); view.op.inputs().len() - 1];
-    let inputs = [vec![operand(&read)], weights].concat();
-    text(view, &inputs, &[operand(&read)], &[])
 }
 
 /// The operands of a batch norm, whichever of its forms.
@@ -176,8 +146,15 @@ fn batches(view: View<'_>) -> Option<String> {
     text(view, &inputs, &made, &[])
 }
 
-/// Batch norm in training, as sums over the batch.
 fn rewriting(op: &Op, to: &mut Builder<'_>) {
+    match &op.target[..] {
+        "aten.group_norm.default" | "aten.instance_norm.default" => grouped_norm::rewriting(op, to),
+        _ => of_batches(op, to),
+    }
+}
+
+/// Batch norm in training, as sums over the batch.
+fn of_batches(op: &Op, to: &mut Builder<'_>) {
     let Some(norm) = BatchNorm::read(op) else { return };
     let mut steps = Steps::new(&norm, to);
     if !norm.training {
@@ -349,10 +326,6 @@ impl<'a, 'g> Steps<'a, 'g> {
         }
         new
     }
-}
-
-fn pair(a: TensorId, b: TensorId) -> Vec<Arg> {
-    vec![Arg::Tensor(a), Arg::Tensor(b)]
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
