@@ -57,7 +57,11 @@ fn flow(stages: &[Stage], sent: f64, batches: u32) -> Flow {
     stages.iter().rev().fold(Flow::default(), |flow, stage| flow.after(stage, (sent, sent), batches))
 }
 
-/// Segments on devices, whose costs are drawn; a stage may have one, two or four devices.
+/// What a segment adds to what is drawn: to forward, and to what a stage does in a step of few micro-batches.
+const FORWARD: f64 = 1.0;
+const BUSY: f64 = 7.0;
+
+/// Segments on devices, whose costs are drawn, and more for more segments; a stage may have one, two or four devices.
 struct Drawn {
     seed: u64,
 }
@@ -81,12 +85,24 @@ impl Costs for Drawn {
         let at = [run.segments.0 as u64, run.segments.1 as u64, size];
         let way = |way: u64| {
             let of = |what: u64, most: u64| 1.0 + self.number(&[at[0], at[1], at[2], way, what], most);
-            let (busy, takes, gives) = (of(3, 90), of(4, 9), of(5, 9));
-            Stage { forward: of(0, 20), backward: of(1, 30), tail: of(2, 40), busy, takes, gives }
+            let count = (at[1] - at[0]) as f64;
+            let (busy, takes, gives) = (of(3, 90) + BUSY * count, of(4, 9), of(5, 9));
+            Stage {
+                forward: of(0, 20) + FORWARD * count,
+                backward: of(1, 30),
+                tail: of(2, 40),
+                busy,
+                takes,
+                gives,
+            }
         };
         // What is kept of many micro-batches does not always fit.
         let fits = |way: &u64| self.number(&[at[0], at[1], at[2], *way, 7], 8) + f64::from(kept) < 9.0;
         (0..3).filter(fits).map(way).collect()
+    }
+
+    fn busy(&mut self, run: Run) -> f64 {
+        BUSY * (run.segments.1 - run.segments.0) as f64
     }
 
     fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
@@ -102,8 +118,8 @@ impl Costs for Drawn {
         (flow.takes / size(from), stage.gives / size(to))
     }
 
-    fn least(&self, _: usize, _: u32) -> f64 {
-        0.0
+    fn least(&self, segments: usize, _: u32) -> f64 {
+        FORWARD * segments as f64
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Found<'q> {
     solver: Solver,
     /// Seconds of a micro-batch that each segment takes at least on a group.
     least: Vec<Vec<f64>>,
+    /// And so many of the first ones.
+    first: Vec<Vec<f64>>,
     /// What the first segments take at least.
     left: Left,
     /// Sums that were looked at for each kind of group.
@@ -83,6 +85,7 @@ impl<'q> Found<'q> {
             floor,
             runs,
             solver,
+            first: least.iter().map(|each| of_first(each)).collect(),
             least,
             left,
             sums,
@@ -217,6 +220,12 @@ impl Costs for Found<'_> {
         self.or_error(found).map_or_else(|| Rc::from([]), |(_, stages)| stages)
     }
 
+    fn busy(&mut self, run: Run) -> f64 {
+        let ((from, to), kind) = (run.segments, self.kind(run.devices));
+        let first = &self.first[kind];
+        f64::from(self.question.batches) * (first[to] - first[from]) * (1.0 - ROUNDING)
+    }
+
     fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
         let kind = self.kind(run.devices);
         if self.error.is_some() {
@@ -243,6 +252,18 @@ impl Costs for Found<'_> {
     fn is_enough(&self) -> bool {
         self.solver.sums > MOST
     }
+}
+
+/// Sums of shares are off by less than this.
+const ROUNDING: f64 = 1e-9;
+
+/// Of none of them, of the first one, of the first two, and so on.
+fn of_first(each: &[f64]) -> Vec<f64> {
+    let sum = |all: &mut f64, own: &f64| {
+        *all += own;
+        Some(*all)
+    };
+    std::iter::once(0.0).chain(each.iter().scan(0.0, sum)).collect()
 }
 
 /// What stages with others behind them keep at least.

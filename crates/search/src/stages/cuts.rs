@@ -6,6 +6,7 @@
 //! cannot be quicker than a plan that is known is left out.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::flow::{Flow, Stage};
@@ -41,12 +42,14 @@ pub trait Costs {
     /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
     /// Of such as take longer than `below` for all micro-batches none need be given.
     fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
+    /// Seconds that any of them takes at least if it never waits: of a run with more segments no less.
+    fn busy(&mut self, run: Run) -> f64;
     /// What any of them takes at least, known before they are; none if there is none.
     fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage>;
     /// Seconds in which a micro-batch is sent from one stage to the next, and back.
     fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
     /// Device-seconds that a micro-batch takes in the first segments, at least, on so many devices, which have stages behind
-    /// them.
+    /// them: in more segments no less.
     fn least(&self, segments: usize, devices: u32) -> f64;
     /// Whether so much was looked at that it is enough.
     fn is_enough(&self) -> bool {
@@ -156,7 +159,7 @@ fn longer(
         if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
     for size in costs.groups(device) {
         let first = device - size;
-        for from in (0..segment).filter(|from| (*from == 0) == (first == 0)) {
+        for from in begins(ask, costs, segment, (first, device)) {
             if ask.stop.is_late() {
                 break;
             }
@@ -185,6 +188,35 @@ fn longer(
     looked
 }
 
+/// Where a stage may begin that ends before a segment: no further back than it is quick enough, and far enough for what
+/// comes before it to be. Those on the first devices begin with the model, and no others.
+fn begins(ask: &Ask<'_>, costs: &mut dyn Costs, segment: usize, devices: (u32, u32)) -> Range<usize> {
+    let (first, _) = devices;
+    let is_left = |from: usize| f64::from(ask.batches) * left(costs, (from, first)) <= ask.below;
+    let end = if first == 0 { 1 } else { first_of(1..segment, |from| !is_left(from)) };
+    let mut is_quick = |from: usize| costs.busy(Run { segments: (from, segment), devices }) <= ask.below;
+    match first {
+        0 if is_quick(0) => 0..1,
+        0 => 0..0,
+        _ => first_of(1..end, is_quick)..end,
+    }
+}
+
+/// The first of a row of numbers of which something holds, as it does of all after it; else the end.
+fn first_of(row: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let (mut low, mut high) = (row.start, row.end);
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Seconds of a micro-batch in what comes before a stage, on the devices that are left for that.
+fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
+    if device == 0 { 0.0 } else { costs.least(segment, device) / f64::from(device) }
+}
+
 fn made(
     ask: &Ask<'_>,
     costs: &dyn Costs,
@@ -201,10 +233,7 @@ fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Rc<Mad
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
 fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, run: Run, flow: &Flow) -> bool {
-    let left = match run.devices.0 {
-        0 => 0.0,
-        devices => costs.least(run.segments.0, devices) / f64::from(devices),
-    };
+    let left = left(costs, (run.segments.0, run.devices.0));
     let (end, busy) = (left + flow.end, flow.busy.max(f64::from(ask.batches) * left));
     end.max(busy) <= ask.below && busy <= ask.busy
 }

@@ -190,6 +190,10 @@ impl Costs for Even<'_, '_> {
         self.costs.ways(run, kept, below)
     }
 
+    fn busy(&mut self, run: Run) -> f64 {
+        self.costs.busy(run)
+    }
+
     fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage> {
         self.costs.at_least(run, kept)
     }
