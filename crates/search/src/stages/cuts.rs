@@ -79,8 +79,15 @@ struct Made {
     after: Option<Rc<Made>>,
 }
 
-/// By where the first stage begins, in the model and among the devices, and which devices it has.
-type Row = BTreeMap<(usize, u32), Vec<Rc<Made>>>;
+/// One that stays, with what is looked at of it beside each that begins alike: that lies together, so many are there.
+struct Stays {
+    flow: Flow,
+    devices: (u32, u32),
+    made: Rc<Made>,
+}
+
+/// By where the first stage begins, in the model and among the devices.
+type Row = BTreeMap<(usize, u32), Vec<Stays>>;
 
 /// What takes more than so many times the best is not among the quick ones.
 pub(super) const NEAR: f64 = 1.1;
@@ -151,12 +158,11 @@ fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipelin
 fn longer(
     (ask, is_quick): (&Ask<'_>, bool),
     costs: &mut dyn Costs,
-    (stages, (segment, device), after): (u32, (usize, u32), &[Rc<Made>]),
+    (stages, (segment, device), after): (u32, (usize, u32), &[Stays]),
     next: &mut Row,
 ) -> usize {
     let (mut looked, kept) = (0, ask.batches.min(stages + 1));
-    let before: Vec<Option<&Rc<Made>>> =
-        if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
+    let before: Vec<Option<&Stays>> = if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
     for size in costs.groups(device) {
         let first = device - size;
         for from in begins(ask, costs, segment, (first, device)) {
@@ -166,26 +172,36 @@ fn longer(
             let run = Run { segments: (from, segment), devices: (first, device) };
             let Some(least) = costs.at_least(run, kept) else { continue };
             // Of what is not quick enough at best nothing more need be known.
-            let may = |after: &Option<&Rc<Made>>| {
-                is_wanted(ask, costs, run, &flow_of(ask, &least, (0.0, 0.0), *after))
-            };
-            let before: Vec<Option<&Rc<Made>>> = before.iter().copied().filter(may).collect();
+            let left = left(costs, (from, first));
+            let may =
+                |after: &Option<&Stays>| is_wanted(ask, left, &flow_of(ask, &least, (0.0, 0.0), *after));
+            let before: Vec<Option<&Stays>> = before.iter().copied().filter(may).collect();
             if before.is_empty() {
                 continue;
             }
-            for (way, stage) in costs.ways(run, kept, ask.below).iter().enumerate() {
+            let ways = costs.ways(run, kept, ask.below);
+            for (way, stage) in (0..).zip(ways.iter()).filter(|(way, _)| !is_beaten(&ways, *way)) {
                 let chosen = Chosen { run, kept, way };
                 for after in &before {
                     looked += 1;
-                    let made = made(ask, costs, (chosen, stage), *after);
-                    if is_wanted(ask, costs, run, &made.flow) {
-                        keep(next.entry((from, first)).or_default(), made, is_quick);
+                    let flow = with(ask, costs, (run, stage), *after);
+                    if is_wanted(ask, left, &flow) {
+                        let made = || Made { flow, chosen, after: after.map(|after| Rc::clone(&after.made)) };
+                        keep(next.entry((from, first)).or_default(), (flow, run.devices), made, is_quick);
                     }
                 }
             }
         }
     }
     looked
+}
+
+/// Whether another way is no worse in anything, or the same and before it.
+fn is_beaten(ways: &[Stage], way: usize) -> bool {
+    let beats = |other: usize| {
+        ways[other].is_no_worse(&ways[way]) && (other < way || !ways[way].is_no_worse(&ways[other]))
+    };
+    (0..ways.len()).any(|other| other != way && beats(other))
 }
 
 /// Where a stage may begin that ends before a segment: no further back than it is quick enough, and far enough for what
@@ -217,43 +233,42 @@ fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
     if device == 0 { 0.0 } else { costs.least(segment, device) / f64::from(device) }
 }
 
-fn made(
-    ask: &Ask<'_>,
-    costs: &dyn Costs,
-    (chosen, stage): (Chosen, &Stage),
-    after: Option<&Rc<Made>>,
-) -> Made {
-    let to = after.map(|after| costs.sent((chosen.run, stage), (after.chosen.run, &after.flow)));
-    Made { flow: flow_of(ask, stage, to.unwrap_or_default(), after), chosen, after: after.cloned() }
+/// With a stage before what was made.
+fn with(ask: &Ask<'_>, costs: &dyn Costs, (run, stage): (Run, &Stage), after: Option<&Stays>) -> Flow {
+    let to = after.map(|after| costs.sent((run, stage), (after.made.chosen.run, &after.flow)));
+    flow_of(ask, stage, to.unwrap_or_default(), after)
 }
 
-fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Rc<Made>>) -> Flow {
+fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Stays>) -> Flow {
     after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches)
 }
 
-/// Whether it may be part of one that is quick enough: what comes before takes its time, on the devices that are left.
-fn is_wanted(ask: &Ask<'_>, costs: &dyn Costs, run: Run, flow: &Flow) -> bool {
-    let left = left(costs, (run.segments.0, run.devices.0));
+/// Whether it may be part of one that is quick enough: what comes before takes its time, so much of a micro-batch at least.
+fn is_wanted(ask: &Ask<'_>, left: f64, flow: &Flow) -> bool {
     let (end, busy) = (left + flow.end, flow.busy.max(f64::from(ask.batches) * left));
     end.max(busy) <= ask.below && busy <= ask.busy
 }
 
 /// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
-fn keep(all: &mut Vec<Rc<Made>>, made: Made, is_quick: bool) {
-    let alike = |other: &Made| other.chosen.run.devices == made.chosen.run.devices;
+fn keep(
+    all: &mut Vec<Stays>,
+    (flow, devices): (Flow, (u32, u32)),
+    made: impl FnOnce() -> Made,
+    is_quick: bool,
+) {
     let is_no_worse = |one: &Flow, other: &Flow| match is_quick {
         true => one.seconds() <= other.seconds(),
         false => one.is_no_worse(other),
     };
-    if all.iter().any(|other| alike(other) && is_no_worse(&other.flow, &made.flow)) {
+    if all.iter().any(|other| other.devices == devices && is_no_worse(&other.flow, &flow)) {
         return;
     }
-    all.retain(|other| !(alike(other) && is_no_worse(&made.flow, &other.flow)));
-    all.push(Rc::new(made));
+    all.retain(|other| !(other.devices == devices && is_no_worse(&flow, &other.flow)));
+    all.push(Stays { flow, devices, made: Rc::new(made()) });
 }
 
-fn best(all: &[Rc<Made>]) -> Option<Pipeline> {
-    let made = all.iter().min_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()))?;
+fn best(all: &[Stays]) -> Option<Pipeline> {
+    let made = &all.iter().min_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()))?.made;
     let chain = std::iter::successors(Some(made), |made| made.after.as_ref());
     Some(Pipeline { stages: chain.map(|made| made.chosen).collect(), flow: made.flow })
 }

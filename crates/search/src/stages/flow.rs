@@ -20,6 +20,21 @@ pub struct Stage {
     pub gives: f64,
 }
 
+impl Stage {
+    /// Whether a pipeline takes as long with the other in its place, or longer.
+    pub fn is_no_worse(&self, other: &Self) -> bool {
+        let both = [
+            (self.forward, other.forward),
+            (self.backward, other.backward),
+            (self.tail, other.tail),
+            (self.busy, other.busy),
+            (self.takes, other.takes),
+            (self.gives, other.gives),
+        ];
+        both.iter().all(|(own, other)| own <= other)
+    }
+}
+
 /// A stage and all after it, from when the first micro-batch comes to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flow {
