@@ -88,8 +88,9 @@ impl Homes {
             };
             known.insert(key, found.clone());
             if found.is_some() {
+                // Of a layer that is cut each block gathers its own.
                 let path = layer(cx, first).unwrap_or(&cx.graph.op(first).module);
-                homes.unit.insert(tensor, units.insert_full(path).0);
+                homes.unit.insert(tensor, units.insert_full((path, cx.plan.block(first))).0);
             }
             homes.of[tensor.index()] = found;
         }

@@ -1,5 +1,6 @@
 //! What well-known plans communicate on the reference models: each a line of words, in order.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use graph::{Graph, Source};
@@ -116,6 +117,17 @@ fn ranks_that_do_the_same_share_a_role() {
     assert_eq!(lowered("gpt", "data", 4).roles.len(), 1);
     // Biases of row-split linears are added to the sums, on all ranks.
     assert_eq!(lowered("gpt", "data:2 x megatron:4", 8).roles.len(), 1);
+}
+
+#[test]
+fn of_a_layer_that_is_cut_each_stage_gathers_its_own() {
+    for (plan, blocks) in [("stages:4 x zero3:2", 1), ("stages:2 x zero3:2 x interleaved:2", 2)] {
+        let program = lowered("gpt", plan, if blocks == 1 { 8 } else { 4 });
+        for role in &program.roles {
+            let own: BTreeSet<u32> = role.body.codes_of_batches().map(|code| code.block).collect();
+            assert_eq!(own.len(), blocks, "{plan}: ranks {:?} run {own:?}", role.ranks);
+        }
+    }
 }
 
 #[test]
