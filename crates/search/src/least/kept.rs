@@ -8,6 +8,7 @@ use plan::{Plan, Schedule};
 
 use super::parts::Cost;
 use super::stages::Stages;
+use super::under_way::most;
 use crate::Question;
 use crate::bound::arriving;
 use crate::inside::{Keeps, keeps, spans_of};
@@ -37,11 +38,18 @@ impl<'q> Kept<'q> {
             return found;
         }
         let keeps = keeps(graph, &self.costs, &spans_of(graph, &plan.recompute, &self.arriving));
+        let mut of_blocks = vec![0; plan.block_count() as usize];
         for op in graph.op_ids().filter(|op| self.wanted[op.index()]) {
+            let own = part(&keeps[op.index()], &costs[op.index()]);
             let (bytes, batches) = &mut found[stages.of[op.index()]];
-            *bytes += u64::from(*batches) * part(&keeps[op.index()], &costs[op.index()]);
+            *bytes += u64::from(*batches) * own;
+            of_blocks[plan.block(op) as usize] += own;
         }
-        found
+        match most(self.question, (plan, stages), (&self.arriving, &of_blocks)) {
+            // Perhaps it is there only before the first backward.
+            Some(all) => all.into_iter().map(|bytes| (bytes, self.question.batches)).collect(),
+            None => found,
+        }
     }
 
     /// Under `1f1b` a stage with so many behind it keeps one micro-batch more; in whatever order, one at least.

@@ -13,6 +13,7 @@ mod held;
 mod kept;
 mod parts;
 mod stages;
+mod under_way;
 
 use diag::Result;
 use graph::OpId;

@@ -1,0 +1,74 @@
+//! What of all blocks of a stage is kept at once, under schedules that know the order of all their tasks.
+//!
+//! A device keeps what a block's forward made for a micro-batch until the backward of that begins to be over: in the order
+//! in which it runs them, the most that is there at any time is no more than what its rank needs.
+
+use graph::{Source, TensorId};
+use plan::{Plan, Schedule};
+use schedule::{Block, Pass, Shape, Times, simulate};
+
+use super::stages::Stages;
+use crate::Question;
+
+/// For each stage the most bytes, where each block keeps so many of a micro-batch. None where the order may be another one.
+pub(super) fn most(
+    question: &Question<'_>,
+    (plan, stages): (&Plan, &Stages<'_>),
+    (arriving, kept): (&[bool], &[u64]),
+) -> Option<Vec<u64>> {
+    let is_known = matches!(plan.schedule, Schedule::Gpipe | Schedule::Interleaved | Schedule::ZbV);
+    let is_named = plan.timetables.is_empty() && plan.before.is_empty();
+    let shape = is_known.then(|| shape(question, plan, stages, arriving)).flatten().filter(|_| is_named)?;
+    let orders = plan.schedule.order(&shape, &[])?;
+    // What a rank needs is told of a step that has as many micro-batches as blocks at least.
+    let batches = question.batches.min(plan.block_count());
+    let lanes = simulate(&shape, &orders, batches, Times::EQUAL).ok()?;
+    let of_lane = |lane: &schedule::Lane| {
+        let (mut now, mut most) = (0, 0);
+        for (task, _, _) in &lane.tasks {
+            match task.pass {
+                Pass::Forward => now += kept[task.block],
+                Pass::Backward | Pass::Inputs => now -= kept[task.block],
+                Pass::Weights => {}
+            }
+            most = most.max(now);
+        }
+        most
+    };
+    Some(lanes.iter().map(of_lane).collect())
+}
+
+/// The blocks on their stages, if each is on one, and trains.
+fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[bool]) -> Option<Shape> {
+    let graph = question.graph;
+    // Blocks that share what forward updates are ordered by that, too.
+    if !graph.updates.is_empty() {
+        return None;
+    }
+    let mut blocks = vec![Block::default(); plan.block_count() as usize];
+    let mut devices: Vec<Option<Vec<u32>>> = vec![None; stages.count];
+    for op in graph.op_ids() {
+        let (own, stage) = (plan.block(op) as usize, stages.of[op.index()]);
+        let mut on = plan.op(op).devices.clone();
+        on.sort_unstable();
+        if *devices[stage].get_or_insert_with(|| on.clone()) != on {
+            return None;
+        }
+        let trains = |tensor: TensorId| {
+            let is_trained = matches!(graph.tensor(tensor).source, Source::Param { frozen: false, .. });
+            is_trained && arriving[tensor.index()]
+        };
+        blocks[own].trains |= graph.op(op).inputs().into_iter().any(trains);
+        if !blocks[own].devices.contains(&stage) {
+            blocks[own].devices.push(stage);
+        }
+        for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor)) {
+            let maker = plan.block(maker) as usize;
+            if maker != own && !blocks[own].reads.contains(&maker) {
+                blocks[own].reads.push(maker);
+            }
+        }
+    }
+    let is_plain = |block: &Block| block.trains && block.devices.len() == 1;
+    blocks.iter().all(is_plain).then_some(Shape { blocks })
+}
