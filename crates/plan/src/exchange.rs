@@ -61,11 +61,12 @@ pub(crate) fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Spli
 
 /// Each part has a device of its own: it sends its rows to the others.
 pub(crate) fn on_devices(graph: &Graph, analysis: &Analysis, op: OpId, plan: &OpPlan) -> Result<()> {
+    if !plan.splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
+        return Ok(());
+    }
     let mut devices = plan.devices.clone();
     devices.sort_unstable();
-    let repeats = devices.windows(2).any(|two| two[0] == two[1]);
-    let exchanges = plan.splits.iter().any(|split| matches!(split.on, On::Exchange { .. }));
-    if exchanges && repeats {
+    if devices.windows(2).any(|two| two[0] == two[1]) {
         return Err(refused(graph, analysis, op, "several of its parts are on one device"));
     }
     Ok(())

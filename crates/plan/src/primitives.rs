@@ -153,7 +153,11 @@ impl<'g> Draft<'g> {
             .why("each sub-operator runs on one device")
             .fix("name one device for each sub-operator; devices may repeat"));
         }
-        self.parts(op).into_iter().zip(devices).try_for_each(|(part, &device)| self.assign(part, device))
+        if let Some(device) = devices.iter().find(|device| **device >= self.decided.devices) {
+            return Err(no_device(i64::from(*device), self.decided.devices).at(place(self.graph, op)));
+        }
+        self.decided.placed[op.index()] = devices.iter().copied().map(Some).collect();
+        Ok(())
     }
 
     pub fn order(&mut self, before: OpId, after: OpId) {
