@@ -50,12 +50,18 @@ pub(crate) struct Messages<'c> {
     groups: RefCell<Map<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
-    moves: RefCell<Map<(SizesId, Spread, Spread), Price>>,
+    moves: RefCell<Map<Move, Seconds>>,
 }
+
+/// From one spread of a tensor to another.
+type Move = (SizesId, Spread, Spread);
+
+/// Of communication, and of work: there are millions, so nothing else is kept.
+type Seconds = (f64, f64);
 
 /// The sizes of a tensor by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SizesId(usize);
+pub(super) struct SizesId(u32);
 
 /// The bytes of a message that is so long that they are all that counts.
 const LONG: f64 = 1e15;
@@ -106,7 +112,8 @@ impl<'c> Messages<'c> {
     }
 
     pub(super) fn sizes(&self, sizes: Sizes) -> SizesId {
-        SizesId(self.sizes.borrow_mut().insert_full(sizes).0)
+        let number = self.sizes.borrow_mut().insert_full(sizes).0;
+        SizesId(u32::try_from(number).expect("fewer sizes than that"))
     }
 
     /// Seconds of a collective of devices that differ in these digits.
@@ -153,11 +160,11 @@ impl<'c> Messages<'c> {
             return Price::default();
         }
         let key = (sizes, from, to);
-        if let Some(known) = self.moves.borrow().get(&key) {
-            return *known;
+        if let Some((line, work)) = self.moves.borrow().get(&key) {
+            return Price { line: *line, work: *work, ..Price::default() };
         }
-        let found = self.moved(&self.sizes.borrow()[sizes.0], &from, &to);
-        self.moves.borrow_mut().insert(key, found);
+        let found = self.moved(&self.sizes.borrow()[sizes.0 as usize], &from, &to);
+        self.moves.borrow_mut().insert(key, (found.line, found.work));
         found
     }
 
