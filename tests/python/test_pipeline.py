@@ -48,6 +48,7 @@ NAMED = [
     ("data:2 x stages:2", 4),
     ("stages:2 x megatron:2 x gpipe", 4),
     ("stages:2 x zero3:2", 4),
+    ("stages:2 x zero3:2 x interleaved:2", 4),
     ("zero1:2 x stages:2", 4),
     ("stages:2 x recompute", 2),
     ("stages:3 x recompute:selective", 3),
