@@ -376,7 +376,8 @@ case("group_norm", "group_norm", lambda x, w, b: F.group_norm(x, 3, w, b), norma
     normal(6), dims="a=5 b=3 c=4")
 case("group_norm-images", "group_norm", lambda x, w, b: F.group_norm(x, 2, w, b, 0.1), normal(3, 6, 4, 5),
     normal(6), normal(6), dims="a=3 b=2 c=4 d=5")
-case("group_norm-bare", "group_norm", lambda x: F.group_norm(x, 2), normal(3, 4, 5, 3), dims="a=3 b=2 c=5 d=3")
+case("group_norm-bare", "group_norm", lambda x: F.group_norm(x, 2), normal(3, 4, 5, 3),
+    dims="a=3 b=2 c=5 d=3")
 case("group_norm-weight", "group_norm", lambda x, w: F.group_norm(x, 2, w), normal(3, 4, 5), normal(4),
     dims="a=3 b=2 c=5")
 case("group_norm-one", "group_norm", lambda x, w, b: F.group_norm(x, 1, w, b), normal(5, 6, 4), normal(6),

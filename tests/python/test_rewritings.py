@@ -98,9 +98,10 @@ def compared(it: Case) -> int:
 
 
 NAMES = {
-    "linear", "batch_norm", "group_norm", "instance_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "bce",
-    "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
-    "triplet_margin_loss", "multilabel_margin_loss", "special", "conv2d", "conv3d", "max_pool2d",
+    "linear", "batch_norm", "group_norm", "instance_norm", "softmax", "log_softmax", "cross_entropy",
+    "nll_loss", "mse_loss", "bce", "kl_div", "poisson_nll_loss", "hinge_embedding_loss",
+    "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss", "multilabel_margin_loss",
+    "special", "conv2d", "conv3d", "max_pool2d",
 }  # fmt: skip
 FAMILIES = [it for it in CASES if it.name.split("-")[0] in NAMES]
 

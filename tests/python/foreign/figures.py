@@ -36,8 +36,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
         of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
         of(built, "every operator under a rule", under_rules),
-        of(built, "captured whole, with known inputs", lambda found: is_whole(found, "known")),
-        of(built, "every operator under a rule, with them", lambda found: under_rules(found, "known")),
+        of(built, "captured whole, with known inputs", lambda found: is_whole(found) or is_whole_known(found)),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
@@ -59,15 +58,20 @@ def has_opaque(found: Found) -> bool:
     return bool(found.get("opaque"))
 
 
-def is_whole(found: Found, *ways: str) -> bool:
-    """Captured without parts that run as they are, as it is or in one of these ways."""
-    made = [found if is_captured(found) else {}, *(found.get(how, {}) for how in ways)]
-    return any("opaque" in it and not it["opaque"] for it in made)
+def is_whole(found: Found) -> bool:
+    return is_captured(found) and not has_opaque(found)
 
 
-def under_rules(found: Found, *ways: str) -> bool:
-    made = [found if is_captured(found) else {}, *(found.get(how, {}) for how in ways)]
-    return any("opaque" in it and not it["opaque"] and not it["without_rule"] for it in made)
+def is_whole_known(found: Found) -> bool:
+    """Captured without parts that run as they are, with known inputs."""
+    notes = found.get("known", {}).get("notes")
+    return notes is not None and not any(
+        "runs as it is" in note or "run as they are" in note for note in notes
+    )
+
+
+def under_rules(found: Found) -> bool:
+    return is_whole(found) and not found["without_rule"]
 
 
 def by_rounding(found: Found) -> float:

@@ -100,7 +100,8 @@ impl<'a, 'g> Steps<'a, 'g> {
         let names = terms(shape);
         let [group, each] = [term(norm.groups, GROUP), term(norm.each, EACH)];
         let channels = product(&[group.clone(), each.clone()]);
-        let (image, all) = (named(&names, &[channels.clone()]), named(&names, &[group.clone(), each]));
+        let (image, all) =
+            (named(&names, std::slice::from_ref(&channels)), named(&names, &[group.clone(), each]));
         let ones = vec!["1".to_string(); names.len() - 1];
         let one = operand(&[vec![names[0].clone(), group], ones].concat());
         let grouped = [&[shape[0], norm.groups, norm.each], &shape[2..]].concat();
