@@ -36,7 +36,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
         of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
         of(built, "every operator under a rule", under_rules),
-        of(built, "captured whole, with known inputs", lambda found: is_whole(found) or is_whole_known(found)),
+        of(built, "captured whole, with known inputs", lambda it: is_whole(it) or is_whole_known(it)),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
