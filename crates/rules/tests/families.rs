@@ -274,14 +274,14 @@ fn norms_keep_what_they_average_whole() {
     check(
         image,
         "%y f32[2,4,3,3] = aten.group_norm.default(%x, 2, %w, %b)",
-        "a (b b_each^) c^ d^, (b b_each^), (b b_each^) -> a (b b_each^) c^ d^",
+        "a (b b_each^) c@ d@, (b b_each^), (b b_each^) -> a (b b_each^) c@ d@",
     );
     check(
         image,
         "%y f32[2,4,3,3] = aten.group_norm.default(%x, 1, %w, %b)",
-        "a b_each^ c^ d^, b_each^, b_each^ -> a b_each^ c^ d^",
+        "a b_each^ c@ d@, b_each^, b_each^ -> a b_each^ c@ d@",
     );
-    check(image, "%y f32[2,4,3,3] = aten.group_norm.default(%x, 4, %w, %b)", "a b c^ d^, b, b -> a b c^ d^");
+    check(image, "%y f32[2,4,3,3] = aten.group_norm.default(%x, 4, %w, %b)", "a b c@ d@, b, b -> a b c@ d@");
     let batch = format!("{image}; m f32[4]; v f32[4]");
     let norm = |training: &str| {
         format!(
