@@ -180,14 +180,14 @@ def test_a_plan_is_for_the_devices_of_the_cluster(
     assert "\ndevices 2\n" in capsys.readouterr().out
 
 
-def test_what_is_too_wide_for_exact_tables_has_a_found_plan(folder: Path) -> None:
+def test_what_is_wide_for_exact_tables_has_a_found_plan(folder: Path) -> None:
     """All layers of T5's decoder read the same few values, each of which has many ways on eight devices."""
     graph = Graph(graph_of(example_of(SHIPPED["t5-3.9b"], 8, None)).text)
     found = Choice("dgx-v100:8x1").search(graph, 8, wanted=100)
     assert any(row["plan"].startswith("auto") for row in found.rows)
-    # What no plan at all can beat, and nothing from tables.
+    # No plan of one block can beat what tables say of these, or else what holds for all plans.
     assert found.inside is not None
-    assert found.inside[0] == found.bound
+    assert 0 < found.bound <= found.inside[0]
 
 
 def test_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
