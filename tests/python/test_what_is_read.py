@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import shardwright as sw
 from shardwright.capture import Captured, capture
@@ -169,10 +168,12 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
 
 
 def test_a_mask_that_is_known_is_left_to_the_attention() -> None:
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 32}
-    config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, **sizes)
-    model = LlamaForCausalLM(config).double()
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 32, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**sizes, **heads)
+    model = transformers.LlamaForCausalLM(config).double()
 
     def example(*padded: int) -> dict[str, Tensor]:
         mask = torch.ones(2, 8, dtype=torch.long)
