@@ -112,6 +112,7 @@ READS: list[Callable[[Tensor, Tensor], Any]] = [
     lambda known, unknown: int(known.double().mean()),
     lambda known, unknown: known.cumsum(0)[(known[0], known.argmax()),][0],
     lambda known, unknown: int(known.numpy().sum()),
+    lambda known, unknown: int((1 / known).masked_fill_(1 / known == float("inf"), 0).sum()),
     written_with_what_is_known,
     _fails_for_some,
     _inside_a_lookup,

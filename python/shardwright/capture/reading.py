@@ -122,9 +122,10 @@ class Tape:
             return {"ellipsis": None}
         if isinstance(tree, _BY_NAME):
             return {"torch": str(tree)}
-        if type(tree) not in _PLAIN or (isinstance(tree, float) and not math.isfinite(tree)):
+        if type(tree) not in _PLAIN:
             raise _Unwritten
-        return tree
+        # JSON has no word for these.
+        return {"number": str(tree)} if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def value_of(tensor: Tensor, copied: bool = True) -> Tensor:
@@ -183,6 +184,8 @@ def _run(step: Mapping[str, Any], values: Sequence[Tensor], made: Sequence[Seque
             return _named(held)
         if kind == "ellipsis":
             return ...
+        if kind == "number":
+            return float(held)
         parts = [real(each) for each in held]
         return slice(*parts) if kind == "slice" else parts if kind == "list" else tuple(parts)
 

@@ -37,6 +37,11 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
         of(built, "every operator under a rule", under_rules),
         of(built, "captured whole, with known inputs", lambda it: is_whole(it) or is_whole_known(it)),
+        of(
+            built,
+            "every operator under a rule, with known inputs",
+            lambda it: under_rules(it) or is_whole_known(it) and not it["known"]["without_rule"],
+        ),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
         of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
@@ -64,10 +69,7 @@ def is_whole(found: Found) -> bool:
 
 def is_whole_known(found: Found) -> bool:
     """Captured without parts that run as they are, with known inputs."""
-    notes = found.get("known", {}).get("notes")
-    return notes is not None and not any(
-        "runs as it is" in note or "run as they are" in note for note in notes
-    )
+    return found.get("known", {}).get("opaque") == []
 
 
 def under_rules(found: Found) -> bool:

@@ -148,15 +148,15 @@ def again(
         with phase(found, how, say), zoo.widened():
             captured = captured_model(built.module, built.args, built.kwargs, **capturing)
             graph = Graph(captured.graph_text)
-        now = found | of_graph(graph, captured)
-        made = under("data", built, captured, graph, expected, now, say)
+        now = of_graph(graph, captured)
+        made = under("data", built, captured, graph, expected, found | now, say)
     except ShardwrightError as error:
         return {"plans": {"data": {"outcome": "refused", "code": error.code, "reason": told(error)}}}
     except MemoryError as error:
         return {"plans": {"data": {"outcome": "fails", "reason": str(error)}}}
     except BaseException as error:
         return {"plans": {"data": {"outcome": "fails", "reason": raised(error)}}}
-    return {"plans": {"data": made}, "opaque_share": now["opaque_share"], "notes": captured.notes}
+    return {"plans": {"data": made}, **now}
 
 
 def single_device(built: Built, noise: float = 0.0) -> tuple[equality.Result, int]:

@@ -16,6 +16,7 @@ mod linear_algebra;
 mod losses;
 mod margins;
 mod mixtures;
+mod moments;
 mod norms;
 mod pointwise;
 mod pooling;

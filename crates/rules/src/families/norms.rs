@@ -1,12 +1,13 @@
 //! Normalisation: what is averaged over stays whole, except in batch norm, which has its own
 //! algorithm for a batch that is split.
 
-use graph::{Arg, Dtype, Op, TensorId};
+use graph::{Arg, Op, TensorId};
 
 use super::common::{
-    Terms, along, finish, flag, float, int, int_list, ints, is_split, mark, operand, pair, plain, set, shape,
-    size, tensor, term, terms, text, wide, widened,
+    Terms, along, flag, float, int, int_list, ints, is_split, mark, operand, pair, plain, set, shape, size,
+    tensor, term, terms, text, wide, widened,
 };
+use super::moments::{Shared, Steps, per_channel};
 use super::{Family, View, grouped_norm};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
@@ -156,40 +157,41 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
 /// Batch norm in training, as sums over the batch.
 fn of_batches(op: &Op, to: &mut Builder<'_>) {
     let Some(norm) = BatchNorm::read(op) else { return };
-    let mut steps = Steps::new(&norm, to);
-    if !norm.training {
-        return steps.evaluate(op, &norm);
+    let (shape, work) = (to.shape(norm.x).to_vec(), wide(to.dtype(norm.x)));
+    let names = terms(&shape);
+    let of = Shared {
+        over: (0..shape.len() as i64).filter(|dim| *dim != 1).collect(),
+        numbers: per_channel(&names[1], &shape),
+        elements: (operand(&names), shape),
+    };
+    let mut batches = Batches { of, channel: names[1].clone(), steps: Steps { to, work } };
+    match norm.training {
+        true => batches.training(op, &norm),
+        false => batches.evaluation(op, &norm),
     }
-    let (centered, mean, var) = steps.moments(norm.x);
-    let scale = steps.scale(var, norm.eps);
-    steps.normalised(&norm, centered, scale);
-    steps.saved(op, 1, mean);
-    steps.saved(op, 2, scale);
-    steps.running(op, &norm, mean, var);
 }
 
-/// The shapes, types and labels that all steps of one batch norm share.
-struct Steps<'a, 'g> {
-    to: &'a mut Builder<'g>,
-    names: Terms,
-    shape: Vec<i64>,
-    /// The type of all steps.
-    work: Dtype,
+/// The steps of one batch norm.
+struct Batches<'a, 'g> {
+    steps: Steps<'a, 'g>,
+    of: Shared,
+    channel: String,
 }
 
-impl<'a, 'g> Steps<'a, 'g> {
-    fn new(norm: &BatchNorm, to: &'a mut Builder<'g>) -> Self {
-        let (shape, work) = (to.shape(norm.x).to_vec(), wide(to.dtype(norm.x)));
-        Self { to, names: terms(&shape), shape, work }
-    }
-
-    fn all(&self) -> String {
-        operand(&self.names)
+impl Batches<'_, '_> {
+    fn training(&mut self, op: &Op, norm: &BatchNorm) {
+        let x = widened(self.steps.to, norm.x, self.steps.work, &self.of.elements.0);
+        let (centered, mean, var) = self.steps.moments(&self.of, x);
+        let scale = self.steps.scale(&self.of, var, norm.eps);
+        self.normalised(norm, centered, scale);
+        self.saved(op, 1, mean);
+        self.saved(op, 2, scale);
+        self.running(op, norm, mean, var);
     }
 
     /// Evaluation, apart from the statistics that it passes on.
-    fn evaluate(&mut self, op: &Op, norm: &BatchNorm) {
-        let (all, channel) = (self.all(), self.names[1].clone());
+    fn evaluation(&mut self, op: &Op, norm: &BatchNorm) {
+        let (all, channel) = (&self.of.elements.0, &self.channel);
         let or_none = |id: Option<TensorId>| id.map_or(Arg::None, Arg::Tensor);
         let tensors = [norm.weight, norm.bias, norm.mean, norm.var];
         let labels = vec![&channel[..]; tensors.iter().flatten().count()];
@@ -198,97 +200,39 @@ impl<'a, 'g> Steps<'a, 'g> {
         args.extend(tensors.map(or_none));
         let numbers = [norm.momentum, norm.eps].map(Arg::Float);
         args.extend([vec![Arg::Bool(false)], numbers.to_vec(), vec![Arg::Bool(true)]].concat());
-        self.to.result(0, "aten.batch_norm.default", args, &labels);
+        self.steps.to.result(0, "aten.batch_norm.default", args, &labels);
         for (index, id) in [(3, norm.mean), (4, norm.var)] {
             if let (Some(id), Some(Some(_))) = (id, op.outputs.get(index)) {
                 let labels = format!("{channel} -> {channel}");
-                self.to.result(index, "aten.clone.default", vec![Arg::Tensor(id)], &labels);
+                self.steps.to.result(index, "aten.clone.default", vec![Arg::Tensor(id)], &labels);
             }
         }
-    }
-
-    /// One element per channel, in the rank of the operand.
-    fn spread(&self) -> (String, Vec<i64>) {
-        let keep = |dim: usize| dim == 1;
-        let ones = (0..self.shape.len()).map(|dim| if keep(dim) { self.shape[dim] } else { 1 });
-        let labels = self.names.iter().enumerate();
-        let labels = labels.map(|(dim, name)| if keep(dim) { name.clone() } else { "1".into() });
-        (operand(&labels.collect::<Vec<_>>()), ones.collect())
     }
 
     /// How many elements are averaged.
     fn count(&self) -> i64 {
-        self.shape.iter().product::<i64>() / self.shape[1].max(1)
+        let shape = &self.of.elements.1;
+        shape.iter().product::<i64>() / shape[1].max(1)
     }
 
-    fn op(&mut self, target: &str, args: Vec<Arg>, labels: &str, shape: &[i64]) -> TensorId {
-        self.to.op(target, args, labels, self.work, shape)
-    }
-
-    fn average(&mut self, x: TensorId) -> TensorId {
-        let (one, shape) = self.spread();
-        let dims = (0..self.shape.len()).filter(|dim| *dim != 1).map(|dim| Arg::Int(dim as i64));
-        let args = vec![Arg::Tensor(x), Arg::List(dims.collect()), Arg::Bool(true)];
-        self.op("aten.mean.dim", args, &format!("{} -> {one}", self.all()), &shape)
-    }
-
-    /// The centred operand, its mean and its variance.
-    fn moments(&mut self, x: TensorId) -> (TensorId, TensorId, TensorId) {
-        let (all, shape) = (self.all(), self.shape.clone());
-        let x = widened(self.to, x, self.work, &all);
-        let mean = self.average(x);
-        let (one, _) = self.spread();
-        let labels = format!("{all}, {one} -> {all}");
-        let centered = self.op("aten.sub.Tensor", pair(x, mean), &labels, &shape);
-        let labels = format!("{all}, {all} -> {all}");
-        let squares = self.op("aten.mul.Tensor", pair(centered, centered), &labels, &shape);
-        (centered, mean, self.average(squares))
-    }
-
-    /// One over the standard deviation.
-    fn scale(&mut self, var: TensorId, eps: f64) -> TensorId {
-        let (one, shape) = self.spread();
-        let labels = format!("{one} -> {one}");
-        let args = vec![Arg::Tensor(var), Arg::Float(eps)];
-        let sum = self.op("aten.add.Tensor", args, &labels, &shape);
-        self.op("aten.rsqrt.default", vec![Arg::Tensor(sum)], &labels, &shape)
-    }
-
-    fn normalised(&mut self, norm: &BatchNorm, x: TensorId, scale: TensorId) {
-        let ((one, shape), all) = (self.spread(), self.all());
-        let mut scale = scale;
+    fn normalised(&mut self, norm: &BatchNorm, x: TensorId, mut scale: TensorId) {
+        let Self { steps, of, channel } = self;
         if let Some(weight) = norm.weight {
-            let weight = self.spread_out(weight);
+            let weight = steps.spread_out(weight, channel, of);
+            let (one, shape) = &of.numbers;
             let labels = format!("{one}, {one} -> {one}");
-            scale = self.op("aten.mul.Tensor", pair(scale, weight), &labels, &shape);
+            scale = steps.op("aten.mul.Tensor", pair(scale, weight), &labels, shape);
         }
-        let (target, args, labels) = match norm.bias {
-            Some(bias) => {
-                let bias = Arg::Tensor(self.spread_out(bias));
-                let args = [vec![bias], pair(x, scale)].concat();
-                ("aten.addcmul.default", args, format!("{one}, {all}, {one} -> {all}"))
-            }
-            None => ("aten.mul.Tensor", pair(x, scale), format!("{all}, {one} -> {all}")),
-        };
-        let whole = self.shape.clone();
-        finish(self.to, 0, (target, args, &labels), (self.work, &whole));
-    }
-
-    /// A weight per channel, in the rank of the operand and the type of the steps.
-    fn spread_out(&mut self, weight: TensorId) -> TensorId {
-        let (one, shape) = self.spread();
-        let channel = self.names[1].clone();
-        let weight = widened(self.to, weight, self.work, &channel);
-        let args = vec![Arg::Tensor(weight), int_list(&shape)];
-        self.op("aten.view.default", args, &format!("{channel} -> {one}"), &shape)
+        let bias = norm.bias.map(|bias| steps.spread_out(bias, channel, of));
+        steps.weighted(of, x, Some(scale), bias);
     }
 
     /// A statistic as an output, one element per channel.
     fn saved(&mut self, op: &Op, index: usize, value: TensorId) {
-        let (one, channel) = (self.spread().0, self.names[1].clone());
+        let (one, channel) = (&self.of.numbers.0, &self.channel);
         if op.outputs.get(index).is_some_and(Option::is_some) {
-            let args = vec![Arg::Tensor(value), int_list(&[self.shape[1]])];
-            self.to.result(index, "aten.view.default", args, &format!("{one} -> {channel}"));
+            let args = vec![Arg::Tensor(value), int_list(&[self.of.elements.1[1]])];
+            self.steps.to.result(index, "aten.view.default", args, &format!("{one} -> {channel}"));
         }
     }
 
@@ -300,29 +244,29 @@ impl<'a, 'g> Steps<'a, 'g> {
         {
             let (Some(old), Some(Some(_))) = (old, op.outputs.get(index)) else { continue };
             let new = self.statistic(new, factor, old);
-            let channel = &self.names[1];
+            let channel = &self.channel;
             let labels = format!("{channel}, {channel} -> {channel}");
             let args = [pair(old, new), vec![Arg::Float(norm.momentum)]].concat();
             // A view of a batch's statistic requires a gradient for PyTorch, wherever it was made.
-            self.to.result_no_grad(index, "aten.lerp.Scalar", args, &labels);
+            self.steps.to.result_no_grad(index, "aten.lerp.Scalar", args, &labels);
         }
     }
 
     /// A statistic of this batch, outside of the gradient, in the type of the running one.
     fn statistic(&mut self, value: TensorId, factor: f64, like: TensorId) -> TensorId {
-        let (one, channel, shape) = (self.spread().0, self.names[1].clone(), [self.shape[1]]);
-        let (work, same) = (self.work, format!("{channel} -> {channel}"));
+        let (one, channel, shape) = (&self.of.numbers.0, &self.channel, [self.of.elements.1[1]]);
+        let (work, same) = (self.steps.work, format!("{channel} -> {channel}"));
         let args = vec![Arg::Tensor(value), int_list(&shape)];
         let labels = format!("{one} -> {channel}");
-        let mut new = self.to.op_no_grad("aten.view.default", args, &labels, work, &shape);
+        let mut new = self.steps.to.op_no_grad("aten.view.default", args, &labels, work, &shape);
         if factor != 1.0 {
             let args = vec![Arg::Tensor(new), Arg::Float(factor)];
-            new = self.to.op_no_grad("aten.mul.Tensor", args, &same, work, &shape);
+            new = self.steps.to.op_no_grad("aten.mul.Tensor", args, &same, work, &shape);
         }
-        let dtype = self.to.dtype(like);
+        let dtype = self.steps.to.dtype(like);
         if dtype != work {
             let args = vec![Arg::Tensor(new), Arg::Dtype(dtype)];
-            new = self.to.op_no_grad("aten.to.dtype", args, &same, dtype, &shape);
+            new = self.steps.to.op_no_grad("aten.to.dtype", args, &same, dtype, &shape);
         }
         new
     }
