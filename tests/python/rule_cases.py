@@ -135,6 +135,7 @@ case("gelu-tanh", "gelu leaky_relu elu",
     lambda x: [F.gelu(x, approximate="tanh"), F.leaky_relu(x, 0.3), F.elu(x, 0.7)], normal(4, 1, 7),
     dims="a=4 c=7")
 alike("predicates", "isfinite isinf isnan signbit logical_not", normal(5, 6), dims="a=5 b=6")
+case("zero", "zero", torch.ops.aten.zero, normal(5, 6), made=(0,), dims="a=5 b=6")
 case("likes", "zeros_like ones_like full_like",
     lambda x: [torch.zeros_like(x), torch.ones_like(x), torch.full_like(x, 3.5)], data(5, 6), dims="a=5 b=6")
 alike("compared", "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor", ints(3, 5, 6), ints(3, 6),
@@ -666,6 +667,10 @@ case("index_put", "index_put", lambda x, i, v: x.index_put((i,), v), normal(5, 7
     normal(2, 7), made=(0, 2), dims="b=7")
 case("index_put-add", "index_put", lambda x, i, v: x.index_put((i,), v, accumulate=True), normal(5, 7),
     given([3, 0, 3]), normal(3, 7), dims="b=7")
+case("index_put-mask", "index_put", lambda x, m, v: x.index_put((m,), v), normal(5, 4, 6), bools(5, 4),
+    normal(6), made=(0, 2), dims="a=5 b=4 c=6")
+case("index_put-mask-add", "index_put", lambda x, m, v: x.index_put((m,), v, accumulate=True), normal(5, 6),
+    bools(5), normal(1), dims="a=5 b=6")
 case("scatter", "scatter.src", lambda x, i, s: x.scatter(1, i, s), normal(5, 7), given([[0, 3]] * 5),
     normal(5, 2), made=(0, 2), dims="a=5")
 case("scatter-value", "scatter.value", lambda x, i: x.scatter(1, i, 1.5), normal(5, 7), ints(7, 5, 3),

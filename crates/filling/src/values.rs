@@ -100,7 +100,7 @@ fn one(graph: &Graph, op: &Op, all: &Operands) -> Option<Content> {
         // The second operand is what is copied.
         "copy" => all.at(1)?,
         name if COPIES.contains(&name) => x,
-        "zeros_like" => Content::number(0.0),
+        "zero" | "zeros_like" => Content::number(0.0),
         "ones_like" => Content::number(1.0),
         "full_like" | "fill" => all.at(1)?,
         "neg" => negated(x),

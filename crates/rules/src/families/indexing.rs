@@ -273,8 +273,11 @@ fn index(view: View<'_>) -> Option<String> {
     text(view, &inputs, &[operand(&indexed.result)], &[vec![0]])
 }
 
-/// The places that are written must be known to every part: indices stay whole.
+/// The places that are written must be known to every part: indices stay whole, a mask does not.
 fn index_put(view: View<'_>) -> Option<String> {
+    if let Some(rule) = masked_put(view) {
+        return Some(rule);
+    }
     let indexed = Indexed::new(view)?;
     let values = shape(view, 2, "values")?;
     let names: Terms = indexed.result.iter().map(|name| fixed(name)).collect();
@@ -284,6 +287,22 @@ fn index_put(view: View<'_>) -> Option<String> {
     let last = 1 + indices.len();
     let inputs = [vec![all.clone()], indices, vec![operand(&values)]].concat();
     text(view, &inputs, &[all], &[vec![0, last]])
+}
+
+/// Where a mask of the first dims is set, the same values are written.
+fn masked_put(view: View<'_>) -> Option<String> {
+    let (all, values) = (shape(view, 0, "self")?, shape(view, 2, "values")?);
+    let Some(Arg::List(items)) = view.op.arg(1, "indices") else { return None };
+    let [Arg::Tensor(mask)] = items[..] else { return None };
+    let mask = view.graph.tensor(mask);
+    let names = terms(all);
+    let (places, rest) = names.split_at_checked(mask.shape.len())?;
+    if mask.dtype != graph::Dtype::Bool || values.len() > rest.len() {
+        return None; // Values that differ from place to place are counted through.
+    }
+    let values = broadcast(values, &all[places.len()..], rest);
+    let inputs = [operand(&names), operand(places), operand(&values)];
+    text(view, &inputs, &[operand(&names)], &[vec![0, 2]])
 }
 
 /// A term of the result; those of the indices, which have a number, whole.

@@ -89,7 +89,7 @@ const TARGETS: &[&str] = &[
     "aten.to.other", "aten.trunc.default", "aten.type_as.default", "aten.where.Scalar",
     "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self",
     "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self", "aten.xlogy.Tensor",
-    "aten.zeros_like.default", "shardwright.written.default",
+    "aten.zero.default", "aten.zeros_like.default", "shardwright.written.default",
 ];
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -163,6 +163,7 @@ fn linear(view: View<'_>) -> Vec<Vec<usize>> {
         {
             vec![vec![0]]
         }
+        "aten.zero.default" => vec![vec![0]],
         "aten.copy.default" | "aten.fill.Tensor" if keeps_dtype_of(view, 1) => vec![vec![1]],
         "aten.where.self" => vec![vec![1, 2]],
         "aten.where.ScalarOther" if float(op, 2, "other", 1.0) == 0.0 => vec![vec![1]],
@@ -280,7 +281,7 @@ fn sketch(call: &Call<'_>) -> Sketch {
         "alias" | "detach" | "real" | "_conj" => sketch.view(0).view_back(),
         "to" if same_dtype(call) => sketch.view(0).view_back(),
         "broadcast_tensors" => sketch.view_each(),
-        "zeros_like" | "ones_like" | "full_like" | "empty_like" => sketch.flops(0).reads(0),
+        "zero" | "zeros_like" | "ones_like" | "full_like" | "empty_like" => sketch.flops(0).reads(0),
         // Beside its input it keeps the exponential.
         "log_sigmoid" => sketch.keeps_more(call.made() * call.width()),
         "special_ndtr" => sketch.keeps("*:").keeps_more(call.made() * call.width()),
