@@ -40,7 +40,7 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(
             built,
             "every operator under a rule, with known inputs",
-            lambda it: under_rules(it) or is_whole_known(it) and not it["known"]["without_rule"],
+            lambda it: under_rules(it) or (is_whole_known(it) and not it["known"]["without_rule"]),
         ),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
