@@ -75,7 +75,9 @@ class LocalWorld:
     def __init__(self, world: int, *, rendezvous: bool = False):
         self.world, self.rendezvous = world, rendezvous
         self.error: BaseException | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # Each rank is woken alone, when what it waits for is there.
+        self._wakes = [threading.Condition(self._lock) for _ in range(world)]
         self._given: dict[Key, dict[int, Any]] = {}
         self._taken: dict[Key, int] = {}
         self._links = Links()
@@ -85,10 +87,10 @@ class LocalWorld:
     def meet(self, key: Key, rank: int, value: Any) -> list[Any]:
         """Gives a value and takes those of all ranks of the group, in its order."""
         _, ranks, _ = key
-        with self._changed:
+        with self._lock:
             given = self._given.setdefault(key, {})
             given[rank] = value
-            self._changed.notify_all()
+            self._wake()
             self._wait(key, rank, lambda: self._is_complete(key))
             self._taken[key] = self._taken.get(key, 0) + 1
             if self._taken[key] == len(ranks):
@@ -97,47 +99,52 @@ class LocalWorld:
 
     def post(self, key: Key, rank: int, value: Any) -> None:
         """Gives a value to another rank, and goes on."""
-        with self._changed:
+        with self._lock:
             self._given[key] = {rank: value}
-            self._changed.notify_all()
+            self._wake()
 
     def receive(self, key: Key, rank: int) -> Any:
-        with self._changed:
+        with self._lock:
             self._wait(key, rank, lambda: self._is_complete(key))
             [value] = self._given.pop(key).values()
             return value
 
     def begin(self, way: Way, end: End) -> None:
         """Its rank gives or takes a message, and goes on."""
-        with self._changed:
+        with self._lock:
             self._links.begin(way, end)
-            self._changed.notify_all()
+            self._wake()
 
     def end(self, key: Key, end: End) -> None:
-        with self._changed:
+        with self._lock:
             self._wait(key, end.rank, lambda: end.is_done)
 
     def _wait(self, key: Key, rank: int, is_there: Callable[[], bool]) -> None:
         if not is_there():
             self._waiting[rank] = key, is_there
             self._find_deadlock()
-            self._changed.wait_for(lambda: self.error or is_there())
+            self._wakes[rank].wait_for(lambda: self.error or is_there())
             del self._waiting[rank]
         if self.error:
             raise Stopped
+
+    def _wake(self) -> None:
+        for rank, (_, is_there) in self._waiting.items():
+            if self.error or is_there():
+                self._wakes[rank].notify()
 
     def _is_complete(self, key: Key) -> bool:
         kind, ranks, _ = key
         return len(self._given.get(key, ())) == (1 if kind.startswith(MESSAGE) else len(ranks))
 
     def fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             if self.error is None and not isinstance(error, Stopped):
                 self.error = error
-            self._changed.notify_all()
+            self._wake()
 
     def leave(self, rank: int) -> None:
-        with self._changed:
+        with self._lock:
             self._left.add(rank)
             self._find_deadlock()
 
@@ -153,7 +160,7 @@ class LocalWorld:
         ]
         waits += [f"rank {rank} has finished" for rank in sorted(self._left)]
         self.error = RuntimeFault("SW0717", "the ranks wait for each other for ever", why="; ".join(waits))
-        self._changed.notify_all()
+        self._wake()
 
 
 def _message(ranks: Ranks, channel: int, number: int) -> Key:
