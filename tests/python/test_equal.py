@@ -46,7 +46,7 @@ NAMED = [
 OF_INPUTS = " of inputs"
 WITH_INPUTS = ["mlp", "resnet"]
 # Random plans of a model; the seed of a plan is its number.
-RANDOM = 200
+RANDOM = 100
 SHARE = 20
 
 

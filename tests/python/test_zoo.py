@@ -30,7 +30,7 @@ NAMED = [
     ("zero3:2 x megatron:2", 4),
     ("coshard:2", 1),
 ]
-RANDOM = 100
+RANDOM = 50
 SHARE = 10
 
 
