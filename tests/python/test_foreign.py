@@ -249,6 +249,7 @@ def test_a_model_is_tried_again_with_known_inputs() -> None:
     found = trying.judged(built, empty())
     assert not trying.is_parallelized(found) and found["opaque_share"] > 0.3
     assert found["known"]["opaque_share"] == 0
+    assert figures.under_rules(found, "known") and not figures.under_rules(found)
     assert found["known"]["plans"]["data"]["outcome"] == "equal"
 
 
