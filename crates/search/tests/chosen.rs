@@ -204,6 +204,23 @@ fn nothing_takes_less_than_it_must() {
 }
 
 #[test]
+fn under_gpipe_all_micro_batches_are_there_at_once() {
+    let (model, cluster) = (Model::gpt(), devices(2, "1 GFLOP/s", "1 GB/s"));
+    let most = |name: &str, batches| {
+        let question = model.question(&cluster, 2, batches);
+        let setting =
+            Setting { cluster: &cluster, batches, optimizer: question.optimizer, masters: question.masters };
+        let plan = plan::sets::named(name, &model.graph, &model.analysis, 2).expect("a plan");
+        let told = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
+        let memory = told.expect("it is proved").memory;
+        memory.iter().map(check::Memory::total).max().expect("ranks")
+    };
+    let [four, five, six] = [4, 5, 6].map(|batches| most("stages:2 x gpipe", batches));
+    assert!(four < five && five - four == six - five, "{four} {five} {six}");
+    assert_eq!(most("stages:2 x 1f1b", 4), most("stages:2 x 1f1b", 6));
+}
+
+#[test]
 fn so_many_of_the_quickest_are_those_of_all() {
     let model = Model::gpt();
     for (cluster, batches) in

@@ -22,7 +22,7 @@ impl Walk<'_, '_> {
         self.begin();
         self.make_older();
         let (body, leaves) = (self.rank.body, self.values.clone());
-        let batches = batches(self.cx.program, body);
+        let batches = batches(self.cx.program, body, 1);
         let mut lanes: BTreeMap<(u32, u32), Lane> = BTreeMap::new();
         let mut others =
             AddUp { gradients: vec![None; self.gradients.len()], arrived: vec![None; self.arrived.len()] };

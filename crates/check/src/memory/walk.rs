@@ -96,9 +96,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             return self.steps();
         }
         self.begin();
-        let most = batches(self.cx.program, self.rank.body);
-        // With one block the second micro-batch finds the gradients of the first, and others are as it is.
-        self.turns(if most == 1 { asked.clamp(1, 2) } else { most });
+        self.turns(batches(self.cx.program, self.rank.body, asked));
         self.take_gradients();
         self.told()
     }
@@ -415,12 +413,15 @@ pub(super) struct Lane {
     away: BTreeMap<Away, Sent>,
 }
 
-/// So many micro-batches have all at once that a step ever has: with one block the first is as any other. Where what
-/// a step has grows with them, as many as there are blocks.
-pub(super) fn batches(program: &Program, body: &Body) -> u32 {
+/// So many micro-batches have all at once that a step of as many as are asked for ever has. With one block the second
+/// finds the gradients of the first, and others are as it is. Where one loop runs over all of them before the next, they
+/// are all, and at least as many as there are blocks.
+pub(super) fn batches(program: &Program, body: &Body, asked: u32) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
+    let loops_for_all = body.timetable.loops.iter().filter(|it| it.turns.is_none()).count();
     match last.unwrap_or(0) {
-        0 => 1,
+        0 => asked.clamp(1, 2),
+        last if loops_for_all > 1 => asked.max(last + 1),
         last => enough(&body.timetable).unwrap_or(1).max(last + 1),
     }
 }

@@ -20,8 +20,11 @@ pub(super) fn most(
     let is_named = plan.timetables.is_empty() && plan.before.is_empty();
     let shape = is_known.then(|| shape(question, plan, stages, arriving)).flatten().filter(|_| is_named)?;
     let orders = plan.schedule.order(&shape, &[])?;
-    // What a rank needs is told of a step that has as many micro-batches as blocks at least.
-    let batches = question.batches.min(plan.block_count());
+    // What a rank needs is told of a step that has as many micro-batches as blocks at least, and under `gpipe` all.
+    let batches = match plan.schedule {
+        Schedule::Gpipe => question.batches,
+        _ => question.batches.min(plan.block_count()),
+    };
     let lanes = simulate(&shape, &orders, batches, Times::EQUAL).ok()?;
     let of_lane = |lane: &schedule::Lane| {
         let (mut now, mut most) = (0, 0);
