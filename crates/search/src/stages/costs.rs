@@ -112,7 +112,7 @@ impl<'q> Found<'q> {
 impl Found<'_> {
     /// The kind of a group.
     pub(super) fn kind(&mut self, devices: (u32, u32)) -> usize {
-        let of = || self.groups.kind(self.question.cluster, devices);
+        let of = || self.groups.kind(devices);
         *self.kinds.entry(devices).or_insert_with(of)
     }
 

@@ -1,5 +1,7 @@
 //! Groups of devices that a stage may have: parts of a node, or whole nodes that follow each other.
 
+use std::collections::BTreeMap;
+
 use cluster::{Cluster, Node};
 
 /// So many nodes are a group, or else a divisor of all.
@@ -10,6 +12,18 @@ pub(super) struct Groups {
     borders: Vec<u32>,
     /// Clusters of groups, each kind once.
     pub(super) kinds: Vec<Cluster>,
+    /// For each node the first that is like it.
+    alike: Vec<usize>,
+    /// The kind of each group, by its parts.
+    numbers: BTreeMap<Vec<Part>, usize>,
+}
+
+/// So many nodes of a kind one after another, and of each so many devices from one on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    node: usize,
+    devices: (u32, u32),
+    times: u32,
 }
 
 impl Groups {
@@ -18,16 +32,47 @@ impl Groups {
         let mut borders: Vec<u32> =
             (0..devices).filter(|at| *at == 0 || cluster.node(*at) != cluster.node(at - 1)).collect();
         borders.push(devices);
-        let mut groups = Self { borders, kinds: vec![] };
+        let mut alike: Vec<usize> = vec![];
+        let node = |at: usize| &cluster.nodes[cluster.node(borders[at])];
+        for at in 0..borders.len() - 1 {
+            let first = (0..at).find(|other| alike[*other] == *other && node(*other) == node(at));
+            alike.push(first.unwrap_or(at));
+        }
+        let mut groups = Self { borders, kinds: vec![], alike, numbers: BTreeMap::new() };
         for end in 1..=devices {
             for size in groups.sizes(end) {
-                let own = part(cluster, end - size, end);
-                if !groups.kinds.iter().any(|kind| kind.nodes == own.nodes) {
-                    groups.kinds.push(own);
-                }
+                groups.number(cluster, (end - size, end));
             }
         }
         groups
+    }
+
+    /// Numbers the kind of a group, if it has no number yet.
+    fn number(&mut self, cluster: &Cluster, devices: (u32, u32)) {
+        let parts = self.parts(devices);
+        if self.numbers.contains_key(&parts) {
+            return;
+        }
+        let own = part(cluster, devices.0, devices.1);
+        let known = self.kinds.iter().position(|kind| kind.nodes == own.nodes);
+        self.numbers.insert(parts, known.unwrap_or(self.kinds.len()));
+        self.kinds.extend(known.is_none().then_some(own));
+    }
+
+    /// What a group is made of: groups of the same parts are of one kind.
+    fn parts(&self, (first, end): (u32, u32)) -> Vec<Part> {
+        let (mut parts, mut from): (Vec<Part>, u32) = (vec![], first);
+        while from < end {
+            let node = self.borders.partition_point(|border| *border <= from) - 1;
+            let (begin, to) = (self.borders[node], self.borders[node + 1].min(end));
+            let own = Part { node: self.alike[node], devices: (from - begin, to - begin), times: 1 };
+            match parts.last_mut() {
+                Some(last) if (last.node, last.devices) == (own.node, own.devices) => last.times += 1,
+                _ => parts.push(own),
+            }
+            from = to;
+        }
+        parts
     }
 
     /// The sizes of groups that end before a device, but for all devices.
@@ -53,9 +98,8 @@ impl Groups {
     }
 
     /// The kind of a group.
-    pub(super) fn kind(&self, cluster: &Cluster, (first, end): (u32, u32)) -> usize {
-        let own = part(cluster, first, end);
-        self.kinds.iter().position(|kind| kind.nodes == own.nodes).expect("all kinds are there")
+    pub(super) fn kind(&self, devices: (u32, u32)) -> usize {
+        self.numbers[&self.parts(devices)]
     }
 }
 
@@ -101,5 +145,25 @@ mod tests {
         };
         assert_eq!(count("dgx-h100:8x4", 32), 6);
         assert_eq!(count("cpu:4", 4), 2);
+    }
+
+    #[test]
+    fn a_kind_has_the_nodes_of_all_its_groups() {
+        let mut mixed = cluster::named("dgx-h100:8x4").expect("known");
+        mixed.nodes[2].link = cluster::named("dgx-v100:8x1").expect("known").nodes[0].link.clone();
+        assert_ne!(mixed.nodes[2], mixed.nodes[1]);
+        let named = |name: &str| cluster::named(name).expect("known");
+        for (cluster, devices) in [(mixed, 32), (named("dgx-h100:8x2"), 12), (named("cpu:6"), 6)] {
+            let groups = Groups::new(&cluster, devices);
+            for end in 1..=devices {
+                for size in groups.sizes(end) {
+                    let kind = groups.kind((end - size, end));
+                    assert_eq!(groups.kinds[kind].nodes, part(&cluster, end - size, end).nodes);
+                }
+            }
+            for (at, kind) in groups.kinds.iter().enumerate() {
+                assert!(groups.kinds[..at].iter().all(|other| other.nodes != kind.nodes));
+            }
+        }
     }
 }

@@ -70,16 +70,32 @@ impl Maker<'_> {
     }
 
     fn ways(&self, tensor: TensorId, sizes: SizesId, written: Made, ways: &[Reading]) -> Price {
-        let all = ways.iter().map(|way| self.way(tensor, sizes, written, *way));
+        let all = ways.iter().map(|way| {
+            let forward = self.messages.between(sizes, written.spread, way.value);
+            self.way(tensor, written, *way, forward, |gradient| {
+                self.messages.between(sizes, gradient.spread, written.whole)
+            })
+        });
+        self.together(all)
+    }
+
+    fn together(&self, ways: impl Iterator<Item = Price>) -> Price {
         match self.messages.count {
-            Count::Alone => all.fold(Price::default(), |a, b| a + b),
+            Count::Alone => ways.fold(Price::default(), |a, b| a + b),
             // What is read in several ways may come in one message.
-            Count::Least => all.fold(Price::default(), |a, b| if b.line > a.line { b } else { a }),
+            Count::Least => ways.fold(Price::default(), |a, b| if b.line > a.line { b } else { a }),
         }
     }
 
-    fn way(&self, tensor: TensorId, sizes: SizesId, written: Made, reading: Reading) -> Price {
-        let forward = self.messages.between(sizes, written.spread, reading.value);
+    /// One of them, where it is known what the value takes, and `back` says what its gradient does.
+    fn way(
+        &self,
+        tensor: TensorId,
+        written: Made,
+        reading: Reading,
+        forward: Price,
+        back: impl FnOnce(Made) -> Price,
+    ) -> Price {
         let again = if reading.again { forward.backward() } else { Price::default() };
         let Some(gradient) = reading.gradient else { return forward + again };
         // Each that makes the value has a part of its gradient, which it may pass on.
@@ -87,7 +103,32 @@ impl Maker<'_> {
         if passes && self.messages.count == Count::Least {
             return forward + again;
         }
-        forward + again + self.messages.between(sizes, gradient.spread, written.whole).backward()
+        forward + again + back(gradient).backward()
+    }
+
+    /// The same of all ways to write a tensor and to read it. Many of them differ in the gradient alone, or not in it: each
+    /// two spreads are looked at once.
+    fn table(&self, tensor: TensorId, writes: &[Made], reads: &[Vec<Reading>]) -> Vec<Vec<Price>> {
+        let sizes = self.sizes(tensor);
+        let (values, of_value) = distinct(reads.iter().flatten().map(|way| way.value));
+        let spread = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.spread);
+        let (gradients, of_gradient) = distinct(reads.iter().flatten().map(spread));
+        let (wholes, of_whole) = distinct(writes.iter().map(|written| written.whole));
+        let between = |from: &Spread, to: &[Spread]| -> Vec<Price> {
+            to.iter().map(|to| self.messages.between(sizes, *from, *to)).collect()
+        };
+        let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| between(gradient, &wholes)).collect();
+        let row = |(written, whole): (&Made, &usize)| {
+            let forward = between(&written.spread, &values);
+            let mut numbers = of_value.iter().zip(&of_gradient);
+            let cell = |ways: &Vec<Reading>| {
+                self.together(ways.iter().zip(&mut numbers).map(|(way, (value, gradient))| {
+                    self.way(tensor, *written, *way, forward[*value], |_| back[*gradient][*whole])
+                }))
+            };
+            reads.iter().map(cell).collect()
+        };
+        writes.iter().zip(&of_whole).map(row).collect()
     }
 
     /// What of a tensor's way to each of those that read it is counted there under a choice of its maker: if all read it
@@ -155,11 +196,7 @@ impl Maker<'_> {
         for (tensor, shared) in tensors {
             let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
-            let sizes = self.sizes(*tensor);
-            let table: Vec<Vec<Price>> = writes
-                .iter()
-                .map(|written| reads.iter().map(|ways| self.ways(*tensor, sizes, *written, ways)).collect())
-                .collect();
+            let table = self.table(*tensor, &writes, &reads);
             let shares: Vec<f64> = (0..rows).map(|at| self.share(*tensor, *shared, at)).collect();
             for (row, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
