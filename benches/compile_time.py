@@ -78,7 +78,7 @@ def child(*args: str, script: str = __file__, timeout: float = 600) -> dict[str,
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _capture(path: str, shape: str, batch: str) -> dict[str, float]:
+def _capture(path: str, shape: str, batch: str, *sizes: str) -> dict[str, float]:
     import shapes
     import torch
     from measure import rss, rss_peak
@@ -86,7 +86,7 @@ def _capture(path: str, shape: str, batch: str) -> dict[str, float]:
     from shardwright.capture import capture
 
     torch.set_num_threads(1)
-    model, args = getattr(shapes, shape)(batch=int(batch))
+    model, args = getattr(shapes, shape)(*map(int, sizes), batch=int(batch))
     whole = torch.export.export
     taken = [0.0]
 

@@ -48,9 +48,9 @@ def bench(quick: bool) -> Table:
             text = Path(folder) / f"{shape}-{batch}.txt"
             if not text.is_file():
                 compile_time.child("capture", str(text), shape, str(batch))
-            found = [_child(text, cluster, batches)]
+            found = [child(text, cluster, batches)]
             while found[0]["seconds"] <= ONCE and len(found) < repeats:
-                found.append(_child(text, cluster, batches))
+                found.append(child(text, cluster, batches))
             told = found[0]
             seconds = statistics.median(one["seconds"] for one in found)
             memory = statistics.median(one["memory"] for one in found)
@@ -64,7 +64,7 @@ def bench(quick: bool) -> Table:
     return table
 
 
-def _child(text: Path, cluster: str, batches: int) -> dict[str, Any]:
+def child(text: Path, cluster: str, batches: int) -> dict[str, Any]:
     return compile_time.child(str(text), cluster, str(batches), script=__file__, timeout=3600)
 
 

@@ -69,7 +69,12 @@ def gpt_24l(batch: int = 32, length: int = 1024) -> Example:
 
 def llama_3_8b(batch: int = 64, length: int = 8192) -> Example:
     """Llama-3-8B's shape on `meta`: 32 layers, full size, no memory."""
-    return _llama(batch, length, 32, 4096, 32, 14336)
+    return llama_of(32, batch, length)
+
+
+def llama_of(layers: int, batch: int = 64, length: int = 8192) -> Example:
+    """The same with so many layers."""
+    return _llama(batch, length, layers, 4096, 32, 14336)
 
 
 def llama_3_70b(batch: int = 512, length: int = 8192) -> Example:
