@@ -10,6 +10,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 SEED ?=
 ZOO ?=
+LEAN ?=
 OLDEST_TORCH := 2.11.0
 
 UV := $(shell command -v uv 2>/dev/null)
@@ -132,7 +133,9 @@ $(WHEELS)/.built: $(VENV)/.built $(PACKAGE)
 	$(BIN)/maturin build --quiet --release --compatibility $(PORTABLE) --interpreter $(BIN)/python --out $(WHEELS)
 	@touch $@
 
+# With LEAN, what has served goes before more comes: a small disk holds one torch at a time.
 $(OLDEST)/.built: $(WHEELS)/.built | $(OLDEST)/bin/python
+	$(if $(LEAN),rm -rf $(VENV) target/debug target/release)
 	$(call install,$(OLDEST)) "torch==$(OLDEST_TORCH)" pytest pytest-xdist $(WHEELS)/*.whl
 	$(call install,$(OLDEST)) --no-deps $(if $(UV),--reinstall,--force-reinstall) $(WHEELS)/*.whl
 	@touch $@
