@@ -77,6 +77,8 @@ def test_batches_are_cut_as_often_as_they_can_be(capsys: pytest.CaptureFixture[s
         (("--cluster", "h200:2", "--devices", "4"), "SW0921", "from 1 to 2"),
         (("--cluster", "h200:0"), "SW0901", "h200:1"),
         (("--cluster", "nowhere:2"), "SW0900", "dgx-h100"),
+        (("--cluster", "h200:2", "--deadline", "-1"), "SW0929", "not -1 seconds"),
+        (("--cluster", "h200:2", "--deadline", "nan"), "SW0929", "not NaN seconds"),
     ],
 )
 def test_refusals(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: str, part: str) -> None:

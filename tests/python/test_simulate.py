@@ -75,6 +75,40 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.startswith("ranks 0..3, as rank 0 does:") and "reduce_gradients" in text
 
 
+# So slow that bytes are all that counts.
+SLOW = """
+name = "slow"
+[network]
+bandwidth = "1 MB/s"
+latency = "1 us"
+shared = true
+[[nodes]]
+count = 2
+devices = "%s"
+link = { bandwidth = "10 MB/s", latency = "1 us", shared = %s }
+"""
+
+
+# Sums within nodes first, over a link that devices share, and from one to the other.
+@pytest.mark.parametrize(
+    ("plan", "node", "shared"),
+    [
+        ("data", "h100:2", "false"),
+        ("stages:2 x data:2 x 1f1b", "h100:4", "true"),
+        ("stages:2 x megatron:2 x 1f1b", "h100:2", "true"),
+    ],
+)
+def test_no_message_uses_more_than_its_link(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plan: str, node: str, shared: str
+) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(SLOW % (node, shared))
+    found = told(capsys, "manifest", *on(plan, str(path)), "--batches", "4")
+    shares = [one["share_of_link"] for role in found["roles"] for one in role["communications"]]
+    assert all(0 <= share <= 1 for share in shares), max(shares)
+    assert max(shares) > 0.9
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said_of_it"),
     [

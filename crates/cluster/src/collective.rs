@@ -63,21 +63,7 @@ impl Cluster {
         {
             return seconds;
         }
-        let shape = self.shape(group, crowd);
-        match pattern {
-            Pattern::AllGather | Pattern::ReduceScatter => shape.ring(1.0, bytes),
-            Pattern::AllToAll => shape.each_to_each(bytes),
-            Pattern::AllReduce => [
-                Some(shape.ring(2.0, bytes)),
-                Some(shape.tree(bytes)),
-                (shape.nodes > 1.0 && shape.fewest > 1.0).then(|| shape.hierarchical(bytes)),
-                (shape.sums && shape.nodes == 1.0 && shape.members >= SUMMED_FROM)
-                    .then(|| shape.summed(bytes)),
-            ]
-            .into_iter()
-            .flatten()
-            .fold(f64::INFINITY, f64::min),
-        }
+        self.shape(group, crowd).seconds(pattern, bytes)
     }
 
     /// The link of the node that has all of a group.
@@ -96,19 +82,21 @@ impl Cluster {
         if let Some(seconds) = link.measured(None, 2, bytes) {
             return seconds;
         }
-        link.latency + bytes / (link.rate() / if link.shared { f64::from(crowd.0.max(1)) } else { 1.0 })
+        link.latency + self.least_of_message(from, to, crowd, bytes)
     }
 
-    /// Seconds that the bytes alone take on the slowest link which they cross, all of which they have: the least there
-    /// is. No pattern is a message from the first to the last.
-    pub fn least(&self, pattern: Option<Pattern>, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
-        let (shape, n) = (self.shape(group, crowd), group.len() as f64);
-        let rounds = match pattern {
-            Some(Pattern::AllReduce) => 2.0 * (n - 1.0) / n,
-            Some(_) => (n - 1.0) / n,
-            None => 1.0,
-        };
-        rounds * bytes / shape.slowest()
+    /// The same, of the bytes alone: the least there is.
+    pub fn least_of_message(&self, from: u32, to: u32, Crowd(crowd): Crowd, bytes: f64) -> f64 {
+        let (here, there) = (self.node(from), self.node(to));
+        let link = if here == there { &self.nodes[here].link } else { &self.network };
+        bytes / (link.rate() / if link.shared { f64::from(crowd.max(1)) } else { 1.0 })
+    }
+
+    /// Seconds that the bytes of a collective alone take on the slowest link which they cross, all of which they have: the
+    /// least there is.
+    pub fn least(&self, pattern: Pattern, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+        let shape = self.shape(group, crowd);
+        Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(pattern, bytes)
     }
 
     /// How many of these groups cross each node's border: the most of any node.
@@ -174,6 +162,23 @@ impl Cluster {
 }
 
 impl Shape {
+    /// By what is quickest.
+    fn seconds(&self, pattern: Pattern, bytes: f64) -> f64 {
+        match pattern {
+            Pattern::AllGather | Pattern::ReduceScatter => self.ring(1.0, bytes),
+            Pattern::AllToAll => self.each_to_each(bytes),
+            Pattern::AllReduce => [
+                Some(self.ring(2.0, bytes)),
+                Some(self.tree(bytes)),
+                (self.nodes > 1.0 && self.fewest > 1.0).then(|| self.hierarchical(bytes)),
+                (self.sums && self.nodes == 1.0 && self.members >= SUMMED_FROM).then(|| self.summed(bytes)),
+            ]
+            .into_iter()
+            .flatten()
+            .fold(f64::INFINITY, f64::min),
+        }
+    }
+
     fn slowest(&self) -> f64 {
         self.inside.min(self.between)
     }

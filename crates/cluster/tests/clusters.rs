@@ -314,3 +314,23 @@ fn what_is_no_measurement_is_refused_with_its_place() {
         assert!(place.starts_with("c.toml:") && why.contains(expected), "{place}: {why}, not {expected}");
     }
 }
+
+#[test]
+fn bytes_alone_take_no_longer_and_of_large_messages_nearly_as_long() {
+    for name in ["dgx-h100:8x2", "dgx-v100:16x2", "ethernet-25g:2x2", "l4:8x1", "cpu:4"] {
+        let cluster = cluster::named(name).expect("known");
+        for count in 2..=cluster.devices() {
+            let group: Vec<u32> = (0..count).collect();
+            for (bytes, share) in [(1e3, 0.0), (1e6, 0.0), (1e12, 0.99)] {
+                for (pattern, word) in Pattern::ALL {
+                    let all = cluster.collective(pattern, &group, Crowd(1), bytes);
+                    let least = cluster.least(pattern, &group, Crowd(1), bytes);
+                    assert!(least <= all && least >= share * all, "{name} {count} {word} {bytes}");
+                }
+                let all = cluster.message(0, count - 1, Crowd(1), bytes);
+                let least = cluster.least_of_message(0, count - 1, Crowd(1), bytes);
+                assert!(least <= all && least >= share * all, "{name} {count} {bytes}");
+            }
+        }
+    }
+}

@@ -216,7 +216,7 @@ pub(crate) fn search_plan(
             inputs: given(inputs)?,
             constraints,
         };
-        let deadline = deadline.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
+        let deadline = deadline.map(deadline_of).transpose()?;
         py.detach(|| {
             let wanted =
                 Wanted { count: wanted.unwrap_or(usize::MAX).max(1), below: below.unwrap_or(f64::INFINITY) };
@@ -228,6 +228,15 @@ pub(crate) fn search_plan(
         })
     })?;
     Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) }, asked })
+}
+
+fn deadline_of(seconds: f64) -> diag::Result<Duration> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(diag::Error::new("SW0929", format!("a deadline is not {seconds} seconds"))
+            .why("after so many seconds the search ends, with the best plan so far")
+            .fix("give a number of seconds from 0 on, or no deadline"));
+    }
+    Ok(Duration::from_secs_f64(seconds.min(1e6)))
 }
 
 /// By its name, or as its file says.

@@ -98,14 +98,12 @@ impl<'s> Groups<'s> {
         &self.program.groupings[grouping.index()][number as usize]
     }
 
-    /// What of the slowest link that it crosses a message uses while it goes on.
-    pub(crate) fn share(&self, message: &Message) -> f64 {
-        let seconds = message.end - message.start;
-        if seconds <= 0.0 {
-            return 0.0;
-        }
-        let (group, crowd) = (devices(&message.group), Crowd(1));
-        self.cluster.least(pattern(message.kind), &group, crowd, message.bytes as f64) / seconds
+    /// Seconds of a collective of which the bytes alone take up the slowest link that it crosses.
+    pub(crate) fn least(&self, message: &Message) -> f64 {
+        let least = |pattern| {
+            self.cluster.least(pattern, &devices(&message.group), Crowd(1), message.bytes as f64)
+        };
+        pattern(message.kind).map_or(0.0, least)
     }
 
     pub(crate) fn seconds(&mut self, grouping: GroupingId, number: u32, kind: Kind, bytes: u64) -> f64 {

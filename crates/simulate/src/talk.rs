@@ -79,9 +79,9 @@ impl<'s> Engine<'s> {
         if !self.meetings.contains_key(&key) {
             self.begin(key, instr.kind(), deed)?;
         }
-        let seconds = match key {
+        let (seconds, least) = match key {
             Key::Group(grouping, number, _) => {
-                self.groups.seconds(grouping, number, instr.kind(), deed.moved)
+                (self.groups.seconds(grouping, number, instr.kind(), deed.moved), 0.0)
             }
             Key::Exchange(..) => self.leaves(id, deed),
         };
@@ -92,6 +92,7 @@ impl<'s> Engine<'s> {
         meeting.here.push((at, clock));
         meeting.seconds = meeting.seconds.max(seconds);
         meeting.own = meeting.own.max(own);
+        meeting.least = meeting.least.max(least);
         meeting.bytes = meeting.bytes.max(deed.moved);
         let message = *message;
         self.takes_part(at, turn, message, instr.kind());
@@ -134,11 +135,15 @@ impl<'s> Engine<'s> {
         ranks
     }
 
-    /// How long a rank sends in an exchange.
-    fn leaves(&self, from: RankId, deed: &Deed) -> f64 {
-        let one =
-            |(to, bytes): &(RankId, u64)| self.scene.cluster.message(from.0, to.0, Crowd(1), *bytes as f64);
-        deed.sent.iter().map(one).sum()
+    /// How long a rank sends in an exchange, and how long its bytes alone take.
+    fn leaves(&self, from: RankId, deed: &Deed) -> (f64, f64) {
+        let cluster = self.scene.cluster;
+        let one = |(to, bytes): &(RankId, u64)| {
+            let bytes = *bytes as f64;
+            let least = cluster.least_of_message(from.0, to.0, Crowd(1), bytes);
+            (cluster.message(from.0, to.0, Crowd(1), bytes), least)
+        };
+        deed.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
 
     /// Holds a meeting if all are there and have nothing before it, and then those that waited for it.
@@ -163,7 +168,7 @@ impl<'s> Engine<'s> {
             }
             let told = &mut self.found.messages[*message];
             (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
-            told.share = self.groups.share(told);
+            told.uses(meeting.least.max(self.groups.least(told)));
         }
     }
 
@@ -214,14 +219,14 @@ impl<'s> Engine<'s> {
             rank.takes(seconds - hidden);
             let start = rank.sent.max(rank.clock) - (seconds - hidden);
             (rank.sent, rank.lane.communication) = (start + seconds, rank.lane.communication + seconds);
-            let told = Message {
+            let mut told = Message {
                 bytes,
                 start,
                 end: start + seconds,
                 ..Message::of(Kind::Send, vec![from, to], deed)
             };
-            let share = self.groups.share(&told);
-            self.found.messages.push(Message { share, ..told });
+            told.uses(self.scene.cluster.least_of_message(from.0, to.0, Crowd(1), bytes as f64));
+            self.found.messages.push(told);
             let (letter, number) = ((exchange, turn.batch, from, to), self.found.messages.len() - 1);
             self.takes_part(at, turn, number, Kind::Send);
             self.letters.insert(letter, (number, start, start + seconds));
@@ -252,5 +257,11 @@ impl Message {
     /// Before it is known when it is.
     fn of(kind: Kind, group: Vec<RankId>, deed: &Deed) -> Self {
         Self { kind, group, bytes: deed.moved, dtype: deed.dtype, start: 0.0, end: 0.0, share: 0.0 }
+    }
+
+    /// Its bytes alone take up its slowest link for so long. What was measured may be quicker than that.
+    fn uses(&mut self, seconds: f64) {
+        let all = self.end - self.start;
+        self.share = if all > 0.0 { (seconds / all).min(1.0) } else { 0.0 };
     }
 }

@@ -69,7 +69,7 @@ impl<'c> Line<'c> {
         if group.len() < 2 || bytes == 0.0 {
             return 0.0;
         }
-        let half = self.cluster.least(Some(Pattern::ReduceScatter), group, Crowd(1), bytes);
+        let half = self.cluster.least(Pattern::ReduceScatter, group, Crowd(1), bytes);
         match pattern {
             Pattern::AllReduce => {
                 (2.0 * half).min(self.cluster.collective(Pattern::AllReduce, group, Crowd(1), bytes))
