@@ -181,6 +181,17 @@ def test_one_device_has_nothing_to_divide(capsys: pytest.CaptureFixture[str]) ->
     assert main(("compare", GRAPH, "--cluster", "h200:1")) == 0
     out = capsys.readouterr().out
     assert "replicate" in out and "on one device there is nothing to divide" in out
+    assert main(("plan", GRAPH, "--cluster", "h200:1")) == 0
+    assert "on one device there is nothing to divide" in capsys.readouterr().out
+
+
+def test_a_deadline_that_ends_the_search_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan", GRAPH, "--devices", "2", "--cluster", "h200:2"
+    for deadline, is_late in ((("--deadline", "0"), True), ((), False)):
+        assert main((*words, *deadline)) == 0
+        assert ("the deadline ended the search" in capsys.readouterr().out) is is_late
+        shapes = told(capsys, *words, *deadline)["found"]["shapes"]
+        assert (shapes["tried"] < shapes["all"]) is is_late
 
 
 def test_memory_over_time_comes_to_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,7 @@ def test_json_has_it_all(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(said(capsys, file, *words))["found"]
     assert told["step"] >= told["bound"] > 0
     assert told["search"]["decisions"] > 10
+    assert told["shapes"]["tried"] == told["shapes"]["all"] > 0
 
 
 def test_an_operator_is_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:

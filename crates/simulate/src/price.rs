@@ -100,9 +100,8 @@ impl<'s> Groups<'s> {
 
     /// Seconds of a collective of which the bytes alone take up the slowest link that it crosses.
     pub(crate) fn least(&self, message: &Message) -> f64 {
-        let least = |pattern| {
-            self.cluster.least(pattern, &devices(&message.group), Crowd(1), message.bytes as f64)
-        };
+        let least =
+            |pattern| self.cluster.least(pattern, &devices(&message.group), Crowd(1), message.bytes as f64);
         pattern(message.kind).map_or(0.0, least)
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
+from .found import NOTHING_TO_DIVIDE
 from .parser import Commands
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
     if told["left_out"]:
         yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"
     if told["devices"] == 1:
-        yield "on one device there is nothing to divide"
+        yield NOTHING_TO_DIVIDE
     none = len(told["passed_over"])
     yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans are none for this model"
 

@@ -14,6 +14,8 @@ from ..summary import time_of
 if TYPE_CHECKING:
     from .._core import Found, Graph
 
+NOTHING_TO_DIVIDE = "on one device there is nothing to divide"
+
 # So many ways are told.
 WAYS = 8
 
@@ -49,13 +51,20 @@ def asked_for(found: Found | None, plan: str) -> Found:
 
 def numbers_of(found: Found) -> dict[str, Any]:
     row = found.rows[0]
-    inside = found.inside
-    numbers = {"step": row["seconds"], "bound": found.bound, "utilisation": row["utilisation"]}
-    if inside is None:
-        return numbers
-    bound, decisions, choices, sums, seconds = inside
-    searched = {"decisions": decisions, "choices": choices, "sums": sums, "seconds": seconds}
-    return numbers | {"bound_of_one_block": bound, "search": searched}
+    numbers: dict[str, Any] = {
+        "step": row["seconds"],
+        "bound": found.bound,
+        "utilisation": row["utilisation"],
+        "shapes": {"tried": found.tried[0], "all": found.tried[1], "left_out": found.left_out},
+    }
+    if found.inside is not None:
+        bound, decisions, choices, sums, seconds = found.inside
+        searched = {"decisions": decisions, "choices": choices, "sums": sums, "seconds": seconds}
+        numbers |= {"bound_of_one_block": bound, "search": searched}
+    if found.pipelines is not None:
+        names = ("places", "groups", "looked_at", "seconds", "is_whole")
+        numbers["pipelines"] = dict(zip(names, found.pipelines, strict=True))
+    return numbers
 
 
 def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float) -> str:
@@ -77,6 +86,8 @@ def lines_of(found: Found) -> Iterator[str]:
         yield f"its order was searched: in none do its blocks take less than {time_of(least)}"
     if found.constraints:
         yield f"it respects all constraints: {found.constraints}"
+    if found.tried[0] < found.tried[1]:
+        yield "the deadline ended the search: with a longer one there may be a quicker plan"
     if found.inside is None:
         return
     bound, decisions, choices, sums, seconds = found.inside

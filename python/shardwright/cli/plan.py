@@ -132,8 +132,10 @@ class _Told:
         """`names` says how many operators are named in a line."""
         from ..memory import lines_of_memory
         from ..work import lines_of_work, work_of
-        from .found import line_of_step, lines_of
+        from .found import NOTHING_TO_DIVIDE, line_of_step, lines_of
 
+        if self.found is not None and self.plan.devices == 1:
+            yield NOTHING_TO_DIVIDE
         yield from _rewritings(self.plan, names)
         yield from lines_of_work(work_of(self.plan))
         there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
