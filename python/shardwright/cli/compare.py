@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
-from .found import NOTHING_TO_DIVIDE
 from .parser import Commands
 
 if TYPE_CHECKING:
@@ -119,6 +118,7 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
     from ..summary import time_of
+    from .found import NOTHING_TO_DIVIDE
 
     rows = told["rows"]
     best = rows[0]["seconds"] if rows else 1.0
