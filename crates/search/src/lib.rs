@@ -18,6 +18,7 @@ mod space;
 pub mod stages;
 mod stop;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use check::{Masters, Memory};
@@ -185,23 +186,36 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         return queue::search(question, wanted, watch);
     }
     let (mut looked, told) = inside::rows(question, watch)?;
-    let least =
-        |rows: &[Row]| rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
-    // If one is wanted, another one is only if it is quicker.
-    let times = if wanted.count == 1 { 1.0 } else { FARTHEST };
-    let stages = match question.constraints.and_then(Constraints::stages) {
-        Some(0 | 1) => None,
-        _ => Some(stages::rows(question, wanted.below.min(times * least(&looked.rows)), watch)?),
+    let only_one = wanted.count == 1;
+    let best = wanted.below.min(queue::quickest(&looked.rows));
+    let below = if only_one { best } else { wanted.below };
+    let watch = RefCell::new(watch);
+    let mut tell = |name: &str| watch.borrow_mut()(name);
+    let is_enough = |looked: &Looked| question.stop.is_late() && looked.rows.iter().any(Row::fits);
+    let mut named = match is_enough(&looked) {
+        true => None,
+        false => Some(queue::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
     };
-    let (piped, stages) = stages.unzip();
-    if let Some(more) = piped {
+    let with_stages = question.constraints.and_then(Constraints::stages).is_none_or(|most| most > 1);
+    if let Some(named) = named.as_mut().filter(|_| only_one && with_stages) {
+        named.until_piped()?;
+    }
+    let mut stages = None;
+    if with_stages {
+        // If one is wanted, another one is only if it is quicker.
+        let times = if only_one { 1.0 } else { FARTHEST };
+        let known = named.as_ref().map_or(best, |named| best.min(named.quickest()));
+        let mut tell = |name: &str| watch.borrow_mut()(name);
+        let (more, told) = stages::rows(question, wanted.below.min(times * known), &mut tell)?;
+        stages = Some(told);
         looked.rows.extend(more.rows);
         looked.passed_over.extend(more.passed_over);
     }
-    let below = if wanted.count == 1 { least(&looked.rows) } else { f64::INFINITY };
-    let mut found = match question.stop.is_late() && looked.rows.iter().any(Row::fits) {
-        true => queue::nothing(question)?,
-        false => queue::search(question, Wanted { below: wanted.below.min(below), ..wanted }, watch)?,
+    let below = if only_one { best.min(queue::quickest(&looked.rows)) } else { wanted.below };
+    let mut found = match named {
+        Some(named) if is_enough(&looked) => named.so_far(),
+        Some(named) => named.finish(below)?,
+        None => queue::nothing(question)?,
     };
     found.rows.extend(looked.rows);
     found.passed_over.extend(looked.passed_over);

@@ -36,7 +36,9 @@ struct Rung {
     is_own: bool,
 }
 
-struct Search<'q, 'w> {
+pub(crate) struct Search<'q, 'w> {
+    all: Vec<Shape>,
+    usual: Vec<Rung>,
     question: &'q Question<'q>,
     model: sets::Model<'q>,
     leasts: Leasts<'q>,
@@ -54,38 +56,8 @@ struct Search<'q, 'w> {
     is_hurried: bool,
 }
 
-pub(crate) fn search<'q>(
-    question: &'q Question<'q>,
-    wanted: Wanted,
-    watch: &mut dyn FnMut(&str),
-) -> Result<Found> {
-    let all = shapes(question.devices, question.batches);
-    let found = nothing(question)?;
-    let mut search = Search {
-        question,
-        model: sets::Model::new(question.graph, question.analysis),
-        leasts: Leasts::new(question),
-        wanted,
-        watch,
-        found,
-        places: vec![],
-        open: vec![],
-        too_large: vec![],
-        seen: BTreeSet::new(),
-        is_late: false,
-        is_hurried: false,
-    };
-    let usual = search.usual(&all)?;
-    search.open.clone_from(&usual);
-    search.go_on()?;
-    search.otherwise(&all, &usual)?;
-    search.schedules(&all, usual)?;
-    // What was left out may fit.
-    if !search.fits() && search.found.left_out == 0 {
-        search.away(&all)?;
-        search.least_of_all()?;
-    }
-    Ok(search.told(&all))
+pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
+    Search::new(question, wanted, watch)?.finish(wanted.below)
 }
 
 /// Where nothing more is looked at.
@@ -94,7 +66,77 @@ pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
     Ok(Found { bound: bound(question)?, tried: (0, all), ..Found::default() })
 }
 
-impl Search<'_, '_> {
+impl<'q, 'w> Search<'q, 'w> {
+    pub(crate) fn new(
+        question: &'q Question<'q>,
+        wanted: Wanted,
+        watch: &'w mut dyn FnMut(&str),
+    ) -> Result<Self> {
+        let all = shapes(question.devices, question.batches);
+        let found = nothing(question)?;
+        let mut search = Self {
+            all: vec![],
+            usual: vec![],
+            question,
+            model: sets::Model::new(question.graph, question.analysis),
+            leasts: Leasts::new(question),
+            wanted,
+            watch,
+            found,
+            places: vec![],
+            open: vec![],
+            too_large: vec![],
+            seen: BTreeSet::new(),
+            is_late: false,
+            is_hurried: false,
+        };
+        search.usual = search.usual(&all)?;
+        search.open.clone_from(&search.usual);
+        search.all = all;
+        Ok(search)
+    }
+
+    /// Looks at the first plans, until a pipeline fits: then it is known what others must beat.
+    pub(crate) fn until_piped(&mut self) -> Result<()> {
+        let is_piped = |row: &Row| row.fits() && row.plan.block_count() > 1;
+        while !self.is_late() && !self.found.rows.iter().any(is_piped) {
+            let Some(first) = self.pop() else { break };
+            if first.least.seconds > self.limit() {
+                self.open.push(first);
+                break;
+            }
+            self.step(first)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at all others that may take less than so many seconds.
+    pub(crate) fn finish(mut self, below: f64) -> Result<Found> {
+        self.wanted.below = below;
+        let (all, usual) = (std::mem::take(&mut self.all), std::mem::take(&mut self.usual));
+        self.go_on()?;
+        self.otherwise(&all, &usual)?;
+        self.schedules(&all, usual)?;
+        // What was left out may fit.
+        if !self.fits() && self.found.left_out == 0 {
+            self.away(&all)?;
+            self.least_of_all()?;
+        }
+        Ok(self.told(&all))
+    }
+
+    /// Without all others.
+    pub(crate) fn so_far(mut self) -> Found {
+        self.is_late = true;
+        let all = std::mem::take(&mut self.all);
+        self.told(&all)
+    }
+
+    /// Seconds of the quickest that fits so far.
+    pub(crate) fn quickest(&self) -> f64 {
+        quickest(&self.found.rows)
+    }
+
     /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
     fn usual(&mut self, all: &[Shape]) -> Result<Vec<Rung>> {
         let mut ladders: Vec<Rung> = vec![];
@@ -365,4 +407,9 @@ impl Search<'_, '_> {
 fn is_usual(name: &str) -> bool {
     let rare = |word: &&str| name.contains(*word);
     !SCHEDULES.iter().chain(&["offload", "coshard"]).chain(&sets::instead::SETS).any(rare)
+}
+
+/// Seconds of the quickest that fits.
+pub(crate) fn quickest(rows: &[Row]) -> f64 {
+    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
 }

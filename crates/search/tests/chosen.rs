@@ -146,8 +146,13 @@ fn names(devices: u32, batches: u32) -> Vec<String> {
     let other = piped.flat_map(|name| others.map(|other| name.replace("1f1b", other)));
     let away = usual.iter().filter(|name| name.ends_with("recompute"));
     let away = away.flat_map(|name| ["activations", "state"].map(|what| format!("{name} x offload:{what}")));
-    usual.iter().cloned().chain(other).chain(away).collect()
+    let divided = usual.iter().filter(|name| name.contains("megatron") && !name.contains("stages"));
+    let instead = divided.flat_map(|name| INSTEAD.map(|set| name.replace("megatron", set)));
+    usual.iter().cloned().chain(other).chain(away).chain(instead).collect()
 }
+
+/// Sets that divide a model in the place of `megatron`.
+const INSTEAD: [&str; 4] = ["sequence", "zigzag", "ulysses", "expert"];
 
 /// Schedules of which the order of all tasks is known.
 const ORDERS: [&str; 3] = ["gpipe", "interleaved:2", "zb-v"];

@@ -12,7 +12,7 @@ use plan::{On, Plan};
 use rules::{Analysis, Kind};
 
 use super::parts::Cost;
-use super::stages::{Stages, loop_of};
+use super::stages::{Axes, Stages, loop_of};
 
 pub(super) struct Chains<'c> {
     pub(super) graph: &'c Graph,
@@ -29,8 +29,15 @@ pub(super) struct Chains<'c> {
 /// What a collective takes at least, in any of the groups of a stage.
 pub(super) struct Line<'c> {
     pub(super) cluster: &'c Cluster,
-    /// For each stage and axis.
-    pub(super) groups: Vec<Vec<Vec<Vec<u32>>>>,
+    /// For each stage and set of axes, as bits.
+    along: Vec<Vec<Along>>,
+    pub(super) axes: usize,
+}
+
+/// The groups along some axes, of those that lie alike one, and how many of them share links if all communicate at once.
+struct Along {
+    groups: Vec<Vec<u32>>,
+    crowd: Crowd,
 }
 
 /// What must be waited for before a value is there: complete, or one of its parts, which has so many bytes.
@@ -46,37 +53,69 @@ impl<'c> Line<'c> {
     pub(super) fn of(cluster: &'c Cluster, plan: &Plan, stages: &Stages<'_>) -> Self {
         let axes = stages.axes(plan);
         let equal = cluster.nodes.windows(2).all(|two| two[0] == two[1]);
-        let of_axis = |stage: usize, axis: usize| {
-            let mut groups = stages.groups(plan, stage, axis);
+        let along = |stage: usize, set: Axes| {
+            let mut groups = stages.groups(plan, stage, set);
+            let crowd = cluster.crowd(groups.iter().map(Vec::as_slice));
             if equal {
                 groups.sort_by_cached_key(|group| shape(cluster, group));
                 groups.dedup_by_key(|group| shape(cluster, group));
             }
-            groups
+            Along { groups, crowd }
         };
-        let of_stage = |stage: usize| (0..axes).map(|axis| of_axis(stage, axis)).collect();
-        Self { cluster, groups: (0..stages.count).map(of_stage).collect() }
+        let of_stage = |stage: usize| (0..1 << axes).map(|set| along(stage, set)).collect();
+        Self { cluster, along: (0..stages.count).map(of_stage).collect(), axes }
+    }
+
+    /// Whether devices that belong together are such along some axes.
+    pub(super) fn are(&self, (stage, set): (usize, Axes), groups: &[Vec<u32>]) -> bool {
+        self.along[stage][set].groups.iter().all(|group| groups.contains(group))
     }
 
     /// Messages that belong together may be one, and one may be cut in two that other ranks send.
     pub(super) fn seconds(&self, (stage, axis): (usize, usize), pattern: Pattern, bytes: u64) -> f64 {
         let of = |group: &Vec<u32>| self.in_group(group, pattern, bytes as f64);
-        let found = self.groups[stage][axis].iter().map(of).fold(f64::INFINITY, f64::min);
-        if found.is_finite() { found } else { 0.0 }
+        least(self.along[stage][1 << axis].groups.iter().map(of))
+    }
+
+    /// Of what is gathered or scattered along some axes, by all at once: in one, or along one axis after the other, in
+    /// whatever order.
+    pub(super) fn scattered(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
+        let mut found = self.in_one((stage, set), bytes);
+        for axis in (0..self.axes).map(|axis| 1 << axis).filter(|axis| set & axis != 0 && set != *axis) {
+            let parts = self.along[stage][axis].groups.first().map_or(1, Vec::len) as f64;
+            let others = self.scattered((stage, set & !axis), bytes / parts);
+            found = found.min(self.in_one((stage, axis), bytes) + others);
+        }
+        found
+    }
+
+    fn in_one(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
+        let Along { groups, crowd } = &self.along[stage][set];
+        least(groups.iter().map(|group| self.scatters(group, *crowd, bytes)))
     }
 
     fn in_group(&self, group: &[u32], pattern: Pattern, bytes: f64) -> f64 {
-        if group.len() < 2 || bytes == 0.0 {
-            return 0.0;
-        }
-        let half = self.cluster.least(Pattern::ReduceScatter, group, Crowd(1), bytes);
+        let half = self.scatters(group, Crowd(1), bytes);
         match pattern {
-            Pattern::AllReduce => {
+            Pattern::AllReduce if group.len() > 1 && bytes > 0.0 => {
                 (2.0 * half).min(self.cluster.collective(Pattern::AllReduce, group, Crowd(1), bytes))
             }
             _ => half,
         }
     }
+
+    fn scatters(&self, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+        match group.len() > 1 && bytes > 0.0 {
+            true => self.cluster.least(Pattern::ReduceScatter, group, crowd, bytes),
+            false => 0.0,
+        }
+    }
+}
+
+/// Nothing where there is none.
+fn least(seconds: impl Iterator<Item = f64>) -> f64 {
+    let found = seconds.fold(f64::INFINITY, f64::min);
+    if found.is_finite() { found } else { 0.0 }
 }
 
 /// How many of a group are in each node.
@@ -92,7 +131,7 @@ impl Chains<'_> {
     /// For each stage the seconds of the longest chain of a micro-batch, forward and backward.
     pub(super) fn waits(&self) -> Vec<(f64, f64)> {
         let mut found = vec![(0.0_f64, 0.0_f64); self.stages.count];
-        for axis in 0..self.line.groups.first().map_or(0, Vec::len) {
+        for axis in 0..self.line.axes {
             let (forward, backward) = (self.forward(axis), self.backward(axis));
             for (stage, found) in found.iter_mut().enumerate() {
                 *found = (found.0.max(forward[stage]), found.1.max(backward[stage]));

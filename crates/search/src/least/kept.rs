@@ -13,27 +13,31 @@ use crate::Question;
 use crate::bound::arriving;
 use crate::inside::{Keeps, keeps, spans_of};
 
-pub(super) struct Kept<'q> {
-    question: &'q Question<'q>,
+pub(super) struct Kept {
     wanted: Vec<bool>,
-    arriving: Vec<bool>,
+    pub(super) arriving: Vec<bool>,
     /// Of each operator as a whole.
     costs: Vec<rules::Cost>,
 }
 
-impl<'q> Kept<'q> {
-    pub(super) fn new(question: &'q Question<'q>) -> Self {
+impl Kept {
+    pub(super) fn new(question: &Question<'_>) -> Self {
         let (graph, arriving) = (question.graph, arriving(question));
         let cost = |op| Costs::new(graph, question.analysis, op, &arriving).whole().cost.clone();
         let costs = graph.op_ids().map(cost).collect();
-        Self { question, wanted: compiler::wanted(graph, question.boundary), arriving, costs }
+        Self { wanted: compiler::wanted(graph, question.boundary), arriving, costs }
     }
 
     /// Bytes of each stage, when it has most of it, and of how many micro-batches that is.
-    pub(super) fn of(&self, plan: &Plan, costs: &[Rc<Cost>], stages: &Stages<'_>) -> Vec<(u64, u32)> {
-        let graph = self.question.graph;
-        let mut found: Vec<(u64, u32)> =
-            (0..stages.count).map(|stage| (0, self.at_once(plan, stages, stage))).collect();
+    pub(super) fn of(
+        &self,
+        question: &Question<'_>,
+        (plan, costs): (&Plan, &[Rc<Cost>]),
+        stages: &Stages<'_>,
+    ) -> Vec<(u64, u32)> {
+        let graph = question.graph;
+        let at_once = |stage: usize| at_once((plan, stages), stage, question.batches);
+        let mut found: Vec<(u64, u32)> = (0..stages.count).map(|stage| (0, at_once(stage))).collect();
         if !plan.offload.is_empty() || plan.tokens > 1 {
             return found;
         }
@@ -45,21 +49,21 @@ impl<'q> Kept<'q> {
             *bytes += u64::from(*batches) * own;
             of_blocks[plan.block(op) as usize] += own;
         }
-        match most(self.question, (plan, stages), (&self.arriving, &of_blocks)) {
+        match most(question, (plan, stages), (&self.arriving, &of_blocks)) {
             // Perhaps it is there only before the first backward.
-            Some(all) => all.into_iter().map(|bytes| (bytes, self.question.batches)).collect(),
+            Some(all) => all.into_iter().map(|bytes| (bytes, question.batches)).collect(),
             None => found,
         }
     }
+}
 
-    /// Under `1f1b` a stage with so many behind it keeps one micro-batch more; in whatever order, one at least.
-    fn at_once(&self, plan: &Plan, stages: &Stages<'_>, stage: usize) -> u32 {
-        let is_usual = plan.timetables.is_empty() && plan.before.is_empty() && stages.is_row;
-        let behind = u32::try_from(stages.count - stage).unwrap_or(u32::MAX);
-        match plan.schedule {
-            Schedule::OneFOneB | Schedule::ZbH1 if is_usual => behind.min(self.question.batches).max(1),
-            _ => 1,
-        }
+/// Under `1f1b` a stage with so many behind it keeps one micro-batch more; in whatever order, one at least.
+fn at_once((plan, stages): (&Plan, &Stages<'_>), stage: usize, batches: u32) -> u32 {
+    let is_usual = plan.timetables.is_empty() && plan.before.is_empty() && stages.is_row;
+    let behind = u32::try_from(stages.count - stage).unwrap_or(u32::MAX);
+    match plan.schedule {
+        Schedule::OneFOneB | Schedule::ZbH1 if is_usual => behind.min(batches).max(1),
+        _ => 1,
     }
 }
 

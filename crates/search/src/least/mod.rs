@@ -18,12 +18,13 @@ mod under_way;
 use diag::Result;
 use graph::OpId;
 use plan::{Plan, Schedule};
+use rules::{Analysis, Rewriting, Rewritten};
 
 use crate::Question;
 use chains::{Chains, Line};
 use kept::Kept;
-use parts::Parts;
-use stages::Stages;
+use parts::{Of, Parts};
+use stages::{Stages, Work};
 
 /// Of any rank of a plan: no step is shorter, and no peak of memory is lower for the rank that has most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -41,11 +42,25 @@ pub struct Least {
 /// What is the same for all plans of a question.
 pub struct Leasts<'q> {
     question: &'q Question<'q>,
+    own: Ground,
+    /// Where plans rewrite operators, what is the same for all that rewrite those.
+    rewritten: Vec<(Vec<Rewriting>, Anew<'q>)>,
+}
+
+/// What is the same for all plans of a graph.
+struct Ground {
     needs_grad: Vec<bool>,
-    parts: Parts<'q>,
-    kept: Kept<'q>,
+    parts: Parts,
+    kept: Kept,
     /// For each tensor the operators that read it, and as which input.
     uses: Vec<Vec<(OpId, usize)>>,
+}
+
+/// A graph that was rewritten.
+struct Anew<'q> {
+    graph: Rewritten<'q>,
+    analysis: Analysis,
+    ground: Ground,
 }
 
 /// What the ranks of one stage do in a step, each of them at least.
@@ -60,6 +75,8 @@ struct Load {
     sums: (f64, f64),
     gathers: (f64, f64),
     update: f64,
+    /// To add the gradients of a micro-batch to those before.
+    added: f64,
     memory: u64,
     /// What of that are gradients.
     gradients: u64,
@@ -72,48 +89,85 @@ impl Load {
         let line = batches * (self.waits.0 + self.waits.1 + self.sums.1 + self.gathers.1)
             + self.sums.0
             + self.gathers.0;
-        ((batches - 1.0) * of_batch + self.forward + last).max(line) + self.update
+        let works = (batches - 1.0) * (of_batch + self.added) + self.forward + last;
+        works.max(line) + self.update
     }
 }
 
 impl<'q> Leasts<'q> {
     pub fn new(question: &'q Question<'q>) -> Self {
-        let needs_grad = question.boundary.needs_grad(question.graph);
-        let parts = Parts::new(question, &needs_grad);
-        Self { question, parts, kept: Kept::new(question), needs_grad, uses: question.graph.uses() }
+        Self { question, own: Ground::new(question), rewritten: vec![] }
     }
 
     pub fn of(&mut self, plan: &Plan) -> Result<Least> {
-        let Question { graph, analysis, cluster, .. } = *self.question;
-        let costs = self.parts.of_all(plan);
+        let Question { graph, analysis, .. } = *self.question;
+        let rewritings = plan::rewritings(graph, analysis, plan);
+        let own = self.own.of(self.question, plan)?;
+        // Slices of a sequence are rewritten one by one.
+        if rewritings.is_empty() || plan.tokens > 1 {
+            return Ok(own);
+        }
+        let at = match self.rewritten.iter().position(|(known, _)| *known == rewritings) {
+            Some(at) => at,
+            None => {
+                let anew = Anew::new(self.question, &rewritings)?;
+                self.rewritten.push((rewritings, anew));
+                self.rewritten.len() - 1
+            }
+        };
+        let (_, anew) = &mut self.rewritten[at];
+        let carried = plan::carried(plan, analysis, &anew.graph, &anew.analysis);
+        let question = Question { graph: &anew.graph.graph, analysis: &anew.analysis, ..*self.question };
+        // What is made within what is rewritten may be gone before backward.
+        Ok(Least { memory: own.memory, kept: own.kept, ..anew.ground.of(&question, &carried)? })
+    }
+}
+
+impl<'q> Anew<'q> {
+    fn new(question: &Question<'q>, rewritings: &[Rewriting]) -> Result<Self> {
+        let graph = rules::rewrite(question.graph, rewritings)?;
+        let analysis = Analysis::of(&graph.graph);
+        let ground = Ground::new(&Question { graph: &graph.graph, analysis: &analysis, ..*question });
+        Ok(Self { graph, analysis, ground })
+    }
+}
+
+impl Ground {
+    fn new(question: &Question<'_>) -> Self {
+        let needs_grad = question.boundary.needs_grad(question.graph);
+        let parts = Parts::new(question, &needs_grad);
+        Self { parts, kept: Kept::new(question), needs_grad, uses: question.graph.uses() }
+    }
+
+    fn of(&mut self, question: &Question<'_>, plan: &Plan) -> Result<Least> {
+        let Question { graph, analysis, cluster, .. } = *question;
+        let needs_grad = &self.needs_grad[..];
+        let of = Of { graph, analysis, needs_grad };
+        let costs = self.parts.of_all(of, plan);
         let stages = Stages::of(graph, plan);
         let line = Line::of(cluster, plan, &stages);
-        let mut loads = vec![Load::default(); stages.count];
         let again = stages.again(&costs);
-        for op in graph.op_ids() {
-            let (load, cost) = (&mut loads[stages.of[op.index()]], &costs[op.index()]);
-            let (forward, backward) = self.parts.seconds(cost);
-            load.forward += forward;
-            load.backward += backward + if again[op.index()] { forward } else { 0.0 };
-        }
-        let (needs_grad, costs, stages, line) = (&self.needs_grad[..], &costs[..], &stages, &line);
+        let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
+        let mut loads = busiest(&mut self.parts, of, plan, (&stages, &again));
+        let (costs, stages, line) = (&costs[..], &stages, &line);
         let chains = Chains { graph, analysis, plan, costs, stages, needs_grad, line, among: None };
         for (load, waits) in loads.iter_mut().zip(chains.waits()) {
             (load.forward, load.backward) = (load.forward + waits.0, load.backward + waits.1);
             load.waits = waits;
         }
-        held::hold(self, &chains, &mut loads)?;
-        let batches = f64::from(self.question.batches);
+        held::hold((question, self), &chains, &mut loads)?;
+        let batches = f64::from(question.batches);
         let piped = matches!(plan.schedule, Schedule::OneFOneB | Schedule::Gpipe | Schedule::ZbH1);
         // Where backward has halves, gradients leave before all work is done.
         let whole = plan.schedule != Schedule::ZbH1;
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
-        let piped = if piped { stages.piped(self, &chains, (&loads, &again), (batches, whole)) } else { 0.0 };
+        let work = Work { loads: &loads, seconds: &seconds, again: &again };
+        let piped = if piped { stages.piped(&chains, &work, (batches, whole)) } else { 0.0 };
         let flat = loads.iter().map(|load| load.seconds(batches)).fold(0.0, f64::max);
-        let kept = self.kept.of(plan, costs, stages);
+        let kept = self.kept.of(question, (plan, costs), stages);
         let with = |(load, (bytes, at_once)): (&Load, &(u64, u32))| {
             // There are gradients once the first backward is over, and then as much is kept again.
-            let later = if *at_once < self.question.batches { 0 } else { load.gradients };
+            let later = if *at_once < question.batches { 0 } else { load.gradients };
             load.memory.max(load.memory - later + bytes)
         };
         Ok(Least {
@@ -124,4 +178,19 @@ impl<'q> Leasts<'q> {
             computes: loads.iter().map(|load| batches * (load.forward + load.backward)).fold(0.0, f64::max),
         })
     }
+}
+
+/// What a rank of each stage computes of a micro-batch: of its first and its last one the one that computes longer.
+fn busiest(parts: &mut Parts, of: Of<'_>, plan: &Plan, (stages, again): (&Stages<'_>, &[bool])) -> Vec<Load> {
+    let mut ends = vec![[Load::default(); 2]; stages.count];
+    for op in of.graph.op_ids() {
+        let stage = stages.of[op.index()];
+        for (load, device) in ends[stage].iter_mut().zip(stages.ends[stage]) {
+            let (forward, backward) = parts.on(of, (plan, op), device);
+            load.forward += forward;
+            load.backward += backward + if again[op.index()] { forward } else { 0.0 };
+        }
+    }
+    let longer = |[a, b]: [Load; 2]| if a.forward + a.backward < b.forward + b.backward { b } else { a };
+    ends.into_iter().map(longer).collect()
 }

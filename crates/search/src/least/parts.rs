@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use cluster::{Device, Effort};
-use compiler::Costs;
+use compiler::{Costs, PartCost};
 use graph::{Arg, Dtype, Graph, OpId};
 use plan::{On, Plan, Split};
 use rules::{Analysis, Kind};
@@ -26,61 +26,108 @@ pub(super) struct Cost {
 }
 
 /// All of the operators of a graph. Those that are alike have one number, and cost the same.
-pub(super) struct Parts<'q> {
-    graph: &'q Graph,
-    analysis: &'q Analysis,
-    needs_grad: Vec<bool>,
+pub(super) struct Parts {
     numbers: Vec<u32>,
     known: HashMap<(u32, Vec<Split>), Rc<Cost>>,
-    kinds: Vec<&'q Device>,
+    /// Seconds of parts by their number.
+    of_parts: HashMap<(u32, Vec<Split>, u32), (f64, f64)>,
+    kinds: Vec<Device>,
 }
 
-impl<'q> Parts<'q> {
-    pub(super) fn new(question: &'q Question<'q>, needs_grad: &[bool]) -> Self {
+impl Parts {
+    pub(super) fn new(question: &Question<'_>, needs_grad: &[bool]) -> Self {
         let (graph, cluster) = (question.graph, question.cluster);
         let mut known: BTreeMap<String, u32> = BTreeMap::new();
         let number = |op: OpId| {
             let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
             *known.entry(likeness(graph, op, needs_grad)).or_insert(next)
         };
-        let mut kinds: Vec<&Device> = vec![];
+        let mut kinds: Vec<Device> = vec![];
         for at in 0..question.devices {
             let device = cluster.device(at);
             if !kinds.iter().any(|kind| kind.name == device.name) {
-                kinds.push(device);
+                kinds.push(device.clone());
             }
         }
-        Self {
-            graph,
-            analysis: question.analysis,
-            numbers: graph.op_ids().map(number).collect(),
-            needs_grad: needs_grad.to_vec(),
-            known: HashMap::new(),
-            kinds,
-        }
+        let numbers = graph.op_ids().map(number).collect();
+        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds }
     }
 
-    pub(super) fn of_all(&mut self, plan: &Plan) -> Vec<Rc<Cost>> {
-        self.graph.op_ids().map(|op| self.of(plan, op)).collect()
+    pub(super) fn of_all(&mut self, of: Of<'_>, plan: &Plan) -> Vec<Rc<Cost>> {
+        of.graph.op_ids().map(|op| self.of(of, plan, op)).collect()
     }
 
-    fn of(&mut self, plan: &Plan, op: OpId) -> Rc<Cost> {
+    fn of(&mut self, of: Of<'_>, plan: &Plan, op: OpId) -> Rc<Cost> {
         let parts = plan.op(op);
         let key = (self.numbers[op.index()], parts.splits.clone());
         if let Some(found) = self.known.get(&key) {
             return Rc::clone(found);
         }
-        let loops = &self.analysis.op(op).loops;
-        let own = |split: &Split| matches!(split.on, On::Loop(at) if loops[at].kind == Kind::Own);
-        let found = if parts.splits.iter().any(own) { self.rewritten(op) } else { self.smallest(plan, op) };
+        let found = if of.is_own(plan, op) { of.rewritten(op) } else { of.smallest(plan, op) };
         Rc::clone(self.known.entry(key).or_insert(Rc::new(found)))
     }
 
-    fn smallest(&self, plan: &Plan, op: OpId) -> Cost {
-        let graph = self.graph;
-        let mut costs = Costs::new(graph, self.analysis, op, &self.needs_grad);
-        let part = costs.cheapest(plan.op(op));
-        let cost = &part.cost;
+    /// Seconds of all parts of an operator on a device, forward and backward; of one that has none, nothing.
+    pub(super) fn on(&mut self, of: Of<'_>, (plan, op): (&Plan, OpId), device: u32) -> (f64, f64) {
+        let own = plan.op(op);
+        if of.is_own(plan, op) {
+            return (0.0, 0.0);
+        }
+        let mut sum = (0.0, 0.0);
+        for (index, _) in (0..).zip(&own.devices).filter(|(_, other)| **other == device) {
+            let key = (self.numbers[op.index()], own.splits.clone(), index);
+            let (forward, backward) = match self.of_parts.get(&key) {
+                Some(known) => *known,
+                None => {
+                    let found = self.seconds(&of.part(plan, op, index));
+                    self.of_parts.insert(key, found);
+                    found
+                }
+            };
+            sum = (sum.0 + forward, sum.1 + backward);
+        }
+        sum
+    }
+
+    /// Forward and backward.
+    pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
+        let of = |effort: Effort| self.least_on_any(|device| device.seconds(effort, cost.dtype));
+        (of(cost.forward), of(cost.backward))
+    }
+
+    pub(super) fn least_on_any(&self, seconds: impl Fn(&Device) -> f64) -> f64 {
+        self.kinds.iter().map(seconds).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// A graph, and for each of its tensors whether it needs a gradient.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) analysis: &'g Analysis,
+    pub(super) needs_grad: &'g [bool],
+}
+
+impl Of<'_> {
+    /// Whether others are in the place of an operator.
+    fn is_own(self, plan: &Plan, op: OpId) -> bool {
+        let loops = &self.analysis.op(op).loops;
+        let own = |split: &Split| matches!(split.on, On::Loop(at) if loops[at].kind == Kind::Own);
+        plan.op(op).splits.iter().any(own)
+    }
+
+    fn smallest(self, plan: &Plan, op: OpId) -> Cost {
+        let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
+        self.cost(op, costs.cheapest(plan.op(op)))
+    }
+
+    fn part(self, plan: &Plan, op: OpId, index: u32) -> Cost {
+        let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
+        self.cost(op, costs.part(plan.op(op), index))
+    }
+
+    fn cost(self, op: OpId, part: &PartCost) -> Cost {
+        let (graph, cost) = (self.graph, &part.cost);
         let effort = |operations: u64, bytes: compiler::Bytes| Effort {
             operations: operations as f64,
             bytes: (bytes.read + bytes.written) as f64,
@@ -104,8 +151,8 @@ impl<'q> Parts<'q> {
         }
     }
 
-    /// In its place are others, of which nothing is known here.
-    fn rewritten(&self, op: OpId) -> Cost {
+    /// In its place are others in each slice of the sequence, of which nothing is known here.
+    fn rewritten(self, op: OpId) -> Cost {
         let (inputs, outputs) = (self.graph.op(op).inputs().len(), self.graph.op(op).outputs.len());
         Cost {
             forward: Effort::default(),
@@ -116,16 +163,6 @@ impl<'q> Parts<'q> {
             kept: vec![],
             keeps_own: false,
         }
-    }
-
-    /// Forward and backward.
-    pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
-        let of = |effort: Effort| self.least_on_any(|device| device.seconds(effort, cost.dtype));
-        (of(cost.forward), of(cost.backward))
-    }
-
-    pub(super) fn least_on_any(&self, seconds: impl Fn(&Device) -> f64) -> f64 {
-        self.kinds.iter().map(|kind| seconds(kind)).fold(f64::INFINITY, f64::min)
     }
 }
 

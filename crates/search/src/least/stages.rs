@@ -4,22 +4,34 @@
 //! after it: so the path from the first stage to another lies before all of that stage's work on it. In the same way the
 //! gradient of that tensor leaves a stage after that work, and the stages before go on from there, to their updates.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Graph, OpId, TensorId};
 use plan::{On, Plan, Split};
 
+use super::Load;
 use super::chains::Chains;
 use super::parts::Cost;
-use super::{Leasts, Load};
+
+/// Splits that all operators of a plan have, as bits.
+pub(super) type Axes = usize;
+
+/// What stages do, and operators: seconds forward and backward, and whether forward is done again.
+pub(super) struct Work<'w> {
+    pub(super) loads: &'w [Load],
+    pub(super) seconds: &'w [(f64, f64)],
+    pub(super) again: &'w [bool],
+}
 
 pub(super) struct Stages<'g> {
     graph: &'g Graph,
     pub(super) count: usize,
     /// The stage of each operator: those of one run on the same devices.
     pub(super) of: Vec<usize>,
-    /// For each stage an operator of it, by whose devices it is known.
+    /// For each stage an operator of it, by whose devices it is known, and the first and the last of these.
     pub(super) sample: Vec<OpId>,
+    pub(super) ends: Vec<[u32; 2]>,
     /// Whether each is one block of the plan, in their order.
     pub(super) is_row: bool,
     /// For each operator whether it is in a span that backward computes again.
@@ -48,7 +60,9 @@ impl<'g> Stages<'g> {
             span.iter().for_each(|op| inside[op.index()] = true);
             spans.push(inside);
         }
-        Self { graph, count: firsts.len(), of, sample, is_row, spans }
+        let last = |op: &OpId| plan.op(*op).devices.iter().copied().max().unwrap_or(0);
+        let ends = firsts.iter().zip(&sample).map(|(first, op)| [*first, last(op)]).collect();
+        Self { graph, count: firsts.len(), of, sample, ends, is_row, spans }
     }
 
     /// The operators that are computed again, whatever else forward keeps: what backward needs of a span, and what that
@@ -78,16 +92,14 @@ impl<'g> Stages<'g> {
     /// What a step takes at least because stages wait for each other.
     pub(super) fn piped(
         &self,
-        it: &Leasts<'_>,
         chains: &Chains<'_>,
-        (loads, again): (&[Load], &[bool]),
+        Work { loads, seconds, again }: &Work<'_>,
         (batches, whole): (f64, bool),
     ) -> f64 {
         let Some(crossing) = self.crossings().filter(|_| self.is_row && self.count > 1) else { return 0.0 };
         let after = self.after(&crossing);
         let paths = self.paths(&crossing, &after);
         let waits = Chains { among: Some(&paths), ..*chains }.waits();
-        let seconds: Vec<(f64, f64)> = chains.costs.iter().map(|cost| it.parts.seconds(cost)).collect();
         let (mut before, mut back, mut found) = (0.0, loads[0].update, 0.0_f64);
         for (stage, waits) in waits.into_iter().enumerate() {
             let ops = || self.graph.op_ids().filter(move |op| self.of[op.index()] == stage);
@@ -161,15 +173,23 @@ impl<'g> Stages<'g> {
         found
     }
 
-    /// The groups of a stage along one split of its operators.
-    pub(super) fn groups(&self, plan: &Plan, stage: usize, axis: usize) -> Vec<Vec<u32>> {
+    /// The groups of a stage along some splits of its operators.
+    pub(super) fn groups(&self, plan: &Plan, stage: usize, set: Axes) -> Vec<Vec<u32>> {
         let op = plan.op(self.sample[stage]);
-        let stride: u32 = op.splits[axis + 1..].iter().map(|split| split.parts).product();
-        let parts = op.splits[axis].parts;
-        let firsts = (0..op.count()).filter(|index| index / stride % parts == 0);
-        firsts
-            .map(|first| (0..parts).map(|at| op.devices[(first + at * stride) as usize]).collect())
-            .collect()
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for index in 0..op.count() {
+            let (mut rest, mut stride, mut first) = (index, 1, index);
+            for (axis, split) in op.splits.iter().enumerate().rev() {
+                if set & (1 << axis) != 0 {
+                    first -= rest % split.parts * stride;
+                }
+                (rest, stride) = (rest / split.parts, stride * split.parts);
+            }
+            let (group, device) = (groups.entry(first).or_default(), op.devices[index as usize]);
+            // Of several parts of a device one stands for all.
+            group.extend((!group.contains(&device)).then_some(device));
+        }
+        groups.into_values().collect()
     }
 
     /// How many splits all operators have, each along one axis of the devices.
