@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from .errors import RuntimeFault
 from .filling import LengthsLike, filling_of
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
-from .micro_batches import Cut, made, of_example, proved
+from .micro_batches import Cut, made, of_example, proved, refuse_unchosen
 from .outputs import Asked, require_outputs
 from .planning import PlanLike
 from .precision import Precision, precision_of
@@ -36,7 +37,7 @@ from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
 from .runtime.shards.hooks import carry_hooks
 from .same_model import require_one_model
-from .starting import Starter, units_of
+from .starting import ChosenNumber, Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
 from .weights.writing import save_pretrained
 
@@ -50,7 +51,7 @@ def parallelize(
     devices: int | None = None,
     cluster: str | None = None,
     constraints: ConstraintsLike | None = None,
-    micro_batches: int = 1,
+    micro_batches: int | str = 1,
     lengths: LengthsLike | None = None,
     inputs: str = "global",
     outputs: Asked = "loss",
@@ -78,7 +79,8 @@ def parallelize(
     `Constraints`. Or `plan` is a name (`data`, `megatron`, `data:2 x megatron:2`, `coshard:2`, `replicate`),
     the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
     so many, and all units together share the batch. With `micro_batches` the program is for one of so many
-    equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch.
+    equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch; `"auto"` is
+    as many as a step takes least with, as the model is chosen a plan for.
     With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
@@ -111,7 +113,6 @@ def parallelize(
     if filling is not None:
         args, kwargs = filling.first(*example)
         example = (tuple(args), dict(kwargs))
-    one, two = of_example(example, micro_batches, inputs)
     first = comm.rank == 0
     says = Progress(first and wanted(progress))
     capturing = {
@@ -120,6 +121,15 @@ def parallelize(
         "discover": discover,
         "known_inputs": asked_for(known_inputs, inputs),
     }
+    choice = _choice(cluster, comm, unit, optimizer, memory, constraints, inputs) if plan == AUTO else None
+    require_one_model(comm, module)
+    number: Any = micro_batches
+    if number == "auto":
+        refuse_unchosen(choice is not None, inputs)
+        assert choice is not None
+        chosen = ChosenNumber(choice, unit, capturing, cache and first, says)
+        number = from_rank_0(comm, lambda: chosen.of(module, example))
+    one, two = of_example(example, number, inputs)
     starter = Starter(
         plan,
         unit,
@@ -128,9 +138,7 @@ def parallelize(
         capturing,
         open_cache(cache and first),
         says,
-        _choice(cluster, comm, unit, micro_batches, optimizer, memory, constraints, inputs)
-        if plan == AUTO
-        else None,
+        None if choice is None else replace(choice, batches=number),
         filling,
     )
 
@@ -140,7 +148,6 @@ def parallelize(
             save_program(bundle, save_to)
         return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
 
-    require_one_model(comm, module)
     bundle, cut = from_rank_0(comm, compile_here)
     program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
     make = partial(values_of, module, bundle.captured.constants, weights, program)
@@ -172,7 +179,6 @@ def _choice(
     cluster: str | None,
     comm: Comm,
     devices: int,
-    batches: int,
     optimizer: str,
     memory: int | str | None,
     constraints: ConstraintsLike | None,
@@ -180,7 +186,7 @@ def _choice(
 ) -> Choice:
     name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
     require_from_here(name, text, comm.device)
-    return Choice(name, text, batches, optimizer, memory, None, constraints_of(constraints), inputs)
+    return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:

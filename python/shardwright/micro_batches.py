@@ -13,7 +13,9 @@ from torch.utils import _pytree as pytree
 from ._core import Graph, micro_batch_weight
 from .capture import Captured
 from .capture.evaluate import Evaluator, Given
+from .choosing import Choice
 from .compiling import captured_model
+from .cutting import Cutting
 from .errors import RuntimeFault
 from .runtime.execution.inputs import Arguments
 from .runtime.execution.micro_batches import MicroBatches, rows_of
@@ -25,8 +27,7 @@ Cut = tuple[int, list[int], str]
 
 def of_example(example: Arguments, number: Any, inputs: str) -> tuple[Arguments, Arguments | None]:
     """The first micro-batch of an example, and the first two together, if there are two."""
-    tensors = [x for x in pytree.tree_leaves(example) if isinstance(x, Tensor) and x.dim()]
-    length = next((x.shape[0] for x in tensors if x.shape[0] > 1), 1)
+    tensors, length = _tensors_and_rows(example)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1 or length % number:
         raise _bad(
             f"micro_batches={number!r} is no number of parts of this batch",
@@ -44,22 +45,63 @@ def of_example(example: Arguments, number: Any, inputs: str) -> tuple[Arguments,
     return rows_of(example, cut, 0, rows), rows_of(example, cut, 0, 2 * rows) if number > 1 else None
 
 
-def captured_part(
-    module: nn.Module, example: Arguments, number: int, capturing: Mapping[str, Any] | None = None
-) -> Captured:
-    """One of so many parts of an example's batch, proved to be one."""
-    one, two = of_example(example, number, "global")
-    capturing = capturing or {}
-    captured = captured_model(module, *one, **capturing)
-    if two is not None:
-        proved(module, two, captured.graph_text, capturing)
-    return captured
+def rows_of_example(example: Arguments) -> int:
+    """How many rows its batch has."""
+    return _tensors_and_rows(example)[1]
+
+
+def _tensors_and_rows(example: Arguments) -> tuple[list[Tensor], int]:
+    tensors = [x for x in pytree.tree_leaves(example) if isinstance(x, Tensor) and x.dim()]
+    return tensors, next((x.shape[0] for x in tensors if x.shape[0] > 1), 1)
+
+
+class Parts:
+    """The batch of an example in micro-batches of several sizes, each of which is captured once."""
+
+    def __init__(self, module: nn.Module, example: Arguments, capturing: Mapping[str, Any] | None = None):
+        self._module, self._example, self._capturing = module, example, capturing or {}
+        self._known: dict[int, Captured] = {}
+        self.rows = rows_of_example(example)
+
+    def captured(self, number: int) -> Captured:
+        """One of so many parts of the batch, proved to be one."""
+        one, two = of_example(self._example, number, "global")
+        captured = self._of_rows(one, self.rows // number)
+        if two is not None:
+            weight_of(self._of_rows(two, 2 * self.rows // number), captured.graph_text)
+        return captured
+
+    def _of_rows(self, example: Arguments, rows: int) -> Captured:
+        if rows not in self._known:
+            self._known[rows] = captured_model(self._module, *example, **self._capturing)
+        return self._known[rows]
 
 
 def proved(module: nn.Module, two: Arguments, graph_text: str, capturing: Mapping[str, Any]) -> Cut:
     """Of a program for one micro-batch; `two` are two of them."""
-    whole = captured_model(module, *two, **capturing)
-    weight, positions, rows = micro_batch_weight(Graph(whole.graph_text), Graph(graph_text))
+    return weight_of(captured_model(module, *two, **capturing), graph_text)
+
+
+def best_number(
+    module: nn.Module,
+    example: Arguments,
+    choice: Choice,
+    devices: int,
+    capturing: Mapping[str, Any],
+    watch: Callable[[str], object],
+) -> tuple[int, str]:
+    """Of which a step takes least, and what is said of that."""
+    parts = Parts(module, example, capturing)
+
+    def graph_of(number: int) -> Graph:
+        return Graph(parts.captured(number).graph_text)
+
+    cut = Cutting(parts.rows, devices, choice, graph_of, watch).best()
+    return cut.parts, cut.says
+
+
+def weight_of(two: Captured, graph_text: str) -> Cut:
+    weight, positions, rows = micro_batch_weight(Graph(two.graph_text), Graph(graph_text))
     return rows, positions, weight
 
 
@@ -83,6 +125,22 @@ def _count(evaluator: Evaluator, positions: Collection[int], tensors: Sequence[T
     [found] = evaluator.run(given).outputs
     assert found is not None
     return float(found) / 2
+
+
+def refuse_unchosen(chooses: bool, inputs: str) -> None:
+    """Of `micro_batches="auto"`."""
+    if not chooses:
+        raise _bad(
+            'micro_batches="auto" is for plan="auto"',
+            "how many are best is found together with the plan",
+            "give a number, or leave out the plan",
+        )
+    if inputs == "local":
+        raise _bad(
+            'micro_batches="auto" is for inputs="global" only',
+            "a rank that is given its own part of a batch cannot cut the whole",
+            "give a list of micro-batches to `train_step`",
+        )
 
 
 def _bad(what: str, why: str, fix: str) -> RuntimeFault:

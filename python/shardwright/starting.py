@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +17,16 @@ from .cache import Cache, Entry, Unknown, further_key, key_of
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
 from .capture.known import has_values
-from .choosing import Choice
+from .choosing import AUTO, Choice
 from .compiling import Bundle, captured_model, compile_plan
 from .errors import RuntimeFault
 from .filling import Filling
 from .memory import OPTIMIZER
+from .micro_batches import best_number
 from .planning import PlanLike, make_plan
 from .progress import Phases, Progress
+from .runtime.execution.inputs import Arguments
+from .store import open_store
 from .summary import lines_of, notes_of, seconds_of, summary_of
 
 
@@ -219,6 +224,48 @@ class Starter:
         if self._cache is not None and self._key is not None and self._cache.path(self._key).is_dir():
             return f"in {self._cache.path(self._key) / 'program'}"
         return "in memory (`save_to` writes it to a folder)"
+
+
+class ChosenNumber:
+    """Rank 0's choice of how many micro-batches a step has, which is kept for the next start."""
+
+    def __init__(
+        self, choice: Choice, devices: int, capturing: Mapping[str, Any], kept: bool, progress: Progress
+    ):
+        self._choice, self._devices, self._capturing = choice, devices, capturing
+        self._store, self._progress = open_store() if kept else None, progress
+
+    def of(self, module: nn.Module, example: Arguments) -> int:
+        key = self._key_of(module, example)
+        files = None if self._store is None or key is None else self._store.files(key)
+        if files is not None:
+            number: int = json.loads(files["info.json"])["micro_batches"]
+            return number
+        name = type(module).__name__
+        with self._progress.phases(name) as phases:
+            number, says = best_number(
+                module, example, self._choice, self._devices, self._capturing, phases.begin
+            )
+        self._progress.say(f"shardwright: {name}, {says}, in {phases.total:.1f} s")
+        if self._store is not None and key is not None:
+            summary = {"model": f"{name}, how many micro-batches"}
+            info = {"summary": summary, "plan": "", "devices": self._devices, "micro_batches": number}
+            with contextlib.suppress(OSError):  # it is chosen again next time
+                self._store.keep(key, {"info.json": json.dumps(info, indent=1).encode()})
+        return number
+
+    def _key_of(self, module: nn.Module, example: Arguments) -> str | None:
+        options = {
+            **self._capturing,
+            "micro_batches": "auto",
+            "choice": repr(self._choice),
+            "devices": self._devices,
+            "autocast": ambient(),
+        }
+        try:
+            return key_of(module, *example, AUTO, options)
+        except (Unknown, RecursionError):
+            return None
 
 
 def _warn_of_what_is_not_compared(entry: Entry) -> None:

@@ -109,7 +109,7 @@ def test_a_graph_is_captured_once_for_each_example(folder: Path, monkeypatch: py
     assert len(list(folder.iterdir())) == 5
     # One of two parts of four rows is a batch of two.
     assert others[0] == others[1] and len({first, *others}) == 4
-    monkeypatch.setattr("shardwright.micro_batches.captured_part", None)
+    monkeypatch.setattr("shardwright.micro_batches.captured_model", None)
     assert text_of(model) == first
 
 

@@ -23,9 +23,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.program)
     files = {file.name: read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
-    graph = (
-        read(folder / "graph.txt")
-        if arguments.model is None
-        else graph_of(arguments, arguments.micro_batches).text
-    )
+    graph = read(folder / "graph.txt") if arguments.model is None else graph_of(arguments).text
     print(verify(graph, files).rstrip())

@@ -42,7 +42,8 @@ def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -
     from ..choosing import Choice, cluster_of
     from ..constraints import constraints_of
 
-    many = micro_batches or arguments.micro_batches
+    asked = arguments.micro_batches if micro_batches is None else micro_batches
+    many = 1 if asked is None else asked
     batches = many if arguments.batches is None else arguments.batches
     memory = getattr(arguments, "memory", None)
     name, text = cluster_of(arguments.cluster)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # So many lines are read.
 SHOWN = 12
-# A step has at most so many micro-batches where nobody says how many.
-MOST = 64
 
 
 def add(commands: Commands) -> None:
@@ -31,7 +29,7 @@ def add(commands: Commands) -> None:
     add_memory(compare)
     compare.add_argument("--all", action="store_true", help="every plan that was looked at")
     compare.add_argument("--json", action="store_true", help="print what is known as JSON")
-    compare.set_defaults(run=run, micro_batches=None)
+    compare.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -72,22 +70,25 @@ def _found(
 
     `clashes` are of those numbers with which no plan respects the constraints.
     """
+    from ..cutting import parts_of
     from ..progress import Progress, wanted
     from .cluster import choice_of
-    from .model import graph_of
+    from .model import source_of
 
-    asked = arguments.micro_batches or (1 if arguments.batches is not None else None)
-    many = asked or 1
+    source = source_of(arguments)
+    asked = arguments.micro_batches
+    if asked is None and arguments.batches is not None:
+        asked = 1
     shown = None if arguments.all or arguments.json else SHOWN
     steps: list[float] = []
-    while many <= (asked or MOST):
+    for many in parts_of(source.rows) if asked is None else [asked]:
         late = arguments.deadline is not None and time.perf_counter() - start > arguments.deadline
-        if late and many > 1 and not asked:
+        if late and many > 1 and asked is None:
             return
         try:
-            graph = graph_of(arguments, many)
+            graph, _ = source.graph(many)
         except ShardwrightError as error:
-            if asked or many == 1:
+            if asked is not None or many == 1:
                 raise
             uncut.append(f"in {many} parts it cannot be cut: {error.what}")
             return
@@ -102,11 +103,9 @@ def _found(
                 if error.place is not None:
                     raise
                 clashes.append(error)
-                many *= 2
                 continue
         steps += [row["seconds"] for row in found.rows if row["fits"]]
         yield choice.batches, graph, found
-        many *= 2
 
 
 def _devices(arguments: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 def run(arguments: argparse.Namespace) -> None:
     from .._core import rule_coverage
 
-    graph, as_python = graph_and_python(arguments, arguments.micro_batches)
+    graph, as_python = graph_and_python(arguments)
     plan = _plan(arguments, graph)
     found = rule_coverage(graph, plan, {name: share for name, (_, share) in as_python.items()})
     for row in found["without_rule"]:

@@ -34,15 +34,16 @@ def run(arguments: argparse.Namespace) -> None:
     from ..api import write_files
     from ..progress import Progress, wanted
     from ..summary import lines_of, seconds_of, summary_of
-    from .model import graph_of, limit_of, plan_of, require_cluster
+    from .model import limit_of, plan_of, require_cluster
+    from .parts import chosen
 
     require_cluster(arguments)
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
         phases.begin("capture")
-        graph = graph_of(arguments, arguments.micro_batches)
+        graph, found, _ = chosen(arguments, phases.begin)
         phases.begin("plan")
-        plan = plan_of(arguments, graph)
+        plan = plan_of(arguments, graph) if found is None else found.plan(0)
         compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))
         phases.begin("keep")
         write_files({**compiled.files, "graph.txt": graph.text}, arguments.to)

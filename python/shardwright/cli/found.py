@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +17,6 @@ NOTHING_TO_DIVIDE = "on one device there is nothing to divide"
 
 # So many ways are told.
 WAYS = 8
-
-
-def found_of(
-    arguments: argparse.Namespace, graph: Graph, watch: Callable[[str], object] | None = None
-) -> Found | None:
-    """What the search found, if the plan is to be chosen."""
-    from ..choosing import AUTO
-    from ..planning import MOST_DEVICES
-    from .cluster import choice_of
-    from .model import devices_of
-
-    if arguments.plan != AUTO or arguments.cluster is None:
-        return None
-    devices = devices_of(arguments, graph, AUTO)
-    if devices is None or not 0 < devices <= MOST_DEVICES:
-        # Whoever makes a plan of a name refuses it.
-        return None
-    return choice_of(arguments).search(graph, devices, watch=watch)
 
 
 def asked_for(found: Found | None, plan: str) -> Found:

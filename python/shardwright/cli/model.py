@@ -7,8 +7,10 @@ import ast
 import importlib.util
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +88,7 @@ def limit_of(arguments: argparse.Namespace) -> tuple[int | str, str] | None:
 
 
 def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
-    """What `graph_of` reads; `optional` says what holds without a model."""
+    """What `source_of` reads; `optional` says what holds without a model."""
     model = parser.add_argument(
         "model",
         nargs="?" if optional else None,
@@ -97,7 +99,11 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     suggest(model, tuple(SHIPPED))
     add_sizes(parser)
     parser.add_argument(
-        "--micro-batches", type=int, default=1, metavar="N", help="the batch in N parts, one after the other"
+        "--micro-batches",
+        type=int,
+        metavar="N",
+        help="the batch in N parts, one after the other; without it 1, or where a plan is chosen as many as"
+        " are best",
     )
     parser.add_argument(
         "--discover", action="store_true", help="look for rules of what runs as it is, by running it in parts"
@@ -138,7 +144,7 @@ def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None
     return make_plan(graph, named, devices_of(arguments, graph, named), choice)
 
 
-def devices_of(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | None:
+def devices_of(arguments: argparse.Namespace, graph: Graph | None, plan: str) -> int | None:
     """As many as somebody says: the call, the plan itself, or else the cluster."""
     if arguments.devices is not None or arguments.cluster is None:
         devices: int | None = arguments.devices
@@ -147,46 +153,111 @@ def devices_of(arguments: argparse.Namespace, graph: Graph, plan: str) -> int | 
     from ..choosing import cluster_of
     from ..planning import stated_devices
 
-    return stated_devices(graph, plan) or cluster_devices(*cluster_of(arguments.cluster))
+    stated = None if graph is None else stated_devices(graph, plan)
+    return stated or cluster_devices(*cluster_of(arguments.cluster))
 
 
 AsPython = dict[str, tuple[str, float]]
 """What of a model runs as the Python that it is, as `Captured` has it; nothing of a graph that is read."""
 
 
-def graph_of(arguments: argparse.Namespace, micro_batches: int = 1) -> Graph:
-    return graph_and_python(arguments, micro_batches)[0]
+def graph_of(arguments: argparse.Namespace) -> Graph:
+    return graph_and_python(arguments)[0]
 
 
-def graph_and_python(arguments: argparse.Namespace, micro_batches: int = 1) -> tuple[Graph, AsPython]:
-    from .._core import Graph
+def graph_and_python(arguments: argparse.Namespace) -> tuple[Graph, AsPython]:
+    parts = getattr(arguments, "micro_batches", None)
+    return source_of(arguments).graph(1 if parts is None else parts)
+
+
+class Source(ABC):
+    """A model, with its batch in as many parts as are asked for."""
+
+    rows = 1
+    """Of its batch; one where that cannot be cut."""
+
+    def __init__(self) -> None:
+        self._noted: set[str] = set()
+
+    def graph(self, parts: int) -> tuple[Graph, AsPython]:
+        """Also says what capture has to say, such as that nothing was compared."""
+        from .._core import Graph
+
+        text, notes, as_python = self._of(parts)
+        for note in notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                print(f"shardwright: {note}", file=sys.stderr)
+        return Graph(text), as_python
+
+    @abstractmethod
+    def _of(self, parts: int) -> tuple[str, list[str], AsPython]: ...
+
+
+def source_of(arguments: argparse.Namespace) -> Source:
     from ..example_sizes import no_sizes
-    from ..shipped.graph import example_of
-    from ..shipped.graph import graph_of as shipped_graph
 
     model: str = arguments.model
     if model in SHIPPED:
-        example = example_of(SHIPPED[model], arguments.batch, arguments.sequence, micro_batches)
-        found = shipped_graph(example)
-        return _said(Graph(found.text), found.notes), {}
+        return _Shipped(model, arguments.batch, arguments.sequence)
     if model.startswith("hf:"):
         from ..transformers_models import BATCH, from_config
 
         batch = BATCH if arguments.batch is None else arguments.batch
         module, kwargs = from_config(model, batch, arguments.sequence)
-        return _graph_of(module, ((), kwargs), micro_batches, _capturing(arguments))
+        return _Module(module, ((), kwargs), _capturing(arguments))
     if arguments.batch is not None or arguments.sequence is not None:
         raise no_sizes(model)
     if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
         raise _no_name(model)
     path, _, name = model.rpartition(":")
     if not name.isidentifier() or not path:
-        text = _graph_text(Path(model))
-        if micro_batches != 1:
-            raise _captured(model)
-        return Graph(text), {}
-    returned = called(function_of(Path(path), name), model)
-    return _of_returned(returned, model, micro_batches, _capturing(arguments))
+        return _Text(model)
+    module, inputs = _module_of(called(function_of(Path(path), name), model), model)
+    return _Module(module, (tuple(inputs), {}), _capturing(arguments))
+
+
+class _Shipped(Source):
+    def __init__(self, model: str, batch: int | None, sequence: int | None):
+        from ..shipped.graph import example_of
+
+        super().__init__()
+        self._whole = example_of(SHIPPED[model], batch, sequence)
+        self.rows = self._whole.batch
+
+    def _of(self, parts: int) -> tuple[str, list[str], AsPython]:
+        from ..shipped.graph import graph_of
+
+        found = graph_of(replace(self._whole, micro_batches=parts))
+        return found.text, found.notes, {}
+
+
+class _Text(Source):
+    """A graph's file."""
+
+    def __init__(self, model: str):
+        super().__init__()
+        self._model, self._text = model, _graph_text(Path(model))
+
+    def _of(self, parts: int) -> tuple[str, list[str], AsPython]:
+        if parts != 1:
+            raise _captured(self._model)
+        return self._text, [], {}
+
+
+class _Module(Source):
+    """What a file's function returns, or a class of Transformers."""
+
+    def __init__(self, module: nn.Module, example: Arguments, capturing: Mapping[str, Any]):
+        from ..micro_batches import Parts
+
+        super().__init__()
+        self._parts = Parts(module, example, capturing)
+        self.rows = self._parts.rows
+
+    def _of(self, parts: int) -> tuple[str, list[str], AsPython]:
+        captured = self._parts.captured(parts)
+        return captured.graph_text, captured.notes, captured.as_python
 
 
 def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -200,32 +271,8 @@ def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
-    return _of_returned(found, model, 1, {})[0]
-
-
-def _of_returned(
-    found: Any, model: str, micro_batches: int, capturing: Mapping[str, Any]
-) -> tuple[Graph, AsPython]:
     module, inputs = _module_of(found, model)
-    return _graph_of(module, (tuple(inputs), {}), micro_batches, capturing)
-
-
-def _graph_of(
-    module: nn.Module, example: Arguments, micro_batches: int, capturing: Mapping[str, Any]
-) -> tuple[Graph, AsPython]:
-    """That of a part of the batch, which is proved to be one."""
-    from .._core import Graph
-    from ..micro_batches import captured_part
-
-    captured = captured_part(module, example, micro_batches, capturing)
-    return _said(Graph(captured.graph_text), captured.notes), captured.as_python
-
-
-def _said(graph: Graph, notes: list[str]) -> Graph:
-    """Also what capture has to say, such as that nothing was compared."""
-    for note in notes:
-        print(f"shardwright: {note}", file=sys.stderr)
-    return graph
+    return _Module(module, (tuple(inputs), {}), {}).graph(1)[0]
 
 
 def read(path: Path) -> str:

@@ -40,24 +40,24 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..progress import Progress, wanted
-    from .found import asked_for, explained, found_of
+    from .found import asked_for, explained
     from .model import graph_of, plan_of, require_cluster
+    from .parts import chosen
 
-    if not arguments.diff:
-        require_cluster(arguments)
-    graph = graph_of(arguments, arguments.micro_batches)
     if arguments.diff:
+        graph = graph_of(arguments)
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
         return
+    require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:
-        found = found_of(arguments, graph, phases.begin)
+        graph, found, cut = chosen(arguments, phases.begin)
         if arguments.explain is not None:
             for line in explained(asked_for(found, arguments.plan), graph, arguments.explain):
                 print(line)
             return
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
-        told = _Told.of(arguments, plan, found, phases.begin)
+        told = _Told.of(arguments, plan, (found, cut), phases.begin)
     if arguments.to:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
     if arguments.json:
@@ -75,17 +75,20 @@ class _Told:
 
     plan: Plan
     found: Found | None
+    cut: str | None
+    """Into how many micro-batches the batch was cut, if that was chosen."""
     memory: dict[str, Any]
     step: Simulated | None
     on: str
     """The cluster and the micro-batches of a step, if there is one."""
+    batches: int | None = None
 
     @classmethod
     def of(
         cls,
         arguments: argparse.Namespace,
         plan: Plan,
-        found: Found | None,
+        chosen: tuple[Found | None, str | None],
         watch: Callable[[str], object],
     ) -> _Told:
         from .._core import compile, simulate_step
@@ -97,7 +100,7 @@ class _Told:
         compiled = compile(plan, watch=watch, memory=limit_of(arguments))
         memory = memory_of(compiled, arguments.optimizer)
         if arguments.cluster is None:
-            return cls(plan, found, memory, None, "")
+            return cls(plan, *chosen, memory, None, "")
         choice = choice_of(arguments)
         watch("simulate")
         step = simulate_step(
@@ -108,7 +111,8 @@ class _Told:
             batches=choice.batches,
             optimizer=arguments.optimizer,
         )
-        return cls(plan, found, memory, step, f" on {choice.cluster}, {batches_of(choice.batches)}")
+        on = f" on {choice.cluster}, {batches_of(choice.batches)}"
+        return cls(plan, *chosen, memory, step, on, choice.batches)
 
     def table(self, model: str) -> Iterator[str]:
         from ..summary import count_of
@@ -136,6 +140,8 @@ class _Told:
 
         if self.found is not None and self.plan.devices == 1:
             yield NOTHING_TO_DIVIDE
+        if self.cut is not None:
+            yield self.cut
         yield from _rewritings(self.plan, names)
         yield from lines_of_work(work_of(self.plan))
         there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
@@ -151,6 +157,8 @@ class _Told:
         from .found import numbers_of
 
         told: dict[str, Any] = {} if self.found is None else {"found": numbers_of(self.found)}
+        if self.batches is not None:
+            told["micro_batches"] = self.batches
         if self.step is not None:
             told["step"] = {"seconds": self.step.seconds, "utilisation": self.step.operations[1]}
         rows = plan_rows(self.plan, self.step)

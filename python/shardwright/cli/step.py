@@ -20,11 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
     from .._core import compile, simulate_step
     from .cluster import choice_of
-    from .model import graph_of, plan_of
+    from .model import plan_of
+    from .parts import chosen
 
+    graph, made, _ = chosen(arguments, lambda phase: None)
+    plan = plan_of(arguments, graph) if made is None else made.plan(0)
     choice = choice_of(arguments)
-    graph = graph_of(arguments, arguments.micro_batches)
-    plan = plan_of(arguments, graph)
     found = simulate_step(
         plan,
         compile(plan),

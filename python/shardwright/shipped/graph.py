@@ -9,14 +9,18 @@ import json
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..example_sizes import no_sequence, require_sizes
 from ..own import own_digest
 from ..store import open_store
 from .table import EVOFORMER, Shipped
+
+if TYPE_CHECKING:
+    from ..micro_batches import Parts
 
 
 @dataclass(frozen=True)
@@ -73,15 +77,27 @@ def graph_of(example: Example) -> Kept:
 
 
 def _captured(example: Example) -> Kept:
-    from ..micro_batches import captured_part
     from ..progress import Progress, wanted
-    from .making import made
 
     with Progress(wanted(None)).phases(example.title()) as phases:
         phases.begin("capture")
-        module, call = made(example.model, example.batch, example.sequence)
-        captured = captured_part(module, call, example.micro_batches)
+        captured = _parts(replace(example, micro_batches=1)).captured(example.micro_batches)
     return Kept(captured.graph_text, captured.notes)
+
+
+_parts_of: dict[str, Parts] = {}
+"""Of the example that was captured last: its micro-batches of other sizes are made of the same captures."""
+
+
+def _parts(whole: Example) -> Parts:
+    from ..micro_batches import Parts
+    from .making import made
+
+    key = whole.key()
+    if key not in _parts_of:
+        _parts_of.clear()
+        _parts_of[key] = Parts(*made(whole.model, whole.batch, whole.sequence))
+    return _parts_of[key]
 
 
 def _files(example: Example, found: Kept) -> dict[str, bytes]:

@@ -1,0 +1,42 @@
+"""The plan `auto` of a command, and into how many micro-batches it cuts the batch where nobody says that."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..choosing import AUTO
+from .cluster import choice_of
+from .model import devices_of, graph_of, source_of
+
+if TYPE_CHECKING:
+    from .._core import Found, Graph
+
+
+def chosen(
+    arguments: argparse.Namespace, watch: Callable[[str], object]
+) -> tuple[Graph, Found | None, str | None]:
+    """The graph of one micro-batch, what was found if a plan is to be chosen, and how the batch is cut.
+
+    `arguments` say afterwards how many micro-batches there are.
+    """
+    if arguments.plan != AUTO or arguments.cluster is None:
+        return graph_of(arguments), None, None
+    from ..cutting import Cutting
+    from ..planning import MOST_DEVICES
+
+    source = source_of(arguments)
+    is_said = arguments.micro_batches is not None or arguments.batches is not None
+    parts = 1 if arguments.micro_batches is None else arguments.micro_batches
+    graph = source.graph(parts)[0] if is_said or source.rows == 1 else None
+    devices = devices_of(arguments, graph, AUTO)
+    if devices is None or not 0 < devices <= MOST_DEVICES:
+        # Whoever makes a plan of a name refuses it.
+        return source.graph(parts)[0], None, None
+    choice = choice_of(arguments)
+    if graph is not None:
+        return graph, choice.search(graph, devices, watch=watch), None
+    cut = Cutting(source.rows, devices, choice, lambda number: source.graph(number)[0], watch).best()
+    arguments.micro_batches = cut.parts
+    return cut.graph, cut.found, cut.says
