@@ -272,7 +272,7 @@ class Simulated:
     @property
     def manifest(self) -> str: ...
     @property
-    def trace(self) -> str: ...
+    def trace(self) -> str | None: ...
 
 @final
 class Found:
@@ -407,6 +407,7 @@ def simulate_step(
     text: str | None = None,
     batches: int = 1,
     optimizer: str = "adamw",
+    traced: bool = False,
 ) -> Simulated: ...
 def search_plan(
     graph: Graph,

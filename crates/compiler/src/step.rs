@@ -31,8 +31,8 @@ pub struct Step {
     pub estimate: Estimate,
     /// In JSON: what each role communicates.
     pub manifest: String,
-    /// In the format of Chrome's traces.
-    pub trace: String,
+    /// In the format of Chrome's traces, if it was asked for.
+    pub trace: Option<String>,
     /// What ranks have in memory over time, of those whose spans are known.
     pub held: Vec<Held>,
     /// What of a rank's time each operator of the model takes.
@@ -66,12 +66,13 @@ pub struct Estimate {
     pub passes: Vec<Lasts>,
 }
 
-/// Runs a step of a compiled plan.
+/// Runs a step of a compiled plan; `traced` says whether a timeline is wanted, which takes longer than all else.
 pub fn step(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
     compiled: &Compiled,
     setting: &Setting<'_>,
+    traced: bool,
 ) -> Result<Step> {
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
@@ -88,7 +89,7 @@ pub fn step(
     let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
-        trace: trace(&scene, &rewritten, simulation, &held),
+        trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
         estimate,

@@ -76,7 +76,7 @@ impl Model {
         let (plan, compiled) = self.compiled(plan, count);
         let masters = Masters::new();
         let setting = Setting { cluster, batches, optimizer: "none", masters: &masters };
-        compiler::step((&self.graph, &self.analysis), &plan, &compiled, &setting)
+        compiler::step((&self.graph, &self.analysis), &plan, &compiled, &setting, true)
     }
 }
 
@@ -208,8 +208,8 @@ fn what_is_told_of_messages_is_what_the_proof_counts() {
         let (made, compiled) = model.compiled(plan, 4);
         let (cluster, masters) = (devices(4, SLOW), Masters::new());
         let setting = Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters };
-        let step =
-            compiler::step((&model.graph, &model.analysis), &made, &compiled, &setting).expect("a step");
+        let step = compiler::step((&model.graph, &model.analysis), &made, &compiled, &setting, true)
+            .expect("a step");
         for (lane, parts) in step.estimate.simulation.ranks.iter().zip(&step.estimate.simulation.parts) {
             let mut told: BTreeMap<(&str, &str), (usize, u64)> = BTreeMap::new();
             for part in parts.iter().filter(|part| part.kind != Kind::Receive) {

@@ -110,16 +110,18 @@ impl Simulated {
         &self.inner.manifest
     }
 
-    /// A timeline, in the format of Chrome's traces.
+    /// A timeline, in the format of Chrome's traces, if it was asked for.
     #[getter]
-    fn trace(&self) -> &str {
-        &self.inner.trace
+    fn trace(&self) -> Option<&str> {
+        self.inner.trace.as_deref()
     }
 }
 
-/// Simulates a step of so many micro-batches on a cluster: a name, or the text of a file and what that is called.
+/// Simulates a step of so many micro-batches on a cluster: a name, or the text of a file and what that is called. `traced`
+/// says whether a timeline is wanted.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw"))]
+#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw", traced = false))]
+#[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn simulate_step(
     py: Python<'_>,
     plan: &Plan,
@@ -128,6 +130,7 @@ pub(crate) fn simulate_step(
     text: Option<&str>,
     batches: u32,
     optimizer: &str,
+    traced: bool,
 ) -> PyResult<Simulated> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     guarded(plan.evidence(), || {
@@ -135,7 +138,7 @@ pub(crate) fn simulate_step(
         let masters = Masters::new();
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
         let inner =
-            py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting))?;
+            py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting, traced))?;
         let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
         Ok(Simulated { inner, there })
     })

@@ -5,7 +5,7 @@
 //! divide the model instead of `megatron`; then other schedules of the few that would be quickest if stages never waited;
 //! and if nothing fits, what is on the host besides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use diag::Result;
 use plan::{Plan, sets};
@@ -310,16 +310,25 @@ impl<'q, 'w> Search<'q, 'w> {
     /// Where the model is divided in one block, other sets that do so.
     fn otherwise(&mut self, all: &[Shape], usual: &[Rung]) -> Result<()> {
         let sets = sets::instead::of_megatron(&self.model, self.question.devices);
+        // How parameters are held makes no difference to what is computed.
+        let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
         for rung in usual.iter().filter(|rung| all[rung.shape].stages == 1 && all[rung.shape].ways > 1) {
             for (at, set) in sets.iter().enumerate() {
                 if self.is_late() {
                     break;
                 }
                 let names: Vec<String> = rung.names.iter().map(|name| name.replace(WAYS, set)).collect();
-                let Some(plan) = self.named(&names[0]) else { continue };
-                let least = self.leasts.of(&plan)?;
+                let known = computes.get(&(rung.shape, at)).copied();
+                let (least, is_own) = match known {
+                    Some(seconds) => (Least { seconds, ..Least::default() }, false),
+                    None => match self.named(&names[0]) {
+                        Some(plan) => (self.leasts.of(&plan)?, true),
+                        None => continue,
+                    },
+                };
+                computes.entry((rung.shape, at)).or_insert(least.computes);
                 let place = rung.place + INSTEAD + names.len() * at;
-                self.open.push(Rung { names, place, at: 0, least, is_own: true, ..rung.clone() });
+                self.open.push(Rung { names, place, at: 0, least, is_own, ..rung.clone() });
             }
         }
         self.go_on()

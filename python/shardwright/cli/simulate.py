@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .step import simulated
 
     graph, plan, found, batches = simulated(arguments)
-    if arguments.trace:
+    if found.trace is not None:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))

@@ -33,5 +33,6 @@ def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, in
         choice.text,
         batches=choice.batches,
         optimizer=arguments.optimizer,
+        traced=getattr(arguments, "trace", None) is not None,
     )
     return graph, plan, found, choice.batches
