@@ -51,6 +51,19 @@ def test_what_was_found_is_never_slower_than_any_named_plan_nor_below_the_bounds
         assert found.bound <= found.inside[0] <= min(stages)
 
 
+def test_why_it_is_divided_so_is_there_as_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [file, "--plan", "auto", "--cluster", "ethernet-25g:2x2", "--batches", "2"]
+    asked = [*words, "--explain", "h.0.mlp.up"]
+    told, lines = json.loads(said(capsys, *asked, "--json")), said(capsys, *asked).splitlines()
+    first, *others = told["ways"]
+    assert first["seconds_more"] == 0 and others and all(way["seconds_more"] >= 0 for way in others)
+    assert first["seconds"]["compute"] > 0 and first["bytes"] > 0
+    shown = [line for line in lines if "chosen" in line or " +" in line]
+    assert [line.split("  ")[0] for line in shown] == [way["divided"] for way in told["ways"]]
+    better = [way["better_if"] for way in others if way["better_if"]]
+    assert all(any(line.endswith(one) for line in shown) for one in better)
+
+
 def test_json_has_it_all(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--json"]
     told = json.loads(said(capsys, file, *words))["found"]

@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from .._core import verify
-    from .model import graph_of, read
+    from .source import graph_of, read
 
     folder = Path(arguments.program)
     files = {file.name: read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}

@@ -73,7 +73,7 @@ def _found(
     from ..cutting import parts_of
     from ..progress import Progress, wanted
     from .cluster import choice_of
-    from .model import source_of
+    from .source import source_of
 
     source = source_of(arguments)
     asked = arguments.micro_batches

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..summary import count_of
 from ..work import operations_of
-from .model import graph_and_python
+from .source import graph_and_python
 from .style import paint
 from .table import few
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan
-    from .model import AsPython
+    from .source import AsPython
 
 Row = dict[str, Any]
 

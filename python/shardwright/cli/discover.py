@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CaptureError
 from ..nearby import did_you_mean
 from ..shipped.table import SHIPPED
-from .model import called, explained, function_of, graph_of, graph_of_returned
+from .source import called, explained, function_of, graph_of, graph_of_returned
 from .style import paint
 
 if TYPE_CHECKING:

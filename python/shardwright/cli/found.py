@@ -111,6 +111,28 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
+def explained_in_numbers(found: Found, graph: Graph, path: str) -> dict[str, Any]:
+    """The same as JSON: of every way what the best plan with it takes; nothing without plans of one block."""
+    count, ways = found.explain(_operator(graph, path), WAYS) or (0, [])
+    names = ("compute", "wait", "update", "send")
+    return {
+        "path": path,
+        "plan": found.rows[0]["plan"],
+        "of": next((row["plan"] for row in found.rows if row["plan"].startswith("auto")), None),
+        "alike": count,
+        "ways": [
+            {
+                "divided": name,
+                "seconds_more": more,
+                "seconds": dict(zip(names, seconds, strict=True)),
+                "bytes": held,
+                "better_if": change,
+            }
+            for name, more, seconds, held, change in ways
+        ],
+    }
+
+
 Way = tuple[str, float, tuple[float, float, float, float], float, str | None]
 """Its name, seconds more, those to work, wait, update and send parameters, bytes, and what it would take."""
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..choosing import AUTO
 from .cluster import choice_of
-from .model import devices_of, graph_of, source_of
+from .model import devices_of
+from .source import graph_of, source_of
 
 if TYPE_CHECKING:
     from .._core import Found, Graph

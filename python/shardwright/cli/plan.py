@@ -40,9 +40,10 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..progress import Progress, wanted
-    from .found import asked_for, explained
-    from .model import graph_of, plan_of, require_cluster
+    from .found import asked_for, explained, explained_in_numbers
+    from .model import plan_of, require_cluster
     from .parts import chosen
+    from .source import graph_of
 
     if arguments.diff:
         graph = graph_of(arguments)
@@ -53,8 +54,9 @@ def run(arguments: argparse.Namespace) -> None:
     with Progress(wanted(None)).phases(arguments.model) as phases:
         graph, found, cut = chosen(arguments, phases.begin)
         if arguments.explain is not None:
-            for line in explained(asked_for(found, arguments.plan), graph, arguments.explain):
-                print(line)
+            asked = asked_for(found, arguments.plan), graph, arguments.explain
+            lines = [json.dumps(explained_in_numbers(*asked))] if arguments.json else explained(*asked)
+            print("\n".join(lines))
             return
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
         told = _Told.of(arguments, plan, (found, cut), phases.begin)

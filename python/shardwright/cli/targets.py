@@ -42,7 +42,7 @@ def _short(target: str) -> tuple[str, str]:
 
 def graph_of_examples(arguments: argparse.Namespace) -> Graph:
     if arguments.model is not None:
-        from .model import graph_of
+        from .source import graph_of
 
         return graph_of(arguments)
     from .. import demo
