@@ -143,6 +143,11 @@ impl Row {
     }
 }
 
+/// Seconds of the quickest that fits.
+pub(crate) fn least_of(rows: &[Row]) -> f64 {
+    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
+}
+
 /// Looks at all plans of the space, until the deadline; `watch` is told each by name.
 pub fn compare(
     question: &Question<'_>,
@@ -187,7 +192,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     }
     let (mut looked, told) = inside::rows(question, watch)?;
     let only_one = wanted.count == 1;
-    let best = wanted.below.min(queue::quickest(&looked.rows));
+    let best = wanted.below.min(least_of(&looked.rows));
     let below = if only_one { best } else { wanted.below };
     let watch = RefCell::new(watch);
     let mut tell = |name: &str| watch.borrow_mut()(name);
@@ -211,7 +216,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         looked.rows.extend(more.rows);
         looked.passed_over.extend(more.passed_over);
     }
-    let below = if only_one { best.min(queue::quickest(&looked.rows)) } else { wanted.below };
+    let below = if only_one { best.min(least_of(&looked.rows)) } else { wanted.below };
     let mut found = match named {
         Some(named) if is_enough(&looked) => named.so_far(),
         Some(named) => named.finish(below)?,

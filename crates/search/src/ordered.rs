@@ -13,7 +13,7 @@ use orders::{Block, Limits, Problem, Repetend, Whole};
 use plan::{Plan, Schedule};
 use schedule::{Orders, Pass, Shape, Times, simulate};
 
-use crate::{Looked, Own, Question, Row};
+use crate::{Looked, Own, Question, Row, least_of};
 
 /// All passes of a micro-batch together take so many units of time.
 const UNITS: f64 = 32_768.0;
@@ -28,7 +28,7 @@ const TIMES: usize = 3;
 
 /// Of the quickest pipelines, with a backward in one pass and in two, those that are quicker in another order.
 pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(&str)) -> Result<Looked> {
-    let quickest = rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min);
+    let quickest = least_of(rows);
     let mut found = Looked::default();
     for halves in [false, true] {
         let own = rows.iter().filter(|row| row.fits() && is_open(&row.plan, halves));

@@ -12,7 +12,7 @@ use plan::{Plan, sets};
 
 use crate::least::{Least, Leasts};
 use crate::space::{SCHEDULES, USUAL, WAYS};
-use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, row, shapes};
+use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, least_of, row, shapes};
 
 /// Of so many the other schedules are looked at.
 const FEW: usize = 2;
@@ -134,7 +134,7 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// Seconds of the quickest that fits so far.
     pub(crate) fn quickest(&self) -> f64 {
-        quickest(&self.found.rows)
+        least_of(&self.found.rows)
     }
 
     /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
@@ -416,9 +416,4 @@ impl<'q, 'w> Search<'q, 'w> {
 fn is_usual(name: &str) -> bool {
     let rare = |word: &&str| name.contains(*word);
     !SCHEDULES.iter().chain(&["offload", "coshard"]).chain(&sets::instead::SETS).any(rare)
-}
-
-/// Seconds of the quickest that fits.
-pub(crate) fn quickest(rows: &[Row]) -> f64 {
-    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
 }

@@ -37,6 +37,7 @@ pub use explain::{Alternative, Explanation, explain};
 pub(crate) use kept::{Keeps, keeps, spans_of};
 pub use messages::Count;
 pub(crate) use messages::Messages;
+pub(crate) use objective::SUM;
 pub use objective::Totals;
 pub(crate) use respects::Skeleton;
 pub use rows::limit;

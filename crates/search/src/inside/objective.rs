@@ -15,7 +15,7 @@ use super::space::{Space, Unary};
 pub(super) const UNIT: f64 = 1e-12;
 
 /// Of what is added to another both are read, and one is written.
-const SUM: f64 = 3.0;
+pub(crate) const SUM: f64 = 3.0;
 
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
 /// for the rest that devices work and wait.

@@ -11,9 +11,7 @@ use super::chains::Chains;
 use super::stages::{Axes, loop_of};
 use super::{Ground, Load};
 use crate::Question;
-
-/// One is added to another: both are read, and one is written.
-const ADDED: f64 = 3.0;
+use crate::inside::SUM;
 
 /// Bytes of a rank of one stage.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +56,7 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
             ground.parts.least_on_any(|device| device.seconds(effort, Dtype::F32))
         };
         load.update = seconds(bytes);
-        load.added = if all.added > 0 { seconds(ADDED * all.added as f64) } else { 0.0 };
+        load.added = if all.added > 0 { seconds(SUM * all.added as f64) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
             load.sums.0 += chains.line.seconds((stage, axis), Pattern::AllReduce, bytes);
         }
