@@ -10,31 +10,48 @@ import torch
 
 from ..runtime.communication.comm import Comm
 
-# How long each thing is repeated, and how often at least and at most.
-SECONDS = 0.02
-LEAST, MOST = 5, 200
+# Each thing is repeated for about so many seconds, so often.
+LASTS = 0.01
+BATCHES = 5
+
+Work = Callable[[], object]
 
 
-def seconds(comm: Comm, work: Callable[[], object], before: Callable[[], object] | None = None) -> float:
-    """The lower quartile: what takes longer does so because of others here. `before` is not counted."""
-    once = [_once(comm, work, before) for _ in range(3)]
-    agreed = comm.tally([int(min(once) * 1e9)])[0] / comm.world / 1e9
-    count = max(LEAST, min(MOST, int(SECONDS / max(agreed, 1e-6))))
+def seconds(comm: Comm, work: Work, before: Work | None = None) -> float:
+    """On the mean of a stretch, the median of several. The quickest times would not do: those are of what nothing
+    interrupts, and in a step, which is long, something does. `before` is not counted."""
+    count = often(comm, work, before)
+    return statistics.median(stretch(comm, work, before, count) for _ in range(BATCHES))
+
+
+def often(comm: Comm, work: Work, before: Work | None = None, lasts: float = LASTS) -> int:
+    """How often all ranks do it, to last so long."""
+    once = min(stretch(comm, work, before) for _ in range(3))
+    agreed = comm.tally([int(once * 1e9)])[0] / comm.world / 1e9
+    return max(1, int(lasts / max(agreed, 1e-6)))
+
+
+def stretch(comm: Comm, work: Work, before: Work | None = None, count: int = 1) -> float:
+    """Seconds of one of so many, which all ranks begin together."""
     comm.barrier()
-    return low([_once(comm, work, before) for _ in range(count)])
+    if before is None:
+        return _timed(comm.device, lambda: [work() for _ in range(count)]) / count
+    total = 0.0
+    for _ in range(count):
+        before()
+        total += _timed(comm.device, work)
+    return total / count
 
 
 def low(times: list[float]) -> float:
     return statistics.quantiles(times, n=4, method="inclusive")[0]
 
 
-def _once(comm: Comm, work: Callable[[], object], before: Callable[[], object] | None) -> float:
-    if before is not None:
-        before()
-    _wait(comm.device)
+def _timed(device: torch.device, work: Work) -> float:
+    _wait(device)
     start = time.perf_counter()
     work()
-    _wait(comm.device)
+    _wait(device)
     return time.perf_counter() - start
 
 

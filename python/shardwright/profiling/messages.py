@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..runtime.communication.comm import Comm, Ranks
+from ..runtime.communication.comm import Work as Waits
 from ..runtime.execution import collectives
-from .clock import seconds
+from .clock import Work, often, seconds, stretch
 
 # Bytes, divisible by eight ranks.
 SIZES = (256, 8 << 10, 128 << 10, 1 << 20, 8 << 20)
-# A loop of products that takes about as long as a large message.
-PRODUCT = 512
+# A product between messages is of so many rows and columns.
+PRODUCT = 384
+# Messages of so many buffers take turns, which caches do not hold.
+ROOMS = 4
+# Messages with and without products take so many turns, each for so many seconds.
+TURNS, LASTS = 7, 0.025
+# Seconds that any message takes.
+LEAST = 1e-6
 
 Points = list[tuple[float, float]]
 
@@ -30,7 +39,9 @@ def measured(comm: Comm) -> dict[tuple[str, int], Points]:
     for size, groups in groups_of(comm.world).items():
         ranks = next(group for group in groups if comm.rank in group)
         for name, make in PATTERNS.items():
-            found[name, size] = [(nbytes, seconds(comm, make(comm, ranks, nbytes))) for nbytes in SIZES]
+            found[name, size] = _rising(
+                [(nbytes, between(comm, [make(comm, ranks, nbytes) for _ in range(ROOMS)])) for nbytes in SIZES]
+            )
         if size == 2:
             found["message", 2] = [
                 (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in SIZES
@@ -38,23 +49,56 @@ def measured(comm: Comm) -> dict[tuple[str, int], Points]:
     return found
 
 
-def _all_reduce(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], object]:
+def between(comm: Comm, messages: Sequence[Work]) -> float:
+    """Seconds that messages add to products between which they are sent, one after the other: ranks come to them
+    at moments of their own and have slept meanwhile, as in a step. Right behind each other they would be up to
+    five times as quick."""
+    compute, each = _products(comm), itertools.cycle(messages)
+
+    def both() -> None:
+        compute()
+        next(each)()
+
+    return _more(comm, both, compute)
+
+
+def _more(comm: Comm, both: Work, alone: Work) -> float:
+    """What the first takes more; they take turns."""
+    count = often(comm, both, lasts=LASTS)
+    pairs = [(stretch(comm, both, count=count), stretch(comm, alone, count=count)) for _ in range(TURNS)]
+    together, by_itself = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return max(LEAST, together - by_itself)
+
+
+def _rising(points: Points) -> Points:
+    """A smaller message takes no longer than a larger one, whatever came between."""
+    least = itertools.accumulate((time for _, time in reversed(points)), min)
+    return [(nbytes, time) for (nbytes, _), time in zip(points, reversed(list(least)), strict=True)]
+
+
+def _products(comm: Comm) -> Work:
+    size = PRODUCT if comm.device.type == "cpu" else 8 * PRODUCT
+    a, b = (torch.randn(size, size, device=comm.device) for _ in range(2))
+    return lambda: torch.mm(a, b)
+
+
+def _all_reduce(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     """As programs do it: what is given stays as it is."""
     x = _room(comm, nbytes)
     return lambda: collectives.all_reduce(comm, x, ranks, "sum")
 
 
-def _all_gather(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], object]:
-    x = _room(comm, nbytes // len(ranks))
-    return lambda: comm.all_gather(x.new_empty(len(ranks), len(x)), x, ranks).wait()
+def _all_gather(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
+    start = _gathering(comm, ranks, nbytes)
+    return lambda: start().wait()
 
 
-def _reduce_scatter(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], object]:
-    rows = _room(comm, nbytes).view(len(ranks), -1)
-    return lambda: comm.reduce_scatter(rows.new_empty(rows.shape[1]), rows, ranks).wait()
+def _reduce_scatter(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
+    start = _scattering(comm, ranks, nbytes)
+    return lambda: start().wait()
 
 
-def _all_to_all(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], object]:
+def _all_to_all(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     pieces = list(_room(comm, nbytes).view(len(ranks), -1))
     return lambda: comm.all_to_all([torch.empty_like(x) for x in pieces], pieces, ranks)
 
@@ -67,7 +111,7 @@ PATTERNS = {
 }
 
 
-def _there_and_back(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], object]:
+def _there_and_back(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     x, (first, second) = _room(comm, nbytes), ranks
     count = iter(range(1 << 30))
 
@@ -84,25 +128,40 @@ def _there_and_back(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], objec
 
 
 def hidden(comm: Comm) -> float:
-    """What of a message that goes on while a device computes does not hold it up."""
-    ranks, x = tuple(range(comm.world)), _room(comm, SIZES[-1])
-    size = PRODUCT if comm.device.type == "cpu" else 8 * PRODUCT
-    a, b = (torch.randn(size, size, device=comm.device) for _ in range(2))
-    message = seconds(comm, lambda: comm.all_reduce(x, ranks, "sum").wait())
-    product = seconds(comm, lambda: torch.mm(a, b))
-    often = max(1, round(message / product))
+    """What of messages that go on while a device computes does not hold it up."""
+    ranks, compute = tuple(range(comm.world)), _products(comm)
+    saved = most = 0.0
+    for begin in (_summing, _gathering, _scattering):
+        start = begin(comm, ranks, SIZES[-1])
+        message = between(comm, [lambda start=start: start().wait()])  # type: ignore[misc]
+        product = seconds(comm, compute)
+        count = max(1, round(message / product))
 
-    def compute() -> None:
-        for _ in range(often):
-            torch.mm(a, b)
+        def both(start: Callable[[], Waits] = start, count: int = count) -> None:
+            work = start()
+            for _ in range(count):
+                compute()
+            work.wait()
 
-    def both() -> None:
-        work = comm.all_reduce(x, ranks, "sum")
-        compute()
-        work.wait()
+        together = _more(comm, both, lambda: None)
+        saved += message + count * product - together
+        most += min(message, count * product)
+    return min(1.0, max(0.0, saved / most))
 
-    alone, together = seconds(comm, compute), seconds(comm, both)
-    return min(1.0, max(0.0, (message + alone - together) / min(message, alone)))
+
+def _summing(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], Waits]:
+    x = _room(comm, nbytes)
+    return lambda: comm.all_reduce(x, ranks, "sum")
+
+
+def _gathering(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], Waits]:
+    x = _room(comm, nbytes // len(ranks))
+    return lambda: comm.all_gather(x.new_empty(len(ranks), len(x)), x, ranks)
+
+
+def _scattering(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], Waits]:
+    rows = _room(comm, nbytes).view(len(ranks), -1)
+    return lambda: comm.reduce_scatter(rows.new_empty(rows.shape[1]), rows, ranks)
 
 
 def _room(comm: Comm, nbytes: int) -> Tensor:

@@ -18,8 +18,9 @@ from ..runtime.communication.comm import Comm
 from .clock import seconds
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-# Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning.
-TOGETHER = 4
+# Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning, and caches would
+# hold what in a step they do not. At least and at most so many, that read so many bytes.
+LEAST, MOST, ENOUGH = 4, 64, 32 << 20
 PASSES = 20
 """How often AdamW's step reads or writes as many bytes as parameters have, as the compiler counts."""
 
@@ -146,9 +147,11 @@ def _list(shape: Sizes) -> str:
 
 
 def _timed(comm: Comm, kind: Kind, dtype: str, sizes: Sizes) -> tuple[float, float]:
-    given = [_operands(comm, kind, DTYPES[dtype], sizes) for _ in range(TOGETHER)]
+    first = _operands(comm, kind, DTYPES[dtype], sizes)
+    together = _together(sum(x.nbytes for x in first))
+    given = [first, *(_operands(comm, kind, DTYPES[dtype], sizes) for _ in range(together - 1))]
     made: list[Tensor] = []
-    seeds = [torch.ones(kind.result(sizes), dtype=DTYPES[dtype], device=comm.device)] * TOGETHER
+    seeds = [torch.ones(kind.result(sizes), dtype=DTYPES[dtype], device=comm.device)] * together
 
     def forward() -> None:
         made[:] = [kind.call(*operands) for operands in given]
@@ -161,7 +164,11 @@ def _timed(comm: Comm, kind: Kind, dtype: str, sizes: Sizes) -> tuple[float, flo
 
     there = seconds(comm, forward)
     back = seconds(comm, lambda: torch.autograd.backward(made, seeds), again)
-    return there / TOGETHER, back / TOGETHER
+    return there / together, back / together
+
+
+def _together(nbytes: int) -> int:
+    return max(LEAST, min(MOST, ENOUGH // nbytes))
 
 
 def _operands(comm: Comm, kind: Kind, dtype: torch.dtype, sizes: Sizes) -> Operands:
@@ -177,19 +184,22 @@ def _copies(comm: Comm, dtype: str) -> Curve:
     """What is no operator: it is read and written."""
     curve = Curve("copies", dtype, "forward", False)
     for rows, width in ROWS:
-        xs = [torch.zeros(rows, width, dtype=DTYPES[dtype], device=comm.device) for _ in range(TOGETHER)]
+        x = torch.zeros(rows, width, dtype=DTYPES[dtype], device=comm.device)
+        xs = [x.clone() for _ in range(_together(x.nbytes))]
         time = seconds(comm, lambda xs=xs: [x.clone() for x in xs])  # type: ignore[misc]
-        curve.points.append((2 * xs[0].nbytes, time / TOGETHER))
+        curve.points.append((2 * x.nbytes, time / len(xs)))
     return curve
 
 
 def _optimizer(comm: Comm) -> Curve:
     """AdamW's step over some tensors, by the bytes that the cost model says it moves."""
     curve = Curve("optimizer", "f32", "forward", False)
+    # What a step reads and writes before it, so that caches hold nothing of the optimizer's.
+    other = torch.zeros(1 << (23 if comm.device.type == "cpu" else 26), device=comm.device)
     for size in (1 << 8, 1 << 12, 1 << 16, 1 << 19):
         tensors = [torch.zeros(size, device=comm.device).requires_grad_() for _ in range(16)]
         for x in tensors:
             x.grad = torch.ones_like(x)
-        time = seconds(comm, torch.optim.AdamW(tensors, lr=1e-4).step)
+        time = seconds(comm, torch.optim.AdamW(tensors, lr=1e-4).step, before=lambda: other.add_(1))
         curve.points.append((PASSES * sum(x.nbytes for x in tensors), time))
     return curve
