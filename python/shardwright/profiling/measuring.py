@@ -74,13 +74,12 @@ def _file(measured: Measured, devices: int) -> str:
 
 
 def threads_of(devices: int) -> int:
-    """Of each rank, where as many share the cores."""
+    """Of each rank that `launch` starts, where as many share the cores."""
     return max(1, (os.cpu_count() or 1) // devices)
 
 
 def _measured(rank: int, devices: int, local: int) -> Measured:
-    """Of one of so many processes, of which so many share a machine."""
-    torch.set_num_threads(threads_of(local))
+    """Of one of so many processes, of which so many share a machine; with the threads that it has, as in a run."""
     comm = TorchComm()
     groups = messages.groups_of(devices)
     comm.prepare([groups[size] for size in groups] or [[range(devices)]])
@@ -89,7 +88,7 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
     alone, rate = _rate(found, devices) if devices > 1 else (1e-4, 1e9)
     return Measured(
         device=device_here(comm.device),
-        threads=threads_of(local),
+        threads=torch.get_num_threads(),
         peak={name: max(_products(comm, dtype), _most(curves, name)) for name, dtype in DTYPES.items()},
         bandwidth=max(_sums(comm), _most(curves)),
         overhead=_overhead(comm),

@@ -26,8 +26,8 @@ Ranks = tuple[int, ...]
 Line = tuple[int, bool]
 
 KEY = "shardwright/message"
-# The tag of what is gathered.
-GATHERED = 1
+# The tags of what is gathered, and of what is summed in parts.
+GATHERED, SCATTERED = 1, 2
 # Of so many messages rows may be arriving that are to be summed.
 AT_ONCE = 2
 # How long the other ranks wait for rank 0's program.
@@ -114,17 +114,23 @@ class All:
 
 
 class Summed:
-    """Rows that arrive to be summed, and are not kept for longer."""
+    """The rows of all ranks of a group, summed in their order; those that have arrived are not kept for longer.
 
-    def __init__(self, work: Work, arrived: Tensor, out: Tensor):
-        self._coming: tuple[Work, Tensor] | None = (work, arrived)
+    The first that arrives does so in `out`: of two ranks nothing more is needed.
+    """
+
+    def __init__(self, works: Sequence[Work], own: tuple[int, Tensor], others: list[Tensor], out: Tensor):
+        self._coming: tuple[Sequence[Work], int, Tensor, list[Tensor]] | None = (works, *own, others)
         self._out = out
 
     def wait(self) -> None:
         if self._coming is not None:
-            work, arrived = self._coming
-            work.wait()
-            torch.sum(arrived, 0, out=self._out)
+            works, at, own, others = self._coming
+            for work in works:
+                work.wait()
+            # `out` is the first or the second row.
+            first, *rest = [*others[: max(0, at - 1)], own, *others[max(0, at - 1) :]]
+            _sum_up(self._out, first, rest)
             self._coming = None
 
 
@@ -207,16 +213,10 @@ class TorchComm:
         return work if order is None else Sorted(work, rows, into, order)
 
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
+        if self.device.type == "cpu":
+            return self._sent_apart(out, rows, ranks)
         order = _order(ranks)
         given = rows if order is None else rows[order]
-        if self.device.type == "cpu":
-            # Gloo's own takes three times as long, and copies what it is given, too.
-            while len(self._summing) >= AT_ONCE:
-                self._summing.popleft().wait()
-            arrived, group = torch.empty_like(given), self._group(ranks)
-            work = dist.all_to_all_single(arrived.view(-1), given.view(-1), group=group, async_op=True)
-            self._summing.append(Summed(work or Done(), arrived, out))
-            return self._summing[-1]
         return (
             dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
         )
@@ -232,6 +232,20 @@ class TorchComm:
                 works.append(dist.irecv(row, peer, group, GATHERED))
                 works.append(dist.isend(sent, peer, group, GATHERED))
         return All(works, sent)
+
+    def _sent_apart(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
+        """Gloo's own takes three times as long, and copies what it is given, too."""
+        while len(self._summing) >= AT_ONCE:
+            self._summing.popleft().wait()
+        group, own = self._group(ranks), ranks.index(self.rank)
+        others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
+        arrived = [out, *(torch.empty_like(out) for _ in others[1:])]
+        works: list[Any] = []
+        for (at, peer), row in zip(others, arrived, strict=True):
+            works.append(dist.irecv(_wire(row), peer, group, SCATTERED))
+            works.append(dist.isend(_wire(rows[at]), peer, group, SCATTERED))
+        self._summing.append(Summed(works, (own, rows[own]), arrived[1:], out))
+        return self._summing[-1]
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)
@@ -272,8 +286,8 @@ class TorchComm:
         return self._lines.get(line(sender, receiver, channel), (None, None))[1]
 
     def _tag(self, channel: int, number: int) -> int:
-        """Not that of other messages, which is 0, nor of those of gathers."""
-        return 0 if self._lines else GATHERED + 1 + channel + number * self._tags
+        """Not that of other messages, which is 0, nor those of collectives."""
+        return 0 if self._lines else SCATTERED + 1 + channel + number * self._tags
 
     def broadcast(self, x: Tensor, source: int) -> None:
         watch.count_message()
@@ -356,6 +370,18 @@ def _default_device() -> torch.device:
     if dist.get_backend() != "nccl":
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _sum_up(out: Tensor, first: Tensor, rest: Sequence[Tensor]) -> None:
+    """`out` is one of two rows that come first. A sum of several in a narrow type is rounded once."""
+    if not rest or out.dtype not in (torch.bfloat16, torch.float16):
+        for row in (first, *rest):
+            out.add_(row)
+        return
+    total = out.float().add_(first)
+    for row in rest:
+        total.add_(row)
+    out.copy_(total)
 
 
 def _order(ranks: Ranks) -> list[int] | None:
