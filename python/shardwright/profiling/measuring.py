@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
 import torch
@@ -162,6 +162,10 @@ def _memory(device: torch.device, local: int) -> int:
 
 
 def _text(found: Measured, devices: int, besides: Overhead) -> str:
+    def slower(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        """As in a step."""
+        return [(size, besides.slower * time) for size, time in points]
+
     hops = max(1, ceil(log2(devices)))
     peak = ", ".join(f'{name} = "{rate / 1e9:.4g} GFLOP/s"' for name, rate in found.peak.items())
     head = f"""# What `shardwright profile` measured, on {devices} processes at the same time.
@@ -196,9 +200,10 @@ call = "{besides.call * 1e6:.4g} us"
 wake = "{besides.wake * 1e6:.4g} us"
 hidden = {found.hidden:.3f}
 """
-    links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", points)
+    links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", slower(points))
              for (kind, size), points in found.messages.items()]  # fmt: skip
-    return head + "".join(links) + device + "".join(map(_of_curve, found.curves))
+    curves = [replace(curve, points=slower(curve.points)) for curve in found.curves]
+    return head + "".join(links) + device + "".join(map(_of_curve, curves))
 
 
 def _of_curve(curve: Curve) -> str:

@@ -1,7 +1,9 @@
 """What a step takes besides its operators and messages: Python, autograd's engine, the ranks' agreement.
 
 A small model and a deeper one, under a plan that communicates between calls of local code and under one that
-does not: what their steps take beyond what the figures so far say is of the step, its calls, and its waits.
+does not: what their steps take beyond what the figures so far say is of the step, its calls, and its waits. And one with
+real work: what its step takes longer than all that is by how much operators and messages are slower in a step than by
+themselves.
 """
 
 from __future__ import annotations
@@ -17,23 +19,30 @@ from torch import Tensor, nn
 from .._core import Graph, Plan, compile, simulate_step
 from ..api import parallelize
 from ..capture import capture
+from ..memory import OPTIMIZER
+from ..runtime.optimizers.optimizer import optimizer
 from .clock import low
 
-WIDTH, ROWS = 32, 16
-# Layers of the two.
-DEPTHS = (2, 12)
-STEPS = 40
+# Width and rows of the small ones, and of that with real work.
+SMALL, LARGE = (32, 16), (512, 256)
+# Layers of the two, and of the other one.
+DEPTHS, LAYERS = (2, 12), 6
+STEPS, LONG_STEPS = 40, 12
+# More would be a mistake of what was measured.
+MOST = 2.0
 # A call that takes so long shows how many of them a step has one after the other.
 LONG = 1e-3
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Seconds: of a step, around a call or its backward, and until a rank goes on that has waited."""
+    """Seconds: of a step, around a call or its backward, and until a rank goes on that has waited. And how many times
+    as long operators and messages take in a step."""
 
     step: float = 0.0
     call: float = 0.0
     wake: float = 0.0
+    slower: float = 1.0
 
 
 # The text of a cluster, given these.
@@ -41,10 +50,10 @@ Text = Callable[[Overhead], str]
 
 
 class Probe(nn.Module):
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, width: int) -> None:
         super().__init__()
-        self.up = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(depth))
-        self.down = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         for up, down in zip(self.up, self.down, strict=True):
@@ -52,9 +61,10 @@ class Probe(nn.Module):
         return F.mse_loss(x, target)
 
 
-def probe(depth: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def probe(depth: int, size: tuple[int, int] = SMALL) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
-    return Probe(depth), (torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH))
+    width, rows = size
+    return Probe(depth, width), (torch.randn(rows, width), torch.randn(rows, width))
 
 
 def plans_for(devices: int) -> list[str]:
@@ -64,7 +74,7 @@ def plans_for(devices: int) -> list[str]:
 
 
 def measured(devices: int) -> list[float]:
-    """The steps of all probes, without the optimizer's; all ranks call this."""
+    """The steps of all probes, without the optimizer's, and that of the large one, with it; all ranks call this."""
     models = []
     for plan, depth in _probes(devices):
         module, batch = probe(depth)
@@ -76,19 +86,41 @@ def measured(devices: int) -> list[float]:
             model.train_step(batch)
             found.append(time.perf_counter() - start)
             model.zero_grad()
-    return [low(found[3:]) for found in times]
+    return [*(low(found[3:]) for found in times), _large(devices)]
+
+
+def _large(devices: int) -> float:
+    module, batch = probe(LAYERS, LARGE)
+    model = parallelize(module, batch, plan=f"data:{devices}", cache=False, progress=False)
+    adam = optimizer(model, torch.optim.AdamW, lr=1e-4)
+    times = []
+    for _ in range(LONG_STEPS):
+        start = time.perf_counter()
+        model.train_step(batch)
+        adam.step()
+        adam.zero_grad()
+        times.append(time.perf_counter() - start)
+    return low(times[2:])
 
 
 def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
     """What is left of the steps that were measured, by what they have more of."""
+    *small, large = steps
     told = [_told(devices, plan, depth, text) for plan, depth in _probes(devices)]
-    left = [max(0.0, step - it.seconds) for step, it in zip(steps, told, strict=True)]
+    left = [max(0.0, step - it.seconds) for step, it in zip(small, told, strict=True)]
     call = max(0.0, (left[1] - left[0]) / (told[1].calls - told[0].calls))
     wake = 0.0
     if len(told) > 2:
         more = left[3] - left[2] - call * (told[3].calls - told[2].calls)
         wake = max(0.0, more / (told[3].waits - told[2].waits))
-    return Overhead(max(0.0, left[0] - call * told[0].calls - wake * told[0].waits), call, wake)
+    step = max(0.0, left[0] - call * told[0].calls - wake * told[0].waits)
+    return Overhead(step, call, wake, _slower(devices, large, (step, call, wake), text))
+
+
+def _slower(devices: int, step: float, besides: tuple[float, float, float], text: Text) -> float:
+    told = _told(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
+    once, call, wake = besides
+    return min(MOST, max(1.0, (step - once - call * told.calls - wake * told.waits) / told.seconds))
 
 
 @dataclass(frozen=True)
@@ -104,14 +136,21 @@ def _probes(devices: int) -> list[tuple[str, int]]:
     return [(plan, depth) for plan in plans_for(devices) for depth in DEPTHS]
 
 
-def _told(devices: int, plan: str, depth: int, text: Text) -> _Told:
-    module, batch = probe(depth)
+def _told(
+    devices: int,
+    plan: str,
+    depth: int,
+    text: Text,
+    size: tuple[int, int] = SMALL,
+    updated_by: str = "none",
+) -> _Told:
+    module, batch = probe(depth, size)
     made = Plan.named(Graph(capture(module, batch).graph_text), plan, devices)
     compiled = compile(made)
 
     def seconds(call: float = 0.0, wake: float = 0.0) -> float:
         given = text(Overhead(0.0, call, wake))
-        return simulate_step(made, compiled, "here", given, optimizer="none").seconds
+        return simulate_step(made, compiled, "here", given, optimizer=updated_by).seconds
 
     plain = seconds()
     return _Told(plain, (seconds(call=LONG) - plain) / LONG, (seconds(wake=LONG) - plain) / LONG)

@@ -28,7 +28,7 @@ Line = tuple[int, bool]
 KEY = "shardwright/message"
 # The tags of what is gathered, and of what is summed in parts.
 GATHERED, SCATTERED = 1, 2
-# Of so many messages rows may be arriving that are to be summed.
+# Of so many messages rows may be arriving that are to be summed and lie beside what is made of them.
 AT_ONCE = 2
 # How long the other ranks wait for rank 0's program.
 PATIENCE = timedelta(hours=6)
@@ -235,7 +235,7 @@ class TorchComm:
 
     def _sent_apart(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         """Gloo's own takes three times as long, and copies what it is given, too."""
-        while len(self._summing) >= AT_ONCE:
+        while len(ranks) > 2 and len(self._summing) >= AT_ONCE:
             self._summing.popleft().wait()
         group, own = self._group(ranks), ranks.index(self.rank)
         others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
@@ -244,8 +244,10 @@ class TorchComm:
         for (at, peer), row in zip(others, arrived, strict=True):
             works.append(dist.irecv(_wire(row), peer, group, SCATTERED))
             works.append(dist.isend(_wire(rows[at]), peer, group, SCATTERED))
-        self._summing.append(Summed(works, (own, rows[own]), arrived[1:], out))
-        return self._summing[-1]
+        summed = Summed(works, (own, rows[own]), arrived[1:], out)
+        if arrived[1:]:
+            self._summing.append(summed)
+        return summed
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)
