@@ -104,6 +104,45 @@ def test_equal_to_the_single_device(tmp_path: Path) -> None:
         _compare(name, compiled[name], [found[name] for found in ranks])
 
 
+def _sums(rank: int, folder: str) -> None:
+    comm = TorchComm(watch=False)
+    groups = [tuple(range(WORLD)), (2, 0, 3), (0, 1)]
+    comm.prepare([[group] for group in groups])
+    found = []
+    for group in groups:
+        if rank not in group:
+            continue
+        for dtype in (torch.float32, torch.bfloat16):
+            # Several at once, as a step has them.
+            rows = [_rows(rank, at, len(group)).to(dtype) for at in range(3)]
+            outs = [torch.empty_like(it[0]) for it in rows]
+            works = [comm.reduce_scatter(out, it, group) for out, it in zip(outs, rows, strict=True)]
+            for work in works:
+                work.wait()
+            found += [(group, dtype, at, out) for at, out in enumerate(outs)]
+    torch.save(found, Path(folder, f"{rank}.pt"))
+
+
+def _rows(rank: int, at: int, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * rank + at)
+    return torch.randn(count, 1000, generator=generator)
+
+
+def test_rows_are_summed_in_the_order_of_their_group(tmp_path: Path) -> None:
+    """To the last bit, and in a narrow type as if it were wide."""
+    sw.launch(_sums, WORLD, (str(tmp_path),), timeout=200)
+    looked = 0
+    for rank in range(WORLD):
+        for group, dtype, at, out in torch.load(tmp_path / f"{rank}.pt", weights_only=False):
+            first, *rest = [_rows(other, at, len(group)).to(dtype)[group.index(rank)] for other in group]
+            expected = first.float()
+            for row in rest:
+                expected = expected + row.float()
+            assert torch.equal(out, expected.to(dtype)), (rank, group, dtype, at)
+            looked += 1
+    assert looked == 6 * (4 + 3 + 2)
+
+
 def _compare(name: str, compiled: list[tuple[Bundle, Compiled]], ranks: list[Any]) -> None:
     assert len(compiled) >= len(SEEDS) + 2
     expected = reference(*MODELS[name]())

@@ -16,10 +16,11 @@ import shardwright as sw
 from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, compile, simulate_step
 from shardwright.capture import capture
 from shardwright.cli import main
-from shardwright.profiling import operators
+from shardwright.profiling import messages, operators, overhead
 from shardwright.profiling.measuring import profile_joined, threads_of
 from shardwright.profiling.operators import KINDS, Kind
 from shardwright.profiling.origin import device_here, require_from_here
+from shardwright.profiling.overhead import Overhead
 from shardwright.runtime import run_local
 
 
@@ -40,11 +41,23 @@ def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFi
     assert "a step takes" in capsys.readouterr().out
 
 
+_OF_FEW = """
+import sys
+from shardwright.cli import main
+from shardwright.profiling import operators
+
+operators.KINDS[:] = operators.KINDS[2:4]
+sys.exit(main(("profile", "-o", sys.argv[1])))
+"""
+
+
 @pytest.mark.processes
 def test_processes_of_torchrun_measure_themselves(tmp_path: Path) -> None:
-    path = tmp_path / "here.toml"
+    path, script = tmp_path / "here.toml", tmp_path / "few.py"
+    # Of two kinds of operators; the test before this one measures all.
+    script.write_text(_OF_FEW)
     started = "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    command = [sys.executable, "-m", *started, "-m", "shardwright", "profile", "-o", str(path)]
+    command = [sys.executable, "-m", *started, str(script), str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     text = path.read_text()
     assert shown == text
@@ -105,6 +118,57 @@ def test_a_step_of_adamw_moves_so_many_bytes() -> None:
 
     assert update(trained) == pytest.approx(1.0)
     assert update(trained / 2) == pytest.approx(2.0)
+
+
+# A device whose runtime takes known times, for what is told of probes.
+_KNOWN = """[[nodes]]
+devices = "here:2"
+[nodes.link]
+bandwidth = "2 GB/s"
+latency = "50 us"
+[devices.here]
+memory = "8 GB"
+bandwidth = "10 GB/s"
+peak = {{ f32 = "100 GFLOP/s" }}
+overhead = "4 us"
+[devices.here.runtime]
+step = "{step} us"
+call = "{call} us"
+wake = "{wake} us"
+hidden = 1.0
+"""
+
+
+def test_what_a_step_takes_besides_is_found() -> None:
+    """Of steps that take known times besides what is told of them."""
+
+    def text(besides: Overhead) -> str:
+        return _KNOWN.format(**{name: 1e6 * getattr(besides, name) for name in ("step", "call", "wake")})
+
+    def told(plan: str, depth: int, size: tuple[int, int], updated_by: str, besides: Overhead) -> float:
+        module, batch = overhead.probe(depth, size)
+        made = Plan.named(Graph(capture(module, batch).graph_text), plan, 2)
+        return simulate_step(made, compile(made), "here", text(besides), optimizer=updated_by).seconds
+
+    real = Overhead(1e-3, 4e-5, 2e-4, 1.25)
+    small = overhead.SMALL
+    steps = [
+        told(plan, depth, small, "none", real) for plan in overhead.plans_for(2) for depth in overhead.DEPTHS
+    ]
+    large = "data:2", overhead.LAYERS, overhead.LARGE, overhead.OPTIMIZER
+    alone = told(*large, Overhead())
+    steps.append(told(*large, real) + (real.slower - 1) * alone)
+    found = overhead.of_steps(2, steps, text)
+    for name in ("step", "call", "wake", "slower"):
+        assert getattr(found, name) == pytest.approx(getattr(real, name), rel=1e-3), name
+    # Steps quicker than what is told are no reason to tell less, nor is one that takes ages one to tell ages.
+    assert overhead.of_steps(2, [*steps[:-1], alone / 2], text).slower == 1.0
+    assert overhead.of_steps(2, [*steps[:-1], 9 * alone], text).slower == overhead.MOST
+
+
+def test_smaller_messages_take_no_longer() -> None:
+    points = [(1.0, 3.0), (2.0, 2.0), (4.0, 2.5), (8.0, 7.0)]
+    assert messages.rising(points) == [(1.0, 2.0), (2.0, 2.0), (4.0, 2.5), (8.0, 7.0)]
 
 
 def _written(device: str, torch_: str, threads: int) -> str:

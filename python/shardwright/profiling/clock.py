@@ -18,8 +18,8 @@ Work = Callable[[], object]
 
 
 def seconds(comm: Comm, work: Work, before: Work | None = None) -> float:
-    """On the mean of a stretch, the median of several. The quickest times would not do: those are of what nothing
-    interrupts, and in a step, which is long, something does. `before` is not counted."""
+    """On the mean of a stretch, the median of several. The quickest times would not do: those are of what
+    nothing interrupts, and in a step, which is long, something does. `before` is not counted."""
     count = often(comm, work, before)
     return statistics.median(stretch(comm, work, before, count) for _ in range(BATCHES))
 

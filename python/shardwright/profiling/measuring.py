@@ -79,7 +79,8 @@ def threads_of(devices: int) -> int:
 
 
 def _measured(rank: int, devices: int, local: int) -> Measured:
-    """Of one of so many processes, of which so many share a machine; with the threads that it has, as in a run."""
+    """Of one of so many processes, of which so many share a machine; with the threads that it has, as in a
+    run."""
     comm = TorchComm()
     groups = messages.groups_of(devices)
     comm.prepare([groups[size] for size in groups] or [[range(devices)]])

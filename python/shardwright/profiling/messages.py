@@ -39,9 +39,8 @@ def measured(comm: Comm) -> dict[tuple[str, int], Points]:
     for size, groups in groups_of(comm.world).items():
         ranks = next(group for group in groups if comm.rank in group)
         for name, make in PATTERNS.items():
-            found[name, size] = _rising(
-                [(nbytes, between(comm, [make(comm, ranks, nbytes) for _ in range(ROOMS)])) for nbytes in SIZES]
-            )
+            rooms = {nbytes: [make(comm, ranks, nbytes) for _ in range(ROOMS)] for nbytes in SIZES}
+            found[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
         if size == 2:
             found["message", 2] = [
                 (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in SIZES
@@ -50,9 +49,9 @@ def measured(comm: Comm) -> dict[tuple[str, int], Points]:
 
 
 def between(comm: Comm, messages: Sequence[Work]) -> float:
-    """Seconds that messages add to products between which they are sent, one after the other: ranks come to them
-    at moments of their own and have slept meanwhile, as in a step. Right behind each other they would be up to
-    five times as quick."""
+    """Seconds that messages add to products between which they are sent, one after the other: ranks come to
+    them at moments of their own and have slept meanwhile, as in a step. Right behind each other they would be
+    up to five times as quick."""
     compute, each = _products(comm), itertools.cycle(messages)
 
     def both() -> None:
@@ -70,7 +69,7 @@ def _more(comm: Comm, both: Work, alone: Work) -> float:
     return max(LEAST, together - by_itself)
 
 
-def _rising(points: Points) -> Points:
+def rising(points: Points) -> Points:
     """A smaller message takes no longer than a larger one, whatever came between."""
     least = itertools.accumulate((time for _, time in reversed(points)), min)
     return [(nbytes, time) for (nbytes, _), time in zip(points, reversed(list(least)), strict=True)]

@@ -18,8 +18,8 @@ from ..runtime.communication.comm import Comm
 from .clock import seconds
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-# Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning, and caches would
-# hold what in a step they do not. At least and at most so many, that read so many bytes.
+# Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning, and
+# caches would hold what in a step they do not. At least and at most so many, that read so many bytes.
 LEAST, MOST, ENOUGH = 4, 64, 32 << 20
 PASSES = 20
 """How often AdamW's step reads or writes as many bytes as parameters have, as the compiler counts."""

@@ -1,9 +1,9 @@
 """What a step takes besides its operators and messages: Python, autograd's engine, the ranks' agreement.
 
 A small model and a deeper one, under a plan that communicates between calls of local code and under one that
-does not: what their steps take beyond what the figures so far say is of the step, its calls, and its waits. And one with
-real work: what its step takes longer than all that is by how much operators and messages are slower in a step than by
-themselves.
+does not: what their steps take beyond what the figures so far say is of the step, its calls, and its waits.
+And one with real work: what its step takes longer than all that is by how much operators and messages are
+slower in a step than by themselves.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LONG = 1e-3
 
 @dataclass(frozen=True)
 class Overhead:
-    """Seconds: of a step, around a call or its backward, and until a rank goes on that has waited. And how many times
-    as long operators and messages take in a step."""
+    """Seconds: of a step, around a call or its backward, and until a rank goes on that has waited. And how
+    many times as long operators and messages take in a step."""
 
     step: float = 0.0
     call: float = 0.0
@@ -74,7 +74,8 @@ def plans_for(devices: int) -> list[str]:
 
 
 def measured(devices: int) -> list[float]:
-    """The steps of all probes, without the optimizer's, and that of the large one, with it; all ranks call this."""
+    """The steps of all probes, without the optimizer's, and that of the large one, with it; all ranks call
+    this."""
     models = []
     for plan, depth in _probes(devices):
         module, batch = probe(depth)

@@ -8,7 +8,6 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
@@ -28,8 +27,6 @@ Line = tuple[int, bool]
 KEY = "shardwright/message"
 # The tags of what is gathered, and of what is summed in parts.
 GATHERED, SCATTERED = 1, 2
-# Of so many messages rows may be arriving that are to be summed and lie beside what is made of them.
-AT_ONCE = 2
 # How long the other ranks wait for rank 0's program.
 PATIENCE = timedelta(hours=6)
 
@@ -114,7 +111,7 @@ class All:
 
 
 class Summed:
-    """The rows of all ranks of a group, summed in their order; those that have arrived are not kept for longer.
+    """The rows of all ranks of a group, summed in their order; what has arrived is not kept for longer.
 
     The first that arrives does so in `out`: of two ranks nothing more is needed.
     """
@@ -162,7 +159,7 @@ class TorchComm:
         self.device = torch.device(device) if device else _default_device()
         self._groups: dict[frozenset[int], Any] = {}
         self._lines: dict[Line, tuple[frozenset[int], Any]] = {}
-        self._summing: deque[Summed] = deque()
+        self._summing: Summed | None = None
         self._tags = 1
         self._watch = watch and self.world > 1
         _comms.add(self)
@@ -235,8 +232,9 @@ class TorchComm:
 
     def _sent_apart(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         """Gloo's own takes three times as long, and copies what it is given, too."""
-        while len(ranks) > 2 and len(self._summing) >= AT_ONCE:
-            self._summing.popleft().wait()
+        # What arrives beside what is made of it does so for one message at a time.
+        if len(ranks) > 2 and self._summing is not None:
+            self._summing.wait()
         group, own = self._group(ranks), ranks.index(self.rank)
         others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
         arrived = [out, *(torch.empty_like(out) for _ in others[1:])]
@@ -246,7 +244,7 @@ class TorchComm:
             works.append(dist.isend(_wire(rows[at]), peer, group, SCATTERED))
         summed = Summed(works, (own, rows[own]), arrived[1:], out)
         if arrived[1:]:
-            self._summing.append(summed)
+            self._summing = summed
         return summed
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
