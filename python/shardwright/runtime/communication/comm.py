@@ -116,18 +116,16 @@ class Summed:
     The first that arrives does so in `out`: of two ranks nothing more is needed.
     """
 
-    def __init__(self, works: Sequence[Work], own: tuple[int, Tensor], others: list[Tensor], out: Tensor):
-        self._coming: tuple[Sequence[Work], int, Tensor, list[Tensor]] | None = (works, *own, others)
+    def __init__(self, works: Sequence[Work], out: Tensor, others: list[Tensor]):
+        self._coming: tuple[Sequence[Work], list[Tensor]] | None = (works, others)
         self._out = out
 
     def wait(self) -> None:
         if self._coming is not None:
-            works, at, own, others = self._coming
+            works, others = self._coming
             for work in works:
                 work.wait()
-            # `out` is the first or the second row.
-            first, *rest = [*others[: max(0, at - 1)], own, *others[max(0, at - 1) :]]
-            _sum_up(self._out, first, rest)
+            _add_up(self._out, others)
             self._coming = None
 
 
@@ -242,7 +240,10 @@ class TorchComm:
         for (at, peer), row in zip(others, arrived, strict=True):
             works.append(dist.irecv(_wire(row), peer, group, SCATTERED))
             works.append(dist.isend(_wire(rows[at]), peer, group, SCATTERED))
-        summed = Summed(works, (own, rows[own]), arrived[1:], out)
+        # After `out`, which is the first row or the second.
+        following = [*arrived[1:]]
+        following.insert(max(0, own - 1), rows[own])
+        summed = Summed(works, out, following)
         if arrived[1:]:
             self._summing = summed
         return summed
@@ -372,16 +373,14 @@ def _default_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _sum_up(out: Tensor, first: Tensor, rest: Sequence[Tensor]) -> None:
-    """`out` is one of two rows that come first. A sum of several in a narrow type is rounded once."""
-    if not rest or out.dtype not in (torch.bfloat16, torch.float16):
-        for row in (first, *rest):
-            out.add_(row)
-        return
-    total = out.float().add_(first)
-    for row in rest:
+def _add_up(out: Tensor, others: Sequence[Tensor]) -> None:
+    """A sum of several in a narrow type is rounded once."""
+    narrow = len(others) > 1 and out.dtype in (torch.bfloat16, torch.float16)
+    total = out.float() if narrow else out
+    for row in others:
         total.add_(row)
-    out.copy_(total)
+    if narrow:
+        out.copy_(total)
 
 
 def _order(ranks: Ranks) -> list[int] | None:
