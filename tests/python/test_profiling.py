@@ -166,6 +166,22 @@ def test_what_a_step_takes_besides_is_found() -> None:
     assert overhead.of_steps(2, [*steps[:-1], 9 * alone], text).slower == overhead.MOST
 
 
+@pytest.mark.parametrize(("schedule", "times"), [("1f1b", 0), ("zb-h1", 3)])
+def test_operators_with_halves_of_their_own_take_more(schedule: str, times: int) -> None:
+    """Of three micro-batches each product whose parameter has a gradient, on the rank that has it."""
+    module, batch = overhead.probe(2)
+    graph = Graph(capture(module, batch).graph_text)
+    made = Plan.named(graph, f"stages:2 x {schedule}", 2)
+    compiled = compile(made)
+
+    def backward(apart: float) -> list[float]:
+        text = _KNOWN.format(step=0, call=0, wake=0) + f'apart = "{apart} ms"\n'
+        return [rank["backward"] for rank in simulate_step(made, compiled, "here", text, batches=3).ranks]
+
+    more = [after - before for before, after in zip(backward(0), backward(1), strict=True)]
+    assert sum(more) == pytest.approx(times * 1e-3 * len(list(module.parameters())) / 2)
+
+
 def test_smaller_messages_take_no_longer() -> None:
     points = [(1.0, 3.0), (2.0, 2.0), (4.0, 2.5), (8.0, 7.0)]
     assert messages.rising(points) == [(1.0, 2.0), (2.0, 2.0), (4.0, 2.5), (8.0, 7.0)]

@@ -73,13 +73,15 @@ pub struct Runtime {
     pub call: f64,
     /// Seconds until a rank goes on that has waited for others.
     pub wake: f64,
+    /// Seconds that an operator takes more whose gradients of parameters are computed in a half of their own.
+    pub apart: f64,
     /// What of a message that goes on while the device computes does not hold it up.
     pub hidden: f64,
 }
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { step: 0.0, call: 0.0, wake: 0.0, hidden: 1.0 }
+        Self { step: 0.0, call: 0.0, wake: 0.0, apart: 0.0, hidden: 1.0 }
     }
 }
 

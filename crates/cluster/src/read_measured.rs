@@ -34,6 +34,7 @@ pub(crate) struct WrittenRuntime {
     step: Spanned<Written>,
     call: Spanned<Written>,
     wake: Spanned<Written>,
+    apart: Option<Spanned<Written>>,
     hidden: Spanned<f64>,
 }
 
@@ -91,7 +92,10 @@ impl Reader<'_> {
             let what = format!("{hidden} is no value for this");
             return Err(self.refuse(it.hidden.span(), &what, "it is a share: from 0 to 1"));
         }
-        Ok(Runtime { step: seconds(&it.step)?, call: seconds(&it.call)?, wake: seconds(&it.wake)?, hidden })
+        let (step, call, wake) = (seconds(&it.step)?, seconds(&it.call)?, seconds(&it.wake)?);
+        // Not in files of profiles that did not measure it.
+        let apart = it.apart.as_ref().map_or(Ok(0.0), seconds)?;
+        Ok(Runtime { step, call, wake, apart, hidden })
     }
 
     fn curve<T>(&self, written: &Spanned<T>, sizes: &[f64], seconds: &[f64]) -> Result<Curve> {

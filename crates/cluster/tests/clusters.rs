@@ -220,6 +220,7 @@ like = "cpu"
 step = "1 ms"
 call = "50 us"
 wake = "20 us"
+apart = "90 us"
 hidden = 0.25
 
 [[devices.here.operators]]
@@ -257,6 +258,7 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     is(device.runtime.step, 1e-3);
     is(device.runtime.call, 5e-5);
     is(device.runtime.wake, 2e-5);
+    is(device.runtime.apart, 9e-5);
     is(device.runtime.hidden, 0.25);
     let sort = |kinds, way| Sort { kinds, dtype: Dtype::F32, way };
     let product = sort(["aten.linear", "contraction"], Way::Forward);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use check::{Course, Deed, Work};
 use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
 use graph::Dtype;
-use program::{GroupingId, Instr, Kind, Program, RankId};
+use program::{GroupingId, Instr, Kind, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
 
@@ -33,8 +33,7 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
         let found = known.iter().find(|(other, _)| same(other, course)).map(|(_, found)| Rc::clone(found));
         prices.push(found.unwrap_or_else(|| {
             let instrs = scene.program.roles[course.role].body.instrs();
-            let price =
-                |(deed, instr): (&Deed, &Instr)| price(deed, instr.kind(), device(course), scene.kinds);
+            let price = |(deed, instr): (&Deed, &Instr)| price(deed, instr, device(course), scene.kinds);
             let made = Rc::new(course.deeds.iter().zip(instrs).map(price).collect());
             known.push((course, Rc::clone(&made)));
             made
@@ -43,8 +42,15 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
     prices
 }
 
-fn price(deed: &Deed, kind: Kind, device: &Device, kinds: &Kinds) -> Price {
-    let around = if matches!(kind, Kind::Call | Kind::Grad) { device.runtime.call } else { 0.0 };
+fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
+    let kind = instr.kind();
+    let around = match instr {
+        Instr::Grad(grad) if grad.which == Which::Weights => {
+            device.runtime.call + deed.work.len() as f64 * device.runtime.apart
+        }
+        Instr::Call(_) | Instr::Grad(_) => device.runtime.call,
+        _ => 0.0,
+    };
     let sum = Effort { operations: 0.0, bytes: SUM * deed.added as f64 };
     Price {
         work: around + deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).sum::<f64>(),

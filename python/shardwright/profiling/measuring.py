@@ -41,6 +41,8 @@ class Measured:
     curves: list[Curve]
     messages: dict[tuple[str, int], messages.Points]
     hidden: float
+    # Of an operator whose backward has two halves.
+    apart: float
     # The steps of the probes.
     steps: list[float]
 
@@ -99,6 +101,7 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
         curves=curves,
         messages=found,
         hidden=messages.hidden(comm) if devices > 1 else 1.0,
+        apart=overhead.apart(),
         steps=overhead.measured(devices),
     )
 
@@ -199,6 +202,7 @@ memory_reached = 1.0
 step = "{besides.step * 1e6:.4g} us"
 call = "{besides.call * 1e6:.4g} us"
 wake = "{besides.wake * 1e6:.4g} us"
+apart = "{found.apart * 1e6:.4g} us"
 hidden = {found.hidden:.3f}
 """
     links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", slower(points))

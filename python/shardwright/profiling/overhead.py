@@ -20,11 +20,15 @@ from .._core import Graph, Plan, compile, simulate_step
 from ..api import parallelize
 from ..capture import capture
 from ..memory import OPTIMIZER
+from ..runtime.execution.calls import call_in_halves, call_saving, match
+from ..runtime.execution.halves import first_half
 from ..runtime.optimizers.optimizer import optimizer
 from .clock import low
 
 # Width and rows of the small ones, and of that with real work.
 SMALL, LARGE = (32, 16), (512, 256)
+# Layers of a call whose backward has two halves.
+HALVED = 24
 # Layers of the two, and of the other one.
 DEPTHS, LAYERS = (2, 12), 6
 STEPS, LONG_STEPS = 40, 12
@@ -122,6 +126,38 @@ def _slower(devices: int, step: float, besides: tuple[float, float, float], text
     told = _told(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
     once, call, wake = besides
     return min(MOST, max(1.0, (step - once - call * told.calls - wake * told.waits) / told.seconds))
+
+
+def apart() -> float:
+    """Seconds that an operator takes more if the gradients of its parameters come in a half of their own."""
+    width, rows = SMALL
+    weights = [torch.randn(width, width).requires_grad_() for _ in range(HALVED)]
+    leaves = {id(weight) for weight in weights}
+    given, grad = torch.randn(rows, width).requires_grad_(), torch.ones(rows, width)
+
+    def model(x: Tensor) -> Tensor:
+        # As many operators for each product as layers of transformers have.
+        for weight in weights:
+            heads = F.linear(x, weight).view(rows, 2, -1).transpose(0, 1)
+            x = x + (heads * heads.sigmoid()).transpose(0, 1).reshape(rows, width)
+        return x
+
+    def whole() -> None:
+        _, saved = call_saving(model, (given,), leaves, None)
+        torch.autograd.backward(*match(saved, [grad]))
+
+    def halves() -> None:
+        _, saved = call_in_halves(model, (given,), leaves, None)
+        assert saved.boxes is not None
+        first_half(saved.entries, *match(saved, [grad]), saved.boxes)[1].backward()
+
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(STEPS):
+        for way, found in zip((whole, halves), times, strict=True):
+            start = time.perf_counter()
+            way()
+            found.append(time.perf_counter() - start)
+    return max(0.0, low(times[1]) - low(times[0])) / HALVED
 
 
 @dataclass(frozen=True)
