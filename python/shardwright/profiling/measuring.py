@@ -102,7 +102,7 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
         messages=found,
         hidden=messages.hidden(comm) if devices > 1 else 1.0,
         apart=overhead.apart(),
-        steps=overhead.measured(devices),
+        steps=overhead.measured(comm),
     )
 
 

@@ -20,6 +20,7 @@ from .._core import Graph, Plan, compile, simulate_step
 from ..api import parallelize
 from ..capture import capture
 from ..memory import OPTIMIZER
+from ..runtime.communication.comm import Comm
 from ..runtime.execution.calls import call_in_halves, call_saving, match
 from ..runtime.execution.halves import first_half
 from ..runtime.optimizers.optimizer import optimizer
@@ -77,11 +78,11 @@ def plans_for(devices: int) -> list[str]:
     return [alone, f"megatron:{devices}"] if devices > 1 else [alone]
 
 
-def measured(devices: int) -> list[float]:
+def measured(comm: Comm) -> list[float]:
     """The steps of all probes, without the optimizer's, and that of the large one, with it; all ranks call
-    this."""
+    this. On a GPU that one would say how quickly it is given work: none is measured."""
     models = []
-    for plan, depth in _probes(devices):
+    for plan, depth in _probes(comm.world):
         module, batch = probe(depth)
         models.append((parallelize(module, batch, plan=plan, cache=False, progress=False), batch))
     times: list[list[float]] = [[] for _ in models]
@@ -91,7 +92,7 @@ def measured(devices: int) -> list[float]:
             model.train_step(batch)
             found.append(time.perf_counter() - start)
             model.zero_grad()
-    return [*(low(found[3:]) for found in times), _large(devices)]
+    return [*(low(found[3:]) for found in times), _large(comm.world) if comm.device.type == "cpu" else 0.0]
 
 
 def _large(devices: int) -> float:
