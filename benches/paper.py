@@ -22,8 +22,8 @@ MODELS = {
     "AlphaFold2": ("alphafold2-87m", "alphafold2-930m", "alphafold2-2.4b", "alphafold2-3.2b"),
 }
 PUBLISHED = {"Swin": 3.5, "T5": 2.2, "AlphaFold2": 1.8}
-# Samples of a micro-batch for each device.
-EACH = (0.25, 1)
+# Samples of a micro-batch: a few, however many devices there are, and shares of a sample for each device.
+FEW, EACH = (1, 2), (0.25, 1)
 DEADLINE = 150.0
 NOTES = [
     "Where no known plan fits there is no ratio to put beside the published one: at these micro-batches the"
@@ -45,7 +45,8 @@ def bench(quick: bool) -> Table:
         f"Full size on `meta`, a global batch of {BATCH}, AdamW, 16 bit. The quickest plan that was found"
         " against the quickest that fits of `data`, `zero3` and `megatron` x `1f1b` x `data` in all shapes,"
         " with and without recomputation; both over micro-batches of"
-        f" {' and '.join(map(str, EACH))} samples a device, which stand behind the plans. Each search"
+        f" {' and '.join(map(str, FEW))} samples, and {' and '.join(map(str, EACH))} samples a device, which"
+        " stand behind the plans. Each search"
         f" had {DEADLINE:.0f} s. A star: one did not end in {chosen.MOST / 60:.0f} minutes, capture included."
         " Simulated; the paper's figures are speed-ups on 32 V100 over the best of its"
         " baselines.",
@@ -80,8 +81,7 @@ def is_known(plan: str) -> bool:
 def _looked(name: str, devices: int) -> list[dict[str, Any]]:
     """What was found for each size of a micro-batch, which its rows say, too."""
     found = []
-    for each in EACH:
-        batch = max(1, int(devices * each))
+    for batch in sorted({*FEW, *(int(devices * each) for each in EACH)}):
         told = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
         found.append({**told, "rows": [{**row, "samples": batch} for row in told["rows"]]})
     return found
