@@ -37,7 +37,7 @@ def looked_at(model: str, batch: int, batches: int, cluster: str, deadline: floa
 def _told(given: list[str]) -> dict[str, Any]:
     try:
         return compile_time.child(*given, script=__file__, timeout=MOST)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, MemoryError):
         return {"seconds": MOST, "rows": [], "ended": False}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -73,6 +74,8 @@ def child(*args: str, script: str = __file__, timeout: float = 600) -> dict[str,
     done = subprocess.run(
         [sys.executable, script, *args], env=env, capture_output=True, text=True, check=False, timeout=timeout
     )
+    if done.returncode == -signal.SIGKILL:
+        raise MemoryError(f"{args}: there was not enough memory")
     if done.returncode:
         raise RuntimeError(f"{args}: {done.returncode} {done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
