@@ -48,8 +48,8 @@ def bench(quick: bool) -> Table:
         f" {' and '.join(map(str, FEW))} samples, and {' and '.join(map(str, EACH))} samples a device, which"
         " stand behind the plans. Each search"
         f" had {DEADLINE:.0f} s. A star: one did not end in {chosen.MOST / 60:.0f} minutes, capture included,"
-        " or had too little memory. Simulated; the paper's figures are speed-ups on 32 V100 over the best of its"
-        " baselines.",
+        " or had too little memory. Simulated; the paper's figures are speed-ups on 32 V100 over the best"
+        " of its baselines.",
         ["model", "devices", "found", "step", "best known", "step", "times as fast", "published"],
     )
     cells = [
