@@ -20,7 +20,8 @@ import shardwright as sw
 from shardwright._core import Graph, Plan, compile, simulate_step
 from shardwright.capture import capture
 from shardwright.profiling.clock import low
-from shardwright.profiling.measuring import profile, threads_of
+from shardwright.profiling.measuring import profile
+from shardwright.runtime.communication.launch import threads_of
 
 Pair = tuple[str, str, int]
 
@@ -154,7 +155,6 @@ def _predicted(pair: Pair, cluster: str, world: int) -> Figures:
 
 
 def _measured(rank: int, pairs: Sequence[Pair], repeats: int) -> list[Figures]:
-    torch.set_num_threads(threads_of(torch.distributed.get_world_size()))
     return [_one(*pair, repeats) for pair in pairs]
 
 

@@ -17,11 +17,12 @@ from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, comp
 from shardwright.capture import capture
 from shardwright.cli import main
 from shardwright.profiling import messages, operators, overhead
-from shardwright.profiling.measuring import profile_joined, threads_of
+from shardwright.profiling.measuring import profile_joined
 from shardwright.profiling.operators import KINDS, Kind
 from shardwright.profiling.origin import device_here, require_from_here
 from shardwright.profiling.overhead import Overhead
 from shardwright.runtime import run_local
+from shardwright.runtime.communication.launch import threads_of
 
 
 @pytest.mark.processes
@@ -42,12 +43,11 @@ def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 _OF_FEW = """
-import sys
-from shardwright.cli import main
+import runpy
 from shardwright.profiling import operators
 
 operators.KINDS[:] = operators.KINDS[2:4]
-sys.exit(main(("profile", "-o", sys.argv[1])))
+runpy.run_module("shardwright", run_name="__main__")
 """
 
 
@@ -57,7 +57,7 @@ def test_processes_of_torchrun_measure_themselves(tmp_path: Path) -> None:
     # Of two kinds of operators; the test before this one measures all.
     script.write_text(_OF_FEW)
     started = "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    command = [sys.executable, "-m", *started, str(script), str(path)]
+    command = [sys.executable, "-m", *started, str(script), "profile", "-o", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     text = path.read_text()
     assert shown == text

@@ -75,11 +75,6 @@ def _file(measured: Measured, devices: int) -> str:
     return text(overhead.of_steps(devices, measured.steps, text))
 
 
-def threads_of(devices: int) -> int:
-    """Of each rank that `launch` starts, where as many share the cores."""
-    return max(1, (os.cpu_count() or 1) // devices)
-
-
 def _measured(rank: int, devices: int, local: int) -> Measured:
     """Of one of so many processes, of which so many share a machine; with the threads that it has, as in a
     run."""

@@ -26,6 +26,8 @@ TURNS, LASTS = 7, 0.025
 LEAST = 1e-6
 
 Points = list[tuple[float, float]]
+# What sends a message of so many bytes, and goes on meanwhile.
+Begin = Callable[[Comm, Ranks, int], Callable[[], Waits]]
 
 
 def groups_of(world: int) -> dict[int, list[Ranks]]:
@@ -87,27 +89,9 @@ def _all_reduce(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     return lambda: collectives.all_reduce(comm, x, ranks, "sum")
 
 
-def _all_gather(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
-    start = _gathering(comm, ranks, nbytes)
-    return lambda: start().wait()
-
-
-def _reduce_scatter(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
-    start = _scattering(comm, ranks, nbytes)
-    return lambda: start().wait()
-
-
 def _all_to_all(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     pieces = list(_room(comm, nbytes).view(len(ranks), -1))
     return lambda: comm.all_to_all([torch.empty_like(x) for x in pieces], pieces, ranks)
-
-
-PATTERNS = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-}
 
 
 def _there_and_back(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
@@ -126,28 +110,6 @@ def _there_and_back(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
     return work
 
 
-def hidden(comm: Comm) -> float:
-    """What of messages that go on while a device computes does not hold it up."""
-    ranks, compute = tuple(range(comm.world)), _products(comm)
-    saved = most = 0.0
-    for begin in (_summing, _gathering, _scattering):
-        start = begin(comm, ranks, SIZES[-1])
-        message = between(comm, [lambda start=start: start().wait()])  # type: ignore[misc]
-        product = seconds(comm, compute)
-        count = max(1, round(message / product))
-
-        def both(start: Callable[[], Waits] = start, count: int = count) -> None:
-            work = start()
-            for _ in range(count):
-                compute()
-            work.wait()
-
-        together = _more(comm, both, lambda: None)
-        saved += message + count * product - together
-        most += min(message, count * product)
-    return min(1.0, max(0.0, saved / most))
-
-
 def _summing(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], Waits]:
     x = _room(comm, nbytes)
     return lambda: comm.all_reduce(x, ranks, "sum")
@@ -163,10 +125,48 @@ def _scattering(comm: Comm, ranks: Ranks, nbytes: int) -> Callable[[], Waits]:
     return lambda: comm.reduce_scatter(rows.new_empty(rows.shape[1]), rows, ranks)
 
 
+def _waited(begin: Begin) -> Callable[[Comm, Ranks, int], Work]:
+    def make(comm: Comm, ranks: Ranks, nbytes: int) -> Work:
+        start = begin(comm, ranks, nbytes)
+        return lambda: start().wait()
+
+    return make
+
+
+PATTERNS = {
+    "all_reduce": _all_reduce,
+    "all_gather": _waited(_gathering),
+    "reduce_scatter": _waited(_scattering),
+    "all_to_all": _all_to_all,
+}
+
+
+def hidden(comm: Comm) -> float:
+    """What of messages that go on while a device computes does not hold it up."""
+    compute = _products(comm)
+    product = seconds(comm, compute)
+    each = [_hidden(comm, begin, (compute, product)) for begin in (_summing, _gathering, _scattering)]
+    saved, most = (sum(of_each) for of_each in zip(*each, strict=True))
+    return min(1.0, max(0.0, saved / most))
+
+
+def _hidden(comm: Comm, begin: Begin, products: tuple[Work, float]) -> tuple[float, float]:
+    """Seconds of a message that are hidden behind products which take about as long, and that could be."""
+    (compute, product), ranks = products, tuple(range(comm.world))
+    start = begin(comm, ranks, SIZES[-1])
+    message = between(comm, [_waited(begin)(comm, ranks, SIZES[-1])])
+    count = max(1, round(message / product))
+
+    def both() -> None:
+        work = start()
+        for _ in range(count):
+            compute()
+        work.wait()
+
+    times = often(comm, both, lasts=LASTS)
+    together = statistics.median(stretch(comm, both, count=times) for _ in range(TURNS))
+    return message + count * product - together, min(message, count * product)
+
+
 def _room(comm: Comm, nbytes: int) -> Tensor:
     return torch.zeros(nbytes // 4, device=comm.device)
-
-
-def agreed(comm: Comm, values: Sequence[float]) -> list[float]:
-    """What all ranks have measured, on the mean."""
-    return [total / comm.world / 1e12 for total in comm.tally([int(value * 1e12) for value in values])]

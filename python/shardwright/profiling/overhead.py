@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from ..runtime.communication.comm import Comm
 from ..runtime.execution.calls import call_in_halves, call_saving, match
 from ..runtime.execution.halves import first_half
 from ..runtime.optimizers.optimizer import optimizer
-from .clock import low
+from .clock import Work, low
 
 # Width and rows of the small ones, and of that with real work.
 SMALL, LARGE = (32, 16), (512, 256)
@@ -32,7 +33,8 @@ SMALL, LARGE = (32, 16), (512, 256)
 HALVED = 24
 # Layers of the two, and of the other one.
 DEPTHS, LAYERS = (2, 12), 6
-STEPS, LONG_STEPS = 40, 12
+# Rounds that are measured, and before these.
+STEPS, LONG_STEPS, WARM = 37, 10, 3
 # More would be a mistake of what was measured.
 MOST = 2.0
 # A call that takes so long shows how many of them a step has one after the other.
@@ -81,32 +83,41 @@ def plans_for(devices: int) -> list[str]:
 def measured(comm: Comm) -> list[float]:
     """The steps of all probes, without the optimizer's, and that of the large one, with it; all ranks call
     this. On a GPU that one would say how quickly it is given work: none is measured."""
-    models = []
+    steps: list[tuple[Work, Work]] = []
     for plan, depth in _probes(comm.world):
         module, batch = probe(depth)
-        models.append((parallelize(module, batch, plan=plan, cache=False, progress=False), batch))
-    times: list[list[float]] = [[] for _ in models]
-    for _ in range(STEPS):
-        for (model, batch), found in zip(models, times, strict=True):
+        model = parallelize(module, batch, plan=plan, cache=False, progress=False)
+        steps.append((partial(model.train_step, batch), model.zero_grad))
+    return [*_in_turn(steps, STEPS), _large(comm.world) if comm.device.type == "cpu" else 0.0]
+
+
+def _in_turn(ways: Sequence[tuple[Work, Work]], rounds: int) -> list[float]:
+    """The lower quartile of what each takes, but for what comes after it."""
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(WARM + rounds):
+        for (way, after), found in zip(ways, times, strict=True):
             start = time.perf_counter()
-            model.train_step(batch)
+            way()
             found.append(time.perf_counter() - start)
-            model.zero_grad()
-    return [*(low(found[3:]) for found in times), _large(comm.world) if comm.device.type == "cpu" else 0.0]
+            after()
+    return [low(found[WARM:]) for found in times]
 
 
 def _large(devices: int) -> float:
     module, batch = probe(LAYERS, LARGE)
     model = parallelize(module, batch, plan=f"data:{devices}", cache=False, progress=False)
     adam = optimizer(model, torch.optim.AdamW, lr=1e-4)
-    times = []
-    for _ in range(LONG_STEPS):
-        start = time.perf_counter()
+
+    def step() -> None:
         model.train_step(batch)
         adam.step()
         adam.zero_grad()
-        times.append(time.perf_counter() - start)
-    return low(times[2:])
+
+    return _in_turn([(step, _nothing)], LONG_STEPS)[0]
+
+
+def _nothing() -> None:
+    return None
 
 
 def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
@@ -119,14 +130,14 @@ def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
     if len(told) > 2:
         more = left[3] - left[2] - call * (told[3].calls - told[2].calls)
         wake = max(0.0, more / (told[3].waits - told[2].waits))
-    step = max(0.0, left[0] - call * told[0].calls - wake * told[0].waits)
-    return Overhead(step, call, wake, _slower(devices, large, (step, call, wake), text))
+    step = max(0.0, left[0] - told[0].besides(Overhead(call=call, wake=wake)))
+    found = Overhead(step, call, wake)
+    return replace(found, slower=_slower(devices, large - found.step, found, text))
 
 
-def _slower(devices: int, step: float, besides: tuple[float, float, float], text: Text) -> float:
+def _slower(devices: int, step: float, besides: Overhead, text: Text) -> float:
     told = _told(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
-    once, call, wake = besides
-    return min(MOST, max(1.0, (step - once - call * told.calls - wake * told.waits) / told.seconds))
+    return min(MOST, max(1.0, (step - told.besides(besides)) / told.seconds))
 
 
 def apart() -> float:
@@ -152,13 +163,8 @@ def apart() -> float:
         assert saved.boxes is not None
         first_half(saved.entries, *match(saved, [grad]), saved.boxes)[1].backward()
 
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(STEPS):
-        for way, found in zip((whole, halves), times, strict=True):
-            start = time.perf_counter()
-            way()
-            found.append(time.perf_counter() - start)
-    return max(0.0, low(times[1]) - low(times[0])) / HALVED
+    together, one_by_one = _in_turn([(whole, _nothing), (halves, _nothing)], STEPS)
+    return max(0.0, one_by_one - together) / HALVED
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,10 @@ class _Told:
     seconds: float
     calls: float
     waits: float
+
+    def besides(self, it: Overhead) -> float:
+        """What it takes more, but for what each step does."""
+        return it.call * self.calls + it.wake * self.waits
 
 
 def _probes(devices: int) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
@@ -218,15 +218,12 @@ class TorchComm:
 
     def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         """Takes a third of the time of Gloo's own, which goes round in a ring."""
-        group, sent = self._group(ranks), _wire(x)
-        works: list[Any] = []
-        for row, peer in zip(_wire(rows), ranks, strict=True):
-            if peer == self.rank:
-                row.copy_(sent)
-            else:
-                works.append(dist.irecv(row, peer, group, GATHERED))
-                works.append(dist.isend(sent, peer, group, GATHERED))
-        return All(works, sent)
+        each = zip(ranks, rows, strict=True)
+        works = _traded(
+            ((peer, row, x) for peer, row in each if peer != self.rank), self._group(ranks), GATHERED
+        )
+        rows[ranks.index(self.rank)].copy_(x)
+        return All(works, x)
 
     def _sent_apart(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         """Gloo's own takes three times as long, and copies what it is given, too."""
@@ -236,10 +233,8 @@ class TorchComm:
         group, own = self._group(ranks), ranks.index(self.rank)
         others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
         arrived = [out, *(torch.empty_like(out) for _ in others[1:])]
-        works: list[Any] = []
-        for (at, peer), row in zip(others, arrived, strict=True):
-            works.append(dist.irecv(_wire(row), peer, group, SCATTERED))
-            works.append(dist.isend(_wire(rows[at]), peer, group, SCATTERED))
+        trades = ((peer, row, rows[at]) for (at, peer), row in zip(others, arrived, strict=True))
+        works = _traded(trades, group, SCATTERED)
         # After `out`, which is the first row or the second.
         following = [*arrived[1:]]
         following.insert(max(0, own - 1), rows[own])
@@ -371,6 +366,15 @@ def _default_device() -> torch.device:
     if dist.get_backend() != "nccl":
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _traded(trades: Iterable[tuple[int, Tensor, Tensor]], group: Any, tag: int) -> list[Any]:
+    """With each peer: what comes from there, and what goes there."""
+    works: list[Any] = []
+    for peer, comes, goes in trades:
+        works.append(dist.irecv(_wire(comes), peer, group, tag))
+        works.append(dist.isend(_wire(goes), peer, group, tag))
+    return works
 
 
 def _add_up(out: Tensor, others: Sequence[Tensor]) -> None:

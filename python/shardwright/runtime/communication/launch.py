@@ -157,13 +157,18 @@ def _body(
     os._exit(1 if report.trace else 0)
 
 
+def threads_of(world: int) -> int:
+    """Of each rank, where so many share the cores."""
+    return max(1, (os.cpu_count() or 1) // world)
+
+
 def _start(rank: int, world: int, port: int, backend: str) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world)
     )
     if os.path.exists("/sys/class/net/lo"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    torch.set_num_threads(threads_of(world))
     if backend == "nccl":
         torch.cuda.set_device(rank)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
