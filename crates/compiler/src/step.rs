@@ -10,7 +10,8 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, alike, manifest, shares, simulate, trace,
+    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, alike, manifest, shares, simulate,
+    simulate_briefly, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -172,9 +173,8 @@ fn estimated(
             .map_err(first_of)?;
     let updated = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
-    let simulation = simulate(&scene(program, &courses, &kinds, setting, &updated)?)?;
-    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
-    Ok(Estimate { simulation: estimate.simulation.brief(), ..estimate })
+    let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updated)?)?;
+    told((graph, analysis), plan, simulation, &proof.memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -209,14 +209,15 @@ fn scene<'s>(
 fn told(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
-    simulation: Simulation,
+    mut simulation: Simulation,
     memory: &[Memory],
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let operations = operations(graph, analysis) * f64::from(setting.batches);
     let could = peak(graph, setting.cluster, plan.devices) * simulation.seconds;
     let utilisation = if could > 0.0 { operations / could } else { 0.0 };
-    let passes = if plan.block_count() > 1 { simulation.lasting() } else { vec![] };
+    let passes = std::mem::take(&mut simulation.passes);
+    let passes = if plan.block_count() > 1 { passes } else { vec![] };
     let memory = with_optimizer(memory, setting.optimizer)?;
     Ok(Estimate { simulation, memory, operations, utilisation, passes })
 }

@@ -244,3 +244,25 @@ fn a_step_is_told_the_same_each_time() {
     assert_eq!(a.estimate.simulation, b.estimate.simulation);
     assert_eq!((a.manifest, a.trace), (b.manifest, b.trace));
 }
+
+#[test]
+fn an_estimate_is_the_step_without_who_does_what_when() {
+    let (model, masters) = (Model::new(), Masters::new());
+    let plans = ["data", "zero3", "megatron", "stages:4 x 1f1b", "stages:2 x zb-h1 x data:2"];
+    for (plan, batches) in plans.iter().flat_map(|plan| [(plan, 1), (plan, 8)]) {
+        let cluster = devices(4, SLOW);
+        let told = model.step(plan, 4, &cluster, batches).expect("a step").estimate;
+        let setting = Setting { cluster: &cluster, batches, optimizer: "none", masters: &masters };
+        let (chosen, _) = model.compiled(plan, 4);
+        let boundary = lower::loss(&model.graph, program::Inputs::Global);
+        let of = (&model.graph, &model.analysis);
+        let found = compiler::estimate(of, &chosen, &boundary, &setting).expect("an estimate");
+        assert_eq!(found.simulation.seconds.to_bits(), told.simulation.seconds.to_bits(), "{plan}");
+        assert_eq!(found.simulation.ranks, told.simulation.ranks, "{plan}");
+        assert_eq!((&found.memory, &found.passes), (&told.memory, &told.passes), "{plan}");
+        let noted = &found.simulation;
+        assert!(noted.spans.is_empty() && noted.messages.is_empty() && noted.parts.is_empty(), "{plan}");
+        let whole = &told.simulation;
+        assert!(!whole.spans.is_empty() && !whole.messages.is_empty() && !whole.parts.is_empty(), "{plan}");
+    }
+}

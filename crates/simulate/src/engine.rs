@@ -10,6 +10,7 @@ use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId};
 
 use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
+use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
 use crate::rank::{Rank, Turn};
 use crate::{Lane, Scene, Simulation, Span, What};
@@ -29,16 +30,18 @@ pub(crate) struct Engine<'s> {
     /// For each role what its calls read.
     inputs: Vec<BTreeMap<CallId, &'s [BufId]>>,
     pub(crate) ranks: Vec<Rank<'s>>,
-    /// Whether what each does is noted.
+    /// Whether who does what when is told.
+    pub(crate) is_noted: bool,
+    /// The ranks of which it is, and whose turns are told apart.
     watched: Vec<bool>,
     /// The place of each rank that is followed.
     pub(crate) places: BTreeMap<RankId, usize>,
     /// For each exchange and rank, the followed ranks from which something comes.
     pub(crate) senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>>,
-    /// With the message that each is.
-    pub(crate) meetings: BTreeMap<Key, (Meeting, usize)>,
-    /// The message that each is, when it left, and when it arrived.
-    pub(crate) letters: BTreeMap<Letter, (usize, f64, f64)>,
+    /// With the message that each is, until all members know when it ends.
+    pub(crate) meetings: BTreeMap<Key, (Meeting, Option<usize>)>,
+    /// The message that each is, when it left, and when it arrived: until it is received.
+    pub(crate) letters: BTreeMap<Letter, (Option<usize>, f64, f64)>,
     /// Ranks that wait for a letter.
     pub(crate) expecting: BTreeMap<Letter, Vec<usize>>,
     pub(crate) ready: VecDeque<usize>,
@@ -46,7 +49,7 @@ pub(crate) struct Engine<'s> {
 }
 
 impl<'s> Engine<'s> {
-    pub(crate) fn new(scene: &Scene<'s>) -> Self {
+    pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
         let ranks: Vec<Rank<'s>> =
             scene.courses.iter().map(|course| Rank::new(scene.program, course, scene.batches)).collect();
         let places: BTreeMap<RankId, usize> =
@@ -66,6 +69,7 @@ impl<'s> Engine<'s> {
         });
         Self {
             scene: *scene,
+            is_noted,
             groups: Groups::new(scene.program, scene.cluster),
             prices: prices(scene),
             inputs: scene.program.roles.iter().map(|role| call_inputs(&role.body)).collect(),
@@ -95,14 +99,16 @@ impl<'s> Engine<'s> {
                 .why("the program was proved to end: this is a bug of the simulation")
                 .fix("report it, with the model and the plan"));
         }
+        debug_assert!(self.letters.is_empty(), "what is sent is received");
         for at in 0..self.ranks.len() {
             self.update(at);
         }
         self.found.seconds = self.ranks.iter().map(|rank| rank.clock).fold(0.0, f64::max);
+        self.found.passes = lasting(&self.ranks);
         for rank in self.ranks {
             let idle = rank.lane.idle + self.found.seconds - rank.clock;
             self.found.ranks.push(Lane { idle, ..rank.lane });
-            self.found.parts.push(rank.parts);
+            self.found.parts.extend(self.is_noted.then_some(rank.parts));
         }
         Ok(self.found)
     }
@@ -244,10 +250,11 @@ impl<'s> Engine<'s> {
     pub(crate) fn span(&mut self, at: usize, turn: Turn, what: What, start: f64) {
         let rank = &self.ranks[at];
         let Some(code) = rank.body.codes.get(turn.code).filter(|_| self.watched[at]) else { return };
-        let (block, pass) = (code.block, code.pass);
-        let span =
-            Span { rank: rank.course.rank, what, pass, block, batch: turn.batch, start, end: rank.clock };
-        self.found.spans.push(span);
+        if self.is_noted {
+            let (rank, end, block, pass) = (rank.course.rank, rank.clock, code.block, code.pass);
+            self.found.spans.push(Span { rank, what, pass, block, batch: turn.batch, start, end });
+        }
+        self.ranks[at].spends(turn, start);
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Simulation {
     pub seconds: f64,
     /// Of each rank that was followed, in their order.
     pub ranks: Vec<Lane>,
+    /// Of the passes of blocks, what each takes whenever it runs.
+    pub passes: Vec<Lasts>,
     /// What ranks do, in the order of their ends on each rank: of the first rank of each role, and of all where these
     /// are few.
     pub spans: Vec<Span>,
@@ -138,13 +140,6 @@ pub struct Part {
     pub exposed: f64,
 }
 
-impl Simulation {
-    /// Without what each rank did when, which of many plans would fill the memory.
-    pub fn brief(self) -> Self {
-        Self { seconds: self.seconds, ranks: self.ranks, ..Self::default() }
-    }
-}
-
 impl Lane {
     pub(crate) fn of(rank: RankId) -> Self {
         Self {
@@ -176,6 +171,15 @@ impl Lane {
 
 /// Runs a step.
 pub fn simulate(scene: &Scene<'_>) -> Result<Simulation> {
+    run(scene, true)
+}
+
+/// The same without noting who does what when: of many micro-batches that would fill the memory.
+pub fn simulate_briefly(scene: &Scene<'_>) -> Result<Simulation> {
+    run(scene, false)
+}
+
+fn run(scene: &Scene<'_>, is_noted: bool) -> Result<Simulation> {
     let (needed, there) = (scene.program.world, scene.cluster.devices());
     if needed > there {
         let what =
@@ -184,5 +188,5 @@ pub fn simulate(scene: &Scene<'_>) -> Result<Simulation> {
             .why("each rank runs on a device of its own")
             .fix("make the plan for as many devices, or name a larger cluster"));
     }
-    engine::Engine::new(scene).run()
+    engine::Engine::new(scene, is_noted).run()
 }

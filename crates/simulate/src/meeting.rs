@@ -25,6 +25,8 @@ pub(crate) struct Meeting {
     pub(crate) bytes: u64,
     /// When it began and ended.
     pub(crate) time: Option<(f64, f64)>,
+    /// So many members have waited for its end: each does so once.
+    pub(crate) told: usize,
     /// Ranks that wait for its end.
     pub(crate) waiting: Vec<usize>,
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use program::{Kind, Pass, RankId};
+use program::Pass;
 
-use crate::{Part, Simulation, Span};
+use crate::rank::Rank;
 
 /// A pass of a block, on that of its ranks on which it takes longest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,45 +17,52 @@ pub struct Lasts {
     pub receives: f64,
 }
 
-/// A pass of a rank for a micro-batch.
-type Run = (u32, Pass, RankId, u32);
+/// What a turn of a rank takes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spent {
+    /// Seconds in which the rank does something or waits; none of a turn of which nothing is known.
+    seconds: Option<f64>,
+    /// Seconds for which it waits for each message from other blocks.
+    exposed: Vec<f64>,
+    /// Seconds for which these are on their way.
+    receives: f64,
+}
 
-impl Simulation {
-    /// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
-    pub fn lasting(&self) -> Vec<Lasts> {
-        let mut runs: BTreeMap<Run, (f64, f64)> = BTreeMap::new();
-        for span in &self.spans {
-            runs.entry(run_of(span)).or_default().0 += span.end - span.start;
-        }
-        for (lane, parts) in self.ranks.iter().zip(&self.parts) {
-            for part in parts.iter().filter(|part| part.kind == Kind::Receive) {
-                let Some(run) = runs.get_mut(&(part.block, part.pass, lane.rank, part.batch)) else {
-                    continue;
-                };
-                run.0 -= part.exposed;
-                run.1 += self.on_its_way(part);
-            }
-        }
-        let mut least: BTreeMap<(u32, Pass, RankId), (f64, f64)> = BTreeMap::new();
-        for ((block, pass, rank, _), (seconds, receives)) in runs {
-            let known = least.entry((block, pass, rank)).or_insert((f64::INFINITY, f64::INFINITY));
-            *known = (known.0.min(seconds), known.1.min(receives));
-        }
-        let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();
-        for ((block, pass, _), (seconds, receives)) in least {
-            let known = most.entry((block, pass)).or_default();
-            *known = (known.0.max(seconds), known.1.max(receives));
-        }
-        let told = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };
-        most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(told).collect()
+impl Spent {
+    pub(crate) fn does(&mut self, seconds: f64) {
+        *self.seconds.get_or_insert(0.0) += seconds;
     }
 
-    fn on_its_way(&self, part: &Part) -> f64 {
-        let message = &self.messages[part.message];
-        message.end - message.start
+    pub(crate) fn receives(&mut self, exposed: f64, seconds: f64) {
+        self.exposed.push(exposed);
+        self.receives += seconds;
+    }
+
+    /// Seconds without those for which it waits for other blocks, and those of their messages.
+    fn told(&self) -> Option<(f64, f64)> {
+        let own = |seconds: f64| self.exposed.iter().fold(seconds, |left, exposed| left - exposed);
+        self.seconds.map(|seconds| (own(seconds), self.receives))
     }
 }
 
-fn run_of(span: &Span) -> Run {
-    (span.block, span.pass, span.rank, span.batch)
+/// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
+pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
+    let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();
+    for (of, (seconds, receives)) in ranks.iter().flat_map(least) {
+        let known = most.entry(of).or_default();
+        *known = (known.0.max(seconds), known.1.max(receives));
+    }
+    let told = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };
+    most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(told).collect()
+}
+
+fn least(rank: &Rank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
+    let mut least = BTreeMap::new();
+    for (turn, spent) in rank.turns.iter().zip(&rank.spent) {
+        let Some((seconds, receives)) = spent.told() else { continue };
+        let code = &rank.body.codes[turn.code];
+        let known = least.entry((code.block, code.pass)).or_insert((f64::INFINITY, f64::INFINITY));
+        *known = (known.0.min(seconds), known.1.min(receives));
+    }
+    least
 }

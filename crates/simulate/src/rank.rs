@@ -6,6 +6,7 @@ use check::Course;
 use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
 
 use crate::meeting::Key;
+use crate::passes::Spent;
 use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.
@@ -21,6 +22,8 @@ pub(crate) struct Rank<'s> {
     pub(crate) course: &'s Course,
     pub(crate) body: &'s Body,
     pub(crate) turns: Vec<Turn>,
+    /// Of each turn, where the rank is watched.
+    pub(crate) spent: Vec<Spent>,
     /// The number of each code's first instruction.
     first: Vec<usize>,
     /// The buffers that are copies, in ascending order, and which.
@@ -69,11 +72,13 @@ impl<'s> Rank<'s> {
         };
         let mut copies: Vec<(BufId, usize)> = body.leaves.iter().enumerate().filter_map(copy).collect();
         copies.sort_unstable();
+        let turns = turns(body, batches);
         Self {
             course,
             body,
             copies,
-            turns: turns(body, batches),
+            spent: vec![Spent::default(); turns.len()],
+            turns,
             first,
             at: (0, 0),
             clock: 0.0,
@@ -115,6 +120,16 @@ impl<'s> Rank<'s> {
         };
         *count += 1;
         *count - 1
+    }
+
+    /// In a turn it did something, or waited, since a moment.
+    pub(crate) fn spends(&mut self, turn: Turn, start: f64) {
+        let is_same = |other: &Turn| (other.code, other.batch) == (turn.code, turn.batch);
+        // The optimizer's step comes after all turns, as a part of one that is over.
+        let at = if self.turn().is_some() { Some(self.at.0) } else { self.turns.iter().position(is_same) };
+        if let Some(at) = at {
+            self.spent[at].does(self.clock - start);
+        }
     }
 
     /// So many seconds for what is no instruction.

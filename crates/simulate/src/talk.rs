@@ -111,13 +111,22 @@ impl<'s> Engine<'s> {
             return None;
         }
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
-        self.found.messages.push(Message::of(kind, members, deed));
+        let message = self.notes(|| Message::of(kind, members, deed));
         let meeting = Meeting { expected, ..Meeting::default() };
-        self.meetings.insert(key, (meeting, self.found.messages.len() - 1));
+        self.meetings.insert(key, (meeting, message));
         Some(())
     }
 
-    fn takes_part(&mut self, at: usize, turn: Turn, message: usize, kind: Kind) {
+    /// The number of a message that is told.
+    fn notes(&mut self, message: impl FnOnce() -> Message) -> Option<usize> {
+        self.is_noted.then(|| {
+            self.found.messages.push(message());
+            self.found.messages.len() - 1
+        })
+    }
+
+    fn takes_part(&mut self, at: usize, turn: Turn, message: Option<usize>, kind: Kind) {
+        let Some(message) = message else { return };
         let op = self.deed(at, turn).op;
         let rank = &mut self.ranks[at];
         let code = &rank.body.codes[turn.code];
@@ -166,7 +175,8 @@ impl<'s> Engine<'s> {
                 rank.queue.pop_front();
                 open.extend(rank.queue.front());
             }
-            let told = &mut self.found.messages[*message];
+            let Some(message) = *message else { continue };
+            let told = &mut self.found.messages[message];
             (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
             told.uses(meeting.least.max(self.groups.least(told)));
         }
@@ -180,12 +190,17 @@ impl<'s> Engine<'s> {
             return false;
         };
         let message = *message;
+        meeting.told += 1;
+        if meeting.told == meeting.expected {
+            self.meetings.remove(&key);
+        }
         let exposed = self.waits(at, start, end);
         self.exposes(at, message, exposed);
         true
     }
 
-    fn exposes(&mut self, at: usize, message: usize, seconds: f64) {
+    fn exposes(&mut self, at: usize, message: Option<usize>, seconds: f64) {
+        let Some(message) = message else { return };
         let parts = self.ranks[at].parts.iter_mut().rev();
         if let Some(part) = parts.into_iter().find(|part| part.message == message) {
             part.exposed += seconds;
@@ -219,17 +234,16 @@ impl<'s> Engine<'s> {
             rank.takes(seconds - hidden);
             let start = rank.sent.max(rank.clock) - (seconds - hidden);
             (rank.sent, rank.lane.communication) = (start + seconds, rank.lane.communication + seconds);
-            let mut told = Message {
-                bytes,
-                start,
-                end: start + seconds,
-                ..Message::of(Kind::Send, vec![from, to], deed)
-            };
-            told.uses(self.scene.cluster.least_of_message(from.0, to.0, Crowd(1), bytes as f64));
-            self.found.messages.push(told);
-            let (letter, number) = ((exchange, turn.batch, from, to), self.found.messages.len() - 1);
-            self.takes_part(at, turn, number, Kind::Send);
-            self.letters.insert(letter, (number, start, start + seconds));
+            let (letter, end) = ((exchange, turn.batch, from, to), start + seconds);
+            let cluster = self.scene.cluster;
+            let message = self.notes(|| {
+                let of = Message::of(Kind::Send, vec![from, to], deed);
+                let mut told = Message { bytes, start, end, ..of };
+                told.uses(cluster.least_of_message(from.0, to.0, Crowd(1), bytes as f64));
+                told
+            });
+            self.takes_part(at, turn, message, Kind::Send);
+            self.letters.insert(letter, (message, start, end));
             self.ready.extend(self.expecting.remove(&letter).into_iter().flatten());
         }
         true
@@ -244,10 +258,12 @@ impl<'s> Engine<'s> {
             return false;
         }
         for from in &from {
-            let (number, start, end) = self.letters[&letter(from)];
-            self.takes_part(at, turn, number, Kind::Receive);
+            let (message, start, end) = self.letters.remove(&letter(from)).expect("none is missing");
+            self.takes_part(at, turn, message, Kind::Receive);
             let exposed = self.waits(at, start, end);
-            self.exposes(at, number, exposed);
+            self.exposes(at, message, exposed);
+            let rank = &mut self.ranks[at];
+            rank.spent[rank.at.0].receives(exposed, end - start);
         }
         true
     }
