@@ -65,6 +65,11 @@ impl Question<'_> {
         self.constraints.and_then(|it| it.memory).map_or(own, |limit| limit.min(own))
     }
 
+    /// The most that any rank may use.
+    pub(crate) fn most(&self) -> u64 {
+        (0..self.devices).map(|rank| self.there(rank)).max().unwrap_or(0)
+    }
+
     /// A plan, if it respects the constraints; else the first that it does not.
     pub(crate) fn respected(&self, plan: Plan) -> Result<Plan> {
         let Some(constraints) = self.constraints else { return Ok(plan) };

@@ -194,11 +194,6 @@ impl<'q, 'w> Search<'q, 'w> {
         self.wanted.count == usize::MAX
     }
 
-    /// What a rank has at most.
-    fn there(&self) -> u64 {
-        (0..self.question.devices).map(|rank| self.question.there(rank)).max().unwrap_or(0)
-    }
-
     /// Where it is late and nothing fits: of each shape what needs least, first what is quick of that which surely fits.
     fn hurry(&mut self) -> Result<()> {
         let mut all: Vec<Rung> = vec![];
@@ -213,7 +208,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 self.open.push(rung);
             }
         }
-        let there = self.there();
+        let there = self.question.most();
         let memory = |rung: &Rung| rung.least.memory.max((ROOM * there as f64) as u64);
         all.sort_by(|a, b| {
             memory(a)
@@ -281,12 +276,12 @@ impl<'q, 'w> Search<'q, 'w> {
         }
         let is_last = rung.at + 1 == rung.names.len();
         if !self.looks_at_all()
-            && (rung.least.memory > self.there() || is_last && rung.least.kept > self.there())
+            && (rung.least.memory > self.question.most() || is_last && rung.least.kept > self.question.most())
         {
             self.too_large.push(rung);
             return Ok(());
         }
-        if !self.looks_at_all() && rung.least.kept > self.there() {
+        if !self.looks_at_all() && rung.least.kept > self.question.most() {
             self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
             return Ok(());
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use super::before::{Before, Left};
 use super::flow::{Flow, Stage};
 use crate::Stop;
 
@@ -92,14 +93,18 @@ type Row = BTreeMap<(usize, u32), Vec<Stays>>;
 /// What takes more than so many times the best is not among the quick ones.
 pub(super) const NEAR: f64 = 1.1;
 
+/// What is wanted is raised by so much, up to so many times what no step takes less than; and then faster.
+const RAISED: f64 = 1.05;
+const LITTLE: f64 = 2.0;
+
 /// Nothing that is wanted is raised further than so many times what no step takes less than, but to all.
 const FAR: f64 = 1e4;
 
 /// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
-/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
-/// longer than the best of these is wanted.
+/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes longer
+/// than the best of these is wanted.
 pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
-    let (mut below, mut looked) = (2.0 * ask.floor, 0);
+    let (mut below, mut looked) = (RAISED * ask.floor, 0);
     // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
     let quick = loop {
         below = below.min(ask.below);
@@ -107,10 +112,14 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
         looked += few;
         let least = least(&found);
         if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
-            below = below.min(NEAR * least);
+            below = below.min(least);
             break found;
         }
-        below = if below < FAR * ask.floor { 2.0 * below } else { ask.below };
+        below = match below {
+            few if few < LITTLE * ask.floor => RAISED * few,
+            many if many < FAR * ask.floor => 2.0 * many,
+            _ => ask.below,
+        };
     };
     let (mut found, all) = pass(Ask { below, ..*ask }, costs, false);
     // Where there was no time for the second look, the first one counts.
@@ -132,7 +141,7 @@ fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
 
 fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
     let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
-    let mut row = Row::new();
+    let (mut row, mut known) = (Row::new(), Before::new(ask));
     for stages in 0..ask.stages.min(ask.batches) {
         let mut next = Row::new();
         let ends: Vec<(usize, u32)> =
@@ -142,7 +151,7 @@ fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipelin
                 break;
             }
             let after = row.get(&end).map_or(&[][..], |made| &made[..]);
-            looked += longer((&ask, is_quick), costs, (stages, end, after), &mut next);
+            looked += longer((&ask, is_quick), (costs, &mut known), (stages, end, after), &mut next);
         }
         if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
             ask.below = ask.below.min(NEAR * best.flow.seconds());
@@ -157,7 +166,7 @@ fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipelin
 /// All that have one stage more.
 fn longer(
     (ask, is_quick): (&Ask<'_>, bool),
-    costs: &mut dyn Costs,
+    (costs, known): (&mut dyn Costs, &mut Before<'_>),
     (stages, (segment, device), after): (u32, (usize, u32), &[Stays]),
     next: &mut Row,
 ) -> usize {
@@ -172,7 +181,7 @@ fn longer(
             let run = Run { segments: (from, segment), devices: (first, device) };
             let Some(least) = costs.at_least(run, kept) else { continue };
             // Of what is not quick enough at best nothing more need be known.
-            let left = left(costs, (from, first));
+            let Some(left) = known.of(costs, (from, first)) else { continue };
             let may =
                 |after: &Option<&Stays>| is_wanted(ask, left, &flow_of(ask, &least, (0.0, 0.0), *after));
             let before: Vec<Option<&Stays>> = before.iter().copied().filter(may).collect();
@@ -206,7 +215,12 @@ fn is_beaten(ways: &[Stage], way: usize) -> bool {
 
 /// Where a stage may begin that ends before a segment: no further back than it is quick enough, and far enough for what
 /// comes before it to be. Those on the first devices begin with the model, and no others.
-fn begins(ask: &Ask<'_>, costs: &mut dyn Costs, segment: usize, devices: (u32, u32)) -> Range<usize> {
+pub(super) fn begins(
+    ask: &Ask<'_>,
+    costs: &mut dyn Costs,
+    segment: usize,
+    devices: (u32, u32),
+) -> Range<usize> {
     let (first, _) = devices;
     let is_left = |from: usize| f64::from(ask.batches) * left(costs, (from, first)) <= ask.below;
     let end = if first == 0 { 1 } else { first_of(1..segment, |from| !is_left(from)) };
@@ -229,7 +243,7 @@ fn first_of(row: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> usize {
 }
 
 /// Seconds of a micro-batch in what comes before a stage, on the devices that are left for that.
-fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
+pub(super) fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
     if device == 0 { 0.0 } else { costs.least(segment, device) / f64::from(device) }
 }
 
@@ -243,9 +257,10 @@ fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Stays>
     after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches)
 }
 
-/// Whether it may be part of one that is quick enough: what comes before takes its time, so much of a micro-batch at least.
-fn is_wanted(ask: &Ask<'_>, left: f64, flow: &Flow) -> bool {
-    let (end, busy) = (left + flow.end, flow.busy.max(f64::from(ask.batches) * left));
+/// Whether it may be part of one that is quick enough: what comes before takes its time.
+fn is_wanted(ask: &Ask<'_>, left: Left, flow: &Flow) -> bool {
+    let busy = flow.busy.max(f64::from(ask.batches) * left.busy);
+    let end = (left.through + flow.last).max(left.forward + flow.end);
     end.max(busy) <= ask.below && busy <= ask.busy
 }
 

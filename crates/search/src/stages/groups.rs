@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use cluster::{Cluster, Node};
 
-/// So many nodes are a group, or else a divisor of all.
+/// So many nodes are a group, or else a power of two or a divisor of all.
 const FEW: u32 = 8;
+
+/// Where there are more nodes, stages have whole ones, and no odd numbers of them: others are much smaller than most.
+const MANY: u32 = 16;
 
 pub(super) struct Groups {
     /// Where nodes begin, and at last how many devices there are.
@@ -84,12 +87,14 @@ impl Groups {
         let (first, next) = (self.borders[node], self.borders[node + 1]);
         let all = next - first;
         let fits = |size: &u32| all % size == 0 && (end - first) % size == 0 && (*size < all || end == next);
-        let mut sizes: Vec<u32> = (1..=end - first).filter(fits).collect();
+        let nodes = u32::try_from(self.borders.len() - 1).unwrap_or(u32::MAX);
+        let least = if nodes > MANY { all } else { 1 };
+        let mut sizes: Vec<u32> = (least..=end - first).filter(fits).collect();
         let count = self.borders[self.borders.len() - 1];
         if end == next {
-            let nodes = u32::try_from(self.borders.len() - 1).unwrap_or(u32::MAX);
             let counts = (2..=node + 1).map(|count| (u32::try_from(count).unwrap_or(u32::MAX), count));
-            let some = counts.filter(|(count, _)| *count <= FEW || nodes % count == 0);
+            let is_even = |count: u32| count.is_power_of_two() || nodes % count == 0;
+            let some = counts.filter(|(count, _)| is_even(*count) || *count <= FEW && nodes <= MANY);
             sizes.extend(some.map(|(_, count)| end - self.borders[node + 1 - count]));
         }
         // All of them are one stage, which is no pipeline.
@@ -135,6 +140,9 @@ mod tests {
         assert_eq!(sizes("dgx-h100:8x4", 32, 8), [1, 2, 4, 8]);
         assert_eq!(sizes("dgx-h100:8x2", 12, 12), [1, 2, 4]);
         assert_eq!(sizes("cpu:6", 6, 6), [1, 2, 3]);
+        // Of many nodes whole ones, and no odd numbers of them.
+        assert_eq!(sizes("dgx-h100:8x48", 384, 384), [8, 16, 24, 32, 48, 64, 96, 128, 192, 256]);
+        assert!(sizes("dgx-h100:8x48", 384, 380).is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! operator by operator, as plans of one block are ([`crate::inside`]); of all pipelines of these runs the one that takes
 //! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered, proved and simulated.
 
+mod before;
 mod costs;
 mod cuts;
 mod flow;

@@ -17,7 +17,7 @@ use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::inside::{Count, Digits, Messages, limit};
-use crate::{Looked, Own, Question, Row, bound};
+use crate::{Leasts, Looked, Own, Question, Row, bound};
 
 /// Pipelines have at most so many stages.
 const MOST: u32 = 16;
@@ -81,7 +81,13 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     let first = first.filter(|row| may_take(row.seconds(), busiest(row)) <= below);
     if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !question.stop.is_late()) {
-        let others = OTHERS.map(|schedule| Own { plan: under(&plan, schedule), claim: None, piped: None });
+        let mut others = vec![];
+        let mut leasts = Leasts::new(question);
+        for plan in OTHERS.map(|schedule| under(&plan, schedule)) {
+            // What keeps too much in that order is not worth to be lowered.
+            let may = leasts.of(&plan)?.kept <= question.most();
+            others.extend(may.then_some(Own { plan, claim: None, piped: None }));
+        }
         looked.at(question, others.into_iter(), watch)?;
     }
     Ok((looked, told))
