@@ -6,7 +6,7 @@ use super::cuts::{Ask, Costs, Run, begins, left};
 
 /// Seconds of a micro-batch in what comes before a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Left {
+pub(super) struct Ahead {
     /// In one stage after the other: forward, and forward and backward.
     pub(super) forward: f64,
     pub(super) through: f64,
@@ -17,7 +17,7 @@ pub(super) struct Left {
 /// Of each place that was asked for, in the model and among the devices; none if no stages that are quick enough end there.
 pub(super) struct Before<'a> {
     ask: Ask<'a>,
-    known: HashMap<(usize, u32), Option<Left>>,
+    known: HashMap<(usize, u32), Option<Ahead>>,
 }
 
 impl<'a> Before<'a> {
@@ -25,9 +25,9 @@ impl<'a> Before<'a> {
         Self { ask, known: HashMap::new() }
     }
 
-    pub(super) fn of(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Left> {
+    pub(super) fn of(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Ahead> {
         if device == 0 {
-            return (segment == 0).then_some(Left::default());
+            return (segment == 0).then_some(Ahead::default());
         }
         if let Some(known) = self.known.get(&(segment, device)) {
             return *known;
@@ -38,10 +38,14 @@ impl<'a> Before<'a> {
     }
 
     /// The least of each over all last stages that may be before a place.
-    fn looked_for(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Left> {
+    fn looked_for(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Ahead> {
+        // Where it is late nothing is made of what is found here.
+        if self.ask.stop.is_late() {
+            return None;
+        }
         // There is a stage behind them.
         let kept = self.ask.batches.min(2);
-        let mut found: Option<Left> = None;
+        let mut found: Option<Ahead> = None;
         for size in costs.groups(device) {
             let first = device - size;
             for from in begins(&self.ask, costs, segment, (first, device)) {
@@ -51,16 +55,16 @@ impl<'a> Before<'a> {
                 };
                 let Some(before) = self.of(costs, (from, first)) else { continue };
                 let through = before.through + own.forward + own.backward;
-                let all = Left { forward: before.forward + own.forward, through, busy: 0.0 };
+                let all = Ahead { forward: before.forward + own.forward, through, busy: 0.0 };
                 found = Some(found.map_or(all, |known| known.lesser(all)));
             }
         }
         let busy = left(costs, (segment, device));
-        found.map(|found| Left { through: found.through.max(busy), busy, ..found })
+        found.map(|found| Ahead { through: found.through.max(busy), busy, ..found })
     }
 }
 
-impl Left {
+impl Ahead {
     fn lesser(self, other: Self) -> Self {
         let (forward, through) = (self.forward.min(other.forward), self.through.min(other.through));
         Self { forward, through, ..self }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::before::{Before, Left};
+use super::before::{Ahead, Before};
 use super::flow::{Flow, Stage};
 use crate::Stop;
 
@@ -258,7 +258,7 @@ fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Stays>
 }
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time.
-fn is_wanted(ask: &Ask<'_>, left: Left, flow: &Flow) -> bool {
+fn is_wanted(ask: &Ask<'_>, left: Ahead, flow: &Flow) -> bool {
     let busy = flow.busy.max(f64::from(ask.batches) * left.busy);
     let end = (left.through + flow.last).max(left.forward + flow.end);
     end.max(busy) <= ask.below && busy <= ask.busy
