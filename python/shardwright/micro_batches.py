@@ -19,7 +19,6 @@ from .cutting import Cutting
 from .errors import RuntimeFault
 from .runtime.execution.inputs import Arguments
 from .runtime.execution.micro_batches import MicroBatches, rows_of
-from .runtime.programs.program import compiling
 
 # The number of rows of one, the inputs that have them by position, and how losses are put together.
 Cut = tuple[int, list[int], str]
@@ -109,8 +108,7 @@ def made(cut: Cut, captured: Captured) -> MicroBatches:
     rows, positions, weight = cut
     count = None
     if weight not in ("sum", "mean"):
-        with compiling:
-            count = partial(_count, Evaluator(weight), frozenset(positions))
+        count = partial(_count, Evaluator(weight), frozenset(positions))
     return MicroBatches(rows, positions, _tensors_of(captured), weight == "sum", count)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.metadata
 import json
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ... import parsed
 from ..._core import verify
 from ...errors import RuntimeFault
 from .columns import Regions, groups_of, number_at, numbers_of
@@ -26,8 +26,8 @@ from .regions import Region, shape_of
 FORMAT = 6
 GRAPH = "graph.txt"
 
-# Ranks may be threads, and Python 3.11 cannot parse in two of them at once.
-compiling = threading.Lock()
+# Ranks may be threads: one of them compiles.
+_compiling = threading.Lock()
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -305,7 +305,7 @@ class Program:
 
     def code(self, rank: int) -> Code:
         file = self.role(rank).file
-        with compiling:
+        with _compiling:
             if file not in self._codes:
                 self._codes[file] = _compile(self, file)
         return self._codes[file]
@@ -535,7 +535,7 @@ def _compile(program: Program, file: str) -> Code:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     names: dict[str, Any] = {"__name__": f"shardwright_program.{Path(file).stem}", "__file__": name}
     try:
-        tree = ast.parse(text, name)
+        tree = parsed.module(text, name)
     except (SyntaxError, ValueError) as error:
         raise RuntimeFault(
             "SW0701",
