@@ -150,7 +150,7 @@ fn joined(
 ) -> Result<(), Fault> {
     let first = &ranks[members[0]].own.table.copies[own[0]];
     let whole = ranks[members[0]].own.copy(own[0]);
-    let (places, count) = places(cx, ranks, group, members).ok_or_else(|| cx.give_up("a gather"))?;
+    let (places, count) = places(cx, ranks, group, members).ok_or_else(|| irregular(cx, "a gather"))?;
     let tensor = ranks[members[0]].own.table.shards[first.shard].tensor;
     let tiled = first.parts as usize == count && first.factor < whole.0.len();
     // Those that are not followed are further on by as much.
@@ -301,12 +301,8 @@ pub(crate) fn reduce_shards(
     Ok(())
 }
 
-impl Context<'_> {
-    /// Something that is not followed of ranks along an axis.
-    fn give_up(&mut self, what: &str) -> Fault {
-        if let Some(fold) = self.fold.as_mut() {
-            fold.gave_up = true;
-        }
-        Fault::new("SW0506", format!("{what} goes along an axis in no regular order"))
-    }
+/// Something that is not followed of ranks along an axis.
+fn irregular(cx: &mut Context<'_>, what: &str) -> Fault {
+    cx.give_up();
+    Fault::new("SW0506", format!("{what} goes along an axis in no regular order"))
 }

@@ -43,17 +43,39 @@ pub(crate) fn others_too(
     members: &[usize],
     mut held: Vec<Held>,
 ) -> Vec<Held> {
-    let Some(fold) = cx.fold.as_mut().filter(|fold| fold.along[grouping.index()]) else { return held };
-    let size = fold.axis.size;
-    for line in fold.lines(ranks, members) {
-        let given = line.map(|at| held[at]);
-        let alike = given.iter().all(|h| h.of == given[0].of && h.region == given[0].region);
-        match cx.store.rest(given.map(|h| h.share), size).filter(|_| alike) {
-            Some(share) => held.push(Held { share, ..given[0] }),
-            None => fold.gave_up = true,
-        }
+    let Some(fold) = cx.fold.as_ref().filter(|fold| fold.along[grouping.index()]) else { return held };
+    let (size, lines) = (fold.axis.size, fold.lines(ranks, members));
+    let given: Vec<[Held; 3]> = lines.into_iter().map(|line| line.map(|at| held[at])).collect();
+    let alone: Option<Vec<Held>> = given.iter().map(|given| rest(cx, given, size)).collect();
+    match alone.or_else(|| together(cx, &given).and_then(|given| Some(vec![rest(cx, &given, size)?]))) {
+        Some(others) => held.extend(others),
+        None => cx.give_up(),
     }
     held
+}
+
+/// What those of a line give that are not followed, given what three of it give.
+fn rest(cx: &mut Context<'_>, given: &[Held; 3], size: u32) -> Option<Held> {
+    if given.iter().any(|held| (held.of, held.region) != (given[0].of, given[0].region)) {
+        return None;
+    }
+    let share = cx.store.rest(given.map(|held| held.share), size)?;
+    Some(Held { share, ..given[0] })
+}
+
+/// What lines give in sum at each of three positions: where neighbours are of several lines, those of one line have
+/// gaps between them.
+fn together(cx: &mut Context<'_>, lines: &[[Held; 3]]) -> Option<[Held; 3]> {
+    let first = lines[0][0];
+    if lines.as_flattened().iter().any(|held| (held.of, held.region) != (first.of, first.region)) {
+        return None;
+    }
+    let mut sum = |position: usize| {
+        let shares: Vec<ShareId> = lines.iter().map(|line| line[position].share).collect();
+        let share = cx.store.sum(cx.facts, first.of, first.region, &shares).ok()?;
+        Some(Held { share: cx.store.neighbours_as_one(share), ..first })
+    };
+    Some([sum(0)?, sum(1)?, sum(2)?])
 }
 
 /// What members of a group hold of one thing, summed with what those have that are not followed.
@@ -71,8 +93,17 @@ pub(crate) fn summed(
 
 /// Of what else is communicated along the axis, those that are not followed have a part too.
 pub(crate) fn only_these(cx: &mut Context<'_>, grouping: GroupingId) {
-    if let Some(fold) = cx.fold.as_mut() {
-        fold.gave_up |= fold.along[grouping.index()];
+    if cx.fold.as_ref().is_some_and(|fold| fold.along[grouping.index()]) {
+        cx.give_up();
+    }
+}
+
+impl Context<'_> {
+    /// There is something that some ranks cannot stand for others in.
+    pub(crate) fn give_up(&mut self) {
+        if let Some(fold) = self.fold.as_mut() {
+            fold.gave_up = true;
+        }
     }
 }
 

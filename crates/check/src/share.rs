@@ -322,6 +322,31 @@ impl Store {
         Some(made)
     }
 
+    /// The same share, of whose terms those are one that differ in one interval, and follow each other in it.
+    pub(crate) fn neighbours_as_one(&mut self, share: ShareId) -> ShareId {
+        let (everywhere, mut entries): (Vec<Entry>, Vec<Entry>) =
+            self.shares.get(share).iter().partition(|entry| entry.support == EVERYWHERE);
+        let mut terms: Vec<Term> = everywhere.iter().map(|entry| self.terms[entry.term as usize]).collect();
+        terms.sort_by_key(|term| (term.owner, term.mode, term.once, term.subs, self.region(term.cut)));
+        let mut joined: Vec<Term> = vec![];
+        for term in terms {
+            let cut = |last: &Term| {
+                let alike = Term { cut: last.cut, ..term } == *last;
+                alike.then(|| both(self.region(last.cut), self.region(term.cut))).flatten()
+            };
+            match joined.last().and_then(cut) {
+                Some(cut) => joined.last_mut().expect("one").cut = self.intervals.number(&cut),
+                None => joined.push(term),
+            }
+        }
+        for term in joined {
+            let share = self.share(term);
+            entries.extend(self.shares.get(share).iter().copied());
+        }
+        entries.sort_unstable();
+        self.shares.number(&entries)
+    }
+
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
         let mut entries: Vec<Entry> =
             shares.iter().flat_map(|share| self.shares.get(*share).iter().copied()).collect();
@@ -484,6 +509,16 @@ impl Store {
         }
         Verdict::Complete
     }
+}
+
+/// The box that two are which follow each other in one interval, and have the others in common.
+fn both(first: &[Interval], second: &[Interval]) -> Option<Vec<Interval>> {
+    let mut differ = (0..first.len()).filter(|&at| first[at] != second[at]);
+    let at = differ.next().filter(|_| first.len() == second.len())?;
+    let follows = differ.next().is_none() && first[at].hi == second[at].lo;
+    let mut made = first.to_vec();
+    made[at].hi = second[at].hi;
+    follows.then_some(made)
 }
 
 /// Gives every part that may lie anywhere a place: one of those where it meets the fewest others. What is

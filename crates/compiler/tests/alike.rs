@@ -126,14 +126,24 @@ fn words() -> Graph {
     include_str!("../../search/tests/graphs/words.graph").parse().expect("it parses")
 }
 
-/// Rows and words are divided, and parameters among all ranks: those of one part of the words are not together.
-fn over_lines(graph: &Graph, analysis: &Analysis) -> Plan {
+/// Of these operators rows and words are divided, of others rows alone, and parameters among all ranks: those of one part
+/// of the words are not together.
+fn over_lines(graph: &Graph, analysis: &Analysis, of: impl Fn(&str) -> bool) -> Plan {
     let plan = sets::named("zero3", graph, analysis, 12).expect("a plan");
     let both = [("a 12", "a 6, split b 2"), ("b 12", "b 6, split s 2"), ("b.0 12", "b.0 6, split b.1 2")];
-    let divided = both.iter().fold(text::print(&plan, graph, analysis), |text, (from, to)| {
-        text.replace(&format!("split {from} "), &format!("split {to} "))
-    });
-    text::parse(&divided, graph, analysis, Some(12)).expect("a plan")
+    let divide = |line: &str| {
+        let divided = both.iter().fold(line.to_owned(), |line, (from, to)| {
+            line.replace(&format!("split {from} "), &format!("split {to} "))
+        });
+        if of(line) { divided } else { line.to_owned() }
+    };
+    let lines: Vec<String> = text::print(&plan, graph, analysis).lines().map(divide).collect();
+    text::parse(&format!("{}\n", lines.join("\n")), graph, analysis, Some(12)).expect("a plan")
+}
+
+/// Of half the model, words are whole: what lies between the rows of two ranks of one part of the words are those of others.
+fn over_rows(graph: &Graph, analysis: &Analysis) -> Plan {
+    over_lines(graph, analysis, |line| line.contains(" h.0"))
 }
 
 #[test]
@@ -149,10 +159,11 @@ fn slices_that_move_on_are_proved_alike() {
 fn what_is_gathered_over_several_lines_is_proved_alike() {
     let graph = words();
     let analysis = Analysis::of(&graph);
-    let program =
-        made(&graph, &analysis, &over_lines(&graph, &analysis), &lower::loss(&graph, Inputs::Global));
-    assert!(program.groupings.iter().any(|grouping| grouping[0].len() == 12));
-    assert_eq!(both(&graph, &program), Some(true));
+    for plan in [over_lines(&graph, &analysis, |_| true), over_rows(&graph, &analysis)] {
+        let program = made(&graph, &analysis, &plan, &lower::loss(&graph, Inputs::Global));
+        assert!(program.groupings.iter().any(|grouping| grouping[0].len() == 12));
+        assert_eq!(both(&graph, &program), Some(true));
+    }
 }
 
 /// What an edit does to a program; `false` if there is nothing of its kind at this place.
@@ -360,18 +371,21 @@ const EDITS: &[(&str, Edit)] = &[
 #[test]
 fn what_is_refused_one_by_one_is_never_proved_by_folding() {
     let (graph, words) = (graph(), words());
-    let (analysis, of_words) = (Analysis::of(&graph), Analysis::of(&words));
+    let (analysis, analysis_of_words) = (Analysis::of(&graph), Analysis::of(&words));
     let named = |name: &str, devices| sets::named(name, &graph, &analysis, devices).expect("a plan");
     let [loss, local, _] = &boundaries(&graph)[..] else { unreachable!() };
     let program = |plan: &Plan, boundary| (&graph, made(&graph, &analysis, plan, boundary));
-    let over_lines = over_lines(&words, &of_words);
+    let of_words = |plan: &Plan| made(&words, &analysis_of_words, plan, &lower::loss(&words, Inputs::Global));
+    let (over_lines, over_rows) =
+        (over_lines(&words, &analysis_of_words, |_| true), over_rows(&words, &analysis_of_words));
     let (mut refused, mut folded, mut all) = (0, 0, 0);
     for (graph, program) in [
         program(&named("data", 6), local),
         program(&named("data:6 x megatron:2", 12), local),
         program(&named("stages:2 x data:6", 12), local),
         program(&of_rows(&graph, &analysis), loss),
-        (&words, made(&words, &of_words, &over_lines, &lower::loss(&words, Inputs::Global))),
+        (&words, of_words(&over_lines)),
+        (&words, of_words(&over_rows)),
     ] {
         for (what, edit) in EDITS {
             for place in 0.. {
