@@ -289,7 +289,15 @@ class Found:
     def pipelines(self) -> tuple[int, int, int, float, bool] | None: ...
     def explain(
         self, operator: int, most: int
-    ) -> tuple[int, list[tuple[str, float, tuple[float, float, float, float], float, str | None]]] | None: ...
+    ) -> (
+        tuple[
+            str,
+            tuple[int, int, tuple[int, int]] | None,
+            int,
+            list[tuple[str, float, tuple[float, float, float, float], float, str | None]],
+        ]
+        | None
+    ): ...
     @property
     def constraints(self) -> int: ...
     @property

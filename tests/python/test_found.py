@@ -87,6 +87,26 @@ def test_an_operator_that_is_not_there(file: str, capsys: pytest.CaptureFixture[
     assert "SW0926" in told and "h.0.mlp.up" in told
 
 
+def test_a_path_that_is_not_there_is_said_before_anything_is_searched(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Choice, "search", lambda *args, **kwargs: pytest.fail("it was searched"))
+    words = ["plan", file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--explain", "h.0.mlp.upp"]
+    assert main([*words, "--batches", "2"]) == 1
+    assert "SW0926" in capsys.readouterr().err
+
+
+def test_of_a_pipeline_it_is_said_for_the_operators_block(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(GRAPHS / "words.graph"), "--plan", "auto", "--batches", "16", "--explain"]
+    told = json.loads(said(capsys, *words, "h.1.up", "--cluster", "cpu:4", "--json"))
+    assert told["block"] == {"number": 1, "of": 2, "devices": [2, 4]}
+    assert told["of"].startswith("found, 2 stages") and len(told["ways"]) > 1
+    lines = said(capsys, *words, "h.1.up", "--cluster", "cpu:4")
+    assert f"in block 2 of 2 of `{told['of']}`, on devices 2 to 3" in lines
+    alone = said(capsys, *words, "h.1.up", "--cluster", "ethernet-25g:4x1")
+    assert "h.1.up is whole: there is one device for it" in alone
+
+
 def test_a_plan_that_was_named_is_not_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", file, "--plan", "data:4", "--explain", "h.0.mlp.up"]) == 1
     assert "SW0925" in capsys.readouterr().err

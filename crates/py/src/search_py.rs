@@ -102,11 +102,12 @@ impl Found {
         Some((told.places, told.groups, told.looked, told.seconds, told.is_whole))
     }
 
-    /// Why an operator is divided as it is in the best plan of one block: how many operators that is decided of, and the ways
-    /// to do it, best first, with seconds that the best plan with it takes more, what that one takes, and what would have to
-    /// change for it to be better. None if no such plan was found.
+    /// Why an operator is divided as it is in the first plan that was found and not named: the plan's name; of several blocks
+    /// which one of how many, and its devices; how many operators that is decided of; and the ways to do it, best first,
+    /// with seconds that the best with it takes more, what that one takes, and what would have to change for it to be
+    /// better. None if there is no such plan.
     fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
-        let Some(claim) = self.inner.rows.iter().find_map(|row| row.claim) else { return Ok(None) };
+        let Some(row) = self.inner.rows.iter().find(|row| row.reason.is_some()) else { return Ok(None) };
         let model = &self.graph.model;
         if operator >= model.graph.ops.len() {
             return Err(pyo3::exceptions::PyIndexError::new_err("there are fewer operators"));
@@ -114,8 +115,8 @@ impl Found {
         guarded(Evidence::of(model), || {
             py.detach(|| {
                 self.asked.of(model, |question| {
-                    let found = search::inside::explain(question, &claim, OpId::new(operator), most.max(1))?;
-                    Ok(found.map(|found| explained(&found, search::inside::limit(question))))
+                    let found = search::why(question, row, OpId::new(operator), most.max(1))?;
+                    Ok(found.map(|found| explained(row, &found, search::inside::limit(question))))
                 })
             })
         })
@@ -149,15 +150,17 @@ impl Found {
 /// A way, and what it takes: seconds more, in which devices work, wait and update, in which parameters are sent, bytes; and
 /// what would have to change.
 type Way = (String, f64, (f64, f64, f64, f64), f64, Option<String>);
-type Explained = (usize, Vec<Way>);
+type Block = (usize, usize, (u32, u32));
+type Explained = (String, Option<Block>, usize, Vec<Way>);
 
-fn explained(found: &search::inside::Explanation, limit: u64) -> Explained {
-    let first = &found.ways[0];
+fn explained(row: &Row, why: &search::Why, limit: u64) -> Explained {
+    let ways = &why.explanation.ways;
     let way = |it: &search::inside::Alternative| {
         let takes = (it.totals.works, it.totals.waits, it.totals.updates, it.totals.sends);
-        (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(first, limit as f64))
+        (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(&ways[0], limit as f64))
     };
-    (found.ops.len(), found.ways.iter().map(way).collect())
+    let ways = ways.iter().map(way).collect();
+    (row.plan.name.clone(), why.block, why.explanation.ops.len(), ways)
 }
 
 fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {

@@ -14,6 +14,7 @@ mod least;
 mod ordered;
 mod partly;
 mod queue;
+mod reason;
 mod space;
 pub mod stages;
 mod stop;
@@ -34,6 +35,7 @@ pub use bound::bound;
 pub use constraints::Constraints;
 pub use inside::{Claim, Told};
 pub use least::{Least, Leasts};
+pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
 pub use stop::Stop;
 
@@ -94,6 +96,8 @@ pub struct Row {
     pub claim: Option<Claim>,
     /// Seconds that a step takes at least, as it was told of a pipeline that was found.
     pub piped: Option<f64>,
+    /// Why it is as it is, if it was found; of one that was changed, what it was.
+    pub reason: Option<Reason>,
     /// Where an order of its blocks was searched: seconds that these take at least, in whatever order.
     pub order: Option<f64>,
 }
@@ -307,6 +311,21 @@ pub(crate) struct Own {
     pub(crate) plan: Plan,
     pub(crate) claim: Option<Claim>,
     pub(crate) piped: Option<f64>,
+    pub(crate) reason: Option<Reason>,
+}
+
+impl Own {
+    /// A plan of which nothing is claimed.
+    pub(crate) const fn of(plan: Plan) -> Self {
+        Self { plan, claim: None, piped: None, reason: None }
+    }
+}
+
+impl Row {
+    /// Another plan, which is this one changed.
+    pub(crate) fn with(&self, plan: Plan) -> Own {
+        Own { reason: self.reason.clone(), ..Own::of(plan) }
+    }
 }
 
 /// Plans that were looked at, and those that are none for the model, and why.
@@ -324,7 +343,7 @@ impl Looked {
         plans: impl Iterator<Item = Own>,
         watch: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        for Own { plan, claim, piped } in plans {
+        for Own { plan, claim, piped, reason } in plans {
             if question.stop.is_late() && !self.rows.is_empty() {
                 break;
             }
@@ -332,7 +351,7 @@ impl Looked {
             let name = plan.name.clone();
             match row(question, plan) {
                 Err(error) if is_refusal(&error) => self.passed_over.push((name, error.what)),
-                other => self.rows.push(Row { claim, piped, ..other? }),
+                other => self.rows.push(Row { claim, piped, reason, ..other? }),
             }
         }
         Ok(())
@@ -371,6 +390,7 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
         estimate,
         claim: None,
         piped: None,
+        reason: None,
         order: None,
     })
 }

@@ -13,7 +13,7 @@ use orders::{Block, Limits, Problem, Repetend, Whole};
 use plan::{Plan, Schedule};
 use schedule::{Orders, Pass, Shape, Times, simulate};
 
-use crate::{Looked, Own, Question, Row, least_of};
+use crate::{Looked, Question, Row, least_of};
 
 /// All passes of a micro-batch together take so many units of time.
 const UNITS: f64 = 32_768.0;
@@ -69,7 +69,7 @@ fn ordered(
         };
         let mut looked = Looked::default();
         let plans = blocks.plans(&row.plan, &problem, (&repetend, &whole));
-        looked.at(question, plans.into_iter().map(|plan| Own { plan, claim: None, piped: None }), watch)?;
+        looked.at(question, plans.into_iter().map(|plan| row.with(plan)), watch)?;
         found.passed_over.append(&mut looked.passed_over);
         if let Some(better) = quicker(&looked.rows, row.seconds()) {
             let order = Some(whole.bound as f64 * blocks.unit);

@@ -11,7 +11,7 @@ use diag::Result;
 use graph::OpId;
 use plan::Plan;
 
-use crate::{Looked, Own, Question, Row, estimated};
+use crate::{Looked, Question, Row, estimated};
 
 /// So many of the quickest plans are looked at.
 const FEW: usize = 2;
@@ -47,7 +47,7 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
         }
         let mut looked = Looked::default();
         let plan = stages.plan(&row.plan, &counts);
-        looked.at(question, std::iter::once(Own { plan, claim: None, piped: None }), watch)?;
+        looked.at(question, std::iter::once(row.with(plan)), watch)?;
         match looked.rows.pop() {
             Some(better) if better.fits() => {
                 return Ok(Some(better).filter(|it| it.seconds() < row.seconds()));

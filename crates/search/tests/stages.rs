@@ -6,8 +6,9 @@ mod narrow;
 use std::collections::BTreeSet;
 
 use cluster::named;
-use plan::Schedule;
-use search::{Question, Row, compare, stages};
+use plan::{On, OpPlan, Schedule};
+use search::inside::limit;
+use search::{Question, Row, compare, stages, why};
 
 use model::Model;
 use narrow::{narrow, untied};
@@ -65,6 +66,53 @@ fn what_is_found_uses_all_devices_and_is_near_what_is_said() {
             }
         }
     }
+}
+
+/// Each block is the best by itself, so what it comes to is the same whichever of its operators is asked for.
+#[test]
+fn of_each_block_it_is_said_why_it_is_divided_so() {
+    let (model, mut divided) = (Model::gpt(), 0);
+    for (cluster, devices) in
+        [(narrow(), 4), (named("cpu:4").expect("known"), 4), (named("dgx-h100:8x1").expect("known"), 8)]
+    {
+        let free = model.question(&cluster, devices, 8);
+        let needed = rows(&free).iter().map(|row| row.memory.1).min();
+        let tight = Question { memory: needed.map(|needed| needed / 20 * 17), ..free };
+        let all = [free, tight].map(|question| rows(&question).into_iter().map(move |row| (question, row)));
+        for (question, row) in all.into_iter().flatten() {
+            let mut totals = vec![None; row.plan.block_count() as usize];
+            for op in model.graph.op_ids().step_by(5) {
+                let why = why(&question, &row, op, 6).expect("ways").expect("it is small");
+                let (block, count, devices) = why.block.expect("there are several");
+                assert_eq!((block, count), (row.plan.block(op) as usize, totals.len()));
+                assert!(row.plan.op(op).devices.iter().all(|device| (devices.0..devices.1).contains(device)));
+                let ways = &why.explanation.ways;
+                assert!(why.explanation.ops.contains(&op));
+                assert_eq!(ways[0].more, 0.0);
+                assert!(ways.windows(2).all(|two| two[0].more <= two[1].more));
+                let most = why.explanation.ops.iter().map(|op| parts(row.plan.op(*op))).max();
+                assert_eq!(most, Some(parts_of(&ways[0].name)), "{}", ways[0].name);
+                divided += usize::from(most > Some(1));
+                assert_eq!(*totals[block].get_or_insert(ways[0].totals), ways[0].totals);
+                assert!(ways[0].totals.bytes <= limit(&question) as f64);
+                assert!(row.piped.is_none_or(|piped| ways[0].totals.least() <= piped * (1.0 + 1e-9)));
+            }
+        }
+    }
+    assert!(divided > 10, "{divided}");
+}
+
+/// In how many parts an operator is divided.
+fn parts(plan: &OpPlan) -> u32 {
+    plan.splits.iter().filter(|split| split.on != On::Copies).map(|split| split.parts).product()
+}
+
+/// How many parts a way has: `batch 2 x heads 4` has eight.
+fn parts_of(name: &str) -> u32 {
+    let levels =
+        name.split(" between nodes, ").flat_map(|level| level.trim_end_matches(" inside").split(" x "));
+    let dims = levels.filter_map(|word| word.rsplit_once(' ')).filter(|(dim, _)| *dim != "copies");
+    dims.map(|(_, size)| size.parse::<u32>().expect("a number")).product()
 }
 
 #[test]

@@ -17,6 +17,8 @@ NOTHING_TO_DIVIDE = "on one device there is nothing to divide"
 
 # So many ways are told.
 WAYS = 8
+# How the way is called of what has one device.
+WHOLE = "whole"
 
 
 def asked_for(found: Found | None, plan: str) -> Found:
@@ -94,31 +96,37 @@ def lines_of(found: Found) -> Iterator[str]:
 
 def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     """Why an operator is divided so."""
-    told = found.explain(_operator(graph, path), WAYS)
+    told = found.explain(operator_at(graph, path), WAYS)
     if told is None:
         yield "no plan was found operator by operator: there is one device, or none fits"
         return
+    name, block, count, ways = told
     rows = found.rows
-    first, mine = rows[0], next(row for row in rows if row["plan"].startswith("auto"))
+    first, mine = rows[0], next(row for row in rows if row["plan"] == name)
     if first is not mine:
         step, own = time_of(first["seconds"]), time_of(mine["seconds"])
-        yield f"`{first['plan']}` takes {step}, the best plan of one block {own}: this is about the second"
-    count, ways = told
+        yield f"`{first['plan']}` takes {step}, the best plan that was found {own}: this is about the second"
+    if block is not None:
+        number, blocks, (begin, end) = block
+        where = f"device {begin}" if end == begin + 1 else f"devices {begin} to {end - 1}"
+        yield f"it is in block {number + 1} of {blocks} of `{name}`, on {where}: this is about that block"
     yield from _why(path, ways)
     others = "" if count == 1 else f", with {count - 1} more that lie as it does"
-    yield f"{path}{others}: what the best plan takes with each way to divide it"
+    best = "plan" if block is None else "block"
+    yield f"{path}{others}: what the best {best} takes with each way to divide it"
     yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  better if"
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
 def explained_in_numbers(found: Found, graph: Graph, path: str) -> dict[str, Any]:
     """The same as JSON: of every way what the best plan with it takes; nothing without plans of one block."""
-    count, ways = found.explain(_operator(graph, path), WAYS) or (0, [])
+    name, block, count, ways = found.explain(operator_at(graph, path), WAYS) or (None, None, 0, [])
     names = ("compute", "wait", "update", "send")
     return {
         "path": path,
         "plan": found.rows[0]["plan"],
-        "of": next((row["plan"] for row in found.rows if row["plan"].startswith("auto")), None),
+        "of": name,
+        "block": block and {"number": block[0], "of": block[1], "devices": block[2]},
         "alike": count,
         "ways": [
             {
@@ -140,6 +148,9 @@ Way = tuple[str, float, tuple[float, float, float, float], float, str | None]
 def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
     """In words, what speaks for the way that was chosen."""
     chosen = ways[0]
+    if chosen[0] == WHOLE:
+        yield f"{path} is whole: there is one device for it"
+        return
     if len(ways) == 1:
         yield f"{path} is divided by `{chosen[0]}`: there is no other way"
         return
@@ -169,7 +180,7 @@ def _way(way: Way, first: bool) -> str:
     return f"{name:<52} {over:>10} {times} {size_of(int(held)):>9}  {change or ''}".rstrip()
 
 
-def _operator(graph: Graph, path: str) -> int:
+def operator_at(graph: Graph, path: str) -> int:
     """The number of the dearest of those whose path fits."""
     all_of = list(enumerate(graph.operators))
     fits = [it for it in all_of if it[1].path == path or fnmatchcase(it[1].path, path)]

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 def chosen(
-    arguments: argparse.Namespace, watch: Callable[[str], object]
+    arguments: argparse.Namespace,
+    watch: Callable[[str], object],
+    before: Callable[[Graph], object] = lambda graph: None,
 ) -> tuple[Graph, Found | None, str | None]:
     """The graph of one micro-batch, what was found if a plan is to be chosen, and how the batch is cut.
 
-    `arguments` say afterwards how many micro-batches there are.
+    `arguments` say afterwards how many micro-batches there are. `before` is told graphs before a search.
     """
     if arguments.plan != AUTO or arguments.cluster is None:
         return graph_of(arguments), None, None
@@ -37,7 +39,14 @@ def chosen(
         return source.graph(parts)[0], None, None
     choice = choice_of(arguments)
     if graph is not None:
+        before(graph)
         return graph, choice.search(graph, devices, watch=watch), None
-    cut = Cutting(source.rows, devices, choice, lambda number: source.graph(number)[0], watch).best()
+
+    def graph_of_parts(number: int) -> Graph:
+        graph = source.graph(number)[0]
+        before(graph)
+        return graph
+
+    cut = Cutting(source.rows, devices, choice, graph_of_parts, watch).best()
     arguments.micro_batches = cut.parts
     return cut.graph, cut.found, cut.says

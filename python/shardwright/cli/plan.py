@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..progress import Progress, wanted
-    from .found import asked_for, explained, explained_in_numbers
+    from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
     from .parts import chosen
     from .source import graph_of
@@ -52,9 +52,12 @@ def run(arguments: argparse.Namespace) -> None:
         return
     require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:
-        graph, found, cut = chosen(arguments, phases.begin)
-        if arguments.explain is not None:
-            asked = asked_for(found, arguments.plan), graph, arguments.explain
+        path = arguments.explain
+        graph, found, cut = chosen(
+            arguments, phases.begin, lambda graph: path is None or operator_at(graph, path)
+        )
+        if path is not None:
+            asked = asked_for(found, arguments.plan), graph, path
             lines = [json.dumps(explained_in_numbers(*asked))] if arguments.json else explained(*asked)
             print("\n".join(lines))
             return

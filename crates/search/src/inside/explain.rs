@@ -18,6 +18,9 @@ use crate::Question;
 /// Nothing is so many times what it is.
 const MOST_TIMES: f64 = 1000.0;
 
+/// What is on one device.
+const WHOLE: &str = "whole";
+
 /// Why some operators are divided as they are.
 pub struct Explanation {
     /// Those that are one decision.
@@ -46,14 +49,27 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let problem = objective.problem();
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
     let bundle = space.ties.of[own];
-    let Some(each) = Solver::default().each(&problem, bundle, MOST) else { return Ok(None) };
-    let Some(least) = Solver::default().solve(&problem, MOST) else { return Ok(None) };
-    let chosen = least.values[bundle];
+    let totals = |values: &[usize]| Ok(objective.totals(&space.ties.spread(values)));
+    let ways = ways(&space, &problem, (bundle, bundle), &totals, most)?;
+    Ok(ways.map(|ways| Explanation { ops: space.bundles[own].ops.clone(), ways }))
+}
+
+/// The ways of a bundle, which is a variable of a problem; `totals` are what values of all variables come to.
+pub(super) fn ways(
+    space: &Space<'_>,
+    problem: &Problem,
+    (bundle, variable): (usize, usize),
+    totals: &dyn Fn(&[usize]) -> Result<Totals>,
+    most: usize,
+) -> Result<Option<Vec<Alternative>>> {
+    let Some(each) = Solver::default().each(problem, variable, MOST) else { return Ok(None) };
+    let Some(least) = Solver::default().solve(problem, MOST) else { return Ok(None) };
+    let chosen = least.values[variable];
     let mut order: Vec<usize> = (0..each.len()).filter(|at| each[*at] < NEVER).collect();
     order.sort_by(|a, b| {
         (*a != chosen).cmp(&(*b != chosen)).then(each[*a].total_cmp(&each[*b])).then(a.cmp(b))
     });
-    let names = DimNames::of(question.graph, question.analysis);
+    let names = DimNames::of(space.question.graph, space.question.analysis);
     let mut ways: Vec<Alternative> = vec![];
     let mut known = BTreeSet::new();
     for at in order {
@@ -62,14 +78,14 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
         if ways.len() == most || !known.insert(along) {
             continue;
         }
-        let name = named(&space, &names, bundle, choice);
+        let name = named(space, &names, bundle, choice);
         // Of several that cost the same it is the one that was chosen.
-        let values = if at == chosen { Some(least.values.clone()) } else { best_with(&problem, bundle, at) };
+        let values = if at == chosen { Some(least.values.clone()) } else { best_with(problem, variable, at) };
         let Some(values) = values else { continue };
         let more = (each[at] - each.iter().copied().fold(NEVER, f64::min)) * UNIT;
-        ways.push(Alternative { name, more, totals: objective.totals(&space.ties.spread(&values)) });
+        ways.push(Alternative { name, more, totals: totals(&values)? });
     }
-    Ok(Some(Explanation { ops: space.bundles[own].ops.clone(), ways }))
+    Ok(Some(ways))
 }
 
 /// The best values with one that is given.
@@ -95,6 +111,7 @@ fn named(space: &Space<'_>, names: &DimNames, bundle: usize, choice: &Choice) ->
     };
     let (outside, all) = (space.digits.outside, space.digits.len());
     match outside {
+        _ if all == 0 => WHOLE.to_owned(),
         0 => level(0, all),
         _ => format!("{} between nodes, {} inside", level(0, outside), level(outside, all)),
     }
@@ -112,6 +129,10 @@ impl Alternative {
     /// What would have to change for it to be better than what was chosen, as far as one thing alone can do it.
     pub fn wins_if(&self, chosen: &Self, limit: f64) -> Option<String> {
         let (own, other) = (&self.totals, &chosen.totals);
+        let of = |it: &Totals| [it.works, it.waits, it.updates, it.sends, it.bytes];
+        if own != other && of(own).iter().zip(of(other)).all(|(own, other)| *own >= other) {
+            return Some("never: it takes no less of anything".to_owned());
+        }
         let computes = other.works + other.updates - own.works - own.updates;
         let waits = own.waits - other.waits;
         if waits > 0.0 && (1.0..MOST_TIMES).contains(&(waits / computes)) {

@@ -42,7 +42,7 @@ pub use objective::Totals;
 pub(crate) use respects::Skeleton;
 pub use rows::limit;
 pub(crate) use rows::rows;
-pub(crate) use runs::{Inner, Runs};
+pub(crate) use runs::{Inner, RunClaim, Runs};
 pub(crate) use solution::AGAIN;
 pub use solution::{Candidate, Claim, Inside, Told, find, member};
 pub use tables::{Tables, tables};

@@ -3,6 +3,7 @@
 use diag::Result;
 
 use super::solution::{Candidate, Told, find};
+use crate::reason::Reason;
 use crate::{Looked, Own, Question, Row};
 
 /// So many of the plans that promise most are looked at each time.
@@ -43,7 +44,11 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
 fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
     let mut order: Vec<&Candidate> = plans.iter().collect();
     order.sort_by(|a, b| a.claim.totals.least().total_cmp(&b.claim.totals.least()));
-    order.into_iter().take(FEW).map(|it| Own { plan: it.plan.clone(), claim: Some(it.claim), piped: None })
+    order.into_iter().take(FEW).map(|it| Own {
+        claim: Some(it.claim),
+        reason: Some(Reason::Block(it.claim)),
+        ..Own::of(it.plan.clone())
+    })
 }
 
 /// Bytes of the device that has fewest.

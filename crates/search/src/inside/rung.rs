@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use diag::Result;
-use elimination::{NEVER, Solver, Term};
+use elimination::{NEVER, Problem, Solver, Term};
 use graph::OpId;
 
 use super::borders::Borders;
@@ -49,6 +49,14 @@ pub(super) struct Rung<'q> {
 
 /// A look, a price, and of how many micro-batches something is kept.
 pub(super) type Asked = (usize, usize, u32);
+
+/// What is to be least: of the bundles of a run and of the edges within it, which are terms of the problem.
+pub(super) struct Tables {
+    pub(super) members: Vec<usize>,
+    pub(super) edges: Vec<usize>,
+    pub(super) problem: Problem,
+    pub(super) weights: Weights,
+}
 
 impl<'q> Rung<'q> {
     pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>, begun: Begun<'q>) -> Result<Self> {
@@ -205,11 +213,38 @@ impl<'q> Rung<'q> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
+        let Some(Tables { members, edges, problem, weights }) = self.tables(run, asked, nothing)? else {
+            self.known.insert(key, None);
+            return Ok(None);
+        };
+        let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
+        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
+        if least.is_none() && self.space.question.stop.is_late() {
+            // There may be more time later.
+            return Ok(None);
+        }
+        let found = match least.filter(|least| least.cost < NEVER) {
+            Some(least) => {
+                let found = self.found((run, &members, &edges), least.values.into(), weights)?;
+                Some(Inner { asked, ..found })
+            }
+            None => None,
+        };
+        self.known.insert(key, found.clone());
+        Ok(found)
+    }
+
+    /// What is to be least, for a run; none where a bundle of it cannot be divided in any way.
+    pub(super) fn tables(
+        &mut self,
+        run: (usize, usize),
+        asked: Asked,
+        nothing: f64,
+    ) -> Result<Option<Tables>> {
         self.price(asked, nothing)?;
         let members = self.members(run);
         let (places, edges) = self.within(&members);
         if members.iter().any(|at| self.space.bundles[*at].choices.is_empty()) {
-            self.known.insert(key, None);
             return Ok(None);
         }
         let masks = self.masks(run, &members);
@@ -222,19 +257,7 @@ impl<'q> Rung<'q> {
         }
         let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
         problem.terms.extend(tied);
-        let weights = priced.weights;
-        let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
-        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
-        if least.is_none() && self.space.question.stop.is_late() {
-            // There may be more time later.
-            return Ok(None);
-        }
-        let found = match least.filter(|least| least.cost < NEVER) {
-            Some(least) => Some(self.found((run, &members, &edges), least.values.into(), weights)?),
-            None => None,
-        };
-        self.known.insert(key, found.clone());
-        Ok(found)
+        Ok(Some(Tables { members, edges, problem, weights: priced.weights }))
     }
 
     pub(super) fn price(&mut self, asked: Asked, nothing: f64) -> Result<()> {
@@ -278,6 +301,17 @@ impl<'q> Rung<'q> {
         let mut chosen = vec![None; all.len()];
         members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
         let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
-        Ok(Inner { rung: 0, values, weights, forward, backward: backward + added, totals, kept, crossing })
+        let (rung, asked) = (0, (0, 0, 1));
+        Ok(Inner {
+            rung,
+            asked,
+            values,
+            weights,
+            forward,
+            backward: backward + added,
+            totals,
+            kept,
+            crossing,
+        })
     }
 }

@@ -12,11 +12,12 @@ use graph::{OpId, TensorId};
 use plan::Draft;
 
 use super::digits::Digits;
+use super::explain::{Explanation, ways};
 use super::messages::Messages;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::quick::Map;
 use super::rows::limit;
-use super::rung::Rung;
+use super::rung::{Asked, Rung, Tables};
 use super::solution::{AGAIN, NOTHING, may_recompute, spans, write};
 use super::space::Begun;
 use super::tied::{Divided, weights};
@@ -34,6 +35,7 @@ pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
     pub(super) rung: usize,
+    pub(super) asked: Asked,
     pub(super) values: Rc<[usize]>,
     pub(super) weights: Weights,
     /// Seconds of a micro-batch, forward and backward.
@@ -44,6 +46,16 @@ pub(crate) struct Inner {
     pub(super) kept: f64,
     /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
     pub(super) crossing: (f64, f64),
+}
+
+/// What a way to divide a run is least in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunClaim {
+    rung: usize,
+    asked: Asked,
+    /// The price of a byte.
+    byte: f64,
+    kept: u32,
 }
 
 /// All runs of segments on one group of devices.
@@ -76,6 +88,11 @@ impl Inner {
             takes: self.crossing.0,
             gives: self.crossing.1,
         }
+    }
+
+    /// What it is least in, where it is kept of so many micro-batches.
+    pub(crate) fn claim(&self, kept: u32) -> RunClaim {
+        RunClaim { rung: self.rung, asked: self.asked, byte: self.weights.byte, kept }
     }
 
     /// Where it is kept of so many micro-batches.
@@ -183,6 +200,40 @@ impl<'q> Runs<'q> {
             }
         }
         Ok(found)
+    }
+
+    /// Why an operator of a run is divided as it is in a way that was found, and at most so many other ways.
+    pub(crate) fn explain(
+        &mut self,
+        run: (usize, usize),
+        claim: &RunClaim,
+        op: OpId,
+        most: usize,
+    ) -> Result<Option<Explanation>> {
+        self.made(claim.rung)?;
+        let Some(rung) = &mut self.rungs[claim.rung] else { return Ok(None) };
+        if !rung.is_done() {
+            return Ok(None);
+        }
+        let nothing = claim.byte / PRICES[claim.asked.1];
+        let Some(Tables { members, edges, problem, weights }) = rung.tables(run, claim.asked, nothing)?
+        else {
+            return Ok(None);
+        };
+        let is_own = |at: &usize| rung.space.bundles[*at].ops.contains(&op);
+        let Some(variable) = members.iter().position(is_own) else { return Ok(None) };
+        let bundle = members[variable];
+        let totals = |values: &[usize]| {
+            let found = rung.found((run, &members, &edges), values.into(), weights)?;
+            Ok(Totals { bytes: found.bytes(claim.kept), ..found.totals })
+        };
+        let ways = ways(&rung.space, &problem, (bundle, variable), &totals, most)?;
+        Ok(ways.map(|ways| Explanation { ops: rung.space.bundles[bundle].ops.clone(), ways }))
+    }
+
+    /// How what is tied is divided.
+    pub(crate) fn fixed(&self) -> Option<&(Divided, Divided)> {
+        self.fixed.as_ref()
     }
 
     fn made(&mut self, at: usize) -> Result<()> {

@@ -7,6 +7,7 @@
 mod before;
 mod costs;
 mod cuts;
+mod explain;
 mod flow;
 mod folded;
 mod groups;
@@ -15,6 +16,8 @@ mod rows;
 mod segments;
 
 pub use cuts::{Ask, Chosen, Costs, Pipeline, Run, cut};
+pub use explain::Claimed;
+pub(crate) use explain::explain;
 pub use flow::{Flow, Stage};
 pub use rows::rows;
 

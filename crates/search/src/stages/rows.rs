@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
@@ -11,12 +12,14 @@ use plan::{Draft, Plan, Schedule};
 use super::Told;
 use super::costs::Found;
 use super::cuts::{Ask, Costs, NEAR, Pipeline, Run, cut};
+use super::explain::Claimed;
 use super::flow::{Flow, Stage};
 use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::inside::{Count, Digits, Messages, limit};
+use crate::reason::Reason;
 use crate::{Leasts, Looked, Own, Question, Row, bound};
 
 /// Pipelines have at most so many stages.
@@ -80,13 +83,13 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
     let fitting = looked.rows.iter().filter(|row| row.fits() && row.piped.is_some());
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     let first = first.filter(|row| may_take(row.seconds(), busiest(row)) <= below);
-    if let Some(plan) = first.map(|row| row.plan.clone()).filter(|_| !question.stop.is_late()) {
+    if let Some(first) = first.cloned().filter(|_| !question.stop.is_late()) {
         let mut others = vec![];
         let mut leasts = Leasts::new(question);
-        for plan in OTHERS.map(|schedule| under(&plan, schedule)) {
+        for plan in OTHERS.map(|schedule| under(&first.plan, schedule)) {
             // What keeps too much in that order is not worth to be lowered.
             let may = leasts.of(&plan)?.kept <= question.most();
-            others.extend(may.then_some(Own { plan, claim: None, piped: None }));
+            others.extend(may.then(|| first.with(plan)));
         }
         looked.at(question, others.into_iter(), watch)?;
     }
@@ -144,7 +147,8 @@ fn find(
         let of_vs = vs_of.map(|(it, schedule)| (it, schedule, false));
         for (pipeline, schedule, is_even) in of_cuts.chain(of_evens).chain(of_vs) {
             let written = written(question, costs, (&pipeline, schedule));
-            match written.and_then(|plan| question.respected(plan)) {
+            let respected = |(plan, blocks)| Ok((question.respected(plan)?, blocks));
+            match written.and_then(respected) {
                 Ok(plan) if schedule == Schedule::ZbV => vs.push((pipeline.flow.busy, plan)),
                 Ok(plan) if is_even => evens.push((pipeline.flow.seconds(), plan)),
                 Ok(plan) => plans.push((pipeline.flow.seconds(), plan)),
@@ -152,14 +156,15 @@ fn find(
             }
         }
     }
-    let few = |mut all: Vec<(f64, Plan)>, few: usize| {
+    let few = |mut all: Vec<(f64, Written)>, few: usize| {
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         all.truncate(few);
         all.into_iter()
     };
     let of_cuts = few(plans, FEW).chain(few(evens, EVENS));
-    let of_cuts = of_cuts.map(|(seconds, plan)| Own { plan, claim: None, piped: Some(seconds) });
-    let of_vs = few(vs, VS).map(|(_, plan)| Own { plan, claim: None, piped: None });
+    let own = |(plan, blocks): Written| Own { reason: Some(Reason::Blocks(blocks)), ..Own::of(plan) };
+    let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
+    let of_vs = few(vs, VS).map(|(_, found)| own(found));
     told.looked += looked;
     told.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     told.seconds += start.elapsed().as_secs_f64();
@@ -224,20 +229,25 @@ fn named(pipeline: &Pipeline, schedule: Schedule) -> String {
     }
 }
 
+/// A plan, and what its blocks are least in.
+type Written = (Plan, Arc<[Claimed]>);
+
 /// The plan that a pipeline is.
 fn written(
     question: &Question<'_>,
     costs: &mut Found<'_>,
     (pipeline, schedule): (&Pipeline, Schedule),
-) -> Result<Plan> {
+) -> Result<Written> {
     let name = named(pipeline, schedule);
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
-    let mut blocks = vec![];
+    let (mut blocks, mut claimed) = (vec![], vec![]);
     for chosen in &pipeline.stages {
         let (ways, _) = costs.inner(chosen.run, chosen.kept)?;
         let kind = costs.kind(chosen.run.devices);
         let way = (chosen.run.segments, &ways[chosen.way]);
         blocks.push(costs.runs[kind].write(&mut draft, way, chosen.run.devices.0)?);
+        let fixed = costs.runs[kind].fixed().cloned();
+        claimed.push(Claimed { run: chosen.run, way: way.1.claim(chosen.kept), fixed });
     }
     blocks.iter().for_each(|block| draft.block(block));
     draft.schedule(schedule);
@@ -245,7 +255,7 @@ fn written(
     for tensor in shared(question, &blocks) {
         draft.home(tensor, None);
     }
-    draft.finish()
+    Ok((draft.finish()?, claimed.into()))
 }
 
 /// The parameters that several blocks read: each holds them whole.
