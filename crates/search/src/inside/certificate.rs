@@ -4,6 +4,7 @@ use diag::Result;
 use graph::OpId;
 
 use super::digits::Digits;
+use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Objective, UNIT, Weights};
 use super::rows::limit;
@@ -34,14 +35,14 @@ impl Looked {
 /// Seconds of a step. What `looked` leaves out computes more again than the last of it, which was not tight.
 pub(super) fn bound(
     question: &Question<'_>,
-    digits: &Digits,
+    (operators, digits): (&Operators<'_>, &Digits),
     looked: &[Looked],
     sums: &mut f64,
 ) -> Result<f64> {
     let messages = Messages::new(question.cluster, digits, Count::Least);
     let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
     for rung in looked {
-        let Some(space) = Space::new(question, digits, &messages, &rung.spans) else { continue };
+        let Some(space) = Space::new(question, (operators, digits, &messages), &rung.spans) else { continue };
         let weights = rung.weights();
         let objective = Objective::new(&space, weights)?;
         let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };

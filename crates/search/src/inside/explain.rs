@@ -9,6 +9,7 @@ use plan::dim_names::DimNames;
 
 use super::choices::Choice;
 use super::digits::Digits;
+use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Objective, Totals, UNIT};
 use super::solution::{Claim, MOST, spans};
@@ -43,8 +44,9 @@ pub struct Alternative {
 pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) -> Result<Option<Explanation>> {
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
+    let operators = Operators::of(question);
     let Some(spans) = spans(question, found.again) else { return Ok(None) };
-    let Some(space) = Space::new(question, &digits, &messages, &spans) else { return Ok(None) };
+    let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let objective = Objective::new(&space, found.weights)?;
     let problem = objective.problem();
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");

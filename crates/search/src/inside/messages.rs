@@ -50,14 +50,23 @@ pub(crate) struct Messages<'c> {
     groups: RefCell<Map<Set, (Vec<u32>, Crowd)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
-    moves: RefCell<Map<Move, Seconds>>,
+    /// By number the spreads of tensors of some sizes.
+    numbers: RefCell<Map<SizesId, Map<Spread, usize>>>,
+    /// From one spread to that of each number.
+    moves: RefCell<Map<(SizesId, Spread), Vec<Seconds>>>,
 }
-
-/// From one spread of a tensor to another.
-type Move = (SizesId, Spread, Spread);
 
 /// Of communication, and of work: there are millions, so nothing else is kept.
 type Seconds = (f64, f64);
+
+/// What was not asked for yet.
+const UNKNOWN: Seconds = (f64::NAN, f64::NAN);
+
+/// Spreads of tensors of some sizes, with their numbers.
+pub(super) struct Numbered {
+    sizes: SizesId,
+    all: Vec<(Spread, usize)>,
+}
 
 /// The sizes of a tensor by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,6 +116,7 @@ impl<'c> Messages<'c> {
             groups: RefCell::default(),
             known: RefCell::default(),
             sizes: RefCell::default(),
+            numbers: RefCell::default(),
             moves: RefCell::default(),
         }
     }
@@ -154,18 +164,38 @@ impl<'c> Messages<'c> {
         self.kinds.iter().map(|kind| kind.seconds_of(effort, sort)).fold(0.0, f64::max)
     }
 
+    /// Spreads as they are asked for.
+    pub(super) fn numbered(&self, sizes: SizesId, spreads: &[Spread]) -> Numbered {
+        let mut known = self.numbers.borrow_mut();
+        let known = known.entry(sizes).or_default();
+        let number = |spread: &Spread| {
+            let next = known.len();
+            (*spread, *known.entry(*spread).or_insert(next))
+        };
+        Numbered { sizes, all: spreads.iter().map(number).collect() }
+    }
+
     /// What it takes to bring a tensor from one spread to another.
     pub(super) fn between(&self, sizes: SizesId, from: Spread, to: Spread) -> Price {
-        if from == to {
-            return Price::default();
-        }
-        let key = (sizes, from, to);
-        if let Some((line, work)) = self.moves.borrow().get(&key) {
-            return Price { line: *line, work: *work, ..Price::default() };
-        }
-        let found = self.moved(&self.sizes.borrow()[sizes.0 as usize], &from, &to);
-        self.moves.borrow_mut().insert(key, (found.line, found.work));
-        found
+        if from == to { Price::default() } else { self.to_each(from, &self.numbered(sizes, &[to]))[0] }
+    }
+
+    /// The same for each of several.
+    pub(super) fn to_each(&self, from: Spread, to: &Numbered) -> Vec<Price> {
+        let (mut moves, sizes) = (self.moves.borrow_mut(), self.sizes.borrow());
+        let known = moves.entry((to.sizes, from)).or_default();
+        let most = to.all.iter().map(|(_, number)| number + 1).max().unwrap_or(0);
+        known.resize(known.len().max(most), UNKNOWN);
+        let price = |(to_one, number): &(Spread, usize)| {
+            let found = &mut known[*number];
+            if found.0.is_nan() {
+                let moved = || self.moved(&sizes[to.sizes.0 as usize], &from, to_one);
+                let made = if from == *to_one { Price::default() } else { moved() };
+                *found = (made.line, made.work);
+            }
+            Price { line: found.0, work: found.1, ..Price::default() }
+        };
+        to.all.iter().map(price).collect()
     }
 
     fn moved(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {
@@ -173,26 +203,12 @@ impl<'c> Messages<'c> {
         let mut way = Way { messages: self, at: *from, price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
         let is_regular = (1..=count).all(|factor| nests(from, to, factor));
-        if !is_regular && self.count == Count::Alone {
-            return way.exchange(to);
-        }
-        way.slice(to);
-        for factor in 1..=count {
-            way.change(PARTIAL, factor, to, Pattern::ReduceScatter);
-        }
-        for (one, other) in (1..=count).flat_map(|one| (1..=count).map(move |other| (one, other))) {
-            if one != other {
-                way.change(one, other, to, Pattern::AllToAll);
-            }
-        }
-        way.change(PARTIAL, COPIES, to, Pattern::AllReduce);
-        for factor in 1..=count {
-            way.change(factor, COPIES, to, Pattern::AllGather);
-        }
         match self.count {
-            Count::Alone => way.price,
+            Count::Alone if is_regular => way.regular(count, to),
+            Count::Alone => way.exchange(to),
             Count::Least => {
-                let together = if is_regular { way.price.line } else { self.lacks(sizes, from, to) };
+                let together =
+                    if is_regular { way.regular(count, to).line } else { self.lacks(sizes, from, to) };
                 Price { line: together.min(self.one_by_one(sizes, from, to)), ..Price::default() }
             }
         }
@@ -283,6 +299,26 @@ impl Way<'_, '_> {
             self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
             self.at = next;
         }
+    }
+
+    /// Where the digits of each factor lie as collectives need them.
+    fn regular(&mut self, factors: u8, to: &Spread) -> Price {
+        self.slice(to);
+        let factors: Vec<u8> =
+            (1..=factors).filter(|factor| self.at.contains(factor) || to.contains(factor)).collect();
+        for factor in &factors {
+            self.change(PARTIAL, *factor, to, Pattern::ReduceScatter);
+        }
+        for (one, other) in factors.iter().flat_map(|one| factors.iter().map(move |other| (*one, *other))) {
+            if one != other {
+                self.change(one, other, to, Pattern::AllToAll);
+            }
+        }
+        self.change(PARTIAL, COPIES, to, Pattern::AllReduce);
+        for factor in factors {
+            self.change(factor, COPIES, to, Pattern::AllGather);
+        }
+        self.price
     }
 
     /// All digits that do one thing and shall do another.

@@ -35,6 +35,7 @@ mod tied;
 pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
 pub(crate) use kept::{Keeps, keeps, spans_of};
+pub(crate) use maker::Operators;
 pub use messages::Count;
 pub(crate) use messages::Messages;
 pub(crate) use objective::SUM;

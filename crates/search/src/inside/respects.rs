@@ -14,7 +14,7 @@ use rules::Analysis;
 
 use super::choices::{Choice, choices, loops};
 use super::digits::Digits;
-use super::maker::Maker;
+use super::maker::{Maker, Operators};
 use super::messages::{Count, Messages};
 use super::solution::{MOST, spans};
 use super::space::Bundle;
@@ -49,7 +49,7 @@ pub(super) fn pinned(question: &Question<'_>, classes: &Classes, ops: &[OpId]) -
 /// All choices that a bundle has along some dims, whatever constraints say; of what they have divided also those that are
 /// seldom any good.
 pub(super) fn all_choices(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Vec<Choice> {
-    let is_pinned = !pinned(&maker.question, &maker.classes, ops).is_empty();
+    let is_pinned = !pinned(&maker.question, &maker.operators.classes, ops).is_empty();
     let is_dear = ops.iter().any(|op| maker.traits[op.index()].is_dear());
     choices(maker.digits, dims, (is_dear && !is_pinned, is_pinned))
 }
@@ -58,7 +58,7 @@ pub(super) fn all_choices(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Ve
 fn against(maker: &Maker<'_>, constraints: &Constraints, ops: &[OpId], choice: &Choice) -> BTreeSet<usize> {
     let (question, digits) = (&maker.question, maker.digits);
     let of = |op: &OpId| {
-        let loops = loops(question.graph, question.analysis, &maker.classes, digits, *op, choice);
+        let loops = loops(question.graph, question.analysis, &maker.operators.classes, digits, *op, choice);
         let count = question.analysis.op(*op).loops.len();
         let all = by_digits(count, loops.iter().zip(&digits.sizes));
         let inside = by_digits(count, loops.iter().zip(&digits.sizes).skip(digits.outside));
@@ -186,7 +186,7 @@ fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) 
     let (graph, analysis): (_, &Analysis) = (maker.question.graph, maker.question.analysis);
     let ops: Vec<OpId> = ops.collect();
     let of = |op: &OpId, choice: &Choice| {
-        let loops: Loops = loops(graph, analysis, &maker.classes, maker.digits, *op, choice);
+        let loops: Loops = loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
         named_splits(&splits(maker.digits, &loops), analysis, *op)
     };
     choices.iter().map(|choice| ops.iter().map(|op| of(op, choice)).collect()).collect()
@@ -215,7 +215,8 @@ impl Skeleton {
     pub(crate) fn of(question: &Question<'_>, constraints: &Constraints) -> Result<Self> {
         let digits = Digits::of(question.cluster, question.devices);
         let messages = Messages::new(question.cluster, &digits, Count::Alone);
-        let maker = Maker::new(question, &digits, &messages, (&[], &[]));
+        let operators = Operators::of(question);
+        let maker = Maker::new(question, (&operators, &digits, &messages), (&[], &[]));
         let (mut bundles, mut all) = (vec![], vec![]);
         for number in 0..maker.bundles.all.len() {
             let ops = &maker.bundles.all[number];

@@ -11,9 +11,8 @@ use elimination::Solver;
 use graph::{OpId, TensorId};
 use plan::Draft;
 
-use super::digits::Digits;
 use super::explain::{Explanation, ways};
-use super::messages::Messages;
+use super::maker::Ground;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::quick::Map;
 use super::rows::limit;
@@ -61,8 +60,7 @@ pub(crate) struct RunClaim {
 /// All runs of segments on one group of devices.
 pub(crate) struct Runs<'q> {
     pub(super) question: Question<'q>,
-    pub(super) digits: &'q Digits,
-    pub(super) messages: &'q Messages<'q>,
+    ground: Ground<'q>,
     /// The segment of each operator.
     pub(super) segments: &'q [usize],
     /// The value that crosses to each segment.
@@ -105,13 +103,13 @@ impl<'q> Runs<'q> {
     /// Of a question about the devices of the group; `floor` is what no step takes less than.
     pub(crate) fn new(
         question: Question<'q>,
-        (digits, messages): (&'q Digits, &'q Messages<'q>),
+        ground: Ground<'q>,
         (segments, crossing): (&'q [usize], &'q [Option<TensorId>]),
         floor: f64,
     ) -> Self {
         let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
         let (rungs, least, fixed) = (vec![], Map::default(), None);
-        Self { question, digits, messages, segments, crossing, nothing, rungs, least, fixed }
+        Self { question, ground, segments, crossing, nothing, rungs, least, fixed }
     }
 
     /// The same with so much memory, and until so late.
@@ -242,7 +240,7 @@ impl<'q> Runs<'q> {
             let rung = match spans.filter(|spans| may_recompute(&self.question, spans)) {
                 Some(spans) => {
                     let cut = (&spans[..], self.segments);
-                    let begun = Begun::new(&self.question, self.digits, self.messages, cut);
+                    let begun = Begun::new(&self.question, self.ground, cut);
                     begun.map(|begun| Rung::new(self, spans, begun)).transpose()?
                 }
                 None => None,

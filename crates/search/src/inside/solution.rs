@@ -12,6 +12,7 @@ use plan::{Draft, Home, Plan, sets};
 use super::certificate::{Looked, bound};
 use super::digits::Digits;
 use super::homes::Way;
+use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::rows::limit;
@@ -75,6 +76,7 @@ pub struct Claim {
 pub fn find(question: &Question<'_>) -> Result<Inside> {
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
+    let operators = Operators::of(question);
     let start = Instant::now();
     let mut inside = Inside::default();
     let floor = crate::bound(question)?;
@@ -83,7 +85,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
         let Some(spans) = spans(question, again).filter(|spans| may_recompute(question, spans)) else {
             continue;
         };
-        let Some(space) = Space::new(question, &digits, &messages, &spans) else { break };
+        let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { break };
         let mut rung =
             Rung { space: &space, spans: &spans, again, floor, inside: &mut inside, promised: (0.0, None) };
         let is_tight = rung.climb()?;
@@ -96,7 +98,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
         }
     }
     if is_plain(question) && !question.stop.is_late() {
-        let bound = bound(question, &digits, &looked, &mut inside.told.sums)?.max(floor);
+        let bound = bound(question, (&operators, &digits), &looked, &mut inside.told.sums)?.max(floor);
         // Of what was stopped on the way nothing is known.
         inside.told.bound = if question.stop.is_late() { 0.0 } else { bound };
     }
@@ -310,8 +312,9 @@ pub fn member(
 ) -> Result<Option<Candidate>> {
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, count);
+    let operators = Operators::of(question);
     let Some(spans) = spans(question, again) else { return Ok(None) };
-    let Some(space) = Space::new(question, &digits, &messages, &spans) else { return Ok(None) };
+    let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
     let values = space.ties.spread(&values);
     let weights = Weights { look: FIRST[1], byte };

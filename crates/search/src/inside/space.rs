@@ -10,7 +10,7 @@ use plan::classes::Classes;
 use super::choices::{Choice, loops};
 use super::digits::Digits;
 use super::homes::Held;
-use super::maker::Maker;
+use super::maker::{Ground, Maker};
 use super::messages::{Messages, Price};
 use super::respects::{Ties, left, own_marks};
 use super::spread::Loops;
@@ -54,13 +54,8 @@ pub(super) struct Space<'q> {
 
 impl<'q> Space<'q> {
     /// None if constraints leave some bundle no choice, or it is late.
-    pub(super) fn new(
-        question: &Question<'q>,
-        digits: &'q Digits,
-        messages: &'q Messages<'q>,
-        spans: &[Vec<OpId>],
-    ) -> Option<Self> {
-        let Begun { mut space, rest } = Begun::new(question, digits, messages, (spans, &[]))?;
+    pub(super) fn new(question: &Question<'q>, ground: Ground<'q>, spans: &[Vec<OpId>]) -> Option<Self> {
+        let Begun { mut space, rest } = Begun::new(question, ground, (spans, &[]))?;
         space.edges = rest.edges(&space.bundles)?;
         Some(space)
     }
@@ -95,11 +90,11 @@ impl<'q> Begun<'q> {
     /// without it can be divided.
     pub(super) fn new(
         question: &Question<'q>,
-        digits: &'q Digits,
-        messages: &'q Messages<'q>,
+        ground: Ground<'q>,
         cut: (&[Vec<OpId>], &[usize]),
     ) -> Option<Self> {
-        let mut maker = Maker::new(question, digits, messages, cut);
+        let mut maker = Maker::new(question, ground, cut);
+        let (_, digits, messages) = ground;
         let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
         let mut known: HashMap<Rc<str>, usize> = HashMap::new();
         for number in 0..maker.bundles.all.len() {
@@ -116,7 +111,7 @@ impl<'q> Begun<'q> {
             bundles.push(bundle);
             signatures.push(signature);
         }
-        let (ties, classes) = (Ties::new(&maker, &bundles), Rc::clone(&maker.classes));
+        let (ties, classes) = (Ties::new(&maker, &bundles), Rc::clone(&maker.operators.classes));
         let space = Space { question: *question, digits, messages, classes, bundles, edges: vec![], ties };
         Some(Self { space, rest: Rest { maker, signatures } })
     }
@@ -144,7 +139,7 @@ fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
     let choices = Rc::new(left(maker, &ops, &dims));
     let (graph, analysis) = (maker.question.graph, maker.question.analysis);
     for op in &ops {
-        let of = |choice| loops(graph, analysis, &maker.classes, maker.digits, *op, choice);
+        let of = |choice| loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
         maker.loops[op.index()] = Rc::new(choices.iter().map(of).collect());
     }
     let params = maker.params(&ops);

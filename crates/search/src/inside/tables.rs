@@ -6,6 +6,7 @@ use diag::Result;
 use elimination::{Least, Problem, Solver};
 
 use super::digits::Digits;
+use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Objective, Weights};
 use super::solution::{FIRST, MOST};
@@ -27,7 +28,9 @@ pub fn tables(question: &Question<'_>, byte: f64) -> Result<Tables> {
     let start = Instant::now();
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
-    let space = Space::new(question, &digits, &messages, &[]).expect("constraints leave choices");
+    let operators = Operators::of(question);
+    let space =
+        Space::new(question, (&operators, &digits, &messages), &[]).expect("constraints leave choices");
     let problem = Objective::new(&space, Weights { look: FIRST[0], byte })?.problem();
     let made = start.elapsed().as_secs_f64();
     let least = Solver::default().solve(&problem, MOST);

@@ -14,7 +14,7 @@ use super::left::{Left, Way};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
-use crate::inside::{AGAIN, Digits, Divided, Inner, Messages, Runs, limit};
+use crate::inside::{AGAIN, Digits, Divided, Inner, Messages, Operators, Runs, limit};
 
 /// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
 /// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.
@@ -66,13 +66,18 @@ impl<'q> Found<'q> {
     pub(super) fn new(
         (question, constraints): (Question<'q>, Option<&'q Constraints>),
         (segments, groups): (&'q Segments, &'q Groups),
-        (digits, messages): (&'q [Digits], &'q [Messages<'q>]),
+        (operators, digits, messages): (&'q Operators<'q>, &'q [Digits], &'q [Messages<'q>]),
         floor: f64,
     ) -> Result<Self> {
         let mut runs = vec![];
-        for (cluster, ground) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
+        for (cluster, (digits, messages)) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
             let own = Question { cluster, devices: cluster.devices(), ..question };
-            runs.push(Runs::new(own, ground, (&segments.of, &segments.crossing), floor));
+            runs.push(Runs::new(
+                own,
+                (operators, digits, messages),
+                (&segments.of, &segments.crossing),
+                floor,
+            ));
         }
         let least: Vec<Vec<f64>> = runs.iter_mut().map(Runs::least).collect::<Result<_>>()?;
         let left = Left::new(&ways_of(&mut runs, f64::from(question.devices) * limit(&question) as f64)?);

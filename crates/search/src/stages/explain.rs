@@ -7,7 +7,7 @@ use super::cuts::Run;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::inside::{Count, Digits, Divided, Explanation, Messages, RunClaim, Runs};
+use crate::inside::{Count, Digits, Divided, Explanation, Messages, Operators, RunClaim, Runs};
 use crate::{Question, bound};
 
 /// A block of a pipeline, and what it is least in.
@@ -29,10 +29,11 @@ pub(crate) fn explain(
     let cluster = &groups.kinds[groups.kind(claimed.run.devices)];
     let digits = Digits::of(cluster, cluster.devices());
     let messages = Messages::new(cluster, &digits, Count::Alone);
+    let operators = Operators::of(question);
     let anywhere = question.constraints.map(Constraints::anywhere);
     let own = Question { cluster, devices: cluster.devices(), constraints: anywhere.as_ref(), ..*question };
     let cut = (&segments.of[..], &segments.crossing[..]);
-    let mut runs = Runs::new(own, (&digits, &messages), cut, bound(question)?);
+    let mut runs = Runs::new(own, (&operators, &digits, &messages), cut, bound(question)?);
     if let Some((within, across)) = &claimed.fixed {
         runs.fix(within, across);
     }

@@ -18,7 +18,7 @@ use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::inside::{Count, Digits, Messages, limit};
+use crate::inside::{Count, Digits, Messages, Operators, limit};
 use crate::reason::Reason;
 use crate::{Leasts, Looked, Own, Question, Row, bound};
 
@@ -57,11 +57,12 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
         groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
     let of_kind = |(cluster, digits)| Messages::new(cluster, digits, Count::Alone);
     let messages: Vec<Messages<'_>> = groups.kinds.iter().zip(&digits).map(of_kind).collect();
+    let operators = Operators::of(question);
     let anywhere = question.constraints.map(Constraints::anywhere);
     let mut asking =
         Question { constraints: anywhere.as_ref(), stop: question.stop.share(SHARE), ..*question };
     let of = (asking, question.constraints);
-    let mut costs = Found::new(of, (&segments, &groups), (&digits, &messages), bound(question)?)?;
+    let mut costs = Found::new(of, (&segments, &groups), (&operators, &digits, &messages), bound(question)?)?;
     (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
     told.seconds += start.elapsed().as_secs_f64();
     let mut asked = limit(question);

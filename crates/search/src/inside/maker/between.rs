@@ -44,12 +44,12 @@ impl Maker<'_> {
     /// How a bundle reads a tensor under a choice: each way once.
     fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<Reading> {
         let mut found: Vec<Reading> = vec![];
-        for (op, input) in &self.readers[tensor.index()] {
+        for (op, input) in &self.operators.readers[tensor.index()] {
             if self.bundles.of[op.index()] != bundle {
                 continue;
             }
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
-            let learns = learns(self.graph(), &self.needs_grad, *op, *input);
+            let learns = learns(self.graph(), &self.operators.needs_grad, *op, *input);
             let gradient = learns.then(|| Made::of(read.gradient));
             let again = self.repeated.inputs[op.index()][*input];
             let differ = |known: Option<Made>| gradient.is_some() && known.is_some() && known != gradient;
@@ -99,7 +99,7 @@ impl Maker<'_> {
         let again = if reading.again { forward.backward() } else { Price::default() };
         let Some(gradient) = reading.gradient else { return forward + again };
         // Each that makes the value has a part of its gradient, which it may pass on.
-        let passes = self.passes[tensor.index()] && gradient.whole == written.whole;
+        let passes = self.operators.passes[tensor.index()] && gradient.whole == written.whole;
         if passes && self.messages.count == Count::Least {
             return forward + again;
         }
@@ -114,12 +114,11 @@ impl Maker<'_> {
         let spread = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.spread);
         let (gradients, of_gradient) = distinct(reads.iter().flatten().map(spread));
         let (wholes, of_whole) = distinct(writes.iter().map(|written| written.whole));
-        let between = |from: &Spread, to: &[Spread]| -> Vec<Price> {
-            to.iter().map(|to| self.messages.between(sizes, *from, *to)).collect()
-        };
-        let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| between(gradient, &wholes)).collect();
+        let [values, wholes] = [values, wholes].map(|spreads| self.messages.numbered(sizes, &spreads));
+        let to_each = |from: &Spread, to| self.messages.to_each(*from, to);
+        let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
         let row = |(written, whole): (&Made, &usize)| {
-            let forward = between(&written.spread, &values);
+            let forward = to_each(&written.spread, &values);
             let mut numbers = of_value.iter().zip(&of_gradient);
             let cell = |ways: &Vec<Reading>| {
                 self.together(ways.iter().zip(&mut numbers).map(|(way, (value, gradient))| {
@@ -153,8 +152,10 @@ impl Maker<'_> {
     pub(super) fn others(&self, tensor: TensorId) -> Vec<usize> {
         let Some((maker, _)) = self.graph().producer(tensor) else { return vec![] };
         let own = self.bundles.of[maker.index()];
-        let mut others: Vec<usize> =
-            self.readers[tensor.index()].iter().map(|(op, _)| self.bundles.of[op.index()]).collect();
+        let mut others: Vec<usize> = self.operators.readers[tensor.index()]
+            .iter()
+            .map(|(op, _)| self.bundles.of[op.index()])
+            .collect();
         others.sort_unstable();
         others.dedup();
         others.retain(|other| *other != own);

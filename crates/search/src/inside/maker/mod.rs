@@ -1,19 +1,16 @@
 //! Makes the tables of a space, once for what is alike.
 
 mod between;
+mod operators;
 mod own;
 mod part;
 mod passing;
 mod pieces;
 mod signature;
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use compiler::Kinds;
 use graph::{Graph, OpId, TensorId};
-use plan::OpPlan;
-use plan::classes::Classes;
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
@@ -24,32 +21,27 @@ use super::quick::Map;
 use super::respects::marks;
 use super::spread::Loops;
 use crate::Question;
-use crate::bound::arriving;
-use part::{Part, part, traits};
+pub(crate) use operators::Operators;
+use part::{Part, traits};
+
+/// Of which operators, on which devices, and what is sent between these.
+pub(super) type Ground<'q> = (&'q Operators<'q>, &'q Digits, &'q Messages<'q>);
 
 /// What is known while a space is made.
 pub(super) struct Maker<'q> {
     pub(super) question: Question<'q>,
+    pub(super) operators: &'q Operators<'q>,
     pub(super) digits: &'q Digits,
     messages: &'q Messages<'q>,
-    pub(super) classes: Rc<Classes>,
-    needs_grad: Vec<bool>,
-    kinds: Kinds,
+    /// The number of the kinds of devices.
+    devices: usize,
     pub(super) traits: Vec<Traits>,
     /// Of each operator as a whole.
     seconds: Vec<f64>,
-    texts: Vec<Rc<str>>,
-    /// The number of each text.
-    likeness: Vec<usize>,
     pub(super) bundles: Bundles,
     keeps: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
     repeated: Repeated,
-    /// Operators that nothing needs read nothing.
-    readers: Vec<Vec<(OpId, usize)>>,
-    wanted: Vec<bool>,
-    /// For each tensor whether its gradient can be completed further back, with fewer bytes.
-    passes: Vec<bool>,
     /// For each operator its loops under each choice of its bundle.
     pub(super) loops: Vec<Rc<Vec<Loops>>>,
     /// Parts by the number of the operator's text and its loops.
@@ -61,63 +53,34 @@ pub(super) struct Maker<'q> {
 impl<'q> Maker<'q> {
     pub(super) fn new(
         question: &Question<'q>,
-        digits: &'q Digits,
-        messages: &'q Messages<'q>,
+        (operators, digits, messages): Ground<'q>,
         (spans, segments): (&[Vec<OpId>], &[usize]),
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
-        let needs_grad = arriving(question);
-        let kinds = Kinds::of(graph);
-        let whole: Vec<Part> = graph
-            .op_ids()
-            .map(|op| {
-                part(
-                    question,
-                    (&needs_grad, &kinds, &messages.kinds),
-                    op,
-                    (&OpPlan::default(), messages.count),
-                )
-            })
-            .collect();
+        let devices = operators.devices(messages);
+        let whole: Vec<Part> =
+            graph.op_ids().map(|op| operators.part(op, (devices, messages.count), vec![])).collect();
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
-        let classes = Rc::new(Classes::of(graph, analysis));
-        let bundles = find(graph, analysis, &traits, marks(question, &classes), segments);
-        let wanted = compiler::wanted(graph, question.boundary);
-        let mut readers = graph.uses();
-        readers.iter_mut().for_each(|all| all.retain(|(op, _)| wanted[op.index()]));
-        let span_of = spans_of(graph, spans, &needs_grad);
-        let mut maker = Self {
+        let bundles = find(graph, analysis, &traits, marks(question, &operators.classes), segments);
+        let span_of = spans_of(graph, spans, &operators.needs_grad);
+        Self {
             question: *question,
+            operators,
             digits,
             messages,
-            classes,
-            passes: passing::passes(graph, &readers, &needs_grad),
-            needs_grad,
-            kinds,
+            devices,
             traits,
             seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
-            texts: vec![],
-            likeness: vec![],
             keeps: keeps(graph, &costs, &span_of),
             repeated: repeated(graph, &costs, &span_of),
             span_of,
-            readers,
-            wanted,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: Map::default(),
             numbers: places(graph, &bundles),
             bundles,
-        };
-        maker.texts = graph.op_ids().map(|op| maker.signature(op)).collect();
-        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
-        let number = |text: &Rc<str>| {
-            let next = known.len();
-            *known.entry(Rc::clone(text)).or_insert(next)
-        };
-        maker.likeness = maker.texts.iter().map(number).collect();
-        maker
+        }
     }
 
     fn graph(&self) -> &'q Graph {

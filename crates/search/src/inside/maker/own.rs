@@ -2,7 +2,6 @@
 
 use check::held_as;
 use graph::{OpId, Source, TensorId};
-use plan::OpPlan;
 use rules::{Cost, Kind};
 
 use super::super::choices::dims;
@@ -13,7 +12,7 @@ use super::super::respects::pinned;
 use super::super::space::Unary;
 use super::super::spread::{Loops, Spread, elements, read, splits, written};
 use super::Maker;
-use super::part::{Part, part};
+use super::part::Part;
 
 /// What takes less of the work than this is copied, and not worth a decision,
 const SMALL: f64 = 1e-4;
@@ -25,19 +24,19 @@ impl Maker<'_> {
     pub(in super::super) fn dims(&self, number: usize) -> Vec<usize> {
         let ops = &self.bundles.all[number];
         let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
-        let pinned = pinned(&self.question, &self.classes, ops);
+        let pinned = pinned(&self.question, &self.operators.classes, ops);
         if pinned.is_empty() && own < SMALL * self.seconds.iter().sum::<f64>() && self.is_beside(number, ops)
         {
             return vec![];
         }
-        dims(self.question.analysis, &self.classes, (ops, &pinned), &self.seconds)
+        dims(self.question.analysis, &self.operators.classes, (ops, &pinned), &self.seconds)
     }
 
     /// Whether what a bundle makes is small beside what others read with it.
     fn is_beside(&self, bundle: usize, ops: &[OpId]) -> bool {
         let size = |tensor: TensorId| self.graph().tensor(tensor).numel().unsigned_abs();
         let made = || ops.iter().flat_map(|op| self.graph().op(*op).outputs.iter().flatten().copied());
-        let readers = made().flat_map(|tensor| &self.readers[tensor.index()]).map(|(op, _)| *op);
+        let readers = made().flat_map(|tensor| &self.operators.readers[tensor.index()]).map(|(op, _)| *op);
         let others = readers.filter(|op| self.bundles.of[op.index()] != bundle);
         let beside = others.flat_map(|op| self.graph().op(op).inputs()).map(size).max().unwrap_or(0);
         made().map(size).max().unwrap_or(0).saturating_mul(BESIDE) < beside
@@ -54,7 +53,8 @@ impl Maker<'_> {
         let mut found = vec![];
         for op in ops {
             for tensor in self.graph().op(*op).inputs() {
-                let first = self.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
+                let first =
+                    self.operators.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
                 let is_param = matches!(self.graph().tensor(tensor).source, Source::Param { .. });
                 if is_param && first && !found.contains(&tensor) {
                     found.push(tensor);
@@ -73,13 +73,12 @@ impl Maker<'_> {
     }
 
     fn part(&mut self, op: OpId, loops: &Loops) -> Part {
-        let key = (self.likeness[op.index()], loops.clone());
+        let key = (self.operators.likeness[op.index()], loops.clone());
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
         }
-        let plan = OpPlan { splits: splits(self.digits, loops), devices: vec![] };
-        let of = (&self.needs_grad[..], &self.kinds, &self.messages.kinds[..]);
-        let made = part(&self.question, of, op, (&plan, self.messages.count));
+        let of = (self.devices, self.messages.count);
+        let made = self.operators.part(op, of, splits(self.digits, loops));
         self.parts.insert(key, made.clone());
         made
     }
@@ -92,7 +91,7 @@ impl Maker<'_> {
 
     pub(in super::super) fn unary(&mut self, ops: &[OpId], params: &[TensorId], at: usize) -> Unary {
         let mut all = Unary::default();
-        let wanted: Vec<OpId> = ops.iter().copied().filter(|op| self.wanted[op.index()]).collect();
+        let wanted: Vec<OpId> = ops.iter().copied().filter(|op| self.operators.wanted[op.index()]).collect();
         for op in &wanted {
             let loops = self.loops[op.index()][at].clone();
             let part = self.part(*op, &loops);
@@ -133,7 +132,7 @@ impl Maker<'_> {
 
     fn held(&self, tensor: TensorId, at: usize) -> Held {
         let it = self.graph().tensor(tensor);
-        let (op, input) = self.readers[tensor.index()][0];
+        let (op, input) = self.operators.readers[tensor.index()][0];
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
         let sizes = self.sizes_of(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
@@ -150,9 +149,10 @@ impl Maker<'_> {
                 Some(longest) if self.graph().new_value(tensor).is_none() => longest,
                 _ => 1,
             },
-            is_open: least && (self.readers[tensor.index()].len() > 1 || self.is_of_some(op, input, at)),
+            is_open: least
+                && (self.operators.readers[tensor.index()].len() > 1 || self.is_of_some(op, input, at)),
             is_trained: matches!(it.source, Source::Param { frozen: false, .. })
-                && self.needs_grad[tensor.index()],
+                && self.operators.needs_grad[tensor.index()],
         }
     }
 }

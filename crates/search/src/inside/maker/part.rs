@@ -6,12 +6,11 @@ use cluster::{Device, Effort, Way};
 use compiler::{Costs, Kinds};
 use graph::{Dtype, Graph, OpId};
 use plan::{On, OpPlan};
-use rules::Cost;
+use rules::{Analysis, Cost};
 
 use super::super::bundles::Traits;
 use super::super::messages::Count;
 use super::pieces::{Pieces, is_rewritten};
-use crate::Question;
 
 /// A part of an operator: seconds of forward and backward, and what it costs.
 #[derive(Clone, Debug)]
@@ -24,13 +23,12 @@ pub(super) struct Part {
 /// The part of an operator that computes most, on the slowest device; or the first one, of which there is a device that
 /// has it of all operators, where it shall be the least.
 pub(super) fn part(
-    question: &Question<'_>,
-    (needs_grad, kinds, devices): (&[bool], &Kinds, &[&Device]),
+    (graph, analysis): (&Graph, &Analysis),
+    (needs_grad, kinds, devices): (&[bool], &Kinds, &[Device]),
     op: OpId,
     (plan, count): (&OpPlan, Count),
 ) -> Part {
     debug_assert!(plan.splits.iter().all(|split| split.on != On::Value));
-    let (graph, analysis) = (question.graph, question.analysis);
     let mut costs = Costs::new(graph, analysis, op, needs_grad);
     let part = if count == Count::Least { costs.part(plan, 0) } else { costs.dearest(plan) };
     let cost = Rc::new(part.cost.clone());
@@ -49,7 +47,7 @@ pub(super) fn part(
 }
 
 /// Of a part, forward and backward.
-fn seconds((graph, kinds, devices): (&Graph, &Kinds, &[&Device]), op: OpId, cost: &Cost) -> (f64, f64) {
+fn seconds((graph, kinds, devices): (&Graph, &Kinds, &[Device]), op: OpId, cost: &Cost) -> (f64, f64) {
     let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
     let slowest = |operations: u64, bytes: compiler::Bytes, way: Way| {
         let effort = Effort { operations: operations as f64, bytes: (bytes.read + bytes.written) as f64 };
