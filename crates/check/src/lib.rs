@@ -277,7 +277,8 @@ fn folded(
     net::steps(&mut cx, &ranks);
     finish::finish(&mut cx, &ranks, trains);
     finish::all_of_it(&mut cx, program);
-    if !cx.faults.is_empty() {
+    // Parts that overlap at the first positions may leave a gap further on.
+    if !cx.faults.is_empty() || cx.store.overlaps {
         return None;
     }
     let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);

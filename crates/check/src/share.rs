@@ -88,6 +88,8 @@ pub(crate) struct Store {
     terms: Vec<Term>,
     numbers: Map<Term, TermId>,
     verdicts: Vec<Option<Verdict>>,
+    /// Whether what was found complete had something several times, as a maximum may.
+    pub(crate) overlaps: bool,
     room: Vec<Interval>,
 }
 
@@ -100,6 +102,7 @@ impl Store {
             terms: vec![],
             numbers: Map::default(),
             verdicts: vec![],
+            overlaps: false,
             room: vec![],
         };
         let whole = Term { owner: Owner::Whole, cut: FULL, mode: Mode::Plain, subs: 0, once: true };
@@ -266,10 +269,11 @@ impl Store {
     }
 
     /// Three shares that differ only in the cuts of their terms, or of what these are partial in, as one whose cuts
-    /// are made of theirs. `both`: also where a term's own cut and what it is partial in differ.
+    /// are made of theirs. `both`: also where a term's own cut and what it is partial in differ. Else what is the same in all
+    /// three stands for more of it, so none of it may lie anywhere: another one would lie beside it.
     pub(crate) fn combine(&mut self, shares: [ShareId; 3], both: bool, cut: Combine<'_>) -> Option<ShareId> {
         if shares[0] == shares[1] && shares[1] == shares[2] {
-            return Some(shares[0]);
+            return (both || !self.is_open(shares[0])).then_some(shares[0]);
         }
         let mut entries = shares.map(|share| self.shares.get(share).to_vec());
         let key = |entry: &Entry| {
@@ -300,7 +304,8 @@ impl Store {
         let [first, second, third] = terms;
         let same_cut = first.cut == second.cut && second.cut == third.cut;
         let same_subs = first.subs == second.subs && second.subs == third.subs;
-        if !(same_cut || same_subs || both) {
+        let is_open = || self.is_open_cut(first.cut) || self.has_open_subs(first.subs);
+        if !both && (!same_cut && !same_subs || same_cut && same_subs && is_open()) {
             return None;
         }
         let mut made = first;
@@ -345,6 +350,20 @@ impl Store {
         }
         entries.sort_unstable();
         self.shares.number(&entries)
+    }
+
+    /// Whether some of it may lie anywhere.
+    fn is_open(&self, share: ShareId) -> bool {
+        let is_open = |term: &Term| self.is_open_cut(term.cut) || self.has_open_subs(term.subs);
+        self.shares.get(share).iter().any(|entry| is_open(&self.terms[entry.term as usize]))
+    }
+
+    fn is_open_cut(&self, cut: ListId) -> bool {
+        self.region(cut).iter().any(|interval| is_any(*interval))
+    }
+
+    fn has_open_subs(&self, subs: ListId) -> bool {
+        self.subs.get(subs).iter().any(|share| self.is_open(*share))
     }
 
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
@@ -481,6 +500,7 @@ impl Store {
     fn cell(&mut self, facts: &Facts<'_>, owner: Owner, terms: &[Term], origin: bool) -> Verdict {
         let Some(first) = terms.first().copied() else { return Verdict::Missing(owner, FULL) };
         if matches!(owner, Owner::Part(op) if facts.reduction(op) != Reduction::Sum) {
+            self.overlaps |= terms.len() > 1;
             return Verdict::Complete;
         }
         if terms.iter().any(|term| term.mode == Mode::Plain) {

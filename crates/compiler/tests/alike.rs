@@ -166,6 +166,39 @@ fn what_is_gathered_over_several_lines_is_proved_alike() {
     }
 }
 
+/// One value, expanded and summed up: each rank has an equal part of that, no matter which.
+const EXPANDED: &str = r#"shardwright-graph 1
+model "Expanded"
+in_spec ""
+out_spec ""
+module "" "Expanded"
+param %c f32[1] "c"
+op %wide f32[30] = aten.expand.default(%c, [30]) in "" at "expanded.py:1"
+op %loss f32[] = aten.sum.default(%wide) in "" at "expanded.py:2"
+output %loss
+"#;
+
+/// Of six ranks four are followed, and one stands for the rest: five times too much are six that are too much.
+#[test]
+fn what_lies_anywhere_is_counted_for_each_rank() {
+    let graph: Graph = EXPANDED.parse().expect("it parses");
+    let analysis = Analysis::of(&graph);
+    let lines = "name \"six\"\ndevices 6\nop %wide: split a 6 on 0..6\nop %loss: split a 6 on 0..6\n";
+    let plan =
+        text::parse(&format!("shardwright-plan 1\n{lines}"), &graph, &analysis, Some(6)).expect("a plan");
+    let right = made(&graph, &analysis, &plan, &lower::loss(&graph, Inputs::Global));
+    assert!(both(&graph, &right).is_some());
+    let mut wrong = right;
+    let mut changed = 0;
+    for (arg, _) in instrs(&mut wrong).into_iter().flatten().flat_map(Instr::args_mut) {
+        if let Arg::Int(size @ 5) = arg {
+            (*size, changed) = (6, changed + 1);
+        }
+    }
+    assert!(changed > 0);
+    assert_eq!(both(&graph, &wrong), None);
+}
+
 /// What an edit does to a program; `false` if there is nothing of its kind at this place.
 type Edit = fn(&mut Program, usize) -> bool;
 

@@ -102,7 +102,8 @@ impl Found {
         Some((told.places, told.groups, told.looked, told.seconds, told.is_whole))
     }
 
-    /// Why an operator is divided as it is in the first plan that was found and not named: the plan's name; of several blocks
+    /// Why an operator is divided as it is in the first plan that was found and not named, or was one before it was changed:
+    /// that one's name; of several blocks
     /// which one of how many, and its devices; how many operators that is decided of; and the ways to do it, best first,
     /// with seconds that the best with it takes more, what that one takes, and what would have to change for it to be
     /// better. None if there is no such plan.
@@ -160,7 +161,8 @@ fn explained(row: &Row, why: &search::Why, limit: u64) -> Explained {
         (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(&ways[0], limit as f64))
     };
     let ways = ways.iter().map(way).collect();
-    (row.plan.name.clone(), why.block, why.explanation.ops.len(), ways)
+    let of = row.reason.as_ref().map_or(&row.plan.name, |reason| &reason.plan);
+    (of.clone(), why.block, why.explanation.ops.len(), ways)
 }
 
 fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {

@@ -4,17 +4,34 @@ use std::sync::Arc;
 
 use diag::Result;
 use graph::OpId;
+use plan::Plan;
 
 use crate::inside::{self, Claim, Explanation};
 use crate::stages::{self, Claimed};
 use crate::{Question, Row};
 
-/// What a plan is least in.
+/// What a plan is least in that was found, by its name: also of one that is this one changed.
 #[derive(Clone, Debug)]
-pub enum Reason {
+pub struct Reason {
+    pub plan: String,
+    least: Least,
+}
+
+#[derive(Clone, Debug)]
+enum Least {
     Block(Claim),
     /// Each by itself.
     Blocks(Arc<[Claimed]>),
+}
+
+impl Reason {
+    pub(crate) fn of_block(plan: &Plan, claim: Claim) -> Self {
+        Self { plan: plan.name.clone(), least: Least::Block(claim) }
+    }
+
+    pub(crate) fn of_blocks(plan: &Plan, blocks: Arc<[Claimed]>) -> Self {
+        Self { plan: plan.name.clone(), least: Least::Blocks(blocks) }
+    }
 }
 
 /// Why a plan divides an operator as it does.
@@ -26,13 +43,13 @@ pub struct Why {
 
 /// Of a plan that was found, and at most so many ways; none where nothing is known of them.
 pub fn why(question: &Question<'_>, row: &Row, op: OpId, most: usize) -> Result<Option<Why>> {
-    match &row.reason {
-        None => Ok(None),
-        Some(Reason::Block(claim)) => {
+    let Some(reason) = &row.reason else { return Ok(None) };
+    match &reason.least {
+        Least::Block(claim) => {
             let found = inside::explain(question, claim, op, most)?;
             Ok(found.map(|explanation| Why { explanation, block: None }))
         }
-        Some(Reason::Blocks(blocks)) => {
+        Least::Blocks(blocks) => {
             let number = row.plan.block(op) as usize;
             let found = stages::explain(question, &blocks[number], op, most)?;
             let block = Some((number, blocks.len(), blocks[number].run.devices));

@@ -98,14 +98,15 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     """Why an operator is divided so."""
     told = found.explain(operator_at(graph, path), WAYS)
     if told is None:
-        yield "no plan was found operator by operator: there is one device, or none fits"
+        yield "nothing is known of other ways: there is one device, no plan was found operator by operator, or"
+        yield "there are too many ways to look at each"
         return
     name, block, count, ways = told
     rows = found.rows
-    first, mine = rows[0], next(row for row in rows if row["plan"] == name)
+    first, mine = rows[0], next((row for row in rows if row["plan"] == name), None)
     if first is not mine:
-        step, own = time_of(first["seconds"]), time_of(mine["seconds"])
-        yield f"`{first['plan']}` takes {step}, the best plan that was found {own}: this is about the second"
+        step, own = time_of(first["seconds"]), time_of(mine["seconds"]) if mine else "more"
+        yield f"`{first['plan']}` takes {step}, `{name}` {own}: this is about the second"
     if block is not None:
         number, blocks, (begin, end) = block
         where = f"device {begin}" if end == begin + 1 else f"devices {begin} to {end - 1}"
@@ -167,7 +168,7 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
     elif worse[what] > 0:
         why = f"with `{other[0]}`, the next best, devices would {what} for {time_of(worse[what])} more"
     else:
-        why = f"with `{other[0]}`, the next best, they would need memory that something else pays for"
+        why = f"with `{other[0]}`, the next best, they would need more memory, or send more to other blocks"
     yield f"{path} is divided by `{chosen[0]}`: {why}"
 
 

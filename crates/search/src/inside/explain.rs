@@ -38,6 +38,8 @@ pub struct Alternative {
     /// Seconds that the best plan with it costs more.
     pub more: f64,
     pub totals: Totals,
+    /// Bytes from and to other blocks.
+    pub crossing: f64,
 }
 
 /// For an operator under a plan that was found: of the ways along the same dims the best, and at most so many.
@@ -51,17 +53,20 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let problem = objective.problem();
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
     let bundle = space.ties.of[own];
-    let totals = |values: &[usize]| Ok(objective.totals(&space.ties.spread(values)));
+    let totals = |values: &[usize]| Ok((objective.totals(&space.ties.spread(values)), 0.0));
     let ways = ways(&space, &problem, (bundle, bundle), &totals, most)?;
     Ok(ways.map(|ways| Explanation { ops: space.bundles[own].ops.clone(), ways }))
 }
 
-/// The ways of a bundle, which is a variable of a problem; `totals` are what values of all variables come to.
+/// What values of all variables come to, and the bytes from and to other blocks.
+type Coming<'t> = &'t dyn Fn(&[usize]) -> Result<(Totals, f64)>;
+
+/// The ways of a bundle, which is a variable of a problem.
 pub(super) fn ways(
     space: &Space<'_>,
     problem: &Problem,
     (bundle, variable): (usize, usize),
-    totals: &dyn Fn(&[usize]) -> Result<Totals>,
+    totals: Coming<'_>,
     most: usize,
 ) -> Result<Option<Vec<Alternative>>> {
     let Some(each) = Solver::default().each(problem, variable, MOST) else { return Ok(None) };
@@ -85,7 +90,8 @@ pub(super) fn ways(
         let values = if at == chosen { Some(least.values.clone()) } else { best_with(problem, variable, at) };
         let Some(values) = values else { continue };
         let more = (each[at] - each.iter().copied().fold(NEVER, f64::min)) * UNIT;
-        ways.push(Alternative { name, more, totals: totals(&values)? });
+        let (totals, crossing) = totals(&values)?;
+        ways.push(Alternative { name, more, totals, crossing });
     }
     Ok(Some(ways))
 }
@@ -131,8 +137,12 @@ impl Alternative {
     /// What would have to change for it to be better than what was chosen, as far as one thing alone can do it.
     pub fn wins_if(&self, chosen: &Self, limit: f64) -> Option<String> {
         let (own, other) = (&self.totals, &chosen.totals);
-        let of = |it: &Totals| [it.works, it.waits, it.updates, it.sends, it.bytes];
-        if own != other && of(own).iter().zip(of(other)).all(|(own, other)| *own >= other) {
+        let of = |it: &Self| {
+            let Totals { works, waits, last, sends, late, updates, bytes } = it.totals;
+            // What is sent in the last backward hides what comes late.
+            [works, waits, -last, sends, late, updates, bytes, it.crossing]
+        };
+        if own != other && of(self).iter().zip(of(chosen)).all(|(own, other)| *own >= other) {
             return Some("never: it takes no less of anything".to_owned());
         }
         let computes = other.works + other.updates - own.works - own.updates;

@@ -46,7 +46,7 @@ fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
     order.sort_by(|a, b| a.claim.totals.least().total_cmp(&b.claim.totals.least()));
     order.into_iter().take(FEW).map(|it| Own {
         claim: Some(it.claim),
-        reason: Some(Reason::Block(it.claim)),
+        reason: Some(Reason::of_block(&it.plan, it.claim)),
         ..Own::of(it.plan.clone())
     })
 }

@@ -223,7 +223,8 @@ impl<'q> Runs<'q> {
         let bundle = members[variable];
         let totals = |values: &[usize]| {
             let found = rung.found((run, &members, &edges), values.into(), weights)?;
-            Ok(Totals { bytes: found.bytes(claim.kept), ..found.totals })
+            let totals = Totals { bytes: found.bytes(claim.kept), ..found.totals };
+            Ok((totals, found.crossing.0 + found.crossing.1))
         };
         let ways = ways(&rung.space, &problem, (bundle, variable), &totals, most)?;
         Ok(ways.map(|ways| Explanation { ops: rung.space.bundles[bundle].ops.clone(), ways }))

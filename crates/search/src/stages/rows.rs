@@ -163,7 +163,8 @@ fn find(
         all.into_iter()
     };
     let of_cuts = few(plans, FEW).chain(few(evens, EVENS));
-    let own = |(plan, blocks): Written| Own { reason: Some(Reason::Blocks(blocks)), ..Own::of(plan) };
+    let own =
+        |(plan, blocks): Written| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
     let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
     let of_vs = few(vs, VS).map(|(_, found)| own(found));
     told.looked += looked;
