@@ -98,14 +98,16 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     """Why an operator is divided so."""
     told = found.explain(operator_at(graph, path), WAYS)
     if told is None:
-        yield "nothing is known of other ways: there is one device, no plan was found operator by operator, or"
-        yield "there are too many ways to look at each"
+        yield (
+            "nothing is known of other ways: there is one device, or no plan was found operator by operator,"
+            " or there are too many ways to look at each"
+        )
         return
     name, block, count, ways = told
     rows = found.rows
     first, mine = rows[0], next((row for row in rows if row["plan"] == name), None)
     if first is not mine:
-        step, own = time_of(first["seconds"]), time_of(mine["seconds"]) if mine else "more"
+        step, own = time_of(first["seconds"]), time_of(mine["seconds"]) if mine else "was left out"
         yield f"`{first['plan']}` takes {step}, `{name}` {own}: this is about the second"
     if block is not None:
         number, blocks, (begin, end) = block
@@ -120,7 +122,7 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
 
 
 def explained_in_numbers(found: Found, graph: Graph, path: str) -> dict[str, Any]:
-    """The same as JSON: of every way what the best plan with it takes; nothing without plans of one block."""
+    """The same as JSON: of every way what the best plan with it takes; nothing if none was found."""
     name, block, count, ways = found.explain(operator_at(graph, path), WAYS) or (None, None, 0, [])
     names = ("compute", "wait", "update", "send")
     return {
