@@ -10,7 +10,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def module(text: str, name: str) -> ast.Module:
-    # Python before 3.13 counts the depth of the trees of all threads together, and refuses to.
+    # Python before 3.13 counts the depth of all threads' trees as one, and fails where two are made at once.
     with _ONE_AT_A_TIME:
         return ast.parse(text, name)
 

@@ -304,8 +304,8 @@ impl Store {
         let [first, second, third] = terms;
         let same_cut = first.cut == second.cut && second.cut == third.cut;
         let same_subs = first.subs == second.subs && second.subs == third.subs;
-        let is_open = || self.is_open_cut(first.cut) || self.has_open_subs(first.subs);
-        if !both && (!same_cut && !same_subs || same_cut && same_subs && is_open()) {
+        let is_same = same_cut && same_subs;
+        if !both && (!same_cut && !same_subs || is_same && self.is_open_term(first)) {
             return None;
         }
         let mut made = first;
@@ -337,7 +337,7 @@ impl Store {
         for term in terms {
             let cut = |last: &Term| {
                 let alike = Term { cut: last.cut, ..term } == *last;
-                alike.then(|| both(self.region(last.cut), self.region(term.cut))).flatten()
+                alike.then(|| one_box(self.region(last.cut), self.region(term.cut))).flatten()
             };
             match joined.last().and_then(cut) {
                 Some(cut) => joined.last_mut().expect("one").cut = self.intervals.number(&cut),
@@ -354,16 +354,13 @@ impl Store {
 
     /// Whether some of it may lie anywhere.
     fn is_open(&self, share: ShareId) -> bool {
-        let is_open = |term: &Term| self.is_open_cut(term.cut) || self.has_open_subs(term.subs);
-        self.shares.get(share).iter().any(|entry| is_open(&self.terms[entry.term as usize]))
+        self.shares.get(share).iter().any(|entry| self.is_open_term(self.terms[entry.term as usize]))
     }
 
-    fn is_open_cut(&self, cut: ListId) -> bool {
-        self.region(cut).iter().any(|interval| is_any(*interval))
-    }
-
-    fn has_open_subs(&self, subs: ListId) -> bool {
-        self.subs.get(subs).iter().any(|share| self.is_open(*share))
+    fn is_open_term(&self, term: Term) -> bool {
+        let is_open = |share: &ShareId| self.is_open(*share);
+        self.region(term.cut).iter().any(|interval| is_any(*interval))
+            || self.subs.get(term.subs).iter().any(is_open)
     }
 
     fn union(&mut self, shares: &[ShareId]) -> ShareId {
@@ -532,7 +529,7 @@ impl Store {
 }
 
 /// The box that two are which follow each other in one interval, and have the others in common.
-fn both(first: &[Interval], second: &[Interval]) -> Option<Vec<Interval>> {
+fn one_box(first: &[Interval], second: &[Interval]) -> Option<Vec<Interval>> {
     let mut differ = (0..first.len()).filter(|&at| first[at] != second[at]);
     let at = differ.next().filter(|_| first.len() == second.len())?;
     let follows = differ.next().is_none() && first[at].hi == second[at].lo;

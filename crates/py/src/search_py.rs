@@ -103,10 +103,9 @@ impl Found {
     }
 
     /// Why an operator is divided as it is in the first plan that was found and not named, or was one before it was changed:
-    /// that one's name; of several blocks
-    /// which one of how many, and its devices; how many operators that is decided of; and the ways to do it, best first,
-    /// with seconds that the best with it takes more, what that one takes, and what would have to change for it to be
-    /// better. None if there is no such plan.
+    /// that one's name; of several blocks which one of how many, and its devices; how many operators that is decided of; and
+    /// the ways to do it, best first, with seconds that the best with it takes more, what that one takes, and what would have
+    /// to change for it to be better. None if there is no such plan.
     fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
         let Some(row) = self.inner.rows.iter().find(|row| row.reason.is_some()) else { return Ok(None) };
         let model = &self.graph.model;
