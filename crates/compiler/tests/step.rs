@@ -1,10 +1,10 @@
 //! Steps on clusters, beside what formulas say of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use check::Masters;
 use cluster::{Cluster, read};
-use compiler::{Compiled, Setting, Step};
+use compiler::{Compiled, Estimate, Setting, Step};
 use diag::Result;
 use graph::Graph;
 use plan::{Plan, sets};
@@ -70,6 +70,13 @@ impl Model {
         let boundary = lower::loss(&self.graph, program::Inputs::Global);
         let compiled = compiler::compile(&self.graph, &self.analysis, &plan, &boundary).expect("it compiles");
         (plan, compiled)
+    }
+
+    fn estimate(&self, plan: &str, cluster: &Cluster, batches: u32, masters: &Masters) -> Estimate {
+        let setting = Setting { cluster, batches, optimizer: "none", masters };
+        let (chosen, _) = self.compiled(plan, cluster.devices());
+        let boundary = lower::loss(&self.graph, program::Inputs::Global);
+        compiler::estimate((&self.graph, &self.analysis), &chosen, &boundary, &setting).expect("an estimate")
     }
 
     fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<Step> {
@@ -252,11 +259,7 @@ fn an_estimate_is_the_step_without_who_does_what_when() {
     for (plan, batches) in plans.iter().flat_map(|plan| [(plan, 1), (plan, 8)]) {
         let cluster = devices(4, SLOW);
         let told = model.step(plan, 4, &cluster, batches).expect("a step").estimate;
-        let setting = Setting { cluster: &cluster, batches, optimizer: "none", masters: &masters };
-        let (chosen, _) = model.compiled(plan, 4);
-        let boundary = lower::loss(&model.graph, program::Inputs::Global);
-        let of = (&model.graph, &model.analysis);
-        let found = compiler::estimate(of, &chosen, &boundary, &setting).expect("an estimate");
+        let found = model.estimate(plan, &cluster, batches, &masters);
         assert_eq!(found.simulation.seconds.to_bits(), told.simulation.seconds.to_bits(), "{plan}");
         assert_eq!(found.simulation.ranks, told.simulation.ranks, "{plan}");
         assert_eq!((&found.memory, &found.passes), (&told.memory, &told.passes), "{plan}");
@@ -265,4 +268,68 @@ fn an_estimate_is_the_step_without_who_does_what_when() {
         let whole = &told.simulation;
         assert!(!whole.spans.is_empty() && !whole.messages.is_empty() && !whole.parts.is_empty(), "{plan}");
     }
+}
+
+/// Two that take half as long as the other two.
+fn uneven() -> Cluster {
+    let link = "link = { bandwidth = \"3 GB/s\", latency = \"1 ms\" }";
+    let device = |name: &str, peak: u32| {
+        format!(
+            "[devices.{name}]\nmemory = \"1 TB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f32 = \"{peak} TFLOP/s\" }}\n"
+        )
+    };
+    let text = format!(
+        "[[nodes]]\ndevices = \"fast:2\"\n{link}\n[[nodes]]\ndevices = \"slow:2\"\n{link}\n\
+         [network]\nbandwidth = \"2 GB/s\"\nlatency = \"1 ms\"\n{}{}",
+        device("fast", 2),
+        device("slow", 1)
+    );
+    read(&text, "uneven.toml").expect("it reads")
+}
+
+#[test]
+fn of_many_micro_batches_few_are_gone_through() {
+    let (model, masters) = (Model::new(), Masters::new());
+    let of_all = [
+        "data",
+        "zero3",
+        "megatron",
+        "zero3 x recompute",
+        "zero1 x offload:activations",
+        "zero3 x offload:parameters",
+        "stages:4 x gpipe",
+        "stages:4 x 1f1b",
+        "stages:2 x zb-h1 x data:2",
+        "stages:2 x zb-v x zero3:2",
+        "stages:2 x interleaved x megatron:2",
+        "stages:2 x 1f1b x data:2 x recompute",
+    ];
+    let mut never: BTreeSet<&str> = of_all.into_iter().collect();
+    for (plan, batches) in of_all.iter().flat_map(|plan| [(plan, 48), (plan, 65)]) {
+        for cluster in [devices(4, SLOW), devices(4, FREE), uneven()] {
+            let told = model.step(plan, 4, &cluster, batches).expect("a step").estimate.simulation;
+            let found = model.estimate(plan, &cluster, batches, &masters).simulation;
+            assert_eq!(told.gone_through, batches);
+            let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * told.seconds;
+            assert!(
+                same(found.seconds, told.seconds),
+                "{plan}, {batches}: {} for {}",
+                found.seconds,
+                told.seconds
+            );
+            for (found, told) in found.ranks.iter().zip(&told.ranks) {
+                for ((part, found), (_, told)) in found.parts().iter().zip(told.parts()) {
+                    assert!(same(*found, told), "{plan}, {batches}, {part}: {found} for {told}");
+                }
+                assert!(same(found.communication, told.communication), "{plan}, {batches}");
+            }
+            let is_shorter = found.gone_through < batches;
+            assert!(is_shorter || plan.contains("stages"), "{plan}, {batches}");
+            if is_shorter {
+                never.remove(plan);
+            }
+        }
+    }
+    // All forwards, and then all backwards: there is no one period.
+    assert_eq!(never.into_iter().collect::<Vec<_>>(), ["stages:4 x gpipe"]);
 }

@@ -50,8 +50,11 @@ pub(crate) struct Engine<'s> {
 
 impl<'s> Engine<'s> {
     pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
-        let ranks: Vec<Rank<'s>> =
+        let mut ranks: Vec<Rank<'s>> =
             scene.courses.iter().map(|course| Rank::new(scene.program, course, scene.batches)).collect();
+        for rank in &mut ranks {
+            rank.takes(scene.cluster.device(rank.course.rank.0).runtime.step);
+        }
         let places: BTreeMap<RankId, usize> =
             scene.courses.iter().enumerate().map(|(at, course)| (course.rank, at)).collect();
         let mut senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>> = BTreeMap::new();
@@ -73,7 +76,7 @@ impl<'s> Engine<'s> {
             groups: Groups::new(scene.program, scene.cluster),
             prices: prices(scene),
             inputs: scene.program.roles.iter().map(|role| call_inputs(&role.body)).collect(),
-            ready: (0..ranks.len()).collect(),
+            ready: VecDeque::new(),
             watched: watched(&ranks),
             ranks,
             places,
@@ -85,14 +88,25 @@ impl<'s> Engine<'s> {
         }
     }
 
-    pub(crate) fn run(mut self) -> Result<Simulation> {
-        for at in 0..self.ranks.len() {
-            let rank = &mut self.ranks[at];
-            rank.takes(self.scene.cluster.device(rank.course.rank.0).runtime.step);
+    /// Each rank to the beginning of a turn; whether all of them come so far without what others do later.
+    pub(crate) fn goes_to(&mut self, turn: impl Fn(&Rank<'s>) -> usize) -> bool {
+        for (at, rank) in self.ranks.iter_mut().enumerate() {
+            self.ready.extend(rank.is_at_its_end().then_some(at));
+            rank.until = turn(rank);
         }
+        self.go_on();
+        self.ranks.iter().all(Rank::is_at_its_end)
+    }
+
+    fn go_on(&mut self) {
         while let Some(at) = self.ready.pop_front() {
             self.advance(at);
         }
+    }
+
+    /// To the end of the step.
+    pub(crate) fn end(mut self) -> Result<Simulation> {
+        self.goes_to(|rank| rank.turns.len());
         if let Some(rank) = self.ranks.iter().find(|rank| rank.turn().is_some()) {
             let what = format!("in the simulation rank {} waits for ever", rank.course.rank.0);
             return Err(Error::new("SW0911", what)
@@ -103,6 +117,7 @@ impl<'s> Engine<'s> {
         for at in 0..self.ranks.len() {
             self.update(at);
         }
+        self.found.gone_through = self.scene.batches;
         self.found.seconds = self.ranks.iter().map(|rank| rank.clock).fold(0.0, f64::max);
         self.found.passes = lasting(&self.ranks);
         for rank in self.ranks {
@@ -115,7 +130,7 @@ impl<'s> Engine<'s> {
 
     /// As far as a rank comes by itself.
     fn advance(&mut self, at: usize) {
-        while let Some(turn) = self.ranks[at].turn() {
+        while let Some(turn) = self.ranks[at].turn().filter(|_| !self.ranks[at].is_at_its_end()) {
             let (body, instr) = (self.ranks[at].body, self.ranks[at].at.1);
             let Some(next) = body.codes[turn.code].instrs.get(instr) else {
                 if !self.settle(at, 0) {

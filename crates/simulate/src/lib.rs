@@ -20,6 +20,7 @@ mod kinds;
 mod manifest;
 mod meeting;
 mod passes;
+mod periods;
 mod price;
 mod rank;
 mod shares;
@@ -60,6 +61,8 @@ pub struct Scene<'s> {
 pub struct Simulation {
     /// Seconds, until the last rank has updated its parameters.
     pub seconds: f64,
+    /// Micro-batches that were gone through. Others take as long as those do.
+    pub gone_through: u32,
     /// Of each rank that was followed, in their order.
     pub ranks: Vec<Lane>,
     /// Of the passes of blocks, what each takes whenever it runs.
@@ -155,6 +158,19 @@ impl Lane {
         }
     }
 
+    pub(crate) fn fields(&mut self) -> [&mut f64; 8] {
+        [
+            &mut self.forward,
+            &mut self.backward,
+            &mut self.again,
+            &mut self.copies,
+            &mut self.exposed,
+            &mut self.idle,
+            &mut self.update,
+            &mut self.communication,
+        ]
+    }
+
     /// By name. Together they are the step.
     pub fn parts(&self) -> [(&'static str, f64); 7] {
         [
@@ -171,15 +187,18 @@ impl Lane {
 
 /// Runs a step.
 pub fn simulate(scene: &Scene<'_>) -> Result<Simulation> {
-    run(scene, true)
+    has_room(scene)?;
+    engine::Engine::new(scene, true).end()
 }
 
-/// The same without noting who does what when: of many micro-batches that would fill the memory.
+/// The same without noting who does what when: of many micro-batches that would fill the memory. Of these no more are
+/// gone through than it takes to know all ([`periods`]).
 pub fn simulate_briefly(scene: &Scene<'_>) -> Result<Simulation> {
-    run(scene, false)
+    has_room(scene)?;
+    periods::run(scene)
 }
 
-fn run(scene: &Scene<'_>, is_noted: bool) -> Result<Simulation> {
+fn has_room(scene: &Scene<'_>) -> Result<()> {
     let (needed, there) = (scene.program.world, scene.cluster.devices());
     if needed > there {
         let what =
@@ -188,5 +207,5 @@ fn run(scene: &Scene<'_>, is_noted: bool) -> Result<Simulation> {
             .why("each rank runs on a device of its own")
             .fix("make the plan for as many devices, or name a larger cluster"));
     }
-    engine::Engine::new(scene, is_noted).run()
+    Ok(())
 }

@@ -10,7 +10,7 @@ use crate::passes::Spent;
 use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) code: usize,
     pub(crate) batch: u32,
@@ -30,6 +30,8 @@ pub(crate) struct Rank<'s> {
     copies: Vec<(BufId, usize)>,
     /// The turn, and the instruction in its code.
     pub(crate) at: (usize, usize),
+    /// The turn to whose beginning it goes on.
+    pub(crate) until: usize,
     pub(crate) clock: f64,
     /// When the last message that it sent has left.
     pub(crate) sent: f64,
@@ -81,6 +83,7 @@ impl<'s> Rank<'s> {
             turns,
             first,
             at: (0, 0),
+            until: 0,
             clock: 0.0,
             sent: 0.0,
             line: 0.0,
@@ -101,6 +104,16 @@ impl<'s> Rank<'s> {
     /// The turn that it is in; none once the step is over.
     pub(crate) fn turn(&self) -> Option<Turn> {
         self.turns.get(self.at.0).copied()
+    }
+
+    pub(crate) fn is_at_its_end(&self) -> bool {
+        self.at.0 == self.until
+    }
+
+    /// Whether nothing goes on beside it, but messages from other blocks.
+    pub(crate) fn is_free(&self) -> bool {
+        let is_empty = self.queue.is_empty() && self.coming.is_empty() && self.settling.is_empty();
+        is_empty && self.fetching.is_empty() && self.brought.is_empty() && self.came.is_none()
     }
 
     /// The number of an instruction of the code that runs, over all codes.
@@ -169,7 +182,7 @@ impl<'s> Rank<'s> {
 }
 
 /// What a rank runs in a step, one after the other.
-fn turns(body: &Body, batches: u32) -> Vec<Turn> {
+pub(crate) fn turns(body: &Body, batches: u32) -> Vec<Turn> {
     let code =
         |block: u32, pass: Pass| body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
     let once = |pass: Pass| code(0, pass).map(|code| Turn { code, batch: 0, settles: true });
