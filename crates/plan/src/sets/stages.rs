@@ -72,13 +72,23 @@ fn alive(graph: &Graph) -> Vec<u64> {
         it.shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).product::<u64>()
             * it.dtype.bytes() as u64
     };
-    let mut alive = vec![0; graph.ops.len() + 1];
+    let (mut begin, mut end) = (vec![0; graph.ops.len() + 1], vec![0; graph.ops.len() + 1]);
     for op in graph.op_ids() {
         for tensor in graph.op(op).outputs.iter().flatten() {
-            (op.index() + 1..=last[tensor.index()]).for_each(|at| alive[at] += size(tensor));
+            if last[tensor.index()] > op.index() {
+                begin[op.index() + 1] += size(tensor);
+                end[last[tensor.index()]] += size(tensor);
+            }
         }
     }
-    alive
+    let mut now = 0;
+    let step = |(begin, end): (&u64, &u64)| {
+        now += begin;
+        let here = now;
+        now -= end;
+        here
+    };
+    begin.iter().zip(&end).map(step).collect()
 }
 
 fn valleys(alive: &[u64]) -> Vec<usize> {
@@ -95,42 +105,59 @@ fn cheapest(work: &[u64], alive: &[u64], places: &[usize], count: usize) -> Vec<
     let mut sum = vec![0];
     work.iter().for_each(|work| sum.push(sum[sum.len() - 1] + work));
     let ends: Vec<usize> = std::iter::once(0).chain(places.iter().copied()).chain([work.len()]).collect();
-    let between = |a: usize, b: usize| sum[ends[b]] - sum[ends[a]];
-    let (largest, _) = least(ends.len(), count, |before, a, b| Some(before.max(between(a, b))));
-    let most = largest + largest * UNEVEN / 100;
-    let sent = |before: u64, a: usize, b: usize| (between(a, b) <= most).then_some(before + alive[ends[a]]);
-    let (_, cuts) = least(ends.len(), count, sent);
+    let done: Vec<u64> = ends.iter().map(|end| sum[*end]).collect();
+    let largest = smallest_largest(&done, count);
+    let sent: Vec<u64> = ends.iter().map(|end| alive[*end]).collect();
+    let cuts = least(&done, &sent, (count, largest + largest * UNEVEN / 100));
     cuts.into_iter().map(|at| ends[at]).collect()
 }
 
-/// The cheapest way through so many ends in so many stages, each of which has something in it: its cost, and where stages
-/// begin. `cost` goes on from that of the stages before; where it is none, a stage cannot be.
-fn least(ends: usize, count: usize, cost: impl Fn(u64, usize, usize) -> Option<u64>) -> (u64, Vec<usize>) {
-    let mut best: Vec<Vec<Option<(u64, usize)>>> =
-        vec![(0..ends).map(|end| cost(0, 0, end).filter(|_| end > 0).map(|cost| (cost, 0))).collect()];
+/// The work of the largest of so many stages, where it is smallest; of each end, the work until there is given.
+fn smallest_largest(done: &[u64], count: usize) -> u64 {
+    let fits = |most: u64| {
+        let mut begin = 0;
+        (0..count).any(|_| {
+            begin = done.partition_point(|end| *end <= done[begin] + most) - 1;
+            begin + 1 == done.len()
+        })
+    };
+    let (mut too_small, mut enough) = (0, done[done.len() - 1]);
+    if fits(0) {
+        return 0;
+    }
+    while enough - too_small > 1 {
+        let middle = too_small + (enough - too_small) / 2;
+        if fits(middle) { enough = middle } else { too_small = middle }
+    }
+    enough
+}
+
+/// Where so many stages begin, each with something in it and no more than so much work, for which the least is sent.
+fn least(done: &[u64], sent: &[u64], (count, most): (usize, u64)) -> Vec<usize> {
+    let first = |end: usize| (end > 0 && done[end] <= most).then_some((0, 0));
+    let mut best: Vec<Vec<Option<(u64, usize)>>> = vec![(0..done.len()).map(first).collect()];
     for stage in 1..count {
         let row = |end: usize| {
-            let all = (1..end).filter_map(|begin| {
-                let (before, _) = best[stage - 1][begin]?;
-                Some((cost(before, begin, end)?, begin))
-            });
-            all.min()
+            let from = done.partition_point(|work| work + most < done[end]).max(1);
+            let before = |begin: usize| Some((best[stage - 1][begin]?.0 + sent[begin], begin));
+            (from..end).filter_map(before).min()
         };
-        let row = (0..ends).map(row).collect();
+        let row = (0..done.len()).map(row).collect();
         best.push(row);
     }
-    let (mut cuts, mut end) = (vec![], ends - 1);
-    let found = best[count - 1][end].map_or(0, |(cost, _)| cost);
+    let (mut cuts, mut end) = (vec![], done.len() - 1);
     for row in best.iter().skip(1).rev() {
         end = row[end].map_or(end, |(_, begin)| begin);
         cuts.push(end);
     }
     cuts.reverse();
-    (found, cuts)
+    cuts
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn even(work: &[u64], places: &[usize], count: usize) -> Vec<usize> {
@@ -155,5 +182,40 @@ mod tests {
     fn cuts_lie_where_the_least_is_alive() {
         let alive = [0, 9, 9, 3, 9, 9, 9, 9, 9, 2, 9, 9, 0];
         assert_eq!(valleys(&alive), [3, 9]);
+    }
+
+    /// All ways to cut at so many of the places.
+    fn ways(places: &[usize], cuts: usize) -> Vec<Vec<usize>> {
+        match (cuts, places) {
+            (0, _) => vec![vec![]],
+            (_, []) => vec![],
+            (_, [first, rest @ ..]) => {
+                let with = ways(rest, cuts - 1).into_iter().map(|way| [&[*first], &way[..]].concat());
+                with.chain(ways(rest, cuts)).collect()
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn of_all_ways_none_is_better(
+            all in prop::collection::vec((0u64..30, 0u64..9), 6..12),
+            count in 1usize..5,
+        ) {
+            let (work, alive): (Vec<u64>, Vec<u64>) = all.iter().copied().chain([(0, 0)]).unzip();
+            let work = &work[..all.len()];
+            let places: Vec<usize> = (1..work.len()).collect();
+            let largest = |way: &Vec<usize>| {
+                let ends = [&[0], &way[..], &[work.len()]].concat();
+                ends.windows(2).map(|end| work[end[0]..end[1]].iter().sum::<u64>()).max().unwrap_or(0)
+            };
+            let sent = |way: &Vec<usize>| way.iter().map(|at| alive[*at]).sum::<u64>();
+            let ways = ways(&places, count - 1);
+            let most = ways.iter().map(largest).min().expect("there is one") * (100 + UNEVEN) / 100;
+            let least = ways.iter().filter(|way| largest(way) <= most).map(sent).min().expect("there is one");
+            let found = cheapest(work, &alive, &places, count);
+            prop_assert!(ways.contains(&found) && largest(&found) <= most, "{found:?}");
+            prop_assert_eq!(sent(&found), least);
+        }
     }
 }
