@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use program::RankId;
 use rules::{Interval, Region};
 
 use crate::layout::{Layout, Middle};
+use crate::sources::{Sources, touches};
 
 /// Which pieces of which sources make which targets.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ impl Pieces {
 /// share the work.
 pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], world: u32) -> Pieces {
     let mut taken = vec![];
+    let sources = Sources::new(middle, world);
     let targets: Vec<usize> = (0..target.entries.len()).filter(|&i| !keep[i]).collect();
     let mut alike: BTreeMap<(&Region, u32), Vec<usize>> = BTreeMap::new();
     for &index in &targets {
@@ -47,7 +48,7 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
         let place = (like.partition_point(|&other| other < index), like.len());
         for part in (0..parts).filter(|p| p * target.parts / parts == wanted.part) {
             let mut missing = vec![wanted.region.clone()];
-            for from in candidates(middle, part, (wanted.rank, place), &wanted.region, world) {
+            for from in sources.of(part, (wanted.rank, place), &wanted.region) {
                 let region = &middle[from].entry.region;
                 let mut left = vec![];
                 for hole in missing {
@@ -72,36 +73,6 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
     let place = |from: usize| sources.binary_search(&from).expect("a source that is used");
     let pieces = taken.into_iter().map(|(from, to, region)| (place(from), to, region)).collect();
     Pieces { sources, targets, pieces }
-}
-
-/// Sources of a part that touch a region: the rank's own first, then by their places among copies of the same region,
-/// then the nearest rank upwards. `place` is the target's, and of how many.
-fn candidates(
-    middle: &[Middle],
-    part: u32,
-    (rank, place): (RankId, (usize, usize)),
-    region: &Region,
-    world: u32,
-) -> Vec<usize> {
-    let gives = |m: &Middle| m.entry.part == part && touches(region, &m.entry.region);
-    let mut found: Vec<usize> = (0..middle.len()).filter(|&i| gives(&middle[i])).collect();
-    let mut copies: BTreeMap<&Region, Vec<usize>> = BTreeMap::new();
-    found.iter().for_each(|&i| copies.entry(&middle[i].entry.region).or_default().push(i));
-    let apart = |i: usize| {
-        let like = &copies[&middle[i].entry.region];
-        let own = like.partition_point(|&other| other < i);
-        (own * place.1).abs_diff(place.0 * like.len())
-    };
-    let distance = |i: usize| (middle[i].entry.rank.0 + world - rank.0) % world;
-    found.sort_by_cached_key(|&i| (middle[i].entry.rank != rank, apart(i), distance(i), i));
-    found
-}
-
-/// Whether something of a region is in another one. What has no elements is taken from somewhere, too: an exchange
-/// without sources would say of nothing whether it moves values or gradients.
-fn touches(region: &Region, other: &Region) -> bool {
-    let met = region.meet(other);
-    region.0.iter().zip(&met.0).all(|(own, met)| own.is_empty() || !met.is_empty())
 }
 
 /// What is left of a region when a piece of it is cut out, as disjoint regions.

@@ -33,6 +33,7 @@ mod recompute;
 mod roles;
 mod schedule;
 mod segments;
+mod sources;
 mod together;
 mod updates;
 mod uses;
