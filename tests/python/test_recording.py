@@ -285,5 +285,5 @@ def test_processes_on_gloo(tmp_path: Path) -> None:
         sum(row["measured"]["waited_seconds"][0] for row in told["communications"])
         for told in (first, second)
     ]
-    assert waited[0] > waited[1] + SLEEP
+    assert waited[0] > 1.5 * SLEEP > waited[1] + SLEEP
     assert all(told["measured_step_seconds"][0] > 2 * SLEEP for told in (first, second))
