@@ -1,6 +1,7 @@
 //! What each rank hands to a communication: what the runtime reports as issued.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use program::{Collective, ExchangeId, Instr, Kind, LeafId, RankId};
 use rules::Interval;
@@ -9,15 +10,16 @@ use crate::state::{Context, LeafState, Rank};
 
 /// Counts a communication that these ranks are at. What a rank brings from its own host is none.
 pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize]) {
-    let at = |rank: &Rank<'_>| cx.codes[rank.role].instrs[rank.next];
-    if members.len() == 1 && matches!(at(&ranks[members[0]]), Instr::Gather { .. } | Instr::Scatter { .. }) {
+    let first = &ranks[members[0]];
+    let first = cx.codes[first.role].instrs[first.next];
+    if members.len() == 1 && matches!(first, Instr::Gather { .. } | Instr::Scatter { .. }) {
         return;
     }
-    let sent = at(&ranks[members[0]]).exchange().map(|id| sent(cx, id)).unwrap_or_default();
+    let sent = first.exchange().map(|id| sent(cx, id)).unwrap_or_default();
     let mut found = vec![];
     for &member in members {
         let rank = &ranks[member];
-        let instr = at(rank);
+        let instr = cx.codes[rank.role].instrs[rank.next];
         let given = match instr {
             Instr::Collective(Collective { from, .. }) => {
                 let held = from.iter().filter_map(|from| rank.held(*from));
@@ -38,7 +40,7 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
                 copies.iter().map(|copy| shard(cx, rank, rank.own.table.copies[*copy].shard)).sum()
             }
             Instr::ReduceShards { shards, .. } => shards.iter().map(|number| shard(cx, rank, *number)).sum(),
-            _ => sent.get(&rank.id).copied().unwrap_or(0),
+            _ => signed(sent.given(rank.id)),
         };
         let pass = rank.body.pass_at(rank.next);
         found.push((rank.id, (pass.name(), instr.kind().name()), given));
@@ -50,7 +52,7 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
 
 /// Counts what one rank sends to other blocks.
 pub(crate) fn sent_by(cx: &mut Context<'_>, rank: &Rank<'_>, id: ExchangeId) {
-    let given = sent(cx, id).get(&rank.id).copied().unwrap_or(0);
+    let given = signed(sent(cx, id).given(rank.id));
     cx.tally.issued(rank.id, (rank.body.pass_at(rank.next).name(), Kind::Send.name()), given);
 }
 
@@ -58,20 +60,54 @@ fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {
     bytes(cx, rank.own.table.shards[number].tensor, &rank.own.shard(number).0)
 }
 
-/// What each rank sends to others in an exchange.
-fn sent(cx: &Context<'_>, id: ExchangeId) -> BTreeMap<RankId, i64> {
-    let mut sent = BTreeMap::new();
+/// What goes from ranks to others in an exchange, in bytes.
+#[derive(Default)]
+pub(crate) struct Sent {
+    of: BTreeMap<RankId, BTreeMap<RankId, u64>>,
+    /// What each rank gets.
+    got: BTreeMap<RankId, u64>,
+}
+
+impl Sent {
+    /// What a rank sends to each other.
+    pub(crate) fn by(&self, rank: RankId) -> impl Iterator<Item = (RankId, u64)> {
+        self.of.get(&rank).into_iter().flatten().map(|(to, bytes)| (*to, *bytes))
+    }
+
+    pub(crate) fn given(&self, rank: RankId) -> u64 {
+        self.by(rank).map(|(_, bytes)| bytes).sum()
+    }
+
+    pub(crate) fn got(&self, rank: RankId) -> u64 {
+        self.got.get(&rank).copied().unwrap_or(0)
+    }
+}
+
+/// Every rank asks for all of it, so it is remembered.
+pub(crate) fn sent(cx: &mut Context<'_>, id: ExchangeId) -> Rc<Sent> {
+    if let Some(known) = cx.sent.get(&id) {
+        return Rc::clone(known);
+    }
+    let mut sent = Sent::default();
     let table = &cx.program.exchanges[id.index()];
     for piece in &table.pieces {
         let ends = (table.sources.get(piece.from), table.targets.get(piece.to));
         match ends {
             (Some((from, _)), Some((to, _))) if from != to => {
-                *sent.entry(*from).or_insert(0) += bytes(cx, table.tensor, &piece.region.0);
+                let bytes = bytes(cx, table.tensor, &piece.region.0).unsigned_abs();
+                *sent.of.entry(*from).or_default().entry(*to).or_default() += bytes;
+                *sent.got.entry(*to).or_default() += bytes;
             }
             _ => {}
         }
     }
+    let sent = Rc::new(sent);
+    cx.sent.insert(id, Rc::clone(&sent));
     sent
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn bytes(cx: &Context<'_>, tensor: graph::TensorId, region: &[Interval]) -> i64 {

@@ -11,7 +11,9 @@ use graph::{Dtype, OpId, TensorId};
 use program::{Away, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, RankId, Which};
 use rules::{Cost, Interval};
 
+use crate::count;
 use crate::held::Part;
+use crate::intern::Lists;
 use crate::memory::held_as;
 use crate::purpose::{Masters, Phase};
 use crate::region::numel;
@@ -23,13 +25,13 @@ pub struct Course {
     pub rank: RankId,
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
-    pub deeds: Rc<Vec<Deed>>,
+    pub deeds: Rc<[Deed]>,
     /// What it has in each turn, if that is asked for.
     pub held: Vec<Phase>,
 }
 
 /// What an instruction takes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Deed {
     /// Operators and copies on the device, in their order.
     pub work: Vec<Work>,
@@ -46,7 +48,7 @@ pub struct Deed {
     pub op: Option<OpId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     /// The operator that this is a part of; none of a copy or a sum.
     pub op: Option<OpId>,
@@ -58,15 +60,12 @@ pub struct Work {
 /// Of each rank that was followed.
 pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Course> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    let mut known: BTreeMap<usize, Vec<Rc<Vec<Deed>>>> = BTreeMap::new();
+    let mut known: BTreeMap<usize, Lists<Deed>> = BTreeMap::new();
     let course = |rank: &Rank<'a>| {
         let deeds = Watch { cx, rank, held: &held }.deeds();
-        let alike = known.entry(rank.role).or_default();
-        let deeds = alike.iter().find(|other| ***other == deeds).cloned().unwrap_or_else(|| {
-            alike.push(Rc::new(deeds));
-            Rc::clone(&alike[alike.len() - 1])
-        });
-        Course { rank: rank.id, role: rank.role, deeds, held: vec![] }
+        let known = known.entry(rank.role).or_insert_with(Lists::new);
+        let number = known.number(&deeds);
+        Course { rank: rank.id, role: rank.role, deeds: Rc::clone(known.get(number)), held: vec![] }
     };
     ranks.iter().map(course).collect()
 }
@@ -216,17 +215,10 @@ impl<'a> Watch<'_, 'a> {
         Deed { moved, dtype: Some(self.dtype(buf)), op, ..Deed::default() }
     }
 
-    fn exchange(&self, id: ExchangeId) -> Deed {
-        let table = &self.cx.program.exchanges[id.index()];
-        let mut sent: BTreeMap<RankId, u64> = BTreeMap::new();
-        for piece in &table.pieces {
-            let (from, to) = (table.sources[piece.from].0, table.targets[piece.to].0);
-            if from == self.rank.id && to != from {
-                *sent.entry(to).or_default() += self.bytes_of(table.tensor, &piece.region.0);
-            }
-        }
-        let moved = sent.values().sum();
-        self.of_exchange(id, Deed { sent: sent.into_iter().collect(), moved, ..Deed::default() })
+    fn exchange(&mut self, id: ExchangeId) -> Deed {
+        let all = count::sent(self.cx, id);
+        let (sent, moved) = (all.by(self.rank.id).collect(), all.given(self.rank.id));
+        self.of_exchange(id, Deed { sent, moved, ..Deed::default() })
     }
 
     fn of_exchange(&self, id: ExchangeId, deed: Deed) -> Deed {

@@ -320,6 +320,7 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<axis::Fo
         finder: local::Finder::new(base as usize),
         faults: Faults::default(),
         tally: proof::Tally::default(),
+        sent: intern::Map::default(),
         sums: held::Sums::default(),
         fold,
     }

@@ -1,10 +1,15 @@
 //! What is known of every buffer of every rank, while the program is followed.
 
+use std::rc::Rc;
+
 use graph::TensorId;
-use program::{Arg, Body, BufId, Call, CallId, Instr, KeepId, LocalOp, Own, Pass, Program, RankId, Role};
+use program::{
+    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, LocalOp, Own, Pass, Program, RankId, Role,
+};
 
 use crate::args::integer;
 use crate::axis::Fold;
+use crate::count::Sent;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
 use crate::held::{Held, Part, Sums};
@@ -97,6 +102,8 @@ pub(crate) struct Context<'a> {
     pub(crate) finder: Finder,
     pub(crate) faults: Faults,
     pub(crate) tally: Tally,
+    /// What goes from rank to rank in each exchange that was asked for.
+    pub(crate) sent: Map<ExchangeId, Rc<Sent>>,
     /// Room for the gradients inside one call.
     pub(crate) sums: Sums,
     /// If only some of the ranks are followed.

@@ -19,6 +19,8 @@ pub struct Device {
     pub reached: (f64, f64),
     /// Bytes a second from and to the host.
     pub host: f64,
+    /// Bytes of its host's memory that are its own.
+    pub host_memory: u64,
     /// What was measured of operators.
     pub measured: Vec<Operators>,
     pub runtime: Runtime,

@@ -15,6 +15,9 @@ use crate::{Cluster, Device, Link, Node, Origin, Runtime, catalog};
 /// More devices than any cluster has.
 const MOST: u64 = 1 << 20;
 
+/// Where it is not said, a device has so many times its own memory on its host.
+const HOST_TIMES: f64 = 2.0;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -78,6 +81,7 @@ struct WrittenDevice {
     compute_reached: Option<Spanned<Written>>,
     memory_reached: Option<Spanned<Written>>,
     host: Option<Spanned<Written>>,
+    host_memory: Option<Spanned<Written>>,
     #[serde(default)]
     operators: Vec<Spanned<WrittenOperators>>,
     runtime: Option<WrittenRuntime>,
@@ -210,9 +214,11 @@ impl Reader<'_> {
         let of = |get: fn(&Device) -> f64| like.as_ref().map(get);
         let share =
             |written, usual: fn(&Device) -> f64| number(written, Unit::Share, of(usual).or(Some(0.8)), "");
+        let memory = number(&it.memory, Unit::Bytes, of(|d| d.memory as f64), "memory")?;
+        let host_memory = of(|d| d.host_memory as f64).or(Some(HOST_TIMES * memory));
         Ok(Device {
             name: name.to_owned(),
-            memory: number(&it.memory, Unit::Bytes, of(|d| d.memory as f64), "memory")? as u64,
+            memory: memory as u64,
             bandwidth: number(&it.bandwidth, Unit::BytesPerSecond, of(|d| d.bandwidth), "bandwidth")?,
             peak: self.peak(name, it, like.as_ref(), span.clone())?,
             overhead: number(&it.overhead, Unit::Seconds, of(|d| d.overhead).or(Some(4e-6)), "overhead")?,
@@ -221,6 +227,7 @@ impl Reader<'_> {
                 share(&it.memory_reached, |d| d.reached.1)?,
             ),
             host: number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?,
+            host_memory: number(&it.host_memory, Unit::Bytes, host_memory, "host_memory")? as u64,
             measured: it.operators.iter().map(|it| self.operators(it)).collect::<Result<_>>()?,
             runtime: it.runtime.as_ref().map_or(Ok(Runtime::default()), |it| self.runtime(it))?,
         })

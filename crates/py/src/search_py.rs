@@ -171,6 +171,7 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("seconds", row.seconds())?;
     dict.set_item("fits", row.fits())?;
     dict.set_item("memory", (rank, needed, there))?;
+    dict.set_item("on_host", row.host)?;
     dict.set_item("utilisation", row.estimate.utilisation)?;
     dict.set_item("order", row.order)?;
     let lanes = &row.estimate.simulation.ranks;

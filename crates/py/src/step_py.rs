@@ -16,7 +16,8 @@ use crate::search_py::cluster_of;
 pub(crate) struct Simulated {
     inner: Step,
     /// For each rank the memory of its device.
-    there: Vec<u64>,
+    /// Of each device its memory, and what of its host's is its own.
+    there: Vec<(u64, u64)>,
 }
 
 /// A rank, its stretches of time with bytes, and a line of them.
@@ -71,8 +72,15 @@ impl Simulated {
             .memory
             .iter()
             .map(compiler::Memory::total)
-            .zip(self.there.iter().copied())
+            .zip(self.there.iter().map(|(own, _)| *own))
             .collect()
+    }
+
+    /// For each rank the most bytes that it has on its host, and what of the host's memory is its own.
+    #[getter]
+    fn on_host(&self) -> Vec<(u64, u64)> {
+        let there = self.there.iter().map(|(_, host)| *host);
+        self.inner.estimate.memory.iter().map(|it| it.offloaded).zip(there).collect()
     }
 
     /// A line for each device.
@@ -139,7 +147,8 @@ pub(crate) fn simulate_step(
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
         let inner =
             py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting, traced))?;
-        let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32).memory).collect();
+        let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32));
+        let there = there.map(|device| (device.memory, device.host_memory)).collect();
         Ok(Simulated { inner, there })
     })
 }

@@ -7,9 +7,11 @@
 //! no name are found operator by operator ([`inside`]), and the best pipelines in orders that have none ([`ordered`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
+mod away;
 mod bound;
 mod constraints;
 pub mod inside;
+mod layers;
 mod least;
 mod ordered;
 mod partly;
@@ -92,6 +94,8 @@ pub struct Row {
     pub estimate: Estimate,
     /// The rank that uses most of its memory: how much it needs, and how much there is.
     pub memory: (u32, u64, u64),
+    /// The same of what it has on its host.
+    pub host: (u32, u64, u64),
     /// What was claimed of it, if it has no name.
     pub claim: Option<Claim>,
     /// Seconds that a step takes at least, as it was told of a pipeline that was found.
@@ -143,7 +147,7 @@ impl Row {
     }
 
     pub fn fits(&self) -> bool {
-        self.memory.1 <= self.memory.2
+        self.memory.1 <= self.memory.2 && self.host.1 <= self.host.2
     }
 
     /// Seconds in which some rank computes again, at most.
@@ -185,6 +189,10 @@ pub fn quickest(
 
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     let mut found = of_all_kinds(question, wanted, watch)?;
+    // Of those that were found operator by operator that was looked at before.
+    let others = found.rows.iter().filter(|row| row.claim.is_none());
+    let away = away::rows(question, others, least_of(&found.rows), watch)?;
+    found.rows.extend(away);
     found.rows.extend(partly::rows(question, &found.rows, watch)?);
     let ordered = ordered::rows(question, &found.rows, watch)?;
     found.rows.extend(ordered.rows);
@@ -200,6 +208,8 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         return queue::search(question, wanted, watch);
     }
     let (mut looked, told) = inside::rows(question, watch)?;
+    let away = away::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
+    looked.rows.extend(away);
     let only_one = wanted.count == 1;
     let best = wanted.below.min(least_of(&looked.rows));
     let below = if only_one { best } else { wanted.below };
@@ -272,7 +282,8 @@ pub fn best(
             return Err(error);
         }
     }
-    let least = found.rows.iter().min_by_key(|row| row.memory.1).expect("there is one");
+    let over = |row: &&Row| (row.memory.1 <= row.memory.2, row.memory.1);
+    let least = found.rows.iter().min_by_key(over).expect("there is one");
     Err(fits_in_no_way(question, least, found.tried))
 }
 
@@ -280,10 +291,12 @@ const MORE: &str = "more devices or devices with more memory, or smaller micro-b
 
 /// `tried` are the shapes that were looked at, of how many.
 fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, usize)) -> Error {
-    let (rank, needed, there) = least.memory;
+    let on_device = least.memory.1 > least.memory.2;
+    let (rank, needed, there) = if on_device { least.memory } else { least.host };
     let size = compiler::size;
+    let place = if on_device { "" } else { "the host of " };
     let what = format!(
-        "{} fits in no way that was tried: the least is {} on rank {rank}, which has {}",
+        "{} fits in no way that was tried: the least is {} on {place}rank {rank}, which has {}",
         question.graph.model,
         size(needed),
         size(there)
@@ -380,17 +393,16 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
         constraints.confirm(&plan, question.graph, question.analysis)?;
     }
     let estimate = estimated(question, &plan)?;
-    let there = |rank: u32| question.there(rank);
-    let used = |(rank, memory): (u32, &Memory)| (rank, memory.total(), there(rank));
+    let of_host = |rank: u32| question.cluster.device(rank).host_memory;
+    let memory = fullest(&estimate.memory, Memory::total, |rank| question.there(rank));
+    let host = fullest(&estimate.memory, |memory| memory.offloaded, of_host);
+    Ok(Row { plan, memory, host, estimate, claim: None, piped: None, reason: None, order: None })
+}
+
+/// The rank that needs most of what it has, with how much it needs and how much there is.
+fn fullest(all: &[Memory], needed: impl Fn(&Memory) -> u64, there: impl Fn(u32) -> u64) -> (u32, u64, u64) {
+    let used = |(rank, memory): (u32, &Memory)| (rank, needed(memory), there(rank));
     let share = |(_, needed, there): &(u32, u64, u64)| *needed as f64 / *there as f64;
-    let most = (0..).zip(&estimate.memory).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
-    Ok(Row {
-        plan,
-        memory: most.unwrap_or((0, 0, there(0))),
-        estimate,
-        claim: None,
-        piped: None,
-        reason: None,
-        order: None,
-    })
+    let most = (0..).zip(all).map(used).reduce(|a, b| if share(&b) > share(&a) { b } else { a });
+    most.unwrap_or((0, 0, there(0)))
 }

@@ -4,13 +4,10 @@
 //! that computes all of them again, which fits, and one that computes none. What follows is a plan as any other: it is lowered
 //! and simulated, and taken if it fits and is quicker.
 
-use std::collections::BTreeMap;
-
-use compiler::Memory;
 use diag::Result;
-use graph::OpId;
 use plan::Plan;
 
+use crate::layers::{Layers, named, without_again};
 use crate::{Looked, Question, Row, estimated};
 
 /// So many of the quickest plans are looked at.
@@ -35,18 +32,18 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
     if question.respected(none.clone()).is_err() {
         return Ok(None);
     }
-    let stages = Stages::of(&row.plan);
+    let layers = Layers::of(&row.plan);
     if question.stop.is_late() {
         return Ok(None);
     }
     let without = estimated(question, &none)?.memory;
-    let mut counts = stages.counts(question, &row.estimate.memory, &without);
+    let mut counts = layers.counts(question, &row.estimate.memory, &without);
     for _ in 0..TIMES {
-        if counts == stages.all() {
+        if counts == layers.all() {
             break;
         }
         let mut looked = Looked::default();
-        let plan = stages.plan(&row.plan, &counts);
+        let plan = again(&row.plan, layers.first(&counts));
         looked.at(question, std::iter::once(row.with(plan)), watch)?;
         match looked.rows.pop() {
             Some(better) if better.fits() => {
@@ -54,7 +51,7 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
             }
             Some(_) => {
                 let one_more = |(count, all): (&mut usize, usize)| *count = all.min(*count + 1);
-                counts.iter_mut().zip(stages.all()).for_each(one_more);
+                counts.iter_mut().zip(layers.all()).for_each(one_more);
             }
             None => return Ok(None),
         }
@@ -62,55 +59,12 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
     Ok(None)
 }
 
-/// The layers of each block, in the model's order, and the devices that run it.
-struct Stages {
-    spans: Vec<Vec<usize>>,
-    devices: Vec<Vec<u32>>,
-}
-
-impl Stages {
-    fn of(plan: &Plan) -> Self {
-        let mut spans: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (number, span) in plan.recompute.iter().enumerate() {
-            spans.entry(plan.block(span[0])).or_default().push(number);
-        }
-        let devices = |block: &u32| {
-            let ops = (0..plan.ops.len()).map(OpId::new).filter(|op| plan.block(*op) == *block);
-            let mut devices: Vec<u32> = ops.flat_map(|op| plan.op(op).devices.clone()).collect();
-            devices.sort_unstable();
-            devices.dedup();
-            devices
-        };
-        Self { devices: spans.keys().map(devices).collect(), spans: spans.into_values().collect() }
-    }
-
-    fn all(&self) -> Vec<usize> {
-        self.spans.iter().map(Vec::len).collect()
-    }
-
-    /// How many layers of each block have to be computed again, as far as each saves as much as any other.
-    fn counts(&self, question: &Question<'_>, with: &[Memory], without: &[Memory]) -> Vec<usize> {
-        let share = |device: &u32| {
-            let [with, without] = [with, without].map(|memory| memory[*device as usize].total() as f64);
-            let there = question.there(*device) as f64;
-            if without > with { ((without - there) / (without - with)).clamp(0.0, 1.0) } else { 1.0 }
-        };
-        let of = |(spans, devices): (&Vec<usize>, &Vec<u32>)| {
-            let most = devices.iter().map(share).fold(0.0, f64::max);
-            (most * spans.len() as f64).ceil() as usize
-        };
-        self.spans.iter().zip(&self.devices).map(of).collect()
-    }
-
-    /// With so many of the first layers of each block.
-    fn plan(&self, plan: &Plan, counts: &[usize]) -> Plan {
-        let mut kept: Vec<usize> =
-            self.spans.iter().zip(counts).flat_map(|(spans, count)| spans[..*count].to_vec()).collect();
-        kept.sort_unstable();
-        let own =
-            if plan.name.starts_with("auto") || plan.name.starts_with("found") { "" } else { "found, " };
-        let name = format!("{own}{}, {} of {} layers again", plan.name, kept.len(), plan.recompute.len());
-        let recompute = kept.into_iter().map(|number| plan.recompute[number].clone()).collect();
-        Plan { name, recompute, ..plan.clone() }
-    }
+/// With so many of the layers alone.
+fn again(plan: &Plan, layers: Vec<usize>) -> Plan {
+    let name = match layers.len() {
+        0 => without_again(&plan.name),
+        some => named(&plan.name, &format!("{some} of {} layers again", plan.recompute.len())),
+    };
+    let recompute = layers.into_iter().map(|number| plan.recompute[number].clone()).collect();
+    Plan { name, recompute, ..plan.clone() }
 }

@@ -1,7 +1,8 @@
 //! Looks at plans in the order of what they take at least, until none that is left can be among the wanted ones.
 //!
 //! Of each shape and way to hold parameters there is a ladder of plans, each of which needs less memory than the one
-//! before: the next one is looked at if one does not fit. First with the usual schedule; then, in one block, with what may
+//! before: the next one is looked at if one does not fit, and where the first one does not, what its layers keep on the host.
+//! First with the usual schedule; then, in one block, with what may
 //! divide the model instead of `megatron`; then other schedules of the few that would be quickest if stages never waited;
 //! and if nothing fits, what is on the host besides.
 
@@ -22,6 +23,9 @@ const ROOM: f64 = 0.6;
 
 /// Among the plans of a shape the place of those that divide it by another set than `megatron`: after all schedules.
 const INSTEAD: usize = 70;
+
+/// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
+const AWAY: usize = 4;
 
 /// A ladder of plans, on one of its rungs.
 #[derive(Clone)]
@@ -282,6 +286,7 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         if !self.looks_at_all() && rung.least.kept > self.question.most() {
+            self.open.extend(on_host(&rung));
             self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
             return Ok(());
         }
@@ -297,6 +302,7 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.rows.push(row);
         self.places.push(rung.place + rung.at);
         if next {
+            self.open.extend(on_host(&rung));
             self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
         }
         Ok(())
@@ -406,6 +412,12 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
         self.found
     }
+}
+
+/// Where nothing is computed again, the same with what layers keep on the host: that takes no less.
+fn on_host(rung: &Rung) -> Option<Rung> {
+    let names = vec![Shape::kept_away(&rung.names[0])];
+    (rung.at == 0).then(|| Rung { names, place: rung.place + AWAY, is_own: false, ..rung.clone() })
 }
 
 fn is_usual(name: &str) -> bool {

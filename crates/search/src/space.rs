@@ -14,6 +14,8 @@ pub(crate) const WAYS: &str = "megatron";
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
 /// What is computed again, from nothing to everything, and that in turns.
 const AGAIN: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
+/// What is on the host instead of computed again.
+const KEPT: &str = "offload:activations";
 /// What is on the host besides, where nothing else fits.
 const AWAY: [&str; 3] = [
     "recompute x offload:activations",
@@ -46,6 +48,11 @@ impl Shape {
 
     pub(crate) fn ladder(&self, held: &str, schedule: &str) -> Vec<String> {
         AGAIN.iter().map(|again| self.name(held, schedule, again)).collect()
+    }
+
+    /// With what layers keep on the host, if all that does not fit on the devices.
+    pub(crate) fn kept_away(plain: &str) -> String {
+        format!("{plain} x {KEPT}")
     }
 
     /// What is tried where none of that fits.

@@ -7,10 +7,11 @@ use search::{Question, Row, best, compare};
 
 use model::Model;
 
+/// Devices whose way to their host is too narrow for what layers keep.
 fn devices(count: u32, peak: &str) -> Cluster {
     let text = format!(
         "[[nodes]]\ndevices = \"d:{count}\"\nlink = {{ bandwidth = \"1 TB/s\", latency = \"1 us\", start = \"1 us\" }}\n\
-         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"{peak}\", f32 = \"{peak}\" }}\noverhead = \"0 s\"\n"
+         [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"{peak}\", f32 = \"{peak}\" }}\noverhead = \"0 s\"\nhost = \"10 kB/s\"\n"
     );
     read(&text, "devices.toml").expect("it reads")
 }

@@ -25,21 +25,17 @@ pub(crate) struct Price {
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
 pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
     let (courses, cluster) = (scene.courses, scene.cluster);
-    let mut known: Vec<(&Course, Rc<Vec<Price>>)> = vec![];
-    let device = |course: &Course| cluster.device(course.rank.0);
-    let same = |a: &Course, b: &Course| Rc::ptr_eq(&a.deeds, &b.deeds) && device(a).name == device(b).name;
-    let mut prices = vec![];
-    for course in courses {
-        let found = known.iter().find(|(other, _)| same(other, course)).map(|(_, found)| Rc::clone(found));
-        prices.push(found.unwrap_or_else(|| {
+    let mut known = BTreeMap::new();
+    let of = |course: &Course| {
+        let device = cluster.device(course.rank.0);
+        let made = known.entry((Rc::as_ptr(&course.deeds), &device.name)).or_insert_with(|| {
             let instrs = scene.program.roles[course.role].body.instrs();
-            let price = |(deed, instr): (&Deed, &Instr)| price(deed, instr, device(course), scene.kinds);
-            let made = Rc::new(course.deeds.iter().zip(instrs).map(price).collect());
-            known.push((course, Rc::clone(&made)));
-            made
-        }));
-    }
-    prices
+            let price = |(deed, instr): (&Deed, &Instr)| price(deed, instr, device, scene.kinds);
+            Rc::new(course.deeds.iter().zip(instrs).map(price).collect())
+        });
+        Rc::clone(made)
+    };
+    courses.iter().map(of).collect()
 }
 
 fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {

@@ -152,8 +152,10 @@ def _row(row: dict[str, Any], best: float) -> str:
     from ..memory import size_of
     from ..summary import time_of
 
-    _, needed, there = row["memory"]
-    memory = f"{size_of(needed)} of {size_of(there)}" if row["fits"] else f"{size_of(needed)}: too much"
+    (_, needed, there), (_, on_host, _) = row["memory"], row["on_host"]
+    memory = f"{size_of(needed)} of {size_of(there)}"
+    if not row["fits"]:
+        memory = f"{size_of(needed)}: too much" if needed > there else f"{size_of(on_host)} on host: too much"
     step = row["seconds"]
     waits = row["exposed"] + row["idle"]
     times = f"{step / best:.2f}x" if row["fits"] else ""

@@ -77,8 +77,10 @@ def lines_of(found: Found) -> Iterator[str]:
     if 0 < bound <= step:
         times = step / bound
         of = "that respects them " if found.constraints else ""
-        if any(row["plan"].endswith(" layers again") for row in found.rows):
-            of += ("and " if of else "that ") + "computes all layers again, or none, "
+        if any(" layers " in row["plan"] for row in found.rows):
+            of += (
+                "and " if of else "that "
+            ) + "computes all layers again, or none, with nothing on the host, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
     yield (

@@ -44,7 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
-    from ..memory import size_of
     from ..summary import batches_of, time_of
 
     operations, utilisation = found.operations
@@ -57,11 +56,18 @@ def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, clus
         "",
     ]
     lines += _held(found)
-    memory = found.memory
+    lines += [f"memory: {_most(found.memory)}"]
+    return [*lines, f"on the host: {_most(found.on_host)}"] if any(has for has, _ in found.on_host) else lines
+
+
+def _most(memory: list[tuple[int, int]]) -> str:
+    """What the rank needs that needs most of what it has."""
+    from ..memory import size_of
+
     rank = max(range(len(memory)), key=lambda at: (memory[at][0] / memory[at][1], -at))
     needed, there = memory[rank]
     fits = "" if needed <= there else ": it does not fit"
-    return [*lines, f"memory: at most {size_of(needed)} of {size_of(there)}, on rank {rank}{fits}"]
+    return f"at most {size_of(needed)} of {size_of(there)}, on rank {rank}{fits}"
 
 
 def _held(found: Simulated) -> list[str]:
@@ -95,6 +101,7 @@ def _numbers(graph: Graph, plan: Plan, found: Simulated, batches: int) -> dict[s
         "utilisation": utilisation,
         "ranks": found.ranks,
         "memory": [{"needed": needed, "there": there} for needed, there in found.memory],
+        "on_host": [{"needed": needed, "there": there} for needed, there in found.on_host],
         "memory_over_time": [
             {"rank": rank, "stretches": [list(stretch) for stretch in over]} for rank, over, _ in found.held
         ],

@@ -27,7 +27,7 @@ class Measured:
     """Of one device, while all of them measure.
 
     The most operations a second by type, and bytes a second, of any operator; seconds to start an operator,
-    bytes of its memory; of messages among all of them seconds without bytes, and bytes a second.
+    bytes of its memory and of its host's; of messages among all of them seconds without bytes, and bytes a second.
     """
 
     device: str
@@ -36,6 +36,7 @@ class Measured:
     bandwidth: float
     overhead: float
     memory: int
+    host_memory: int
     alone: float
     rate: float
     curves: list[Curve]
@@ -91,6 +92,7 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
         bandwidth=max(_sums(comm), _most(curves)),
         overhead=_overhead(comm),
         memory=_memory(comm.device, local),
+        host_memory=_of_host(local),
         alone=alone,
         rate=rate,
         curves=curves,
@@ -157,6 +159,10 @@ def _rate(found: dict[tuple[str, int], messages.Points], devices: int) -> tuple[
 def _memory(device: torch.device, local: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
+    return _of_host(local)
+
+
+def _of_host(local: int) -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / local)
 
 
@@ -187,6 +193,7 @@ reached = 1.0
     device = f"""
 [devices.here]
 memory = "{found.memory / 1e9:.4g} GB"
+host_memory = "{found.host_memory / 1e9:.4g} GB"
 bandwidth = "{found.bandwidth / 1e9:.4g} GB/s"
 peak = {{ {peak} }}
 overhead = "{found.overhead * 1e6:.4g} us"

@@ -2,6 +2,7 @@
 
 use program::{BufId, Collective, Cut, ExchangeId, How};
 
+use crate::count;
 use crate::cuts::extents;
 use crate::purpose::Purpose;
 
@@ -71,13 +72,9 @@ impl Walk<'_, '_> {
     }
 
     /// Bytes that this rank sends to others in an exchange, and gets from them.
-    pub(super) fn transferred(&self, id: ExchangeId) -> u64 {
-        let table = &self.cx.program.exchanges[id.index()];
-        let pieces = table.pieces.iter().filter(|piece| {
-            let (from, to) = (table.sources[piece.from].0, table.targets[piece.to].0);
-            from != to && (from == self.rank.id || to == self.rank.id)
-        });
-        pieces.map(|piece| self.bytes_of(table.tensor, &piece.region.0)).sum()
+    pub(super) fn transferred(&mut self, id: ExchangeId) -> u64 {
+        let sent = count::sent(self.cx, id);
+        sent.given(self.rank.id) + sent.got(self.rank.id)
     }
 }
 

@@ -1,0 +1,83 @@
+//! The layers of a plan, of which as many are dealt with as memory asks for.
+
+use std::collections::BTreeMap;
+
+use compiler::Memory;
+use graph::OpId;
+use plan::Plan;
+
+use crate::Question;
+
+/// Those that a plan computes again, of each block in the model's order, and the devices that run it.
+pub(crate) struct Layers {
+    spans: Vec<Vec<usize>>,
+    devices: Vec<Vec<u32>>,
+}
+
+impl Layers {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let mut spans: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (number, span) in plan.recompute.iter().enumerate() {
+            spans.entry(plan.block(span[0])).or_default().push(number);
+        }
+        let devices = |block: &u32| {
+            let ops = (0..plan.ops.len()).map(OpId::new).filter(|op| plan.block(*op) == *block);
+            let mut devices: Vec<u32> = ops.flat_map(|op| plan.op(op).devices.clone()).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            devices
+        };
+        Self { devices: spans.keys().map(devices).collect(), spans: spans.into_values().collect() }
+    }
+
+    pub(crate) fn all(&self) -> Vec<usize> {
+        self.spans.iter().map(Vec::len).collect()
+    }
+
+    /// For how many layers of each block memory asks that something is done, if that saves as much of each as of any other:
+    /// with it for all, and for none.
+    pub(crate) fn counts(&self, question: &Question<'_>, with: &[Memory], without: &[Memory]) -> Vec<usize> {
+        let share = |device: &u32| {
+            let [with, without] = [with, without].map(|memory| memory[*device as usize].total() as f64);
+            let there = question.there(*device) as f64;
+            if without > with { ((without - there) / (without - with)).clamp(0.0, 1.0) } else { 1.0 }
+        };
+        let of = |(spans, devices): (&Vec<usize>, &Vec<u32>)| {
+            let most = devices.iter().map(share).fold(0.0, f64::max);
+            (most * spans.len() as f64).ceil() as usize
+        };
+        self.spans.iter().zip(&self.devices).map(of).collect()
+    }
+
+    /// The numbers of so many of the first layers of each block.
+    pub(crate) fn first(&self, counts: &[usize]) -> Vec<usize> {
+        let of = |(spans, count): (&Vec<usize>, &usize)| spans[..*count].to_vec();
+        sorted(self.spans.iter().zip(counts).flat_map(of).collect())
+    }
+
+    /// Those of so many of each block that lie among the others as evenly as they can.
+    pub(crate) fn between(&self, counts: &[usize]) -> Vec<usize> {
+        let of = |(spans, count): (&Vec<usize>, &usize)| {
+            let (all, count) = (spans.len(), *count);
+            let is_one = move |at: &usize| (at + 1) * count / all > at * count / all;
+            (0..all).filter(is_one).map(|at| spans[at]).collect::<Vec<_>>()
+        };
+        sorted(self.spans.iter().zip(counts).flat_map(of).collect())
+    }
+}
+
+fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The name of a plan that was changed.
+pub(crate) fn named(name: &str, change: &str) -> String {
+    let own = if name.starts_with("auto") || name.starts_with("found") { "" } else { "found, " };
+    format!("{own}{name}, {change}")
+}
+
+/// The name of a plan that does not compute again what it does.
+pub(crate) fn without_again(name: &str) -> String {
+    name.replace(" x recompute:selective", "").replace(" x recompute", "")
+}
