@@ -27,7 +27,8 @@ class Measured:
     """Of one device, while all of them measure.
 
     The most operations a second by type, and bytes a second, of any operator; seconds to start an operator,
-    bytes of its memory and of its host's; of messages among all of them seconds without bytes, and bytes a second.
+    bytes of its memory and of its host's; of messages among all of them seconds without bytes, and bytes a
+    second.
     """
 
     device: str
