@@ -37,6 +37,10 @@ def work_of(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
 def lines_of_work(work: Mapping[str, Any]) -> list[str]:
     """Nothing where nothing that counts is repeated, or computed again."""
     told = [one for one in work["repeated"] if one["operations"] >= LEAST * work["rank"]]
@@ -45,7 +49,7 @@ def lines_of_work(work: Mapping[str, Any]) -> list[str]:
     share, even = work["rank"] / work["model"], 1 / work["devices"]
     lines = [
         f"a rank computes {operations_of(work['rank'])} of {operations_of(work['model'])} a step:"
-        f" {share:.0%}, an even share is {even:.0%}"
+        f" {_percent(share)}, an even share is {_percent(even)}"
     ]
     if work["again"]:
         lines.append(

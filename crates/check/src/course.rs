@@ -14,7 +14,7 @@ use rules::{Cost, Interval};
 use crate::count;
 use crate::held::Part;
 use crate::intern::Lists;
-use crate::memory::held_as;
+use crate::memory::{AwayBytes, held_as};
 use crate::purpose::{Masters, Phase};
 use crate::region::numel;
 use crate::state::{Context, Rank};
@@ -58,16 +58,21 @@ pub struct Work {
 }
 
 /// Of each rank that was followed.
-pub(crate) fn of_all<'a>(cx: &mut Context<'a>, ranks: &[Rank<'a>], masters: &Masters) -> Vec<Course> {
+pub(crate) fn of_all<'a>(
+    cx: &mut Context<'a>,
+    ranks: &[Rank<'a>],
+    masters: &Masters,
+    away: &[AwayBytes],
+) -> Vec<Course> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
     let mut known: BTreeMap<usize, Lists<Deed>> = BTreeMap::new();
-    let course = |rank: &Rank<'a>| {
-        let deeds = Watch { cx, rank, held: &held }.deeds();
+    let course = |(rank, away): (&Rank<'a>, &AwayBytes)| {
+        let deeds = Watch { cx, rank, held: &held, away }.deeds();
         let known = known.entry(rank.role).or_insert_with(Lists::new);
         let number = known.number(&deeds);
         Course { rank: rank.id, role: rank.role, deeds: Rc::clone(known.get(number)), held: vec![] }
     };
-    ranks.iter().map(course).collect()
+    ranks.iter().zip(away).map(course).collect()
 }
 
 struct Watch<'w, 'a> {
@@ -75,6 +80,8 @@ struct Watch<'w, 'a> {
     rank: &'w Rank<'a>,
     /// For each tensor the type in which it is held.
     held: &'w [Dtype],
+    /// What it sends to the host, and fetches from there.
+    away: &'w AwayBytes,
 }
 
 impl<'a> Watch<'_, 'a> {
@@ -102,56 +109,27 @@ impl<'a> Watch<'_, 'a> {
                 let bytes = self.bytes_of(shard.tensor, &shard.region.get(self.rank.own.at).0);
                 self.copied(2, bytes, self.cx.facts.graph.tensor(shard.tensor).dtype)
             }
-            Instr::Keep { from, offloads: true, .. } => {
-                Deed { to_host: from.iter().map(|buf| self.bytes(*buf)).sum(), ..Deed::default() }
-            }
-            Instr::Fetch { what } => Deed { to_host: self.fetched(*what), ..Deed::default() },
-            Instr::Keep { .. } | Instr::Take { .. } | Instr::Release { .. } => Deed::default(),
+            Instr::Keep { id, .. } => self.of_host(Away::Kept(*id)),
+            Instr::Fetch { what } => self.of_host(*what),
+            Instr::Take { .. } | Instr::Release { .. } => Deed::default(),
         }
     }
 
     fn call(&mut self, index: usize, call: &'a Call) -> Deed {
         let first = self.cx.codes[self.rank.role].first_op[index];
-        let (mut work, mut kept) = (vec![], BTreeMap::new());
+        let mut work = vec![];
         for offset in 0..call.ops.len() {
             let Some(part) = self.rank.parts[first + offset] else { continue };
             let cost = self.cost(&part);
             work.extend(self.work(&part, cost.flops, cost.forward.read + cost.forward.written));
-            if call.offloads {
-                self.kept(&part, &cost, call, &mut kept);
-            }
         }
         let op = call.ops.first().map(|op| op.op);
-        Deed { work, to_host: kept.into_values().sum(), op, ..Deed::default() }
+        Deed { work, op, ..self.of_host(Away::Call(call.id)) }
     }
 
-    /// The bytes that backward needs of an operator, by where they are.
-    fn kept(&self, part: &Part, cost: &Cost, call: &Call, kept: &mut BTreeMap<(u32, bool), u64>) {
-        let code = &self.cx.codes[self.rank.role];
-        for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
-            let has = code.leaf_of.contains_key(buf) || !cost.kept.inputs.contains(input);
-            if !has && call.inputs.contains(buf) {
-                kept.insert((buf.0, false), self.bytes(*buf));
-            }
-        }
-        let op = self.cx.facts.graph.op(part.op);
-        let made = cost.kept.outputs.iter().filter_map(|output| op.outputs[*output]);
-        let share = cost.forward.written.checked_div(op.outputs.iter().flatten().count() as u64).unwrap_or(0);
-        kept.insert((part.op.0, true), cost.kept.more + made.count() as u64 * share);
-    }
-
-    fn fetched(&mut self, what: Away) -> u64 {
-        let code = &self.cx.codes[self.rank.role];
-        match what {
-            Away::Call(id) => code.call(id).map_or(0, |(index, call)| self.call(index, call).to_host),
-            Away::Kept(id) => {
-                let kept = self.rank.body.instrs().find_map(|instr| match instr {
-                    Instr::Keep { id: other, from, .. } if *other == id => Some(from),
-                    _ => None,
-                });
-                kept.into_iter().flatten().map(|buf| self.bytes(*buf)).sum()
-            }
-        }
+    /// What goes to the host, or comes back: nothing of what stays.
+    fn of_host(&self, what: Away) -> Deed {
+        Deed { to_host: self.away.get(&what).copied().unwrap_or(0), ..Deed::default() }
     }
 
     /// The backward of a call, the last operator first.

@@ -244,14 +244,19 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks);
+    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let courses = wanted.courses_of(&mut cx, &ranks, &away);
     Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
 }
 
 impl Wanted<'_> {
-    fn courses_of<'a>(&self, cx: &mut Context<'a>, ranks: &[Rank<'a>]) -> Vec<Course> {
-        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters) } else { vec![] };
+    fn courses_of<'a>(
+        &self,
+        cx: &mut Context<'a>,
+        ranks: &[Rank<'a>],
+        away: &[memory::AwayBytes],
+    ) -> Vec<Course> {
+        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters, away) } else { vec![] };
         if let Some(batches) = self.over {
             let held = memory::over(cx, ranks, self.masters, batches);
             courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
@@ -281,8 +286,8 @@ fn folded(
     if !cx.faults.is_empty() || cx.store.overlaps {
         return None;
     }
-    let memory = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks);
+    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let courses = wanted.courses_of(&mut cx, &ranks, &away);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);

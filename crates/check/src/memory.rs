@@ -42,17 +42,18 @@ use graph::{Dtype, Source, Tensor};
 use crate::purpose::{Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
+pub(crate) use away::AwayBytes;
 use lives::Lives;
 use walk::Walk;
 
-/// Of each rank, all of which were followed to their ends, in a step of so many micro-batches.
+/// Of each rank, all of which were followed to their ends, in a step of so many micro-batches; and what goes to its host.
 pub(crate) fn of_all<'a>(
     cx: &mut Context<'a>,
     ranks: &[Rank<'a>],
     masters: &Masters,
     batches: u32,
-) -> Vec<Memory> {
-    walked(cx, ranks, masters, |walk| walk.step(batches))
+) -> (Vec<Memory>, Vec<AwayBytes>) {
+    walked(cx, ranks, masters, |walk| walk.step(batches)).into_iter().unzip()
 }
 
 /// What each rank has in each turn of a step of so many micro-batches.

@@ -313,7 +313,6 @@ pub fn arrives(
     it: &Divided,
     (leaves, read): (&Layout, &Layout),
     interner: &Interner,
-    world: u32,
     groupings: &mut IndexSet<Grouping>,
 ) -> Option<Arrives> {
     let held = interner.get(it.held);
@@ -342,7 +341,7 @@ pub fn arrives(
     let entry = |e: &Entry| Entry { part: u32::try_from(place(e.rank)).unwrap_or(u32::MAX), ..e.clone() };
     let parts = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
     let after = Layout::new(held.entries.iter().map(entry).collect(), parts, leaves.reduction);
-    match moves::plan(&after, held, world, groupings).method {
+    match moves::pattern(&after, held, groupings)?.method {
         Method::AllReduce(all) => Some(Arrives { summed, across: Some(all.group) }),
         _ => None,
     }

@@ -9,7 +9,7 @@ use rules::{Interval, Region};
 
 use crate::exchange::Pieces;
 use crate::layout::{Entry, Layout, Middle};
-use crate::moves::{Collective, Cut, Get, Member, Method, Move, collapse, grouping};
+use crate::moves::{Collective, Cut, Get, Member, Method, Move, collapse, grouping, on_rank};
 
 /// What a communication costs before its first byte, in bytes.
 const LATENCY: u64 = 1 << 16;
@@ -17,16 +17,19 @@ const LATENCY: u64 = 1 << 16;
 /// The bytes of an element, about: layouts are of tensors of several types.
 const WIDTH: u64 = 4;
 
-/// The moves on the way from one layout to another, each with the layout that it makes; `None` if the
-/// layouts are not regular, some hop between them is neither a collective nor local, or the exchange is cheaper.
-pub fn plan(
-    source: &Layout,
-    target: &Layout,
-    exchange: &Pieces,
-    groupings: &mut IndexSet<Grouping>,
-) -> Option<Vec<(Layout, Move)>> {
+/// A way from one layout to another in hops that are collectives or local.
+pub struct Route<'t> {
+    middle: Vec<Middle>,
+    parts: u32,
+    target: &'t Layout,
+    hops: Vec<Hop>,
+    costs: u64,
+}
+
+/// `None` if the layouts are not regular, or some hop between them is neither a collective nor local.
+pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
     // Partial results on one rank are added up there.
-    let (mut middle, parts) = collapse(source, target.parts);
+    let (middle, parts) = collapse(source, target.parts);
     let summed = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, source.reduction);
     let (from, to) = (spread(&summed)?, spread(target)?);
     let hops = ::layout::route_by(&from, &to, WIDTH, &price)?;
@@ -37,22 +40,45 @@ pub fn plan(
     if hops.is_empty() || !hops.iter().all(fits) {
         return None;
     }
-    let total: u64 = hops.iter().filter(|h| !h.is_local()).map(|h| price(h.kind, &h.axes, h.bytes)).sum();
-    if total > exchanged(&middle, target, exchange) {
-        return None;
+    let costs = hops.iter().filter(|h| !h.is_local()).map(|h| price(h.kind, &h.axes, h.bytes)).sum();
+    Some(Route { middle, parts, target, hops, costs })
+}
+
+impl Route<'_> {
+    /// Whether it is no dearer than any exchange: of which all pieces need not be listed then.
+    pub fn is_cheap(&self) -> bool {
+        let most = self.middle.chunk_by(|a, b| a.entry.rank == b.entry.rank).map(<[Middle]>::len).max();
+        let most = most.unwrap_or(1) as u64;
+        let least = |entry: &Entry| {
+            let wanted = |part: &u32| part * self.target.parts / self.parts == entry.part;
+            let own = on_rank(&self.middle, entry.rank).len() as u64;
+            // Of each partial result that is not there all has to come, and a rank has so many of them at most.
+            let parts = ((0..self.parts).filter(wanted).count() as u64).saturating_sub(own);
+            parts.div_ceil(most) * LATENCY + parts * entry.region.numel().unsigned_abs() * WIDTH
+        };
+        self.target.entries.first().is_some_and(|entry| self.costs <= least(entry))
     }
-    let mut legs: Vec<(Layout, Move)> = vec![];
-    for hop in hops {
-        let after = layout(&hop.to);
-        let reduction = hop.from.reduction();
-        let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
-        if let Some((before, _)) = legs.last() {
-            middle = before.entries.iter().enumerate().map(single).collect();
+
+    /// Whether it is no dearer than an exchange.
+    pub fn is_cheaper(&self, exchange: &Pieces) -> bool {
+        self.costs <= exchanged(&self.middle, self.target, exchange)
+    }
+
+    /// The moves on the way, each with the layout that it makes.
+    pub fn moves(mut self, groupings: &mut IndexSet<Grouping>) -> Vec<(Layout, Move)> {
+        let mut legs: Vec<(Layout, Move)> = vec![];
+        for hop in self.hops {
+            let after = layout(&hop.to);
+            let reduction = hop.from.reduction();
+            let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
+            if let Some((before, _)) = legs.last() {
+                self.middle = before.entries.iter().enumerate().map(single).collect();
+            }
+            let (method, gets) = method(&hop, &self.middle, &after, groupings);
+            legs.push((after, Move { middle: std::mem::take(&mut self.middle), reduction, method, gets }));
         }
-        let (method, gets) = method(&hop, &middle, &after, groupings);
-        legs.push((after, Move { middle: std::mem::take(&mut middle), reduction, method, gets }));
+        legs
     }
-    Some(legs)
 }
 
 /// What is no collective would be an exchange, which is compared with the whole way.

@@ -86,13 +86,13 @@ pub struct Cut {
     pub factor: usize,
 }
 
-pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexSet<Grouping>) -> Move {
+/// Nothing, sums and slices, or one collective, if that will do.
+pub fn pattern(source: &Layout, target: &Layout, groupings: &mut IndexSet<Grouping>) -> Option<Move> {
     let (middle, parts) = collapse(source, target.parts);
     let reduction = source.reduction;
-    let local: Vec<Option<Get>> =
-        target.entries.iter().map(|e| local(&middle, parts, e, target.parts)).collect();
-    if let Some(gets) = local.iter().copied().collect::<Option<Vec<Get>>>() {
-        return Move { middle, reduction, method: Method::Local, gets };
+    let local = target.entries.iter().map(|e| local(&middle, parts, e, target.parts));
+    if let Some(gets) = local.collect::<Option<Vec<Get>>>() {
+        return Some(Move { middle, reduction, method: Method::Local, gets });
     }
     let found = if target.parts != 1 {
         None
@@ -103,10 +103,15 @@ pub fn plan(source: &Layout, target: &Layout, world: u32, groupings: &mut IndexS
     } else {
         all_gather(&middle, target, groupings).or_else(|| all_to_all(&middle, target, groupings))
     };
-    if let Some((method, gets)) = found {
-        return Move { middle, reduction, method, gets };
-    }
-    // Whatever is there already stays where it is; the rest is exchanged.
+    found.map(|(method, gets)| Move { middle, reduction, method, gets })
+}
+
+/// Region by region: whatever is there already stays where it is, and the rest is exchanged.
+pub fn exchange(source: &Layout, target: &Layout, world: u32) -> Move {
+    let (middle, parts) = collapse(source, target.parts);
+    let reduction = source.reduction;
+    let local: Vec<Option<Get>> =
+        target.entries.iter().map(|e| local(&middle, parts, e, target.parts)).collect();
     let keep: Vec<bool> = local.iter().map(|g| matches!(g, Some(Get::Is(_)))).collect();
     let pieces = exchange::pieces(&middle, parts, target, &keep, world);
     let gets =

@@ -55,7 +55,8 @@ pub struct Schedule {
     pub exchanges: Vec<Exchange>,
     /// For each use of a parameter, buffer or constant: the leaves through which it is read.
     pub leaves: HashMap<UseId, Rc<Leaves>>,
-    known: HashMap<(LayoutId, LayoutId), Rc<Move>>,
+    known_patterns: HashMap<(LayoutId, LayoutId), Option<Rc<Move>>>,
+    known_exchanges: HashMap<(LayoutId, LayoutId), Rc<Move>>,
     known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_reductions: HashMap<(LayoutId, LayoutId), Reduce>,
@@ -167,10 +168,10 @@ impl Schedule {
         interner: &mut Interner,
     ) -> Option<Crossing> {
         let complete = self.completed(from, interner);
-        let plan = self.plan(cx, complete, to, interner);
-        if !matches!(plan.method, Method::Exchange(_)) {
+        if self.pattern((complete, to), interner).is_some() {
             return None;
         }
+        let plan = self.exchanged(cx, (complete, to), interner);
         let exchange = self.exchange(tensor, &plan, interner.get(to));
         let inside = match complete == from {
             true => Way { legs: vec![], from, to: from },
@@ -214,10 +215,20 @@ impl Schedule {
         }
     }
 
-    fn plan(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &Interner) -> Rc<Move> {
+    fn pattern(&mut self, (from, to): (LayoutId, LayoutId), interner: &Interner) -> Option<Rc<Move>> {
         let groupings = &mut self.groupings;
-        let make = || Rc::new(moves::plan(interner.get(from), interner.get(to), cx.plan.devices, groupings));
-        Rc::clone(self.known.entry((from, to)).or_insert_with(make))
+        let make = || moves::pattern(interner.get(from), interner.get(to), groupings).map(Rc::new);
+        self.known_patterns.entry((from, to)).or_insert_with(make).clone()
+    }
+
+    fn exchanged(
+        &mut self,
+        cx: &Context<'_>,
+        (from, to): (LayoutId, LayoutId),
+        interner: &Interner,
+    ) -> Rc<Move> {
+        let make = || Rc::new(moves::exchange(interner.get(from), interner.get(to), cx.plan.devices));
+        Rc::clone(self.known_exchanges.entry((from, to)).or_insert_with(make))
     }
 
     fn way(
@@ -245,21 +256,35 @@ impl Schedule {
         if let Some(known) = self.known_ways.get(&(from, to)) {
             return Rc::clone(known);
         }
-        let plan = self.plan(cx, from, to, interner);
-        let several = match &plan.method {
-            Method::Exchange(pieces) => {
-                legs::plan(interner.get(from), interner.get(to), pieces, &mut self.groupings)
-            }
-            _ => None,
-        };
-        let moves: Moves = match several {
-            Some(legs) => {
-                legs.into_iter().map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect()
-            }
-            None => Rc::new([(to, plan)]),
+        let moves: Moves = match self.pattern((from, to), interner) {
+            Some(plan) => Rc::new([(to, plan)]),
+            None => match self.legs(cx, (from, to), interner) {
+                Some(legs) => {
+                    legs.into_iter().map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect()
+                }
+                None => Rc::new([(to, self.exchanged(cx, (from, to), interner))]),
+            },
         };
         self.known_ways.insert((from, to), Rc::clone(&moves));
         moves
+    }
+
+    /// Several moves, if there is a way that is no dearer than an exchange.
+    fn legs(
+        &mut self,
+        cx: &Context<'_>,
+        (from, to): (LayoutId, LayoutId),
+        interner: &Interner,
+    ) -> Option<Vec<(Layout, Move)>> {
+        let route = legs::route(interner.get(from), interner.get(to))?;
+        if !route.is_cheap() {
+            let exchange = self.exchanged(cx, (from, to), interner);
+            let Method::Exchange(pieces) = &exchange.method else { return None };
+            if !route.is_cheaper(pieces) {
+                return None;
+            }
+        }
+        Some(route.moves(&mut self.groupings))
     }
 
     /// Lists the table of a move that goes region by region.
@@ -346,7 +371,7 @@ impl Schedule {
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
-            match self.reduction(cx, leaves.layout, held, interner) {
+            match self.reduction(leaves.layout, held, interner) {
                 Reduce::Nothing => {}
                 Reduce::Group(group) => {
                     let size = bytes(cx.graph, it.tensor, &interner.get(leaves.layout).entries[0].region);
@@ -432,22 +457,16 @@ impl Schedule {
             return *known;
         }
         let layouts = (interner.get(key.0), interner.get(read));
-        let found = homes::arrives(divided, layouts, interner, asked.cx.plan.devices, &mut self.groupings);
+        let found = homes::arrives(divided, layouts, interner, &mut self.groupings);
         *self.known_arrivals.entry(key).or_insert(found)
     }
 
-    fn reduction(
-        &mut self,
-        cx: &Context<'_>,
-        leaves: LayoutId,
-        held: LayoutId,
-        interner: &Interner,
-    ) -> Reduce {
+    fn reduction(&mut self, leaves: LayoutId, held: LayoutId, interner: &Interner) -> Reduce {
         if let Some(known) = self.known_reductions.get(&(leaves, held)) {
             return *known;
         }
-        let plan = self.plan(cx, leaves, held, interner);
-        let found = reduction_kind(&plan, interner.get(leaves), interner.get(held));
+        let plan = self.pattern((leaves, held), interner);
+        let found = reduction_kind(plan.as_deref(), interner.get(leaves), interner.get(held));
         *self.known_reductions.entry((leaves, held)).or_insert(found)
     }
 
@@ -510,7 +529,7 @@ enum Reduce {
     Exactly,
 }
 
-fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
+fn reduction_kind(plan: Option<&Move>, leaves: &Layout, held: &Layout) -> Reduce {
     let covered = || {
         held.entries.iter().all(|shard| {
             let inside =
@@ -518,10 +537,10 @@ fn reduction_kind(plan: &Move, leaves: &Layout, held: &Layout) -> Reduce {
             inside.map(rules::Region::numel).sum::<i64>() == shard.region.numel()
         })
     };
-    match &plan.method {
+    match plan.map(|plan| &plan.method) {
         _ if leaves.parts == 1 && covered() => Reduce::Nothing,
-        Method::AllReduce(collective) if leaves.lies_as(held) => Reduce::Group(collective.group),
-        Method::AllReduceEach(group) if leaves.lies_as(held) => Reduce::Group(*group),
+        Some(Method::AllReduce(collective)) if leaves.lies_as(held) => Reduce::Group(collective.group),
+        Some(Method::AllReduceEach(group)) if leaves.lies_as(held) => Reduce::Group(*group),
         _ => Reduce::Exactly,
     }
 }

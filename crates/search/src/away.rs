@@ -83,10 +83,20 @@ impl Away<'_, '_, '_> {
         let room = there as f64 / needed.max(1) as f64;
         // Where there is too little memory for what is on its way, less is at a time.
         let own = if whole.memory.1 <= whole.memory.2 { 1.0 } else { 0.5 };
-        // Computing all but a share of them again takes as long as bringing that share.
-        let time = self.row.seconds() / (whole.seconds() + self.row.again());
+        let time = self.hidden(whole.seconds());
         let share = room.min(time).min(own);
         self.layers.all().iter().map(|all| (share * *all as f64).floor() as usize).collect()
+    }
+
+    /// The share of layers that takes no time, if all of them are on their way for so long.
+    fn hidden(&self, seconds: f64) -> f64 {
+        let again = self.row.again();
+        let ranks = &self.row.estimate.simulation.ranks;
+        let forward = ranks.iter().map(|rank| rank.forward).fold(f64::INFINITY, f64::min);
+        // They go there while forward computes, unless it takes longer to compute them again; and computing all others again
+        // takes as long as bringing them, too.
+        let there = if again < seconds / 2.0 { forward / (seconds / 2.0) } else { 1.0 };
+        there.min(self.row.seconds() / (seconds + again))
     }
 
     /// With as few layers on the host as memory asks for.

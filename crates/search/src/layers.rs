@@ -55,11 +55,12 @@ impl Layers {
         sorted(self.spans.iter().zip(counts).flat_map(of).collect())
     }
 
-    /// Those of so many of each block that lie among the others as evenly as they can.
+    /// Of so many of each block those that lie among the others as evenly as they can, not at its end.
     pub(crate) fn between(&self, counts: &[usize]) -> Vec<usize> {
         let of = |(spans, count): (&Vec<usize>, &usize)| {
             let (all, count) = (spans.len(), *count);
-            let is_one = move |at: &usize| (at + 1) * count / all > at * count / all;
+            let until = move |at: usize| (at * count + all / 2) / all;
+            let is_one = move |at: &usize| until(at + 1) > until(*at);
             (0..all).filter(is_one).map(|at| spans[at]).collect::<Vec<_>>()
         };
         sorted(self.spans.iter().zip(counts).flat_map(of).collect())

@@ -216,10 +216,10 @@ impl<'s> Engine<'s> {
             _ => &mut rank.lane.copies,
         };
         *spent += work;
-        if price.host > 0.0 {
-            rank.host = rank.host.max(rank.clock) + price.host;
-        }
         self.spends(at, turn, What::Instr(kind, self.ranks[at].at.1), work);
+        if price.host > 0.0 {
+            self.ranks[at].sends_away(price.host);
+        }
         true
     }
 

@@ -155,7 +155,9 @@ impl Moment {
         }
         let mut ahead = vec![];
         for rank in &engine.ranks {
-            ahead.extend([rank.line, rank.sent, rank.host].map(|time| (time - rank.clock).max(0.0)));
+            ahead.extend(
+                [rank.line, rank.sent, rank.host, rank.away].map(|time| (time - rank.clock).max(0.0)),
+            );
         }
         let mut letters = vec![];
         for ((exchange, batch, from, to), (_, start, end)) in &engine.letters {

@@ -41,6 +41,8 @@ pub(crate) struct Rank<'s> {
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
     pub(crate) fetching: Vec<(Away, f64)>,
+    /// When what went there last is there.
+    pub(crate) away: f64,
     /// Copies that come from there, and when they are here.
     pub(crate) brought: Vec<(f64, Vec<usize>)>,
     /// What was sent ahead, and the copies that it brings.
@@ -90,6 +92,7 @@ impl<'s> Rank<'s> {
             queue: VecDeque::new(),
             host: 0.0,
             fetching: vec![],
+            away: 0.0,
             brought: vec![],
             coming: vec![],
             settling: vec![],
@@ -149,6 +152,16 @@ impl<'s> Rank<'s> {
     pub(crate) fn takes(&mut self, seconds: f64) {
         self.clock += seconds;
         self.lane.copies += seconds;
+    }
+
+    /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
+    /// on its way.
+    pub(crate) fn sends_away(&mut self, seconds: f64) {
+        let waits = (self.away - self.clock).max(0.0);
+        self.lane.exposed += waits;
+        self.clock += waits;
+        self.host = self.host.max(self.clock) + seconds;
+        self.away = self.host;
     }
 
     /// Parts of copies come from the host, in so many seconds.

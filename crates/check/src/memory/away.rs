@@ -1,9 +1,14 @@
 //! What is on the host from forward to backward: a copy of each block that is not there anyway.
 
+use std::collections::BTreeMap;
+
 use program::Away;
 
 use super::ledger::Block;
 use super::walk::Walk;
+
+/// Bytes that a call or a number sends to the host for each micro-batch.
+pub(crate) type AwayBytes = BTreeMap<Away, u64>;
 
 /// Blocks that were sent, each once, with the bytes of each.
 pub(super) type Sent = Vec<(Block, u64)>;
@@ -19,6 +24,7 @@ impl Walk<'_, '_> {
             self.ledger.forget(block);
         }
         sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
+        self.sent.insert(what, sent.iter().map(|(_, bytes)| bytes).sum());
         self.away.insert(what, sent);
     }
 

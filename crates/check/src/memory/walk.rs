@@ -15,7 +15,7 @@ use crate::region::numel;
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
-use super::away::Sent;
+use super::away::{AwayBytes, Sent};
 use super::divided::{Gathering, Scattering};
 use super::halves::Left;
 use super::ledger::{Block, Ledger};
@@ -51,6 +51,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
     pub(super) away: BTreeMap<Away, Sent>,
+    /// What was sent there with the last micro-batch.
+    pub(super) sent: AwayBytes,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step, until they are used.
     pub(super) messages: Map<usize, Option<Vec<Block>>>,
     /// The gradients inside of a call, while its backward runs.
@@ -85,13 +87,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             left: Map::default(),
             kept: Map::default(),
             away: BTreeMap::new(),
+            sent: AwayBytes::new(),
             messages: Map::default(),
             arriving: vec![None; bufs],
             seen: vec![false; bufs],
         }
     }
 
-    pub(super) fn step(mut self, asked: u32) -> Memory {
+    pub(super) fn step(mut self, asked: u32) -> (Memory, AwayBytes) {
         if self.rank.body.timetable.goes_on() {
             return self.steps();
         }
@@ -364,7 +367,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What was found.
-    pub(super) fn told(self) -> Memory {
+    pub(super) fn told(self) -> (Memory, AwayBytes) {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
         let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
@@ -379,7 +382,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let program = self.cx.program;
         let lives = |tensor: TensorId| program.lives_on_host(tensor);
         let comes = |tensor: TensorId| program.state_on_host.binary_search(&tensor).is_ok();
-        Memory {
+        let memory = Memory {
             peak,
             most: self.ledger.most,
             offloaded,
@@ -388,7 +391,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             trained: self.trained(|tensor| !lives(tensor) && !comes(tensor)),
             trained_from_host: self.trained(comes),
             trained_on_host: self.trained(lives),
-        }
+        };
+        (memory, self.sent)
     }
 
     pub(super) fn is_trained(&self, tensor: TensorId) -> bool {

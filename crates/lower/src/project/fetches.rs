@@ -1,4 +1,5 @@
-//! What forward sent to the host comes back: each call's while the backward of the one before it runs.
+//! What forward sent to the host comes back: each call's from when the backward of the one before it begins that came from
+//! there, too. So there is as much time for it as lies between, and no more than the next one is here before its time.
 
 use std::collections::HashSet;
 
@@ -17,13 +18,14 @@ pub(super) fn fetch(body: &mut Body) {
 
 fn fetched(code: &mut Code, sent: &HashSet<Away>) {
     let mut before: Vec<Vec<Instr>> = code.instrs.iter().map(|_| vec![]).collect();
-    let mut posted = 0;
+    let (mut posted, mut comes) = (0, false);
     for (at, instr) in code.instrs.iter().enumerate() {
-        before[posted].extend(
-            needed(instr).into_iter().filter(|what| sent.contains(what)).map(|what| Instr::Fetch { what }),
-        );
-        if matches!(instr, Instr::Grad(_)) {
-            posted = at;
+        if let Some(what) = needed(instr).filter(|what| sent.contains(what)) {
+            before[posted].push(Instr::Fetch { what });
+            comes = true;
+        }
+        if comes && matches!(instr, Instr::Grad(_)) {
+            (posted, comes) = (at, false);
         }
     }
     let both = before.into_iter().zip(std::mem::take(&mut code.instrs));

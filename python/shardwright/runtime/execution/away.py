@@ -28,6 +28,7 @@ class Host:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._held: weakref.WeakSet[_Storage] = weakref.WeakSet()
         self._values: dict[int, weakref.ref[Tensor]] = {}
+        self._sent: Any = None
 
     def copies(self) -> list[Tensor]:
         """What is on the host now."""
@@ -76,6 +77,8 @@ class Host:
         return torch.empty_like(there, device=self.device).copy_(there, non_blocking=True)
 
     def send(self, storages: Iterable[_Storage]) -> None:
+        # What is on its way needs memory here still: no more than one of them is at a time.
+        self.wait(self._sent)
         self._follow()
         for storage in storages:
             here = storage.here
@@ -88,6 +91,7 @@ class Host:
                 here.record_stream(self._side)
             storage.here, storage.there = None, there
             self._held.add(storage)
+        self._sent = self.mark()
 
     def fetch(self, storages: Iterable[_Storage]) -> Any:
         """What tells when they are back."""
