@@ -61,7 +61,10 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let graph = chain();
+        Self::of(chain())
+    }
+
+    fn of(graph: Graph) -> Self {
         Self { analysis: Analysis::of(&graph), graph }
     }
 
@@ -192,6 +195,22 @@ fn what_lives_on_the_host_is_waited_for_where_the_way_there_is_slow() {
         });
         assert!(slow.seconds > 2.0 * quick.seconds, "{plan}: {} {}", slow.seconds, quick.seconds);
         assert!(slow.ranks[0].exposed > quick.ranks[0].exposed, "{plan}");
+    }
+}
+
+/// All that memory counts there, also what one operator makes and another one keeps.
+#[test]
+fn what_is_on_the_host_goes_there_and_comes_back_with_each_micro_batch() {
+    let gpt = include_str!("../../../tests/python/golden/gpt.graph").parse().expect("it parses");
+    for model in [Model::new(), Model::of(gpt)] {
+        let text = "[[nodes]]\ndevices = \"d:1\"\n[devices.d]\nlike = \"h100\"\nhost = \"10 kB/s\"\n";
+        let cluster = read(text, "host.toml").expect("it reads");
+        for batches in [1, 3] {
+            let told = model.estimate("replicate x offload:activations", &cluster, batches, &Masters::new());
+            let there = told.memory[0].offloaded as f64;
+            assert!(there > 0.0);
+            near(told.simulation.seconds, 2.0 * f64::from(batches) * there / 10e3);
+        }
     }
 }
 

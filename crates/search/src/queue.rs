@@ -27,6 +27,9 @@ const INSTEAD: usize = 70;
 /// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
 const AWAY: usize = 4;
 
+/// What layers keep of all that is kept, at least.
+const NEARLY: f64 = 0.75;
+
 /// A ladder of plans, on one of its rungs.
 #[derive(Clone)]
 struct Rung {
@@ -230,8 +233,12 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn least_held(&self, shape: usize) -> &'static str {
-        let shape = &shapes(self.question.devices, self.question.batches)[shape];
+        let shape = self.shape(shape);
         if shape.copies > 1 { shape.held()[shape.held().len() - 1] } else { "" }
+    }
+
+    fn shape(&self, at: usize) -> Shape {
+        shapes(self.question.devices, self.question.batches)[at]
     }
 
     fn go_on(&mut self) -> Result<()> {
@@ -286,7 +293,7 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         if !self.looks_at_all() && rung.least.kept > self.question.most() {
-            self.open.extend(on_host(&rung));
+            self.open.extend(self.on_host(&rung));
             self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
             return Ok(());
         }
@@ -302,10 +309,27 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.rows.push(row);
         self.places.push(rung.place + rung.at);
         if next {
-            self.open.extend(on_host(&rung));
+            self.open.extend(self.on_host(&rung));
             self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
         }
         Ok(())
+    }
+
+    /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
+    /// kept goes there and comes back.
+    fn on_host(&self, rung: &Rung) -> Option<Rung> {
+        let Question { cluster, devices, batches, .. } = *self.question;
+        let least = rung.least;
+        let at_once = self.shape(rung.shape).stages.min(batches);
+        let kept = NEARLY * least.kept.saturating_sub(least.memory) as f64;
+        let all = || (0..devices).map(|at| cluster.device(at));
+        let there = all().map(|it| it.host_memory).max()? as f64;
+        let host = all().map(|it| it.host).fold(0.0, f64::max);
+        let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
+        let least = Least { seconds: least.seconds.max(moves), kept: least.memory, ..least };
+        let names = vec![Shape::kept_away(&rung.names[0])];
+        let own = Rung { names, place: rung.place + AWAY, least, is_own: true, ..rung.clone() };
+        (rung.at == 0 && (kept <= there || self.looks_at_all())).then_some(own)
     }
 
     /// Where the model is divided in one block, other sets that do so.
@@ -412,12 +436,6 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
         self.found
     }
-}
-
-/// Where nothing is computed again, the same with what layers keep on the host: that takes no less.
-fn on_host(rung: &Rung) -> Option<Rung> {
-    let names = vec![Shape::kept_away(&rung.names[0])];
-    (rung.at == 0).then(|| Rung { names, place: rung.place + AWAY, is_own: false, ..rung.clone() })
 }
 
 fn is_usual(name: &str) -> bool {
