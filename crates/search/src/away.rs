@@ -31,7 +31,7 @@ pub(crate) fn rows<'r>(
         if question.stop.is_late() {
             break;
         }
-        Away { question, row, layers: Layers::of(&row.plan), watch }.looked_at(&mut found)?;
+        found.extend(Away { question, row, layers: Layers::of(&row.plan), watch }.looked_at()?);
     }
     Ok(found)
 }
@@ -49,9 +49,10 @@ struct Away<'r, 'q, 'w> {
 }
 
 impl Away<'_, '_, '_> {
-    fn looked_at(mut self, found: &mut Vec<Row>) -> Result<()> {
-        let all = self.layers.all();
-        let Some(whole) = self.with(&all, false)? else { return Ok(()) };
+    /// Those that fit and are quicker.
+    fn looked_at(mut self) -> Result<Vec<Row>> {
+        let (all, mut found) = (self.layers.all(), vec![]);
+        let Some(whole) = self.with(&all, false)? else { return Ok(found) };
         let waits = whole.seconds() > (1.0 + LITTLE) * once(self.row);
         let (some, fits) = (self.in_time(&whole), whole.fits());
         if fits && waits && !self.question.stop.is_late() {
@@ -62,7 +63,7 @@ impl Away<'_, '_, '_> {
         }
         found.push(whole);
         found.retain(|row| row.fits() && (!self.row.fits() || row.seconds() < self.row.seconds()));
-        Ok(())
+        Ok(found)
     }
 
     /// With so many layers of each block on the host, and the others computed again or kept.

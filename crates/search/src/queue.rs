@@ -1,10 +1,10 @@
 //! Looks at plans in the order of what they take at least, until none that is left can be among the wanted ones.
 //!
 //! Of each shape and way to hold parameters there is a ladder of plans, each of which needs less memory than the one
-//! before: the next one is looked at if one does not fit, and where the first one does not, what its layers keep on the host.
-//! First with the usual schedule; then, in one block, with what may
-//! divide the model instead of `megatron`; then other schedules of the few that would be quickest if stages never waited;
-//! and if nothing fits, what is on the host besides.
+//! before: the next one is looked at if one does not fit, and where the first one does not, the same with what its layers
+//! keep on the host. First with the usual schedule; then, in one block, with what may divide the model instead of
+//! `megatron`; then other schedules of the few that would be quickest if stages never waited; and if nothing fits, what is on
+//! the host besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
