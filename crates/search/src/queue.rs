@@ -318,6 +318,9 @@ impl<'q, 'w> Search<'q, 'w> {
     /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
     /// kept goes there and comes back.
     fn on_host(&self, rung: &Rung) -> Option<Rung> {
+        if rung.at > 0 {
+            return None;
+        }
         let Question { cluster, devices, batches, .. } = *self.question;
         let least = rung.least;
         let at_once = self.shape(rung.shape).stages.min(batches);
@@ -329,7 +332,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let least = Least { seconds: least.seconds.max(moves), kept: least.memory, ..least };
         let names = vec![Shape::kept_away(&rung.names[0])];
         let own = Rung { names, place: rung.place + AWAY, least, is_own: true, ..rung.clone() };
-        (rung.at == 0 && (kept <= there || self.looks_at_all())).then_some(own)
+        (kept <= there || self.looks_at_all()).then_some(own)
     }
 
     /// Where the model is divided in one block, other sets that do so.

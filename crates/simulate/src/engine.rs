@@ -227,8 +227,8 @@ impl<'s> Engine<'s> {
     fn fetch(&mut self, at: usize, turn: Turn, what: Away) -> bool {
         let price = self.price(at, turn);
         let rank = &mut self.ranks[at];
-        rank.host = rank.host.max(rank.clock) + price.host;
-        rank.fetching.push((what, rank.host));
+        let end = rank.copies_for(price.host);
+        rank.fetching.push((what, end));
         true
     }
 
@@ -236,9 +236,7 @@ impl<'s> Engine<'s> {
         let rank = &mut self.ranks[at];
         let Some(place) = rank.fetching.iter().position(|(other, _)| *other == what) else { return };
         let (_, end) = rank.fetching.remove(place);
-        let waits = (end - rank.clock).max(0.0);
-        rank.lane.exposed += waits;
-        rank.clock += waits;
+        rank.waits_until(end);
     }
 
     /// The optimizer's step.

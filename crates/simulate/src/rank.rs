@@ -157,18 +157,28 @@ impl<'s> Rank<'s> {
     /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
     /// on its way.
     pub(crate) fn sends_away(&mut self, seconds: f64) {
-        let waits = (self.away - self.clock).max(0.0);
+        self.waits_until(self.away);
+        self.away = self.copies_for(seconds);
+    }
+
+    /// Waits for what is copied meanwhile.
+    pub(crate) fn waits_until(&mut self, end: f64) {
+        let waits = (end - self.clock).max(0.0);
         self.lane.exposed += waits;
         self.clock += waits;
+    }
+
+    /// Copies to the host or from there, after those before: says when that is over.
+    pub(crate) fn copies_for(&mut self, seconds: f64) -> f64 {
         self.host = self.host.max(self.clock) + seconds;
-        self.away = self.host;
+        self.host
     }
 
     /// Parts of copies come from the host, in so many seconds.
     pub(crate) fn brings(&mut self, seconds: f64, copies: &[usize]) {
         if seconds > 0.0 {
-            self.host = self.host.max(self.clock) + seconds;
-            self.brought.push((self.host, copies.to_vec()));
+            let end = self.copies_for(seconds);
+            self.brought.push((end, copies.to_vec()));
         }
     }
 
@@ -180,8 +190,7 @@ impl<'s> Rank<'s> {
             end = if is_read { end.max(*there) } else { end };
             !is_read
         });
-        self.lane.exposed += end - self.clock;
-        self.clock = end;
+        self.waits_until(end);
     }
 
     /// The copies that a call reads.

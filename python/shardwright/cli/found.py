@@ -78,9 +78,8 @@ def lines_of(found: Found) -> Iterator[str]:
         times = step / bound
         of = "that respects them " if found.constraints else ""
         if any(" layers " in row["plan"] for row in found.rows):
-            of += (
-                "and " if of else "that "
-            ) + "computes all layers again, or none, with nothing on the host, "
+            of += "and " if of else "that "
+            of += "computes all layers again, or none, with nothing on the host, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
     yield (
