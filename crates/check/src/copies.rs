@@ -110,15 +110,10 @@ fn positions<T: Copy>(lists: &[&[T]], different: &str) -> Result<Vec<Vec<T>>, Fa
     Ok((0..lists[0].len()).map(|at| lists.iter().map(|list| list[at]).collect()).collect())
 }
 
-pub(crate) fn release(rank: &mut Rank<'_>, copies: &[usize]) {
-    for leaf in leaves_of(rank, copies) {
+pub(crate) fn release(cx: &Context<'_>, rank: &mut Rank<'_>, copies: &[usize]) {
+    for leaf in cx.codes[rank.role].leaves_of(copies) {
         rank.bufs[rank.body.leaves[leaf].buf.index()] = None;
     }
-}
-
-fn leaves_of(rank: &Rank<'_>, copies: &[usize]) -> Vec<usize> {
-    let part = |leaf: &usize| matches!(rank.own.leaf(*leaf).0, Of::Copy(copy) if copies.contains(&copy));
-    (0..rank.leaves.len()).filter(part).collect()
 }
 
 pub(crate) fn gather(
@@ -132,7 +127,7 @@ pub(crate) fn gather(
     }
     for (&member, list) in members.iter().zip(lists) {
         let rank = &mut ranks[member];
-        for leaf in leaves_of(rank, list) {
+        for leaf in cx.codes[rank.role].leaves_of(list) {
             let (of, region) =
                 (Quantity { tensor: rank.body.leaves[leaf].tensor, grad: false }, rank.leaves[leaf].region);
             rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of, region, share: WHOLE });

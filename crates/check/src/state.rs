@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use graph::TensorId;
 use program::{
-    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, LocalOp, Own, Pass, Program, RankId, Role,
+    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, LocalOp, Of, Own, Pass, Program, RankId, Role,
 };
 
 use crate::args::integer;
@@ -31,6 +31,8 @@ pub(crate) struct Code<'a> {
     /// Where each call is.
     pub(crate) calls: Map<u32, usize>,
     pub(crate) leaf_of: Map<BufId, usize>,
+    /// The leaves that are parts of each copy.
+    leaves_of: Map<usize, Vec<usize>>,
     /// The number of this role's first operator among all roles'.
     pub(crate) base: u32,
 }
@@ -48,7 +50,18 @@ impl<'a> Code<'a> {
             }
         }
         let leaf_of = body.leaves.iter().enumerate().map(|(index, leaf)| (leaf.buf, index)).collect();
-        Self { role, instrs, first_op, reads, calls, leaf_of, base }
+        let mut leaves_of: Map<usize, Vec<usize>> = Map::default();
+        for (index, (of, _)) in role.table.leaves.iter().enumerate() {
+            if let Of::Copy(copy) = of {
+                leaves_of.entry(*copy).or_default().push(index);
+            }
+        }
+        Self { role, instrs, first_op, reads, calls, leaf_of, leaves_of, base }
+    }
+
+    /// The leaves that are parts of some copies.
+    pub(crate) fn leaves_of(&self, copies: &[usize]) -> impl Iterator<Item = usize> {
+        copies.iter().filter_map(|copy| self.leaves_of.get(copy)).flatten().copied()
     }
 
     pub(crate) fn call(&self, id: CallId) -> Option<(usize, &'a Call)> {

@@ -38,9 +38,11 @@ macro_rules! id {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u32);
         impl $name {
+            #[inline]
             pub fn new(index: usize) -> Self {
                 Self(u32::try_from(index).expect("more than 2^32 of one kind"))
             }
+            #[inline]
             pub fn index(self) -> usize {
                 self.0 as usize
             }

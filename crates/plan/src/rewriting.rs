@@ -56,26 +56,31 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
             OpPlan { splits, devices: old.devices.clone() }
         })
         .collect();
-    let order = order(plan, &rewritten.origins);
-    let recompute = plan.recompute.iter().map(|span| pieces(span, &rewritten.origins)).collect();
-    let offload = plan.offload.iter().map(|span| pieces(span, &rewritten.origins)).collect();
+    let pieces = pieces(plan, &rewritten.origins);
+    let of = |span: &Vec<OpId>| {
+        let mut all: Vec<OpId> = span.iter().flat_map(|op| pieces[op.index()].iter().copied()).collect();
+        all.sort_unstable();
+        all
+    };
+    let between = |(a, b): &(OpId, OpId)| {
+        let [a, b] = [a, b].map(|op| &pieces[op.index()]);
+        a.iter().flat_map(|a| b.iter().map(|b| (*a, *b))).collect::<Vec<_>>()
+    };
+    let order = plan.order.iter().flat_map(between).collect();
+    let recompute = plan.recompute.iter().map(of).collect();
+    let offload = plan.offload.iter().map(of).collect();
     let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
     let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
     Plan { ops, order, recompute, offload, blocks, ..plan.clone() }
 }
 
-/// What is made of the operators of a span.
-fn pieces(span: &[OpId], origins: &[Origin]) -> Vec<OpId> {
-    let all = origins.iter().enumerate().filter(|(_, origin)| span.binary_search(&origin.op).is_ok());
-    all.map(|(op, _)| OpId::new(op)).collect()
-}
-
-fn order(plan: &Plan, origins: &[Origin]) -> Vec<(OpId, OpId)> {
-    let of = |wanted: OpId| {
-        let from = move |(_, origin): &(usize, &Origin)| origin.op == wanted;
-        origins.iter().enumerate().filter(from).map(|(op, _)| OpId::new(op))
-    };
-    plan.order.iter().flat_map(|&(a, b)| of(a).flat_map(move |a| of(b).map(move |b| (a, b)))).collect()
+/// What is made of each operator of a plan.
+fn pieces(plan: &Plan, origins: &[Origin]) -> Vec<Vec<OpId>> {
+    let mut found = vec![vec![]; plan.ops.len()];
+    for (op, origin) in origins.iter().enumerate() {
+        found[origin.op.index()].push(OpId::new(op));
+    }
+    found
 }
 
 /// Where a dim of the original operator stands in a piece: a dim of the piece's rule, and the original's dims that

@@ -7,6 +7,7 @@ use graph::{Graph, OpId, TensorId};
 
 use crate::algebra::Kind;
 use crate::factors::Analysis;
+use crate::joined::Joined;
 
 /// A class of factors, and the loops of operators that run over it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,9 +64,9 @@ impl Classes {
     }
 }
 
-/// Union-find over factors of tensors and loops of operators.
+/// Factors of tensors and loops of operators.
 struct Nodes {
-    parent: Vec<usize>,
+    joined: Joined,
     tensors: Vec<usize>,
     loops: Vec<usize>,
     stuck: Vec<usize>,
@@ -80,37 +81,24 @@ impl Nodes {
         };
         let tensors = graph.tensor_ids().map(|t| start(analysis.flat(t).len())).collect();
         let loops = analysis.ops.iter().map(|op| start(op.loops.len())).collect();
-        Nodes { parent: (0..next).collect(), tensors, loops, stuck: vec![] }
+        Nodes { joined: Joined::new(next), tensors, loops, stuck: vec![] }
     }
 
     fn link(&mut self, tensor: TensorId, carried: &[Option<usize>], op: OpId) {
         for (factor, loop_of) in carried.iter().enumerate() {
             let node = self.tensors[tensor.index()] + factor;
             match loop_of {
-                Some(index) => self.union(node, self.loops[op.index()] + index),
+                Some(index) => self.joined.join(node, self.loops[op.index()] + index),
                 None => self.stuck.push(node),
             }
         }
     }
 
-    fn find(&mut self, mut node: usize) -> usize {
-        while self.parent[node] != node {
-            self.parent[node] = self.parent[self.parent[node]];
-            node = self.parent[node];
-        }
-        node
-    }
-
-    fn union(&mut self, a: usize, b: usize) {
-        let (a, b) = (self.find(a), self.find(b));
-        self.parent[a.max(b)] = a.min(b);
-    }
-
     fn finish(mut self, graph: &Graph, analysis: &Analysis) -> Classes {
-        let mut number = vec![None; self.parent.len()];
+        let mut number = vec![None; self.joined.len()];
         let mut all: Vec<Class> = vec![];
         let mut class_of = |nodes: &mut Nodes, node: usize| {
-            let root = nodes.find(node);
+            let root = nodes.joined.first(node);
             *number[root].get_or_insert_with(|| {
                 all.push(Class::default());
                 all.len() - 1

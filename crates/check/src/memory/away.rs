@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use program::Away;
 
+use crate::intern::Map;
+
 use super::ledger::Block;
 use super::walk::Walk;
 
@@ -16,9 +18,9 @@ pub(super) type Sent = Vec<(Block, u64)>;
 impl Walk<'_, '_> {
     /// Sends blocks that backward keeps, of which the others stay.
     pub(super) fn send<'b>(&mut self, what: Away, kept: impl Iterator<Item = &'b Block>) {
-        let mut sent: Sent = vec![];
+        let (mut sent, mut known) = (Sent::new(), Map::default());
         for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
-            if sent.iter().all(|(known, _)| *known != block) {
+            if known.insert(block, ()).is_none() {
                 sent.push((block, self.ledger.bytes(block)));
             }
             self.ledger.forget(block);
@@ -30,18 +32,18 @@ impl Walk<'_, '_> {
 
     pub(super) fn fetch(&mut self, what: Away) {
         let sent = self.away.remove(&what).unwrap_or_default();
-        let fresh: Vec<(Block, Block)> =
-            sent.into_iter().map(|(old, bytes)| (old, self.ledger.bring(bytes))).collect();
+        let back: Vec<Block> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
+        let fresh: Map<Block, Block> = sent.iter().zip(&back).map(|((old, _), back)| (*old, *back)).collect();
         let mut none = vec![];
         let kept = match what {
             Away::Call(call) => self.saved.get_mut(&call.0),
             Away::Kept(kept) => self.kept.get_mut(&kept.0),
         };
         for block in kept.unwrap_or(&mut none).iter_mut().flatten() {
-            if let Some((_, back)) = fresh.iter().find(|(old, _)| old == block) {
+            if let Some(back) = fresh.get(block) {
                 *block = self.ledger.keep(*back);
             }
         }
-        fresh.into_iter().for_each(|(_, back)| self.ledger.release(back));
+        back.into_iter().for_each(|back| self.ledger.release(back));
     }
 }

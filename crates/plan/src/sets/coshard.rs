@@ -6,8 +6,11 @@
 //! values that such operators are given, which live anyway: feature maps that are large have more parts than small ones, and
 //! what is small from the start is not computed again.
 
+use std::collections::BTreeMap;
+
 use diag::Result;
 use graph::{OpId, TensorId};
+use rules::Joined;
 use rules::families::{self, View};
 
 use super::{Along, Model, Place, Set, megatron, recompute};
@@ -82,19 +85,18 @@ fn again(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> 
     for (number, ops) in recompute::layers(model).iter().enumerate() {
         ops.iter().for_each(|op| layer[op.index()] = Some(number));
     }
-    let mut span: Vec<usize> = (0..in_turn.len()).collect();
+    let mut spans = Joined::new(in_turn.len());
     for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
         let together = |reader: &&OpId| in_turn[reader.index()] && layer[reader.index()] == layer[op.index()];
         for reader in model.readers[op.index()].iter().filter(together) {
-            let (a, b) = (span[op.index()], span[reader.index()]);
-            span.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
+            spans.join(op.index(), reader.index());
         }
     }
-    let first = |op: &OpId| in_turn[op.index()] && span[op.index()] == op.index();
-    for first in model.graph.op_ids().filter(first) {
-        let same = |op: &OpId| in_turn[op.index()] && span[op.index()] == first.index();
-        draft.recompute(model.graph.op_ids().filter(same).collect());
+    let mut together: BTreeMap<usize, Vec<OpId>> = BTreeMap::new();
+    for op in model.graph.op_ids().filter(|op| in_turn[op.index()]) {
+        together.entry(spans.first(op.index())).or_default().push(op);
     }
+    together.into_values().for_each(|span| draft.recompute(span));
     Ok(())
 }
 

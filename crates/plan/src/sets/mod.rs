@@ -53,6 +53,10 @@ pub struct Model<'g> {
     split: OnceCell<Vec<usize>>,
     /// For each operator its operations, if it is a product with a weight, likewise.
     products: OnceCell<Vec<u64>>,
+    /// For each operator what it computes and moves, and the bytes that are alive before it, likewise.
+    work: OnceCell<(Vec<u64>, Vec<u64>)>,
+    /// The operators of each of the layers that repeat, likewise.
+    layers: OnceCell<Vec<Vec<OpId>>>,
 }
 
 impl<'g> Model<'g> {
@@ -68,8 +72,17 @@ impl<'g> Model<'g> {
         }
         let classes = Classes::of(graph, analysis);
         let inputs = input_classes(graph, analysis, &classes);
-        let (split, products) = (OnceCell::new(), OnceCell::new());
-        Self { graph, analysis, classes, inputs, readers, split, products }
+        Self {
+            graph,
+            analysis,
+            classes,
+            inputs,
+            readers,
+            split: OnceCell::new(),
+            products: OnceCell::new(),
+            work: OnceCell::new(),
+            layers: OnceCell::new(),
+        }
     }
 }
 

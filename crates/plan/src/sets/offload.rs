@@ -32,6 +32,6 @@ fn parameters(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()>
 }
 
 fn activations(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    layers_for(model, "offload")?.into_iter().for_each(|layer| draft.offload(layer));
+    layers_for(model, "offload")?.iter().for_each(|layer| draft.offload(layer.clone()));
     Ok(())
 }

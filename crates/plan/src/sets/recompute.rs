@@ -2,7 +2,7 @@
 //! `recompute:selective` also what operators give that are dear to compute; with `recompute:none` everything is
 //! kept, also where the model itself says otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use diag::{Error, Result};
 use graph::OpId;
@@ -22,14 +22,13 @@ pub(super) const SET: Set = Set {
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    found(model)?.into_iter().for_each(|layer| draft.recompute(layer));
+    found(model)?.iter().for_each(|layer| draft.recompute(layer.clone()));
     Ok(())
 }
 
 fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    for mut layer in found(model)? {
-        layer.retain(|op| !is_dear(model.graph, *op));
-        draft.recompute(layer);
+    for layer in found(model)? {
+        draft.recompute(layer.iter().copied().filter(|op| !is_dear(model.graph, *op)).collect());
     }
     Ok(())
 }
@@ -40,12 +39,12 @@ fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-fn found(model: &Model<'_>) -> Result<Vec<Vec<OpId>>> {
+fn found<'m>(model: &'m Model<'_>) -> Result<&'m [Vec<OpId>]> {
     layers_for(model, "recompute")
 }
 
 /// Refuses a model without any.
-pub(super) fn layers_for(model: &Model<'_>, set: &str) -> Result<Vec<Vec<OpId>>> {
+pub(super) fn layers_for<'m>(model: &'m Model<'_>, set: &str) -> Result<&'m [Vec<OpId>]> {
     let layers = layers(model);
     if layers.is_empty() {
         return Err(Error::new("SW0309", format!("`{set}` finds no layers in {}", model.graph.model))
@@ -66,7 +65,11 @@ struct Numbered {
 
 /// The operators of each module that repeats; where such a module is almost all made of others that all repeat, these
 /// are the layers.
-pub(super) fn layers(model: &Model<'_>) -> Vec<Vec<OpId>> {
+pub(super) fn layers<'m>(model: &'m Model<'_>) -> &'m [Vec<OpId>] {
+    model.layers.get_or_init(|| repeating(model))
+}
+
+fn repeating(model: &Model<'_>) -> Vec<Vec<OpId>> {
     let mut layers: Vec<Vec<OpId>> = vec![];
     let mut open = numbered(model, model.graph.op_ids(), 0);
     while let Some(module) = open.pop() {
@@ -93,16 +96,12 @@ fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) ->
             found.entry(&path[..end]).or_insert_with(|| (at + 1, vec![])).1.push(op);
         }
     }
-    let mut beside: BTreeMap<String, Vec<Vec<&str>>> = BTreeMap::new();
-    for (path, (_, ops)) in &found {
-        beside.entry(folded_path(parent(path))).or_default().push(does(model, ops));
-    }
-    let repeats = |path: &str, ops: &[OpId]| {
-        let own = does(model, ops);
-        beside[&folded_path(parent(path))].iter().filter(|other| **other == own).count() > 1
-    };
-    let modules = found.iter().map(|(path, (depth, ops))| (repeats(path, ops), *depth, ops.clone()));
-    modules.map(|(repeats, depth, ops)| Numbered { depth, ops, repeats }).collect()
+    let is = |(path, (_, ops)): (&&str, &(usize, Vec<OpId>))| (folded_path(parent(path)), does(model, ops));
+    let all: Vec<_> = found.iter().map(is).collect();
+    let mut counts: HashMap<_, usize> = HashMap::new();
+    all.iter().for_each(|one| *counts.entry(one).or_default() += 1);
+    let modules = found.into_values().zip(&all);
+    modules.map(|((depth, ops), one)| Numbered { depth, ops, repeats: counts[one] > 1 }).collect()
 }
 
 /// What a module does that is dear to compute, or all that it does if nothing is: layers with and without a mask, a

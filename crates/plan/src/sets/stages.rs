@@ -34,16 +34,18 @@ fn why(_: &Model<'_>, _: OpId, _: u32) -> String {
 
 /// The stage of each operator.
 pub(super) fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
-    let (graph, analysis) = (model.graph, model.analysis);
-    let needs_grad = graph.needs_grad();
-    let of_stage = |op: OpId| if aside[op.index()] { 0 } else { work(graph, analysis, op, &needs_grad) };
-    let work: Vec<u64> = graph.op_ids().map(of_stage).collect();
-    let alive = alive(graph);
-    let mut places = valleys(&alive);
+    let (of_all, alive) = model.work.get_or_init(|| {
+        let needs_grad = model.graph.needs_grad();
+        let work = |op: OpId| work(model.graph, model.analysis, op, &needs_grad);
+        (model.graph.op_ids().map(work).collect(), alive(model.graph))
+    });
+    let work: Vec<u64> =
+        of_all.iter().zip(aside).map(|(work, aside)| if *aside { 0 } else { *work }).collect();
+    let mut places = valleys(alive);
     if places.len() + 1 < count as usize {
         places = (1..work.len()).collect();
     }
-    let cuts = cheapest(&work, &alive, &places, count as usize);
+    let cuts = cheapest(&work, alive, &places, count as usize);
     let stage = |op: usize| cuts.iter().filter(|cut| **cut <= op).count();
     (0..work.len()).map(|op| u32::try_from(stage(op)).unwrap_or(u32::MAX)).collect()
 }

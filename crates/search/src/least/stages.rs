@@ -34,8 +34,6 @@ pub(super) struct Stages<'g> {
     pub(super) ends: Vec<[u32; 2]>,
     /// Whether each is one block of the plan, in their order.
     pub(super) is_row: bool,
-    /// For each operator whether it is in a span that backward computes again.
-    spans: Vec<Vec<bool>>,
 }
 
 impl<'g> Stages<'g> {
@@ -54,35 +52,30 @@ impl<'g> Stages<'g> {
         }
         let alone = |op: OpId| blocks[of[op.index()]] == plan.block(op);
         let is_row = graph.op_ids().all(alone) && blocks.iter().zip(0..).all(|(block, at)| *block == at);
-        let mut spans = vec![];
-        for span in &plan.recompute {
-            let mut inside = vec![false; graph.ops.len()];
-            span.iter().for_each(|op| inside[op.index()] = true);
-            spans.push(inside);
-        }
         let last = |op: &OpId| plan.op(*op).devices.iter().copied().max().unwrap_or(0);
         let ends = firsts.iter().zip(&sample).map(|(first, op)| [*first, last(op)]).collect();
-        Self { graph, count: firsts.len(), of, sample, ends, is_row, spans }
+        Self { graph, count: firsts.len(), of, sample, ends, is_row }
     }
 
     /// The operators that are computed again, whatever else forward keeps: what backward needs of a span, and what that
     /// is made of.
-    pub(super) fn again(&self, costs: &[Rc<Cost>]) -> Vec<bool> {
+    pub(super) fn again(&self, plan: &Plan, costs: &[Rc<Cost>]) -> Vec<bool> {
         let mut again = vec![false; self.graph.ops.len()];
-        for inside in &self.spans {
-            let mut needed = vec![false; self.graph.tensors.len()];
-            let all = self.graph.op_ids().filter(|op| inside[op.index()]);
-            for op in all.clone().filter(|op| costs[op.index()].backward.bytes > 0.0) {
-                let inputs = self.graph.op(op).inputs();
-                costs[op.index()].kept.iter().for_each(|input| needed[inputs[*input].index()] = true);
+        // The last span that needs each tensor.
+        let mut needed = vec![None; self.graph.tensors.len()];
+        for (number, span) in plan.recompute.iter().enumerate() {
+            let number = Some(number);
+            for op in span.iter().filter(|op| costs[op.index()].backward.bytes > 0.0) {
+                let inputs = self.graph.op(*op).inputs();
+                costs[op.index()].kept.iter().for_each(|input| needed[inputs[*input].index()] = number);
             }
-            for op in all.rev() {
-                let given = self.graph.op(op);
-                let read = given.outputs.iter().flatten().any(|tensor| needed[tensor.index()]);
+            for op in span.iter().rev() {
+                let given = self.graph.op(*op);
+                let read = given.outputs.iter().flatten().any(|tensor| needed[tensor.index()] == number);
                 let cost = &costs[op.index()];
                 if read || cost.keeps_own && cost.backward.bytes > 0.0 {
                     again[op.index()] = true;
-                    given.inputs().iter().for_each(|tensor| needed[tensor.index()] = true);
+                    given.inputs().iter().for_each(|tensor| needed[tensor.index()] = number);
                 }
             }
         }

@@ -36,8 +36,9 @@ pub(super) struct Maker<'q> {
     /// The number of the kinds of devices.
     devices: usize,
     pub(super) traits: Vec<Traits>,
-    /// Of each operator as a whole.
+    /// Of each operator as a whole, and of all.
     seconds: Vec<f64>,
+    of_all: f64,
     pub(super) bundles: Bundles,
     keeps: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
@@ -65,6 +66,7 @@ impl<'q> Maker<'q> {
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();
         let bundles = find(graph, analysis, &traits, marks(question, &operators.classes), segments);
         let span_of = spans_of(graph, spans, &operators.needs_grad);
+        let seconds: Vec<f64> = whole.iter().map(|part| part.forward + part.backward).collect();
         Self {
             question: *question,
             operators,
@@ -72,7 +74,8 @@ impl<'q> Maker<'q> {
             messages,
             devices,
             traits,
-            seconds: whole.iter().map(|part| part.forward + part.backward).collect(),
+            of_all: seconds.iter().sum(),
+            seconds,
             keeps: keeps(graph, &costs, &span_of),
             repeated: repeated(graph, &costs, &span_of),
             span_of,

@@ -25,8 +25,7 @@ impl Maker<'_> {
         let ops = &self.bundles.all[number];
         let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
         let pinned = pinned(&self.question, &self.operators.classes, ops);
-        if pinned.is_empty() && own < SMALL * self.seconds.iter().sum::<f64>() && self.is_beside(number, ops)
-        {
+        if pinned.is_empty() && own < SMALL * self.of_all && self.is_beside(number, ops) {
             return vec![];
         }
         dims(self.question.analysis, &self.operators.classes, (ops, &pinned), &self.seconds)
