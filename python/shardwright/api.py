@@ -15,7 +15,7 @@ from torch import nn
 
 from .cache import open_cache
 from .capture.known_inputs import asked_for
-from .choosing import AUTO, Choice, cluster_here, cluster_of
+from .choosing import AUTO, Choice, cluster_here, cluster_of, memory_here
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
 from .errors import RuntimeFault
@@ -184,7 +184,10 @@ def _choice(
     constraints: ConstraintsLike | None,
     inputs: str,
 ) -> Choice:
-    name, text = cluster_of(cluster or cluster_here(comm.device.type, devices))
+    if not cluster:
+        cluster = cluster_here(comm.device.type, devices)
+        memory = memory_here(comm.device.type, cluster) if memory is None else memory
+    name, text = cluster_of(cluster)
     require_from_here(name, text, comm.device)
     return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 

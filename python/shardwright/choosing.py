@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,19 @@ from .summary import time_of
 
 AUTO = "auto"
 
-# What CUDA calls devices, and what the catalog does; the first that a name contains.
+# Words of the name that CUDA has for a device, and what the catalog calls it.
 KNOWN = {
     "H200": "h200",
-    "H100": "h100",
-    "A100-SXM4-40GB": "a100-40g",
-    "A100": "a100",
-    "V100": "v100",
+    "H100 80GB": "h100",
+    "H100 PCIe": "h100",
+    "A100 80GB": "a100",
+    "A100 40GB": "a100-40g",
+    "V100 32GB": "v100",
+    "V100S 32GB": "v100",
     "L4": "l4",
 }
+# The catalog's memory of each, in GB.
+MEMORY = {"h200": 141, "h100": 80, "a100": 80, "a100-40g": 40, "v100": 32, "l4": 24}
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,31 @@ def cluster_here(device: str, world: int) -> str:
     import torch
 
     name = torch.cuda.get_device_name() if device == "cuda" else device
-    kind = next((kind for part, kind in KNOWN.items() if part in name), None)
+    kind = _kind_of(name)
     if kind is None:
         raise ClusterError(
             "SW0923",
             f"nothing is known of the device {name}",
-            why="a plan is chosen by what devices and links take",
+            why="a plan is chosen by what devices and links take, and the memory that there is",
             fix="give cluster=, a name or the path of a cluster's file, or name a plan",
         )
     local = min(int(os.environ.get("LOCAL_WORLD_SIZE", world)), world)
     return f"{kind}:{local}x{-(-world // local)}"
+
+
+def memory_here(device: str, cluster: str) -> int | None:
+    """Of the device on which this runs, where that is less than `cluster`, as it is known here, says."""
+    if device == "cpu":
+        return None
+    import torch
+
+    there: int = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return there if there < MEMORY[cluster.partition(":")[0]] * 10**9 else None
+
+
+def _kind_of(name: str) -> str | None:
+    words = {*re.split(r"[\s-]+", name.upper())}
+    # A part of a device computes less than its name says.
+    if "MIG" in words:
+        return None
+    return next((kind for known, kind in KNOWN.items() if words >= {*known.upper().split()}), None)

@@ -28,13 +28,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
     if plan == AUTO and choice is None:
         raise no_cluster()
     devices = _known_devices(graph, plan) if devices is None else devices
-    if not 0 < devices <= MOST_DEVICES:
-        raise PlanError(
-            "SW0315",
-            f"there is no plan for {devices} devices",
-            why="a plan has at least one device, and no more than can be listed",
-            fix=f"give a number of devices from 1 to {MOST_DEVICES}",
-        )
+    require_devices(devices)
     if isinstance(plan, Plan):
         made = _for_graph(graph, plan)
     elif isinstance(plan, Path) or (isinstance(plan, str) and _is_file(plan)):
@@ -60,6 +54,16 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
             fix=f"use {made.devices} devices, or a plan for {devices}" + _as_unit(made.devices, devices),
         )
     return made
+
+
+def require_devices(devices: int) -> None:
+    if not 0 < devices <= MOST_DEVICES:
+        raise PlanError(
+            "SW0315",
+            f"there is no plan for {devices} devices",
+            why="a plan has at least one device, and no more than can be listed",
+            fix=f"give a number of devices from 1 to {MOST_DEVICES}",
+        )
 
 
 def no_cluster() -> ClusterError:

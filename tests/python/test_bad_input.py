@@ -609,6 +609,7 @@ COMMANDS = {
     "unknown plan": ["plan", "DIR/graph.txt", "--devices", "2", "--plan", "nonsense"],
     "no devices": ["plan", "DIR/graph.txt", "--plan=data", "--devices", "0"],
     "fewer devices than none": ["plan", "DIR/graph.txt", "--plan=data", "--devices", "-1"],
+    "compare on no devices": ["compare", "DIR/graph.txt", "--cluster=cpu:2", "--devices", "0"],
     "folder that holds other things": ["emit", "DIR/graph.txt", "--plan=data:2", "-o", "DIR"],
     "folder that is a file": ["emit", "DIR/graph.txt", "--plan=data:2", "-o", "DIR/graph.txt"],
     "folder below a file": ["emit", "DIR/graph.txt", "--plan=data:2", "-o", "DIR/graph.txt/out"],
@@ -639,6 +640,38 @@ def test_a_command(title: str, place: Path, capsys: pytest.CaptureFixture[str]) 
     assert out == "" and "Traceback" not in err
     expect(f"command: {title}", err.rstrip("\n"), DIR=place)
     assert [path for path in sorted(place.iterdir()) if path.name != "__pycache__"] == before
+
+
+ON_TWO = {
+    "plan": ("plan", "DIR/graph.txt", "--cluster=cpu:2"),
+    "a named plan": ("plan", "DIR/graph.txt", "--plan=data:2"),
+    "compare": ("compare", "DIR/graph.txt", "--cluster=cpu:2"),
+    "simulate": ("simulate", "DIR/graph.txt", "--cluster=cpu:2"),
+    "manifest": ("manifest", "DIR/graph.txt", "--cluster=cpu:2", "--plan=data"),
+    "emit": ("emit", "DIR/graph.txt", "--cluster=cpu:2", "-o", "DIR/out"),
+    "coverage": ("ops", "coverage", "DIR/graph.txt"),
+}
+# Whoever has no cluster has no step. A graph has no batch that can be cut.
+CODES = {"--devices": "SW0315", "--batches": "SW0912", "--micro-batches": "SW0116"}
+IMPOSSIBLE = [
+    (title, option, number)
+    for title, words in ON_TWO.items()
+    for option in CODES
+    for number in ("0", "-3", "99999999999")
+    if option != "--batches" or "--cluster=cpu:2" in words
+]
+
+
+@pytest.mark.parametrize(("title", "option", "number"), IMPOSSIBLE)
+def test_a_number_that_cannot_be(
+    title: str, option: str, number: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.replace("DIR", str(place)) for word in ON_TWO[title]]
+    assert cli.main([*words, option, number]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error[{CODES[option]}]")
+    assert "\n  why: " in err and "\n  help: " in err
+    assert not (place / "out").exists()
 
 
 def shell(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 
 import models
 import shardwright as sw
-from shardwright.choosing import Choice, cluster_here
+from shardwright import api
+from shardwright.choosing import KNOWN, MEMORY, Choice, cluster_here, memory_here
 from shardwright.cli import main
 from shardwright.runtime import run_local
 
@@ -76,6 +78,7 @@ def test_batches_are_cut_as_often_as_they_can_be(capsys: pytest.CaptureFixture[s
     [
         (("--cluster", "h200:2", "--devices", "4"), "SW0921", "from 1 to 2"),
         (("--cluster", "h200:0"), "SW0901", "h200:1"),
+        (("--cluster", "h200:2", "--devices", "0"), "SW0315", "from 1 to 1048576"),
         (("--cluster", "nowhere:2"), "SW0900", "dgx-h100"),
         (("--cluster", "h200:2", "--deadline", "-1"), "SW0929", "not -1 seconds"),
         (("--cluster", "h200:2", "--deadline", "nan"), "SW0929", "not NaN seconds"),
@@ -175,6 +178,97 @@ def test_what_is_known_of_the_devices_here() -> None:
     assert cluster_here("cpu", 4) == "cpu:4"
     with pytest.raises(sw.ClusterError, match="SW0923"):
         cluster_here("abacus", 4)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, name: str, memory: int = 10**12) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    properties = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100 80GB PCIe", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40g"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A100-SXM-64GB", None),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),
+        ("Tesla V100-SXM2-32GB", "v100"),
+        ("Tesla V100S-PCIE-32GB", "v100"),
+        ("Tesla V100-SXM2-16GB", None),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100"),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40", None),
+        ("NVIDIA L40S", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_words_of_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str | None
+) -> None:
+    gpus(monkeypatch, name)
+    if kind is not None:
+        assert cluster_here("cuda", 4) == f"{kind}:4x1"
+        return
+    with pytest.raises(sw.ClusterError, match="SW0923") as caught:
+        cluster_here("cuda", 4)
+    assert name in caught.value.what and caught.value.why and "cluster=" in str(caught.value.fix)
+
+
+def test_a_device_has_no_more_memory_than_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, "NVIDIA L4", 23 * 10**9)
+    assert memory_here("cuda", "l4:8x1") == 23 * 10**9
+    assert memory_here("cuda", "l4:1x1") == 23 * 10**9
+    gpus(monkeypatch, "NVIDIA H100 80GB HBM3", 85 * 10**9)
+    assert memory_here("cuda", "h100:8x1") is None and memory_here("cpu", "cpu:4") is None
+
+
+def test_a_plan_is_chosen_for_the_memory_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    comm: Any = SimpleNamespace(device=torch.device("cuda"))
+
+    def memory(cluster: str | None, asked: int | str | None) -> int | str | None:
+        return api._choice(cluster, comm, 2, "adamw", asked, None, "global").memory
+
+    gpus(monkeypatch, "NVIDIA L4", 23 * 10**9)
+    assert memory(None, None) == 23 * 10**9
+    assert memory(None, "8GiB") == "8GiB" and memory("l4:2", None) is None
+
+
+def test_the_memory_of_known_devices_is_the_catalogs() -> None:
+    assert {*MEMORY} == {*KNOWN.values()}
+    graph = sw.Graph(Path(GRAPH).read_text())
+    for kind, memory in MEMORY.items():
+        _, _, there = Choice(f"{kind}:1").search(graph, 1).rows[0]["memory"]
+        assert there == memory * 10**9
+
+
+VIEW = """shardwright-graph 1
+model "View"
+in_spec "*"
+out_spec "*"
+module "" "View"
+input %x f32[8,32] 0
+op %y f32[4,64] = aten.view.default(%x, [4, 64]) in "" at "m.py:1"
+output %y
+"""
+
+
+@pytest.mark.parametrize("words", [("compare",), ("compare", "--batches", "1"), ("plan",), ("simulate",)])
+def test_a_model_without_work_takes_no_time(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "view.graph"
+    path.write_text(VIEW)
+    assert main((words[0], str(path), "--cluster", "cpu:1", *words[1:])) == 0
+    assert " 0 us" in capsys.readouterr().out
+    assert told(capsys, words[0], str(path), "--cluster", "cpu:1", *words[1:])
 
 
 def test_one_device_has_nothing_to_divide(capsys: pytest.CaptureFixture[str]) -> None:

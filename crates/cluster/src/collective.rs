@@ -99,6 +99,14 @@ impl Cluster {
         Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(pattern, bytes)
     }
 
+    /// What no messages take less than that bring each member of a group its part of a sum, however they are sent.
+    pub fn least_of_scattered(&self, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+        let members = group.len() as f64;
+        let link = self.inside(group).unwrap_or(&self.network);
+        let measured = link.least_of_each(group.len() as u32) * (members - 1.0) / members * bytes;
+        self.least(Pattern::ReduceScatter, group, crowd, bytes).min(measured)
+    }
+
     /// How many of these groups cross each node's border: the most of any node.
     pub fn crowd<'g>(&self, groups: impl Iterator<Item = &'g [u32]>) -> Crowd {
         let mut crossing = vec![0_u32; self.nodes.len()];

@@ -58,6 +58,12 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
+    /// What no effort takes less than, whatever was measured.
+    pub fn least(&self, effort: Effort, dtype: Dtype) -> f64 {
+        let usual = self.seconds(effort, dtype);
+        if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
+    }
+
     /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
     /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
     pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {

@@ -25,6 +25,12 @@ impl Link {
         self.bandwidth * self.reached
     }
 
+    /// Seconds of each byte of any message that was measured among so many devices, or from one to another.
+    pub(crate) fn least_of_each(&self, devices: u32) -> f64 {
+        let counts = |it: &&Messages| it.devices == devices || it.pattern.is_none();
+        self.measured.iter().filter(counts).map(|it| it.curve.least_of_each()).fold(f64::INFINITY, f64::min)
+    }
+
     /// Seconds of a message among so many devices, if that was measured.
     pub(crate) fn measured(&self, pattern: Option<Pattern>, devices: u32, bytes: f64) -> Option<f64> {
         let found = self.measured.iter().find(|it| (it.pattern, it.devices) == (pattern, devices))?;

@@ -23,6 +23,11 @@ impl Curve {
         (valid && rising && !points.is_empty()).then_some(Self { points })
     }
 
+    /// Seconds of each byte or operation, of any size: between two that were measured it is between what these take.
+    pub fn least_of_each(&self) -> f64 {
+        self.points.iter().map(|(size, seconds)| seconds / size).fold(f64::INFINITY, f64::min)
+    }
+
     pub fn seconds(&self, size: f64) -> f64 {
         let after = self.points.partition_point(|(other, _)| *other < size);
         let (first, last) = (self.points[0], self.points[self.points.len() - 1]);

@@ -67,6 +67,9 @@ pub struct Estimate {
     pub passes: Vec<Lasts>,
 }
 
+/// More micro-batches than this are a mistake.
+const MOST_BATCHES: u32 = 1 << 16;
+
 /// Runs a step of a compiled plan; `traced` says whether a timeline is wanted, which takes longer than all else.
 pub fn step(
     (graph, analysis): (&Graph, &Analysis),
@@ -75,6 +78,7 @@ pub fn step(
     setting: &Setting<'_>,
     traced: bool,
 ) -> Result<Step> {
+    require_batches(setting.batches)?;
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
     let (proof, courses) =
@@ -121,6 +125,7 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
 
 /// What every rank communicates in a step of a program that is read from files, as JSON.
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
+    require_batches(setting.batches)?;
     let program = emit::read(graph, files)?;
     let (proof, courses) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
@@ -168,6 +173,7 @@ fn estimated(
     folding: Folding<'_>,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
+    require_batches(setting.batches)?;
     let (proof, courses) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(first_of)?;
@@ -191,6 +197,21 @@ fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
     memory.iter().map(|rank| updated(rank.trained.1, optimizer)).collect()
 }
 
+/// Refuses a step of no micro-batches, and of too many: each is gone through in memory.
+pub fn require_batches(batches: u32) -> Result<()> {
+    if batches == 0 {
+        return Err(Error::new("SW0912", "a step has at least one micro-batch")
+            .why("it was to be simulated with none")
+            .fix("give --batches 1, or more"));
+    }
+    if batches > MOST_BATCHES {
+        return Err(Error::new("SW0912", format!("a step has at most {MOST_BATCHES} micro-batches"))
+            .why("each is gone through by itself")
+            .fix("give a smaller --batches, and larger micro-batches"));
+    }
+    Ok(())
+}
+
 fn scene<'s>(
     program: &'s Program,
     courses: &'s [Course],
@@ -198,11 +219,6 @@ fn scene<'s>(
     setting: &Setting<'s>,
     updated: &'s [u64],
 ) -> Result<Scene<'s>> {
-    if setting.batches == 0 {
-        return Err(Error::new("SW0912", "a step has at least one micro-batch")
-            .why("it was to be simulated with none")
-            .fix("give --batches 1, or more"));
-    }
     Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updated })
 }
 

@@ -1,7 +1,8 @@
 //! What no plan can beat.
 //!
 //! However a model is divided, each operator is computed once for each micro-batch, forward and backward, and parameters
-//! are updated once: parts have together at least the operations and the bytes of the whole. Let an operator alone take
+//! are updated once: parts have together at least the operations and the bytes of the whole, or of half of it where they
+//! leave out what a causal mask hides and the whole does not. Let an operator alone take
 //! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
 //! divided by their number. Communication, waiting, and what several devices compute alike come on top.
@@ -10,7 +11,9 @@ use check::{Masters, held_as};
 use cluster::{Cluster, Device, Effort};
 use compiler::{Costs, updated};
 use diag::Result;
-use graph::{Dtype, Graph, Source, TensorId};
+use graph::{Dtype, Graph, OpId, Source, TensorId};
+use plan::{On, OpPlan, Split};
+use rules::Kind;
 
 use crate::Question;
 
@@ -67,9 +70,14 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
+        let share = if is_triangle(question, op, &mut Costs::new(graph, question.analysis, op, &needs_grad)) {
+            0.5
+        } else {
+            1.0
+        };
         let mut add = |operations: u64, bytes: compiler::Bytes| {
-            let bytes = (bytes.read + bytes.written) as f64;
-            let effort = Effort { operations: operations as f64, bytes };
+            let bytes = share * (bytes.read + bytes.written) as f64;
+            let effort = Effort { operations: share * operations as f64, bytes };
             found.push(Work { effort, dtype, times: f64::from(question.batches) });
         };
         add(cost.flops, cost.forward);
@@ -78,6 +86,20 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     found.push(Work { effort: Effort { operations: 0.0, bytes }, dtype: Dtype::F32, times: 1.0 });
     Ok(found)
+}
+
+/// Whether parts of an operator leave out what the whole computes: of causal attention, keys behind their last query.
+/// The more parts there are the more they leave out, up to half of all scores.
+fn is_triangle(question: &Question<'_>, op: OpId, costs: &mut Costs<'_>) -> bool {
+    let Some(rule) = &question.analysis.rules[op.index()] else { return false };
+    let loops = question.analysis.op(op).loops.iter().enumerate();
+    let placed = loops.filter(|(_, it)| rule.dim(it.dim).contiguous && it.kind == Kind::Map && it.size > 1);
+    let whole = costs.whole().cost.flops;
+    let halved = |at: usize| OpPlan { splits: vec![Split { on: On::Loop(at), parts: 2 }], devices: vec![] };
+    placed.map(|(at, _)| halved(at)).any(|plan| {
+        let halves = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
+        halves.iter().sum::<u64>() < whole
+    })
 }
 
 /// For each tensor whether a gradient comes to it.

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use check::{Masters, Memory};
 use cluster::Cluster;
-use compiler::{Estimate, Setting, estimate};
+use compiler::{Estimate, Setting, estimate, require_batches};
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
@@ -246,7 +246,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     Ok(Found { inside: Some(told), stages, ..found })
 }
 
-/// Refuses no devices, and more than there are.
+/// Refuses no devices, and more than there are; and as many micro-batches as no step has.
 pub(crate) fn refuse_numbers(question: &Question<'_>) -> Result<()> {
     let there = question.cluster.devices();
     if question.devices == 0 || question.devices > there {
@@ -258,7 +258,7 @@ pub(crate) fn refuse_numbers(question: &Question<'_>) -> Result<()> {
         .why("a plan has at least one device, and each is one of the cluster's")
         .fix(format!("give a number from 1 to {there}, or name a larger cluster")));
     }
-    Ok(())
+    require_batches(question.batches)
 }
 
 /// The quickest plan that fits.

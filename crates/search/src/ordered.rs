@@ -57,6 +57,8 @@ fn ordered(
 ) -> Result<()> {
     let Some(blocks) = Blocks::of(question, row) else { return Ok(()) };
     let mut room = blocks.room(question, row);
+    // Of all orders, whatever was found not to fit of them.
+    let mut bound = None;
     for _ in 0..TIMES {
         let problem = blocks.problem(&room);
         let least = orders::makespan_bound(&problem, question.batches as usize) as f64 * blocks.unit;
@@ -67,12 +69,14 @@ fn ordered(
         let Ok((repetend, whole)) = orders::found(&problem, question.batches as usize, &limits) else {
             break;
         };
+        let bound = *bound.get_or_insert(whole.bound as f64 * blocks.unit);
         let mut looked = Looked::default();
         let plans = blocks.plans(&row.plan, &problem, (&repetend, &whole));
         looked.at(question, plans.into_iter().map(|plan| row.with(plan)), watch)?;
         found.passed_over.append(&mut looked.passed_over);
         if let Some(better) = quicker(&looked.rows, row.seconds()) {
-            let order = Some(whole.bound as f64 * blocks.unit);
+            // In an order of their own blocks may take less than they took: then nothing is known.
+            let order = Some(bound).filter(|bound| *bound <= better.seconds());
             found.rows.push(Row { order, ..better.clone() });
             break;
         }

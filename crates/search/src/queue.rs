@@ -73,6 +73,13 @@ pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
     Ok(Found { bound: bound(question)?, tried: (0, all), ..Found::default() })
 }
 
+/// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names.
+fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<String>)> {
+    let of = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
+    let ladders = all.iter().enumerate().flat_map(of);
+    ladders.enumerate().map(|(place, (at, names))| (at, place * 100, names))
+}
+
 impl<'q, 'w> Search<'q, 'w> {
     pub(crate) fn new(
         question: &'q Question<'q>,
@@ -122,7 +129,7 @@ impl<'q, 'w> Search<'q, 'w> {
         self.wanted.below = below;
         let (all, usual) = (std::mem::take(&mut self.all), std::mem::take(&mut self.usual));
         self.go_on()?;
-        self.otherwise(&all, &usual)?;
+        self.otherwise(&all)?;
         self.schedules(&all, usual)?;
         // What was left out may fit.
         if !self.fits() && self.found.left_out == 0 {
@@ -147,28 +154,26 @@ impl<'q, 'w> Search<'q, 'w> {
     /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
     fn usual(&mut self, all: &[Shape]) -> Result<Vec<Rung>> {
         let mut ladders: Vec<Rung> = vec![];
-        for (at, shape) in all.iter().enumerate() {
-            if self.looks_at_all() && self.is_late() && !ladders.is_empty() {
+        let mut known: Option<(usize, Least)> = None;
+        for (shape, place, names) in ladders_of(all) {
+            known = known.filter(|(of, _)| *of == shape);
+            if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
                 break;
             }
-            let mut of_shape: Option<Least> = None;
-            for held in shape.held() {
-                let names = shape.ladder(held, USUAL);
-                let (least, is_own) = match of_shape {
-                    Some(known) => {
-                        let seconds = known.computes;
-                        (Least { seconds, flat: seconds, computes: seconds, ..Least::default() }, false)
-                    }
-                    // What it takes is looked at when it is its turn.
-                    None if self.is_late() => (Least::default(), false),
-                    None => match self.named(&names[0]) {
-                        Some(plan) => (self.leasts.of(&plan)?, true),
-                        None => continue,
-                    },
-                };
-                of_shape = of_shape.or(is_own.then_some(least));
-                ladders.push(Rung { shape: at, place: ladders.len() * 100, names, at: 0, least, is_own });
-            }
+            let (least, is_own) = match known {
+                Some((_, known)) => {
+                    let seconds = known.computes;
+                    (Least { seconds, flat: seconds, computes: seconds, ..Least::default() }, false)
+                }
+                // What it takes is looked at when it is its turn.
+                None if self.is_late() => (Least::default(), false),
+                None => match self.named(&names[0]) {
+                    Some(plan) => (self.leasts.of(&plan)?, true),
+                    None => continue,
+                },
+            };
+            known = known.or(is_own.then_some((shape, least)));
+            ladders.push(Rung { shape, place, names, at: 0, least, is_own });
         }
         Ok(ladders)
     }
@@ -336,17 +341,19 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     /// Where the model is divided in one block, other sets that do so.
-    fn otherwise(&mut self, all: &[Shape], usual: &[Rung]) -> Result<()> {
+    fn otherwise(&mut self, all: &[Shape]) -> Result<()> {
         let sets = sets::instead::of_megatron(&self.model, self.question.devices);
         // How parameters are held makes no difference to what is computed.
         let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-        for rung in usual.iter().filter(|rung| all[rung.shape].stages == 1 && all[rung.shape].ways > 1) {
+        let one_block =
+            |(shape, ..): &(usize, usize, Vec<String>)| all[*shape].stages == 1 && all[*shape].ways > 1;
+        for (shape, place, usual) in ladders_of(all).filter(one_block) {
             for (at, set) in sets.iter().enumerate() {
                 if self.is_late() {
                     break;
                 }
-                let names: Vec<String> = rung.names.iter().map(|name| name.replace(WAYS, set)).collect();
-                let known = computes.get(&(rung.shape, at)).copied();
+                let names: Vec<String> = usual.iter().map(|name| name.replace(WAYS, set)).collect();
+                let known = computes.get(&(shape, at)).copied();
                 let (least, is_own) = match known {
                     Some(seconds) => (Least { seconds, ..Least::default() }, false),
                     None => match self.named(&names[0]) {
@@ -354,9 +361,9 @@ impl<'q, 'w> Search<'q, 'w> {
                         None => continue,
                     },
                 };
-                computes.entry((rung.shape, at)).or_insert(least.computes);
-                let place = rung.place + INSTEAD + names.len() * at;
-                self.open.push(Rung { names, place, at: 0, least, is_own, ..rung.clone() });
+                computes.entry((shape, at)).or_insert(least.computes);
+                let place = place + INSTEAD + names.len() * at;
+                self.open.push(Rung { shape, place, names, at: 0, least, is_own });
             }
         }
         self.go_on()

@@ -5,7 +5,7 @@ mod model;
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use diag::Result;
-use search::{Found, Leasts, Question, Wanted, best, bound, compare, quickest};
+use search::{Constraints, Found, Leasts, Question, Wanted, best, bound, compare, quickest};
 
 use model::Model;
 
@@ -16,6 +16,34 @@ fn devices(count: u32, peak: &str, link: &str) -> Cluster {
          [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"{peak}\", f32 = \"{peak}\" }}\noverhead = \"0 s\"\n"
     );
     read(&text, "devices.toml").expect("it reads")
+}
+
+/// Attention in which no query sees what is behind it, of no heads, so that no one kernel computes it.
+const CAUSAL: &str = include_str!("graphs/causal.graph");
+
+/// Devices and links of which more was measured than their rates, and all of it is quicker than these say.
+fn measured() -> Cluster {
+    let mut text = String::from(
+        "[[nodes]]\ndevices = \"d:4\"\n[nodes.link]\nbandwidth = \"10 MB/s\"\nlatency = \"1 us\"\nstart = \"1 us\"\n",
+    );
+    for kind in ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"] {
+        let devices = if kind == "message" { 2 } else { 4 };
+        text += &format!(
+            "[[nodes.link.collectives]]\nkind = \"{kind}\"\ndevices = {devices}\nbytes = [1.0, 1e6]\nseconds = [1e-8, 1e-2]\n"
+        );
+    }
+    text += "[devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = { f64 = \"1 GFLOP/s\", f32 = \"1 GFLOP/s\" }\noverhead = \"20 us\"\n";
+    for (kind, pass) in ["contraction", "pointwise", "losses", "copies", "optimizer"]
+        .into_iter()
+        .flat_map(|kind| ["forward", "backward"].map(|pass| (kind, pass)))
+    {
+        for dtype in ["f64", "f32"] {
+            text += &format!(
+                "[[devices.d.operators]]\nkind = \"{kind}\"\ndtype = \"{dtype}\"\npass = \"{pass}\"\nbytes = [1.0, 1e12]\nseconds = [1e-7, 1e-6]\n"
+            );
+        }
+    }
+    read(&text, "measured.toml").expect("it reads")
 }
 
 fn found(question: &Question<'_>) -> Found {
@@ -52,6 +80,35 @@ fn what_is_left_out_is_not_quicker() {
         assert!(all.rows[0].fits() && first.rows.len() <= all.rows.len());
         assert_eq!(all.rows[0].plan.name, first.rows[0].plan.name, "{limit}");
     }
+}
+
+#[test]
+fn what_is_left_out_is_not_quicker_than_what_was_measured() {
+    let (model, cluster) = (Model::new(include_str!("../../../tests/python/golden/mlp.graph")), measured());
+    for (devices, batches) in [(2, 1), (4, 1), (4, 4)] {
+        let question = model.question(&cluster, devices, batches);
+        let all = compare(&question, None, &mut |_| ()).expect("plans");
+        let (first, all) = (found(&question).rows[0].seconds(), all.rows[0].seconds());
+        assert!((first - all).abs() <= 1e-12, "{devices}, {batches}: {first} of {all}");
+    }
+}
+
+/// What a set does that stands in another's place is looked at whether or not this one does anything.
+#[test]
+fn sequences_are_divided_where_megatron_finds_nothing() {
+    let cut = CAUSAL.lines().filter(|line| !line.contains("%p_up") && !line.contains("%p_down"));
+    let text: Vec<String> = cut.map(|line| line.replace("(%d, %target)", "(%y, %target)")).collect();
+    let (alone, whole) = (Model::new(&text.join("\n")), Model::new(CAUSAL));
+    let cluster = devices(2, "1 GFLOP/s", "1 GB/s");
+    assert!(plan::sets::named("megatron:2", &alone.graph, &alone.analysis, 2).is_err());
+    let first = |question: &Question<'_>| found(question).rows[0].plan.name.clone();
+    assert_eq!(first(&alone.question(&cluster, 2, 1)), "zigzag:2");
+    let constraints = "shardwright-constraints 1\nforbid \"up\": split n\nforbid \"down\": split k\n";
+    let constraints =
+        Constraints::read(constraints, "mine.constraints", (&whole.graph, &whole.analysis), &cluster, 2);
+    let constraints = constraints.expect("it reads");
+    let question = Question { constraints: Some(&constraints), ..whole.question(&cluster, 2, 1) };
+    assert_eq!(first(&question), "zigzag:2");
 }
 
 #[test]
@@ -164,6 +221,7 @@ fn nothing_takes_less_than_it_must() {
         include_str!("../../../tests/python/golden/mlp.graph"),
         include_str!("../../../tests/python/golden/resnet.graph"),
         include_str!("../../../tests/python/golden/two_losses.graph"),
+        CAUSAL,
     ];
     let clusters = [
         devices(4, "1 GFLOP/s", "1 GB/s"),
@@ -171,14 +229,16 @@ fn nothing_takes_less_than_it_must() {
         devices(8, "10 GFLOP/s", "100 GB/s"),
         named("dgx-h100:2x4").expect("known"),
         named("cpu:6").expect("known"),
+        measured(),
     ];
     let (mut plans, mut closest, mut kept, mut in_order) = (0, 0.0_f64, 0.0_f64, [0.0_f64; ORDERS.len()]);
     for model in graphs.map(Model::new) {
-        for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6]) {
+        for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6, 4]) {
             let question = model.question(cluster, cluster.devices(), batches);
             let setting =
                 Setting { cluster, batches, optimizer: question.optimizer, masters: question.masters };
             let mut leasts = Leasts::new(&question);
+            let of_any = bound(&question).expect("a bound");
             for name in names(cluster.devices(), batches) {
                 let Ok(plan) = plan::sets::named(&name, &model.graph, &model.analysis, question.devices)
                 else {
@@ -193,6 +253,7 @@ fn nothing_takes_less_than_it_must() {
                     (told.simulation.seconds, told.memory.iter().map(check::Memory::total).max());
                 let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
                 assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
+                assert!(of_any <= seconds * (1.0 + 1e-9), "{who}: {of_any} > {seconds}");
                 assert!(Some(least.kept) <= memory, "{who}: {} > {memory:?}", least.kept);
                 assert!(least.memory <= least.kept);
                 let share = least.kept as f64 / memory.unwrap_or(0).max(1) as f64;

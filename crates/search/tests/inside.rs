@@ -19,6 +19,7 @@ fn models() -> Vec<Model> {
         include_str!("graphs/sides.graph"),
         include_str!("graphs/parts.graph"),
         include_str!("graphs/uneven.graph"),
+        include_str!("graphs/causal.graph"),
     ];
     [Model::gpt()].into_iter().chain(others.map(Model::new)).collect()
 }
@@ -122,6 +123,31 @@ fn no_named_plan_that_fits_is_below_the_bound() {
         }
     }
     assert!(looked_at > 500 && closest > 0.7, "{looked_at} {closest}");
+}
+
+/// What is frozen is divided by plans with names alone: where memory is short, no bound may be claimed that they are below.
+#[test]
+fn no_plan_that_divides_what_is_frozen_is_below_the_bound() {
+    let model = Model::new(include_str!("graphs/frozen.graph"));
+    let text = "[[nodes]]\ndevices = \"d:2\"\nlink = { bandwidth = \"200 MB/s\", latency = \"1 us\", start = \"1 us\" }\n\
+        [devices.d]\nmemory = \"42 MB\"\nbandwidth = \"100 GB/s\"\npeak = { f32 = \"40 GFLOP/s\" }\noverhead = \"1 us\"\n";
+    let cluster = read(text, "devices.toml").expect("it reads");
+    let question = model.question(&cluster, 2, 1);
+    let plan = sets::named("zero3:2", &model.graph, &model.analysis, 2).expect("a plan");
+    let (step, bytes) = seconds(&question, &plan);
+    let bound = find(&question).expect("plans").told.bound;
+    assert!(bytes <= 42_000_000 && 0.0 < bound && bound <= step, "{bytes} {bound} {step}");
+}
+
+/// What of no span is needed again keeps nothing of it.
+#[test]
+fn what_is_frozen_keeps_nothing_to_be_computed_again() {
+    let model = Model::new(include_str!("graphs/frozen.graph"));
+    let cluster = named("cpu:4").expect("known");
+    let mut first = |_: usize| 0;
+    let question = model.question(&cluster, 4, 2);
+    let found = member(&question, "recompute", 0.0, Count::Least, &mut first).expect("it is a plan");
+    is_no_less(&question, &found.expect("there are layers"));
 }
 
 /// Any choices are a program that is proved, and takes no less than they come to at least.

@@ -3,7 +3,7 @@
 mod model;
 mod narrow;
 
-use cluster::named;
+use cluster::{named, read};
 use plan::{Plan, Schedule};
 use search::{Question, Row, compare};
 
@@ -61,6 +61,26 @@ fn passes_are_those_that_the_plan_has() {
         assert_eq!(passes(own), passes(named), "{}", own.plan.name);
     }
     assert!(!both(&rows).is_empty());
+}
+
+/// However slow links are, no order is told to be shorter than the shortest there is.
+#[test]
+fn an_order_is_told_with_its_bound() {
+    let model = Model::new(include_str!("../../../tests/python/golden/mlp.graph"));
+    let mut found = 0;
+    for link in ["100 MB/s", "50 MB/s", "30 MB/s", "20 MB/s"] {
+        let text = format!(
+            "[[nodes]]\ndevices = \"d:8\"\nlink = {{ bandwidth = \"{link}\", latency = \"1 us\", start = \"1 us\" }}\n\
+             [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"1 GFLOP/s\" }}\noverhead = \"0 s\"\n"
+        );
+        let cluster = read(&text, "slow.toml").expect("it reads");
+        for row in all(&model.question(&cluster, 8, 4)).iter().filter(|row| row.plan.name.ends_with(OWN)) {
+            let Some(bound) = row.order else { continue };
+            assert!(0.0 < bound && bound <= row.seconds(), "{}: {bound}", row.plan.name);
+            found += 1;
+        }
+    }
+    assert!(found > 0, "{found}");
 }
 
 /// Where there is no room for one more, none is kept.

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 CLUSTERS = ("dgx-h100:8x4", "dgx-a100:8x2", "dgx-v100:16x2", "h200:1", "ethernet-25g:4x8", "l4:8x2", "cpu:4")
 """What completion offers."""
 
+# Of micro-batches: more than a step has. The compiler, whose numbers end somewhere, refuses as many.
+TOO_MANY = 1 << 17
+
 
 def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None:
     cluster = parser.add_argument(
@@ -48,7 +51,8 @@ def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -
     memory = getattr(arguments, "memory", None)
     name, text = cluster_of(arguments.cluster)
     constraints = constraints_of(arguments.constraints)
-    return Choice(name, text, max(batches, 0), arguments.optimizer, memory, arguments.deadline, constraints)
+    within = min(max(batches, 0), TOO_MANY)
+    return Choice(name, text, within, arguments.optimizer, memory, arguments.deadline, constraints)
 
 
 def write(code: str, what: str, path: Path, text: str) -> None:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     told = {
         "model": model,
         "cluster": arguments.cluster,
-        "devices": arguments.devices or _devices(arguments),
+        "devices": _devices(arguments),
         "bound": bound,
         "tried": [sum(one.tried[at] for _, _, one in found) for at in (0, 1)],
         "seconds": time.perf_counter() - start,
@@ -93,7 +93,7 @@ def _found(
             uncut.append(f"in {many} parts it cannot be cut: {error.what}")
             return
         choice = choice_of(arguments, many)
-        devices = arguments.devices or _devices(arguments)
+        devices = _devices(arguments)
         with Progress(wanted(None)).phases(f"{many} micro-batches") as phases:
             below = sorted(steps)[SHOWN - 1] if shown and len(steps) >= SHOWN else None
             try:
@@ -111,8 +111,13 @@ def _found(
 def _devices(arguments: argparse.Namespace) -> int:
     from .._core import cluster_devices
     from ..choosing import cluster_of
+    from ..planning import require_devices
 
-    return cluster_devices(*cluster_of(arguments.cluster))
+    devices: int | None = arguments.devices
+    if devices is None:
+        return cluster_devices(*cluster_of(arguments.cluster))
+    require_devices(devices)
+    return devices
 
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
@@ -132,7 +137,7 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
         yield f"... and {len(rows) - shown} more (--all)"
     tried, of = told["tried"]
     yield ""
-    if rows and rows[0]["fits"]:
+    if rows and rows[0]["fits"] and told["bound"] > 0:
         yield (
             f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
             f" {best / told['bound']:.2f} times the least"
@@ -158,9 +163,10 @@ def _row(row: dict[str, Any], best: float) -> str:
         memory = f"{size_of(needed)}: too much" if needed > there else f"{size_of(on_host)} on host: too much"
     step = row["seconds"]
     waits = row["exposed"] + row["idle"]
-    times = f"{step / best:.2f}x" if row["fits"] else ""
+    times = f"{step / best:.2f}x" if row["fits"] and best > 0 else ""
+    parts = step - waits, row["exposed"], row["idle"]
+    computes, exposed, idle = (f"{part / step:.1%}" if step > 0 else "" for part in parts)
     return (
         f"{row['plan']:<48} {row['micro_batches']:>13} {time_of(step):>9} {times:>7}"
-        f" {row['utilisation']:>8.1%}  {memory:<22}"
-        f" {1 - waits / step:>8.1%} {row['exposed'] / step:>8.1%} {row['idle'] / step:>6.1%}"
-    )
+        f" {row['utilisation']:>8.1%}  {memory:<22} {computes:>8} {exposed:>8} {idle:>6}"
+    ).rstrip()

@@ -19,6 +19,8 @@ NOTHING_TO_DIVIDE = "on one device there is nothing to divide"
 WAYS = 8
 # How the way is called of what has one device.
 WHOLE = "whole"
+# What says in the name of a plan that the search inside of a block knows none like it.
+OTHER = (" layers ", "offload", "coshard")
 
 
 def asked_for(found: Found | None, plan: str) -> Found:
@@ -43,7 +45,7 @@ def numbers_of(found: Found) -> dict[str, Any]:
     if found.inside is not None:
         bound, decisions, choices, sums, seconds = found.inside
         searched = {"decisions": decisions, "choices": choices, "sums": sums, "seconds": seconds}
-        numbers |= {"bound_of_one_block": bound, "search": searched}
+        numbers |= {"bound_of_one_block": bound if bound <= row["seconds"] else None, "search": searched}
     if found.pipelines is not None:
         names = ("places", "groups", "looked_at", "seconds", "is_whole")
         numbers["pipelines"] = dict(zip(names, found.pipelines, strict=True))
@@ -52,6 +54,8 @@ def numbers_of(found: Found) -> dict[str, Any]:
 
 def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float) -> str:
     """How long a step takes, and what the rank does meanwhile that waits least."""
+    if seconds <= 0:
+        return f"a step takes {time_of(seconds)}: there is nothing to compute"
     names = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
     spent = ", ".join(
         f"{parts[name] / seconds:.1%} {name}" for name in names if parts[name] >= seconds / 1000
@@ -66,7 +70,7 @@ def lines_of(found: Found) -> Iterator[str]:
         times = step / found.bound
         yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
     if (least := found.rows[0]["order"]) is not None:
-        yield f"its order was searched: in none do its blocks take less than {time_of(least)}"
+        yield f"its order was searched: of blocks as long as its own none takes less than {time_of(least)}"
     if found.constraints:
         yield f"it respects all constraints: {found.constraints}"
     if found.tried[0] < found.tried[1]:
@@ -77,9 +81,9 @@ def lines_of(found: Found) -> Iterator[str]:
     if 0 < bound <= step:
         times = step / bound
         of = "that respects them " if found.constraints else ""
-        if any(" layers " in row["plan"] for row in found.rows):
+        if any(word in row["plan"] for row in found.rows for word in OTHER):
             of += "and " if of else "that "
-            of += "computes all layers again, or none, with nothing on the host, "
+            of += "computes all layers again, or none, with nothing on the host and no parts in turn, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
     yield (

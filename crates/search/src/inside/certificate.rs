@@ -1,7 +1,7 @@
 //! What no plan of one block can beat: the least of the same tables with costs that no lowering goes below.
 
 use diag::Result;
-use graph::OpId;
+use graph::{OpId, Source, Tensor};
 
 use super::digits::Digits;
 use super::maker::Operators;
@@ -23,9 +23,9 @@ pub(super) struct Looked {
 
 impl Looked {
     /// Under which weights the least is a bound. Without a price for bytes it is one for all that compute more again, too.
-    fn weights(&self) -> Weights {
+    fn weights(&self, is_priced: bool) -> Weights {
         match self.weights {
-            Some(weights) if self.is_tight => weights,
+            Some(weights) if self.is_tight && is_priced => weights,
             Some(Weights { look, .. }) => Weights { look, byte: 0.0 },
             None => Weights { look: FIRST[0], byte: 0.0 },
         }
@@ -40,10 +40,13 @@ pub(super) fn bound(
     sums: &mut f64,
 ) -> Result<f64> {
     let messages = Messages::new(question.cluster, digits, Count::Least);
+    // Plans with names divide what is frozen, too, and then need fewer bytes than any in the space.
+    let frozen = |it: &Tensor| matches!(it.source, Source::Param { frozen: true, .. });
+    let is_priced = !question.graph.tensors.iter().any(frozen);
     let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
     for rung in looked {
         let Some(space) = Space::new(question, (operators, digits, &messages), &rung.spans) else { continue };
-        let weights = rung.weights();
+        let weights = rung.weights(is_priced);
         let objective = Objective::new(&space, weights)?;
         let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };
         *sums += least.sums.0;

@@ -19,6 +19,7 @@ pub(crate) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
+    let again = needed(graph, costs, span_of);
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut found = vec![];
@@ -42,8 +43,9 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
                 && seen.insert(root)
         };
         let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
-        // A span keeps all that it reads from others.
-        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || own.is_some());
+        // A span keeps all that it reads from others, if backward needs something of it.
+        let is_needed = own.is_some_and(|span| again.contains(&span));
+        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_needed);
         let sizes = |tensor: TensorId| {
             let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
             (own.min(all), all.max(1))
@@ -77,6 +79,13 @@ pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) 
         }
     }
     found
+}
+
+/// The spans of which backward needs something again.
+fn needed(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> BTreeSet<usize> {
+    let again = repeated(graph, costs, span_of);
+    let needs = |op: &OpId| again.ops[op.index()] || again.inputs[op.index()].contains(&true);
+    graph.op_ids().filter(needs).filter_map(|op| span_of[op.index()]).collect()
 }
 
 /// For each operator whether backward computes it again, and for each of its inputs whether it is brought again.

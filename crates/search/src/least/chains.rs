@@ -106,7 +106,7 @@ impl<'c> Line<'c> {
 
     fn scatters(&self, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
         match group.len() > 1 && bytes > 0.0 {
-            true => self.cluster.least(Pattern::ReduceScatter, group, crowd, bytes),
+            true => self.cluster.least_of_scattered(group, crowd, bytes),
             false => 0.0,
         }
     }

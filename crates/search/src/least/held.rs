@@ -53,7 +53,7 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
         let bytes = updated(all.trained, optimizer)? as f64;
         let seconds = |bytes: f64| {
             let effort = Effort { operations: 0.0, bytes };
-            ground.parts.least_on_any(|device| device.seconds(effort, Dtype::F32))
+            ground.parts.least_on_any(|device| device.least(effort, Dtype::F32))
         };
         load.update = seconds(bytes);
         load.added = if all.added > 0 { seconds(SUM * all.added as f64) } else { 0.0 };

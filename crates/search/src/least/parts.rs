@@ -91,7 +91,7 @@ impl Parts {
 
     /// Forward and backward.
     pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
-        let of = |effort: Effort| self.least_on_any(|device| device.seconds(effort, cost.dtype));
+        let of = |effort: Effort| self.least_on_any(|device| device.least(effort, cost.dtype));
         (of(cost.forward), of(cost.backward))
     }
 

@@ -24,6 +24,8 @@ from . import watch
 
 Result = TypeVar("Result")
 
+# Beyond this a number is a mistake.
+MOST_PROCESSES = 1 << 16
 # How long to listen to the other ranks after the first has failed, to find who failed first.
 GRACE = 2.0
 # What a rank says when it fails because another has.
@@ -92,12 +94,12 @@ def _refuse_what_cannot_run(fn: Any, devices: Any) -> None:
             why="each process calls it as fn(rank, *args)",
             fix="give the function itself: `sw.launch(train, devices=4)`",
         )
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+    if isinstance(devices, bool) or not isinstance(devices, int) or not 0 < devices <= MOST_PROCESSES:
         raise RuntimeFault(
             "SW0830",
             f"`launch` cannot start {devices!r} processes",
             why="`devices` is how many there are to be, one for each rank",
-            fix="give a whole number from 1 on",
+            fix=f"give a whole number from 1 to {MOST_PROCESSES}",
         )
 
 

@@ -1,0 +1,31 @@
+//! What belongs together, as far as it was said of pairs.
+
+/// Numbers from zero on, each of which is in one group.
+pub struct Joined {
+    before: Vec<usize>,
+}
+
+impl Joined {
+    /// Each of so many by itself.
+    pub fn new(count: usize) -> Self {
+        Self { before: (0..count).collect() }
+    }
+
+    pub fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.first(a), self.first(b));
+        self.before[a.max(b)] = a.min(b);
+    }
+
+    /// The smallest of a group.
+    pub fn first(&mut self, mut of: usize) -> usize {
+        while self.before[of] != of {
+            self.before[of] = self.before[self.before[of]];
+            of = self.before[of];
+        }
+        of
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.before.len()
+    }
+}
