@@ -6,6 +6,7 @@
 //! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
 //! divided by their number. Communication, waiting, and what several devices compute alike come on top.
+//! It is none of plans of which the host updates parameters, for which no time is counted.
 
 use check::{Masters, held_as};
 use cluster::{Cluster, Device, Effort};

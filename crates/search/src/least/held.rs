@@ -55,7 +55,8 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
             let effort = Effort { operations: 0.0, bytes };
             ground.parts.least_on_any(|device| device.least(effort, Dtype::F32))
         };
-        load.update = seconds(bytes);
+        // What is updated on the host takes the devices no time.
+        load.update = if away { 0.0 } else { seconds(bytes) };
         load.added = if all.added > 0 { seconds(SUM * all.added as f64) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
             load.sums.0 += chains.line.seconds((stage, axis), Pattern::AllReduce, bytes);
@@ -90,11 +91,14 @@ fn parameter(
         let held = bytes / read.dtype.bytes() as u64 * held_as(read, question.masters).bytes() as u64;
         let own = home.map_or(held, |home| held / parts(home));
         // Where it is gathered for a while it may be gone when most is held.
-        totals.held += if home.is_some_and(|home| home.gather == Gather::Pass) { own } else { held };
+        let is_gone = home.is_some_and(|home| home.gather == Gather::Pass);
+        totals.held += if is_gone { own } else { held };
         if trained {
             totals.trained += own;
             totals.gradients += own;
-            totals.added += if ground.kept.arriving[tensor.index()] { bytes } else { 0 };
+            // Gradients of what is gone until the next pass are sent off, and added to none.
+            let is_added = !is_gone && chains.plan.held_on_host.is_empty();
+            totals.added += if ground.kept.arriving[tensor.index()] && is_added { bytes } else { 0 };
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };
         let axes = summed(chains, op, input);
