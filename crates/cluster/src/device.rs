@@ -58,12 +58,6 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// What no effort takes less than, whatever was measured.
-    pub fn least(&self, effort: Effort, dtype: Dtype) -> f64 {
-        let usual = self.seconds(effort, dtype);
-        if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
-    }
-
     /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
     /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
     pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
@@ -77,6 +71,12 @@ impl Device {
         }
         let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
         copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+    }
+
+    /// What no effort takes less than, whatever was measured.
+    pub fn least(&self, effort: Effort, dtype: Dtype) -> f64 {
+        let usual = self.seconds(effort, dtype);
+        if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
     }
 
     fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {

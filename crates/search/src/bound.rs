@@ -69,13 +69,9 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
     let mut found = vec![];
     for op in graph.op_ids().filter(|op| wanted[op.index()]) {
         let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
+        let share = if is_triangle(question, op, &mut costs) { 0.5 } else { 1.0 };
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
-        let share = if is_triangle(question, op, &mut Costs::new(graph, question.analysis, op, &needs_grad)) {
-            0.5
-        } else {
-            1.0
-        };
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let effort = Effort { operations: share * operations as f64, bytes };
