@@ -4,11 +4,11 @@
 //! communication moves. Bytes of an all-reduce, a reduce-scatter and an all-to-all are those of what a rank gives, of a
 //! gather those of the whole that arises, of an exchange those to each other rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use graph::{Dtype, OpId, TensorId};
-use program::{Away, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, RankId, Which};
+use program::{Away, Body, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, RankId, Which};
 use rules::{Cost, Interval};
 
 use crate::count;
@@ -42,8 +42,11 @@ pub struct Deed {
     pub sent: Vec<(RankId, u64)>,
     /// Bytes that go to the host or come from there.
     pub to_host: u64,
-    /// Of a backward the bytes of gradients of parameters, which are added to those of the micro-batches before.
+    /// Bytes of gradients of parameters that are added to those of the micro-batches before: of a backward where they
+    /// arise, else where what is sent with each micro-batch has arrived.
     pub added: u64,
+    /// The same where the host adds them.
+    pub added_on_host: u64,
     /// The operator whose value is moved or computed first.
     pub op: Option<OpId>,
 }
@@ -65,14 +68,20 @@ pub(crate) fn of_all<'a>(
     away: &[AwayBytes],
 ) -> Vec<Course> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    let mut known: BTreeMap<usize, Lists<Deed>> = BTreeMap::new();
+    let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<Deed>)> = BTreeMap::new();
     let course = |(rank, away): (&Rank<'a>, &AwayBytes)| {
-        let deeds = Watch { cx, rank, held: &held, away }.deeds();
-        let known = known.entry(rank.role).or_insert_with(Lists::new);
+        let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
+        let deeds = Watch { cx, rank, held: &held, away, leaving }.deeds();
         let number = known.number(&deeds);
         Course { rank: rank.id, role: rank.role, deeds: Rc::clone(known.get(number)), held: vec![] }
     };
     ranks.iter().zip(away).map(course).collect()
+}
+
+/// Leaves whose gradients leave with each micro-batch.
+fn leaving(body: &Body) -> BTreeSet<usize> {
+    let each = body.instrs().filter(|instr| !instr.settles());
+    each.flat_map(Instr::leaves).map(|leaf| leaf.index()).collect()
 }
 
 struct Watch<'w, 'a> {
@@ -82,6 +91,8 @@ struct Watch<'w, 'a> {
     held: &'w [Dtype],
     /// What it sends to the host, and fetches from there.
     away: &'w AwayBytes,
+    /// Leaves whose gradients leave with each micro-batch, and do not add up.
+    leaving: &'w BTreeSet<usize>,
 }
 
 impl<'a> Watch<'_, 'a> {
@@ -99,10 +110,20 @@ impl<'a> Watch<'_, 'a> {
             Instr::Collective(collective) => self.collective(collective),
             Instr::Exchange { exchange, .. } | Instr::Send { exchange, .. } => self.exchange(*exchange),
             Instr::Receive { exchange, .. } => self.of_exchange(*exchange, Deed::default()),
-            Instr::ReduceGradients { leaves, .. } | Instr::Scatter { leaves, .. } => self.gradients(leaves),
-            Instr::ExchangeGradients { exchange, .. } => self.exchange(*exchange),
+            Instr::ReduceGradients { leaves, .. } => self.gradients(leaves),
+            Instr::Scatter { leaves, .. } => {
+                let deed = self.gradients(leaves);
+                self.arriving(instr, &self.shards_of(leaves), deed)
+            }
+            Instr::ExchangeGradients { exchange, shards, .. } => {
+                let deed = self.exchange(*exchange);
+                self.arriving(instr, shards, deed)
+            }
             Instr::Gather { copies, .. } => self.gather(copies),
-            Instr::Part { leaves, .. } => Deed { moved: 0, ..self.gradients(leaves) },
+            Instr::Part { leaves, .. } => {
+                let deed = Deed { moved: 0, ..self.gradients(leaves) };
+                self.arriving(instr, &self.shards_of(leaves), deed)
+            }
             Instr::ReduceShards { shards, .. } => self.shards(shards),
             Instr::Update { shard, .. } => {
                 let shard = &self.rank.own.table.shards[*shard];
@@ -155,10 +176,41 @@ impl<'a> Watch<'_, 'a> {
         let code = &self.cx.codes[self.rank.role];
         let uses = &self.cx.facts.op(part.op).uses;
         for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
-            if which != Which::Inputs && uses[*input].is_some() && code.leaf_of.contains_key(buf) {
-                found.insert(buf.0, self.bytes(*buf));
+            let Some(leaf) = code.leaf_of.get(buf).filter(|_| which != Which::Inputs) else { continue };
+            if uses[*input].is_some() && !self.leaving.contains(leaf) {
+                found.insert(buf.0, self.bytes_of_gradient(*leaf));
             }
         }
+    }
+
+    /// With the gradients of shards that are there then, and what of them goes to the host.
+    fn arriving(&self, instr: &Instr, shards: &[usize], deed: Deed) -> Deed {
+        let own = self.rank.own;
+        let bytes = |on_host: bool| -> u64 {
+            let is =
+                |shard: &&usize| self.cx.program.lives_on_host(own.table.shards[**shard].tensor) == on_host;
+            shards.iter().filter(is).map(|shard| self.bytes_of_shard(*shard)).sum()
+        };
+        let (here, there) = (bytes(false), bytes(true));
+        let is_added = u64::from(!instr.settles());
+        Deed { to_host: there, added: is_added * here, added_on_host: is_added * there, ..deed }
+    }
+
+    fn shards_of(&self, leaves: &[LeafId]) -> Vec<usize> {
+        leaves.iter().map(|leaf| self.rank.own.shard_of(leaf.index())).collect()
+    }
+
+    fn bytes_of_shard(&self, number: usize) -> u64 {
+        let own = self.rank.own;
+        numel(&own.shard(number).0) * self.width_held(own.table.shards[number].tensor)
+    }
+
+    fn bytes_of_gradient(&self, leaf: usize) -> u64 {
+        numel(&self.rank.own.leaf(leaf).1.0) * self.width_held(self.rank.body.leaves[leaf].tensor)
+    }
+
+    fn width_held(&self, tensor: TensorId) -> u64 {
+        self.held[tensor.index()].bytes() as u64
     }
 
     /// The operations of those gradients of a part that arise in this half, how many gradients these are, and how many
@@ -207,22 +259,19 @@ impl<'a> Watch<'_, 'a> {
 
     /// The gradients of leaves, in one message.
     fn gradients(&self, leaves: &[LeafId]) -> Deed {
-        let of = |leaf: &LeafId| {
-            let tensor = self.rank.body.leaves[leaf.index()].tensor;
-            numel(&self.rank.own.leaf(leaf.index()).1.0) * self.held[tensor.index()].bytes() as u64
-        };
-        let moved = leaves.iter().map(of).sum();
+        let moved = leaves.iter().map(|leaf| self.bytes_of_gradient(leaf.index())).sum();
         let dtype = leaves.first().map(|leaf| self.held[self.rank.body.leaves[leaf.index()].tensor.index()]);
         Deed { moved, dtype, ..Deed::default() }
     }
 
     fn shards(&self, shards: &[usize]) -> Deed {
-        let own = self.rank.own;
-        let of = |number: &usize| {
-            numel(&own.shard(*number).0) * self.held[own.table.shards[*number].tensor.index()].bytes() as u64
-        };
-        let dtype = shards.first().map(|number| self.held[own.table.shards[*number].tensor.index()]);
-        Deed { moved: shards.iter().map(of).sum(), dtype, ..Deed::default() }
+        let tensor = |number: usize| self.rank.own.table.shards[number].tensor;
+        let dtype = shards.first().map(|number| self.held[tensor(*number).index()]);
+        let moved = shards.iter().map(|number| self.bytes_of_shard(*number)).sum();
+        // What is on the host comes, and goes back.
+        let there = shards.iter().filter(|number| self.cx.program.lives_on_host(tensor(**number)));
+        let to_host = 2 * there.map(|number| self.bytes_of_shard(*number)).sum::<u64>();
+        Deed { moved, dtype, to_host, ..Deed::default() }
     }
 
     fn gather(&self, copies: &[usize]) -> Deed {

@@ -26,7 +26,8 @@ const MICRO: f64 = 1e-6;
 
 /// A device by its name.
 pub(crate) fn device(name: &str) -> Option<Device> {
-    let gpu = |memory: u64, bandwidth: f64, peak: &[(Dtype, f64)], host: (f64, u64)| Device {
+    // Of the memory of a server's sockets each of its devices has a part.
+    let gpu = |memory: u64, bandwidth: f64, peak: &[(Dtype, f64)], host: (f64, u64, f64)| Device {
         name: name.into(),
         memory: memory * 1_000_000_000,
         bandwidth: bandwidth * TERA,
@@ -35,17 +36,24 @@ pub(crate) fn device(name: &str) -> Option<Device> {
         reached: (0.8, 0.9),
         host: host.0 * GIGA,
         host_memory: host.1 * 1_000_000_000,
+        host_bandwidth: host.2 * GIGA,
         measured: vec![],
         runtime: Runtime::default(),
     };
     let (f64_, f32_, f16, bf16) = (Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16);
     Some(match name {
-        "v100" => gpu(32, 0.9, &[(f64_, 7.8), (f32_, 15.7), (f16, 125.0)], (12.0, 96)),
-        "a100" => gpu(80, 2.0, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 256)),
-        "a100-40g" => gpu(40, 1.555, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 128)),
-        "h100" => gpu(80, 3.35, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256)),
-        "h200" => gpu(141, 4.8, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256)),
-        "l4" => gpu(24, 0.3, &[(f64_, 0.5), (f32_, 30.0), (f16, 121.0), (bf16, 121.0)], (25.0, 48)),
+        "v100" => gpu(32, 0.9, &[(f64_, 7.8), (f32_, 15.7), (f16, 125.0)], (12.0, 96, 12.0)),
+        "a100" => gpu(80, 2.0, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 256, 40.0)),
+        "a100-40g" => {
+            gpu(40, 1.555, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 128, 40.0))
+        }
+        "h100" => {
+            gpu(80, 3.35, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256, 60.0))
+        }
+        "h200" => {
+            gpu(141, 4.8, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256, 60.0))
+        }
+        "l4" => gpu(24, 0.3, &[(f64_, 0.5), (f32_, 30.0), (f16, 121.0), (bf16, 121.0)], (25.0, 48, 25.0)),
         "cpu" => Device {
             name: name.into(),
             memory: 8_000_000_000,
@@ -55,6 +63,7 @@ pub(crate) fn device(name: &str) -> Option<Device> {
             reached: (0.8, 0.8),
             host: 5.0 * GIGA,
             host_memory: 8_000_000_000,
+            host_bandwidth: 6.4 * GIGA,
             measured: vec![],
             runtime: Runtime::default(),
         },

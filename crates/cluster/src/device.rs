@@ -21,6 +21,8 @@ pub struct Device {
     pub host: f64,
     /// Bytes of its host's memory that are its own.
     pub host_memory: u64,
+    /// Bytes a second of that memory, for what the host computes for this device.
+    pub host_bandwidth: f64,
     /// What was measured of operators.
     pub measured: Vec<Operators>,
     pub runtime: Runtime,
@@ -96,5 +98,10 @@ impl Device {
     /// Bytes that go to the host or come from it.
     pub fn seconds_to_host(&self, bytes: f64) -> f64 {
         if bytes == 0.0 { 0.0 } else { self.overhead + bytes / self.host }
+    }
+
+    /// The host reads and writes so many bytes of its own.
+    pub fn seconds_on_host(&self, bytes: f64) -> f64 {
+        bytes / self.host_bandwidth
     }
 }

@@ -82,6 +82,7 @@ struct WrittenDevice {
     memory_reached: Option<Spanned<Written>>,
     host: Option<Spanned<Written>>,
     host_memory: Option<Spanned<Written>>,
+    host_bandwidth: Option<Spanned<Written>>,
     #[serde(default)]
     operators: Vec<Spanned<WrittenOperators>>,
     runtime: Option<WrittenRuntime>,
@@ -216,6 +217,8 @@ impl Reader<'_> {
             |written, usual: fn(&Device) -> f64| number(written, Unit::Share, of(usual).or(Some(0.8)), "");
         let memory = number(&it.memory, Unit::Bytes, of(|d| d.memory as f64), "memory")?;
         let host_memory = of(|d| d.host_memory as f64).or(Some(HOST_TIMES * memory));
+        let host = number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?;
+        let host_bandwidth = of(|d| d.host_bandwidth).or(Some(host));
         Ok(Device {
             name: name.to_owned(),
             memory: memory as u64,
@@ -226,8 +229,14 @@ impl Reader<'_> {
                 share(&it.compute_reached, |d| d.reached.0)?,
                 share(&it.memory_reached, |d| d.reached.1)?,
             ),
-            host: number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?,
+            host,
             host_memory: number(&it.host_memory, Unit::Bytes, host_memory, "host_memory")? as u64,
+            host_bandwidth: number(
+                &it.host_bandwidth,
+                Unit::BytesPerSecond,
+                host_bandwidth,
+                "host_bandwidth",
+            )?,
             measured: it.operators.iter().map(|it| self.operators(it)).collect::<Result<_>>()?,
             runtime: it.runtime.as_ref().map_or(Ok(Runtime::default()), |it| self.runtime(it))?,
         })

@@ -10,7 +10,7 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, alike, manifest, shares, simulate,
+    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, Updates, alike, manifest, shares, simulate,
     simulate_briefly, trace,
 };
 
@@ -83,10 +83,10 @@ pub fn step(
     let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
     let (proof, courses) =
         check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
-    let updated = updates(&proof.memory, setting.optimizer)?;
+    let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = Kinds::of(&rewritten);
-    let scene = scene(program, &courses, &kinds, setting, &updated)?;
+    let scene = scene(program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
@@ -130,10 +130,10 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let (proof, courses) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
             .map_err(first_of)?;
-    let updated = updates(&proof.memory, setting.optimizer)?;
+    let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = Kinds::of(&rewritten);
-    let scene = scene(&program, &courses, &kinds, setting, &updated)?;
+    let scene = scene(&program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
 }
@@ -177,9 +177,9 @@ fn estimated(
     let (proof, courses) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(first_of)?;
-    let updated = updates(&proof.memory, setting.optimizer)?;
+    let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
-    let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updated)?)?;
+    let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
     told((graph, analysis), plan, simulation, &proof.memory, setting)
 }
 
@@ -193,8 +193,15 @@ pub fn states(name: &str) -> Result<u64> {
     Ok(optimizer(name)?.state.0)
 }
 
-fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<u64>> {
-    memory.iter().map(|rank| updated(rank.trained.1, optimizer)).collect()
+fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<Updates>> {
+    let of = |rank: &Memory| {
+        Ok(Updates {
+            here: updated(rank.trained.1 + rank.trained_from_host.1, optimizer)?,
+            comes: rank.trained_from_host.1 * states(optimizer)?,
+            on_host: updated(rank.trained_on_host.1, optimizer)?,
+        })
+    };
+    memory.iter().map(of).collect()
 }
 
 /// Refuses a step of no micro-batches, and of too many: each is gone through in memory.
@@ -217,9 +224,9 @@ fn scene<'s>(
     courses: &'s [Course],
     kinds: &'s Kinds,
     setting: &Setting<'s>,
-    updated: &'s [u64],
+    updates: &'s [Updates],
 ) -> Result<Scene<'s>> {
-    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updated })
+    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updates })
 }
 
 fn told(

@@ -352,3 +352,64 @@ fn of_many_micro_batches_few_are_gone_through() {
     // All forwards, and then all backwards: there is no one period.
     assert_eq!(never.into_iter().collect::<Vec<_>>(), ["stages:4 x gpipe"]);
 }
+
+/// A step of which all but the memory's bandwidth, and the host's, is as quick as can be.
+fn with_memory(plan: &str, count: u32, batches: u32) -> Estimate {
+    let text = format!(
+        "[[nodes]]\ndevices = \"d:{count}\"\nlink = {{ {FREE} }}\n\
+         [devices.d]\nmemory = \"1 TB\"\nbandwidth = \"100 GB/s\"\npeak = {{ f32 = \"1000 PFLOP/s\" }}\n\
+         overhead = \"0 s\"\ncompute_reached = 1.0\nmemory_reached = 1.0\nhost = \"10 GB/s\"\nhost_bandwidth = \"20 GB/s\"\n"
+    );
+    let (model, cluster, masters) =
+        (Model::new(), read(&text, "memory.toml").expect("it reads"), Masters::new());
+    let (chosen, _) = model.compiled(plan, count);
+    let boundary = lower::loss(&model.graph, program::Inputs::Global);
+    let setting = Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters };
+    compiler::estimate((&model.graph, &model.analysis), &chosen, &boundary, &setting).expect("an estimate")
+}
+
+/// Bytes of all parameters.
+const PARAMETERS: f64 = 4.0 * (LAYERS as u64 * WIDTH * WIDTH + WIDTH) as f64;
+/// AdamW has two tensors for each, and reads or writes twenty in a step.
+const STATES: f64 = 2.0;
+const PASSES: f64 = 20.0;
+
+#[test]
+fn what_is_on_the_host_is_updated_in_its_time() {
+    let update = |plan: &str, batches| with_memory(plan, 1, batches).simulation.ranks[0].update;
+    for batches in [1, 3] {
+        let here = PASSES * PARAMETERS / 100e9;
+        near(update("replicate", batches), here);
+        near(update("replicate x offload:state", batches), here + 2.0 * STATES * PARAMETERS / 10e9);
+    }
+    // The last gradients are on their way when backward ends, and what is added of them is read twice and written.
+    let there = PASSES * PARAMETERS / 20e9;
+    let (one, three) =
+        (update("replicate x offload:parameters", 1), update("replicate x offload:parameters", 3));
+    assert!(there <= one && one < there + PARAMETERS / 10e9, "{one} {there}");
+    assert!(one < three && three < one + 2.0 * 3.0 * PARAMETERS / 20e9, "{one} {three}");
+    let both = with_memory("data x offload:parameters", 2, 1).simulation.ranks[0].update;
+    assert!(both >= there, "{both} {there}");
+}
+
+#[test]
+fn gradients_add_up_where_they_are() {
+    // What a step of so many takes of the device beyond so many steps of one.
+    let added = |plan: &str, batches: u32| {
+        let of = |batches| {
+            let step = with_memory(plan, 4, batches);
+            let lane = &step.simulation.ranks[0];
+            lane.forward + lane.backward + lane.copies
+        };
+        of(batches) - f64::from(batches) * of(1)
+    };
+    for batches in [2, 5] {
+        let whole = f64::from(batches - 1) * 3.0 * PARAMETERS / 100e9;
+        for (plan, share) in
+            [("data", 1.0), ("zero1", 1.0), ("zero2", 0.25), ("zero3", 0.25), ("megatron", 0.25)]
+        {
+            let found = added(plan, batches);
+            assert!((found - share * whole).abs() < 0.05 * whole, "{plan}: {found} for {}", share * whole);
+        }
+    }
+}

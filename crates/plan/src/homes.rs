@@ -107,6 +107,12 @@ pub fn lives_on_host(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
     is_said && graph.new_value(tensor).is_none()
 }
 
+/// Whether the optimizer's state of a parameter that is on its device is on the host between steps.
+pub fn has_state_on_host(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
+    let is_said = names(graph, tensor).iter().any(|name| plan.state_on_host.contains(name));
+    is_said && !lives_on_host(plan, graph, tensor)
+}
+
 /// Whether a parameter's update is computed of the whole.
 pub fn is_updated_whole(plan: &Plan, graph: &Graph, tensor: TensorId) -> bool {
     names(graph, tensor).iter().any(|name| plan.wholes.contains(name))

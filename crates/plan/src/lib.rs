@@ -40,7 +40,9 @@ use rules::{Analysis, Interval, Kind, Loop};
 
 pub use blocks::schedule_named;
 pub use folded::print_folded;
-pub use homes::{Gather, Home, Homes, Reduce, Wholes, home_of, is_updated_whole, lives_on_host};
+pub use homes::{
+    Gather, Home, Homes, Reduce, Wholes, has_state_on_host, home_of, is_updated_whole, lives_on_host,
+};
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
 pub use repeat::repeat;

@@ -5,8 +5,8 @@
 //! leave out what a causal mask hides and the whole does not. Let an operator alone take
 //! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
-//! divided by their number. Communication, waiting, and what several devices compute alike come on top.
-//! It is none of plans of which the host updates parameters, for which no time is counted.
+//! divided by their number. Communication, waiting, and what several devices compute alike come on top. What is updated
+//! may be so by a device's host, if that is quicker.
 
 use check::{Masters, held_as};
 use cluster::{Cluster, Device, Effort};
@@ -53,12 +53,16 @@ struct Work {
     effort: Effort,
     dtype: Dtype,
     times: f64,
+    /// Whether the device's host may do it instead.
+    may_be_away: bool,
 }
 
 impl Work {
     /// Without what it takes to start it, which several devices may do at once.
     fn on(&self, device: &Device) -> f64 {
-        self.times * (device.seconds(self.effort, self.dtype) - device.overhead).max(0.0)
+        let here = (device.seconds(self.effort, self.dtype) - device.overhead).max(0.0);
+        let away = if self.may_be_away { device.seconds_on_host(self.effort.bytes) } else { here };
+        self.times * here.min(away)
     }
 }
 
@@ -75,13 +79,14 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let effort = Effort { operations: share * operations as f64, bytes };
-            found.push(Work { effort, dtype, times: f64::from(question.batches) });
+            found.push(Work { effort, dtype, times: f64::from(question.batches), may_be_away: false });
         };
         add(cost.flops, cost.forward);
         add(cost.gradients.iter().sum(), cost.backward);
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
-    found.push(Work { effort: Effort { operations: 0.0, bytes }, dtype: Dtype::F32, times: 1.0 });
+    let effort = Effort { operations: 0.0, bytes };
+    found.push(Work { effort, dtype: Dtype::F32, times: 1.0, may_be_away: true });
     Ok(found)
 }
 

@@ -133,7 +133,7 @@ impl<'s> Engine<'s> {
         while let Some(turn) = self.ranks[at].turn().filter(|_| !self.ranks[at].is_at_its_end()) {
             let (body, instr) = (self.ranks[at].body, self.ranks[at].at.1);
             let Some(next) = body.codes[turn.code].instrs.get(instr) else {
-                if !self.settle(at, 0) {
+                if !self.settle(at, turn, 0) {
                     return;
                 }
                 let rank = &mut self.ranks[at];
@@ -164,7 +164,7 @@ impl<'s> Engine<'s> {
             }
             Instr::Collective(_) => self.meets(at, turn, instr),
             Instr::ReduceShards { .. } | Instr::Exchange { .. } | Instr::ExchangeGradients { .. } => {
-                self.settle(at, 0) && self.meets(at, turn, instr)
+                self.settle(at, turn, 0) && self.meets(at, turn, instr)
             }
             Instr::Gather { copies, .. } => {
                 let host = self.price(at, turn).host;
@@ -176,9 +176,14 @@ impl<'s> Engine<'s> {
             }
             Instr::Scatter { .. } | Instr::ReduceGradients { .. } => {
                 let allowed = if instr.kind() == Kind::Scatter { SCATTERS } else { usize::MAX };
-                self.settle(at, allowed) && {
-                    let key = self.goes_on(at, turn, instr);
-                    self.ranks[at].settling.extend(key);
+                self.settle(at, turn, allowed) && {
+                    match self.goes_on(at, turn, instr) {
+                        Some(key) => {
+                            let instr = (instr.kind(), self.ranks[at].at.1);
+                            self.ranks[at].settling.push((key, instr));
+                        }
+                        None => _ = self.local(at, turn, instr),
+                    }
                     true
                 }
             }
@@ -194,8 +199,12 @@ impl<'s> Engine<'s> {
     }
 
     fn price(&self, at: usize, turn: Turn) -> Price {
-        let rank = &self.ranks[at];
-        self.prices[at][rank.number(turn, rank.at.1)]
+        self.price_of(at, turn, self.ranks[at].at.1)
+    }
+
+    /// Of an instruction of the code that runs.
+    pub(crate) fn price_of(&self, at: usize, turn: Turn, instr: usize) -> Price {
+        self.prices[at][self.ranks[at].number(turn, instr)]
     }
 
     pub(crate) fn deed(&self, at: usize, turn: Turn) -> &'s Deed {
@@ -205,8 +214,14 @@ impl<'s> Engine<'s> {
 
     pub(crate) fn local(&mut self, at: usize, turn: Turn, instr: &Instr) -> bool {
         let price = self.price(at, turn);
-        let work = price.work + if turn.batch > 0 { price.added } else { 0.0 };
-        let kind = instr.kind();
+        self.does(at, turn, (instr.kind(), self.ranks[at].at.1), price);
+        true
+    }
+
+    /// What an instruction takes of the device itself, and what goes to the host after it.
+    pub(crate) fn does(&mut self, at: usize, turn: Turn, (kind, instr): (Kind, usize), price: Price) {
+        let adds = turn.batch > 0;
+        let work = price.work + if adds { price.added } else { 0.0 };
         let rank = &mut self.ranks[at];
         let pass = rank.pass(turn);
         let spent = match kind {
@@ -216,11 +231,11 @@ impl<'s> Engine<'s> {
             _ => &mut rank.lane.copies,
         };
         *spent += work;
-        self.spends(at, turn, What::Instr(kind, self.ranks[at].at.1), work);
+        self.spends(at, turn, What::Instr(kind, instr), work);
         if price.host > 0.0 {
-            self.ranks[at].sends_away(price.host);
+            let sums = if adds { price.added_on_host } else { 0.0 };
+            self.ranks[at].sends_away(price.host, sums);
         }
-        true
     }
 
     /// Brings something from the host, while the device goes on.
@@ -239,13 +254,22 @@ impl<'s> Engine<'s> {
         rank.waits_until(end);
     }
 
-    /// The optimizer's step.
+    /// The optimizer's step: of what is on the device, and then of what is on the host.
     fn update(&mut self, at: usize) {
-        let rank = &self.ranks[at];
+        let rank = &mut self.ranks[at];
         let id = rank.course.rank;
-        let bytes = self.scene.updated.get(id.index()).copied().unwrap_or(0) as f64;
-        let effort = Effort { operations: 0.0, bytes };
-        let seconds = self.scene.cluster.device(id.0).seconds_of(effort, step());
+        let device = self.scene.cluster.device(id.0);
+        let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
+        let effort = Effort { operations: 0.0, bytes: updates.here as f64 };
+        let mut seconds = device.seconds_of(effort, step());
+        let comes = device.seconds_to_host(updates.comes as f64);
+        if comes > 0.0 {
+            seconds += rank.copies_for(comes) - rank.clock + comes;
+        }
+        if updates.on_host > 0 {
+            let gradients = (rank.sums - rank.clock - seconds).max(0.0);
+            seconds += gradients + device.seconds_on_host(updates.on_host as f64);
+        }
         let last = Turn { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
         self.ranks[at].lane.update += seconds;
         self.spends(at, last, What::Update, seconds);

@@ -52,8 +52,19 @@ pub struct Scene<'s> {
     pub kinds: &'s Kinds,
     /// Micro-batches of the step.
     pub batches: u32,
-    /// For each rank, the bytes that its optimizer reads and writes in a step.
-    pub updated: &'s [u64],
+    /// For each rank.
+    pub updates: &'s [Updates],
+}
+
+/// What an optimizer does in a step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Updates {
+    /// It reads and writes on the device.
+    pub here: u64,
+    /// Of its state come from the host before, and go there after it.
+    pub comes: u64,
+    /// The host reads and writes, of what lives there.
+    pub on_host: u64,
 }
 
 /// A step.

@@ -156,7 +156,8 @@ impl Moment {
         let mut ahead = vec![];
         for rank in &engine.ranks {
             ahead.extend(
-                [rank.line, rank.sent, rank.host, rank.away].map(|time| (time - rank.clock).max(0.0)),
+                [rank.line, rank.sent, rank.host, rank.away, rank.sums]
+                    .map(|time| (time - rank.clock).max(0.0)),
             );
         }
         let mut letters = vec![];

@@ -18,8 +18,9 @@ const SUM: f64 = 3.0;
 pub(crate) struct Price {
     pub(crate) work: f64,
     pub(crate) host: f64,
-    /// Where gradients of an earlier micro-batch are there.
+    /// Where gradients of an earlier micro-batch are there: on the device, and on the host.
     pub(crate) added: f64,
+    pub(crate) added_on_host: f64,
 }
 
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
@@ -52,6 +53,7 @@ fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
         work: around + deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).sum::<f64>(),
         host: device.seconds_to_host(deed.to_host as f64),
         added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
+        added_on_host: device.seconds_on_host(SUM * deed.added_on_host as f64),
     }
 }
 

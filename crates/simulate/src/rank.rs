@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use check::Course;
-use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
+use program::{Away, Body, BufId, ExchangeId, GroupingId, Kind, Of, Pass, Program};
 
 use crate::meeting::Key;
 use crate::passes::Spent;
@@ -41,14 +41,15 @@ pub(crate) struct Rank<'s> {
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
     pub(crate) fetching: Vec<(Away, f64)>,
-    /// When what went there last is there.
+    /// When what went there last is there, and when the host has added up the gradients that it has.
     pub(crate) away: f64,
+    pub(crate) sums: f64,
     /// Copies that come from there, and when they are here.
     pub(crate) brought: Vec<(f64, Vec<usize>)>,
     /// What was sent ahead, and the copies that it brings.
     pub(crate) coming: Vec<(Key, Vec<usize>)>,
-    /// What ends with the code.
-    pub(crate) settling: Vec<Key>,
+    /// What ends with the code, and by which of its instructions it began.
+    pub(crate) settling: Vec<(Key, (Kind, usize))>,
     /// The meeting at which it is, once it has come.
     pub(crate) came: Option<Key>,
     /// How often it came to each group and exchange.
@@ -93,6 +94,7 @@ impl<'s> Rank<'s> {
             host: 0.0,
             fetching: vec![],
             away: 0.0,
+            sums: 0.0,
             brought: vec![],
             coming: vec![],
             settling: vec![],
@@ -155,10 +157,11 @@ impl<'s> Rank<'s> {
     }
 
     /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
-    /// on its way.
-    pub(crate) fn sends_away(&mut self, seconds: f64) {
+    /// on its way. Once it is there, the host adds it to what it has in so many seconds.
+    pub(crate) fn sends_away(&mut self, seconds: f64, sums: f64) {
         self.waits_until(self.away);
         self.away = self.copies_for(seconds);
+        self.sums = self.sums.max(self.away) + sums;
     }
 
     /// Waits for what is copied meanwhile.

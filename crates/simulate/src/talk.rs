@@ -29,13 +29,15 @@ impl<'s> Engine<'s> {
         true
     }
 
-    /// Waits until at most so many are on their way of what ends with the code.
-    pub(crate) fn settle(&mut self, at: usize, left: usize) -> bool {
+    /// Waits until at most so many are on their way of what ends with the code. What has come is added to what is there.
+    pub(crate) fn settle(&mut self, at: usize, turn: Turn, left: usize) -> bool {
         while self.ranks[at].settling.len() > left {
-            if !self.awaits(at, self.ranks[at].settling[0]) {
+            let (key, instr) = self.ranks[at].settling[0];
+            if !self.awaits(at, key) {
                 return false;
             }
             self.ranks[at].settling.remove(0);
+            self.does(at, turn, instr, self.price_of(at, turn, instr.1));
         }
         true
     }

@@ -38,6 +38,8 @@ class Measured:
     overhead: float
     memory: int
     host_memory: int
+    # Whether the device is the host's CPU.
+    is_host: bool
     alone: float
     rate: float
     curves: list[Curve]
@@ -94,6 +96,7 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
         overhead=_overhead(comm),
         memory=_memory(comm.device, local),
         host_memory=_of_host(local),
+        is_host=comm.device.type == "cpu",
         alone=alone,
         rate=rate,
         curves=curves,
@@ -102,6 +105,14 @@ def _measured(rank: int, devices: int, local: int) -> Measured:
         apart=overhead.apart(),
         steps=overhead.measured(comm),
     )
+
+
+def _to_host(found: Measured) -> str:
+    """Of what is its own host: a copy reads and writes."""
+    if not found.is_host:
+        return ""
+    rate = found.bandwidth / 1e9
+    return f'host = "{rate / 2:.4g} GB/s"\nhost_bandwidth = "{rate:.4g} GB/s"\n'
 
 
 def _types(comm: Comm) -> list[str]:
@@ -195,7 +206,7 @@ reached = 1.0
 [devices.here]
 memory = "{found.memory / 1e9:.4g} GB"
 host_memory = "{found.host_memory / 1e9:.4g} GB"
-bandwidth = "{found.bandwidth / 1e9:.4g} GB/s"
+{_to_host(found)}bandwidth = "{found.bandwidth / 1e9:.4g} GB/s"
 peak = {{ {peak} }}
 overhead = "{found.overhead * 1e6:.4g} us"
 compute_reached = 1.0

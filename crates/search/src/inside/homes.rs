@@ -117,8 +117,8 @@ impl Terms<'_, '_> {
             + self.states * part;
         // What is reduced with each micro-batch is waited for at the end of its backward.
         let waited = if self.add > 0.0 { (reductions - 1.0) * reduced } else { 0.0 };
-        // Gradients of what is gone until the next pass are sent off, and added to none.
-        let added = if way.gather == Gather::Pass { waited } else { self.add * held.bytes + waited };
+        // And only the part that comes of it is added to what is there.
+        let added = self.add * whole(way.reduce == Reduce::Last) + waited;
         Costs { sent, late, updated: self.update * part, added, bytes }
     }
 }

@@ -1,11 +1,11 @@
 //! Parameters: what ranks hold of them, gather, sum gradients of, and update.
 
 use check::{Memory, held_as};
-use cluster::{Effort, Pattern};
-use compiler::{updated, with_optimizer};
+use cluster::{Device, Effort, Pattern};
+use compiler::{states, updated, with_optimizer};
 use diag::Result;
 use graph::{Dtype, OpId, Source, TensorId};
-use plan::{Gather, Home, Reduce, home_of};
+use plan::{Gather, Home, Reduce, has_state_on_host, home_of, lives_on_host};
 
 use super::chains::Chains;
 use super::stages::{Axes, loop_of};
@@ -19,6 +19,9 @@ struct Totals {
     held: u64,
     gradients: u64,
     trained: u64,
+    /// Of what is trained, whose state comes from the host for that; and what lives on the host, and is trained there.
+    from_host: u64,
+    on_host: u64,
     /// Gradients to which those of further micro-batches are added.
     added: u64,
     /// For each set of axes: gradients summed once a step into whole ones and into parts, and into parts with each
@@ -43,21 +46,23 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
     }
     let optimizer = question.optimizer;
     for (stage, (load, all)) in loads.iter_mut().zip(&all).enumerate() {
-        let state = Memory { trained: (0, all.trained), ..Memory::default() };
-        let away = !chains.plan.state_on_host.is_empty();
-        let state = if away { 0 } else { with_optimizer(&[state], optimizer)?[0].total() };
+        let state = Memory { trained: (0, all.trained - all.from_host), ..Memory::default() };
+        let state = with_optimizer(&[state], optimizer)?[0].total();
         if chains.plan.held_on_host.is_empty() {
             load.memory = all.held + all.gradients + state;
             load.gradients = all.gradients;
         }
-        let bytes = updated(all.trained, optimizer)? as f64;
-        let seconds = |bytes: f64| {
-            let effort = Effort { operations: 0.0, bytes };
-            ground.parts.least_on_any(|device| device.least(effort, Dtype::F32))
-        };
-        // What is updated on the host takes the devices no time.
-        load.update = if away { 0.0 } else { seconds(bytes) };
-        load.added = if all.added > 0 { seconds(SUM * all.added as f64) } else { 0.0 };
+        let least = |device: &Device, bytes: f64| device.least(Effort { operations: 0.0, bytes }, Dtype::F32);
+        let (here, there) =
+            (updated(all.trained, optimizer)? as f64, updated(all.on_host, optimizer)? as f64);
+        let comes = (all.from_host * states(optimizer)?) as f64;
+        load.update = ground.parts.least_on_any(|device| {
+            // What is to live on the host may have to stay on the device.
+            let there = device.seconds_on_host(there).min(least(device, there));
+            least(device, here) + 2.0 * device.seconds_to_host(comes) + there
+        });
+        let added = |device: &Device| least(device, SUM * all.added as f64);
+        load.added = if all.added > 0 { ground.parts.least_on_any(added) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
             load.sums.0 += chains.line.seconds((stage, axis), Pattern::AllReduce, bytes);
         }
@@ -94,11 +99,17 @@ fn parameter(
         let is_gone = home.is_some_and(|home| home.gather == Gather::Pass);
         totals.held += if is_gone { own } else { held };
         if trained {
-            totals.trained += own;
             totals.gradients += own;
-            // Gradients of what is gone until the next pass are sent off, and added to none.
-            let is_added = !is_gone && chains.plan.held_on_host.is_empty();
-            totals.added += if ground.kept.arriving[tensor.index()] && is_added { bytes } else { 0 };
+            // Of what is sent with each micro-batch a part adds up.
+            let adds = if home.is_some_and(|home| home.reduce == Reduce::Each) { own } else { held };
+            if lives_on_host(chains.plan, graph, tensor) {
+                totals.on_host += own;
+            } else {
+                totals.trained += own;
+                totals.added += if ground.kept.arriving[tensor.index()] { adds } else { 0 };
+                let comes = has_state_on_host(chains.plan, graph, tensor);
+                totals.from_host += if comes { own } else { 0 };
+            }
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };
         let axes = summed(chains, op, input);
