@@ -105,7 +105,8 @@ impl Away<'_, '_, '_> {
         let none = Plan { recompute: vec![], ..self.row.plan.clone() };
         let without = estimated(self.question, &none)?.memory;
         let counts = self.layers.counts(self.question, &whole.estimate.memory, &without);
-        if counts == self.layers.all() { Ok(None) } else { self.with(&counts, false) }
+        let is_none = counts.iter().all(|count| *count == 0);
+        if is_none || counts == self.layers.all() { Ok(None) } else { self.with(&counts, false) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is said of the steps of pipelines, beside such as are gone through task by task; and cuts, beside all there are.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proptest::prelude::*;
@@ -123,32 +124,33 @@ impl Costs for Drawn {
     }
 }
 
-/// The least of all pipelines, each of them looked at.
+/// For each number of stages the least of all pipelines, each of them looked at.
 fn least_of_all(
     ask: &Ask<'_>,
     costs: &mut Drawn,
     (segment, device): (usize, u32),
     after: Option<(Run, Flow)>,
-) -> f64 {
-    if segment == 0 && device == 0 {
-        return after.map_or(f64::INFINITY, |(_, flow)| flow.seconds());
-    }
+    least: &mut BTreeMap<u32, f64>,
+) {
     let stages = after.map_or(0, |(_, flow)| flow.stages);
-    if stages == ask.stages.min(ask.batches) {
-        return f64::INFINITY;
+    if segment == 0 && device == 0 {
+        let best = least.entry(stages).or_insert(f64::INFINITY);
+        *best = after.map_or(f64::INFINITY, |(_, flow)| flow.seconds()).min(*best);
+        return;
     }
-    let mut least = f64::INFINITY;
+    if stages == ask.stages.min(ask.batches) {
+        return;
+    }
     for size in costs.groups(device) {
         for from in 0..segment {
             let run = Run { segments: (from, segment), devices: (device - size, device) };
             for stage in costs.ways(run, ask.batches.min(stages + 1), ask.below).iter() {
                 let sent = after.map(|(to, flow)| costs.sent((run, stage), (to, &flow))).unwrap_or_default();
                 let flow = after.map_or_else(Flow::default, |it| it.1).after(stage, sent, ask.batches);
-                least = least.min(least_of_all(ask, costs, (from, device - size), Some((run, flow))));
+                least_of_all(ask, costs, (from, device - size), Some((run, flow)), least);
             }
         }
     }
-    least
 }
 
 proptest! {
@@ -180,8 +182,15 @@ proptest! {
         let (below, busy) = (1e6, f64::INFINITY);
         let ask = Ask { segments, devices, batches, stages: 4, below, floor: 1.0, busy, stop: Stop::default() };
         let (found, _) = cut(&ask, &mut Drawn { seed });
-        let least = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-        prop_assert_eq!(least, least_of_all(&ask, &mut Drawn { seed }, (segments, devices), None));
+        let mut least = BTreeMap::new();
+        least_of_all(&ask, &mut Drawn { seed }, (segments, devices), None, &mut least);
+        let best = least.values().copied().fold(f64::INFINITY, f64::min);
+        // The best one, and of each other number of stages the best, where it is about as quick.
+        let near = |it: &(u32, f64)| it.1 <= 1.099 * best && it.1 < f64::INFINITY;
+        for (stages, seconds) in least.into_iter().filter(near) {
+            let own = found.iter().filter(|it| it.stages.len() == stages as usize);
+            prop_assert_eq!(own.map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min), seconds);
+        }
         for pipeline in &found {
             let ends = pipeline.stages.windows(2).all(|two| {
                 two[0].run.segments.1 == two[1].run.segments.0 && two[0].run.devices.1 == two[1].run.devices.0

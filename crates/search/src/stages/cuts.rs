@@ -101,8 +101,8 @@ const LITTLE: f64 = 2.0;
 const FAR: f64 = 1e4;
 
 /// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
-/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes longer
-/// than the best of these is wanted.
+/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
+/// longer than the best of these is wanted.
 pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     let (mut below, mut looked) = (RAISED * ask.floor, 0);
     // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
@@ -112,7 +112,7 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
         looked += few;
         let least = least(&found);
         if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
-            below = below.min(least);
+            below = ask.below.min(NEAR * least);
             break found;
         }
         below = match below {
