@@ -140,7 +140,7 @@ fn find(
         }
         let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
-        let even = even(costs, &ask, &found);
+        let even = even(costs, &ask);
         let several = found.into_iter().filter(|it| it.stages.len() > 1);
         let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
         let of_cuts = several.map(|it| (it, Schedule::OneFOneB, false));
@@ -162,7 +162,9 @@ fn find(
         all.truncate(few);
         all.into_iter()
     };
-    let of_cuts = few(plans, FEW).chain(few(evens, EVENS));
+    let of_cuts: Vec<(f64, Written)> = few(plans, FEW).collect();
+    evens.retain(|(_, (even, _))| of_cuts.iter().all(|(_, (plan, _))| plan != even));
+    let of_cuts = of_cuts.into_iter().chain(few(evens, EVENS));
     let own =
         |(plan, blocks): Written| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
     let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
@@ -173,8 +175,8 @@ fn find(
     Ok(of_cuts.chain(of_vs).collect())
 }
 
-/// Of each number of devices the best pipeline whose stages all have so many, if it is not among those that were found.
-fn even(costs: &mut Found<'_>, ask: &Ask<'_>, found: &[Pipeline]) -> Vec<Pipeline> {
+/// Of each number of devices the best pipeline whose stages all have so many.
+fn even(costs: &mut Found<'_>, ask: &Ask<'_>) -> Vec<Pipeline> {
     let mut evens = vec![];
     for devices in costs.groups(ask.devices).into_iter().filter(|size| ask.devices % size == 0) {
         let stages = ask.devices / devices;
@@ -182,7 +184,7 @@ fn even(costs: &mut Found<'_>, ask: &Ask<'_>, found: &[Pipeline]) -> Vec<Pipelin
             let (below, busy) = (FARTHER * ask.below, ask.below);
             let (own, _) = cut(&Ask { below, busy, stages, ..*ask }, &mut Even { costs, devices });
             let may = |it: &Pipeline| may_take(it.flow.seconds(), it.flow.busy) <= ask.below;
-            evens.extend(own.into_iter().filter(|it| !found.contains(it) && may(it)));
+            evens.extend(own.into_iter().filter(may));
         }
     }
     evens
