@@ -178,7 +178,7 @@ impl<'a> Watch<'_, 'a> {
         for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
             let Some(leaf) = code.leaf_of.get(buf).filter(|_| which != Which::Inputs) else { continue };
             if uses[*input].is_some() && !self.leaving.contains(leaf) {
-                found.insert(buf.0, self.bytes_of_gradient(*leaf));
+                found.insert(buf.0, self.rank.bytes_of_gradient(*leaf, self.held));
             }
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Watch<'_, 'a> {
         let bytes = |on_host: bool| -> u64 {
             let is =
                 |shard: &&usize| self.cx.program.lives_on_host(own.table.shards[**shard].tensor) == on_host;
-            shards.iter().filter(is).map(|shard| self.bytes_of_shard(*shard)).sum()
+            shards.iter().filter(is).map(|shard| self.rank.bytes_of_shard(*shard, self.held)).sum()
         };
         let (here, there) = (bytes(false), bytes(true));
         let is_added = u64::from(!instr.settles());
@@ -198,19 +198,6 @@ impl<'a> Watch<'_, 'a> {
 
     fn shards_of(&self, leaves: &[LeafId]) -> Vec<usize> {
         leaves.iter().map(|leaf| self.rank.own.shard_of(leaf.index())).collect()
-    }
-
-    fn bytes_of_shard(&self, number: usize) -> u64 {
-        let own = self.rank.own;
-        numel(&own.shard(number).0) * self.width_held(own.table.shards[number].tensor)
-    }
-
-    fn bytes_of_gradient(&self, leaf: usize) -> u64 {
-        numel(&self.rank.own.leaf(leaf).1.0) * self.width_held(self.rank.body.leaves[leaf].tensor)
-    }
-
-    fn width_held(&self, tensor: TensorId) -> u64 {
-        self.held[tensor.index()].bytes() as u64
     }
 
     /// The operations of those gradients of a part that arise in this half, how many gradients these are, and how many
@@ -259,7 +246,7 @@ impl<'a> Watch<'_, 'a> {
 
     /// The gradients of leaves, in one message.
     fn gradients(&self, leaves: &[LeafId]) -> Deed {
-        let moved = leaves.iter().map(|leaf| self.bytes_of_gradient(leaf.index())).sum();
+        let moved = leaves.iter().map(|leaf| self.rank.bytes_of_gradient(leaf.index(), self.held)).sum();
         let dtype = leaves.first().map(|leaf| self.held[self.rank.body.leaves[leaf.index()].tensor.index()]);
         Deed { moved, dtype, ..Deed::default() }
     }
@@ -267,10 +254,10 @@ impl<'a> Watch<'_, 'a> {
     fn shards(&self, shards: &[usize]) -> Deed {
         let tensor = |number: usize| self.rank.own.table.shards[number].tensor;
         let dtype = shards.first().map(|number| self.held[tensor(*number).index()]);
-        let moved = shards.iter().map(|number| self.bytes_of_shard(*number)).sum();
+        let moved = shards.iter().map(|number| self.rank.bytes_of_shard(*number, self.held)).sum();
         // What is on the host comes, and goes back.
         let there = shards.iter().filter(|number| self.cx.program.lives_on_host(tensor(**number)));
-        let to_host = 2 * there.map(|number| self.bytes_of_shard(*number)).sum::<u64>();
+        let to_host = 2 * there.map(|number| self.rank.bytes_of_shard(*number, self.held)).sum::<u64>();
         Deed { moved, dtype, to_host, ..Deed::default() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use graph::TensorId;
+use graph::{Dtype, TensorId};
 use program::{
     Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, LocalOp, Of, Own, Pass, Program, RankId, Role,
 };
@@ -16,7 +16,7 @@ use crate::held::{Held, Part, Sums};
 use crate::intern::Map;
 use crate::local::Finder;
 use crate::proof::Tally;
-use crate::region::region_text;
+use crate::region::{numel, region_text};
 use crate::share::{EMPTY, ListId, ShareId, Store};
 
 /// What all ranks of a role have in common.
@@ -124,6 +124,18 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Rank<'a> {
+    /// Bytes of what it holds of a parameter between steps, wherever that is, in the types in which tensors are held.
+    pub(crate) fn bytes_of_shard(&self, shard: usize, held: &[Dtype]) -> u64 {
+        let tensor = self.own.table.shards[shard].tensor;
+        numel(&self.own.shard(shard).0) * held[tensor.index()].bytes() as u64
+    }
+
+    /// Bytes of a leaf's gradient.
+    pub(crate) fn bytes_of_gradient(&self, leaf: usize, held: &[Dtype]) -> u64 {
+        let tensor = self.body.leaves[leaf].tensor;
+        numel(&self.own.leaf(leaf).1.0) * held[tensor.index()].bytes() as u64
+    }
+
     pub(crate) fn new(cx: &mut Context<'a>, role: usize, index: usize) -> Self {
         let code = &cx.codes[role];
         let (body, own) = (&code.role.body, code.role.own(index));

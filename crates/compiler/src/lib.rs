@@ -23,7 +23,7 @@ pub use figure::drawn;
 pub use lower::{arriving, wanted};
 pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
 pub use rules::Bytes;
-pub use simulate::Kinds;
+pub use simulate::{Kinds, SUM};
 pub use step::{
     Estimate, Setting, Step, communications, estimate, estimate_one_by_one, require_batches, states, step,
     updated,

@@ -58,7 +58,7 @@ impl Away<'_, '_, '_> {
         if fits && waits && !self.question.stop.is_late() {
             found.extend(self.kept(&whole)?);
         }
-        if (!fits || waits) && some != all && some.iter().any(|count| *count > 0) {
+        if (!fits || waits) && some != all {
             found.extend(self.with(&some, true)?);
         }
         found.push(whole);
@@ -66,8 +66,11 @@ impl Away<'_, '_, '_> {
         Ok(found)
     }
 
-    /// With so many layers of each block on the host, and the others computed again or kept.
+    /// With so many layers of each block on the host, and the others computed again or kept. With none it is no other plan.
     fn with(&mut self, counts: &[usize], again: bool) -> Result<Option<Row>> {
+        if counts.iter().all(|count| *count == 0) {
+            return Ok(None);
+        }
         let plan = away(&self.row.plan, &self.layers.between(counts), again);
         if self.question.respected(plan.clone()).is_err() {
             return Ok(None);
@@ -105,8 +108,7 @@ impl Away<'_, '_, '_> {
         let none = Plan { recompute: vec![], ..self.row.plan.clone() };
         let without = estimated(self.question, &none)?.memory;
         let counts = self.layers.counts(self.question, &whole.estimate.memory, &without);
-        let is_none = counts.iter().all(|count| *count == 0);
-        if is_none || counts == self.layers.all() { Ok(None) } else { self.with(&counts, false) }
+        if counts == self.layers.all() { Ok(None) } else { self.with(&counts, false) }
     }
 }
 

@@ -151,11 +151,11 @@ impl<'s> Engine<'s> {
     /// Whether it is over; if not, the rank is asked again once what it waits for is there.
     fn instruction(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
         match instr {
-            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn, instr),
+            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn),
             Instr::Grad(grad) => {
                 self.fetched(at, Away::Call(grad.call));
                 let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
-                self.has_copies(at, || read.unwrap_or_default()) && self.local(at, turn, instr)
+                self.has_copies(at, || read.unwrap_or_default()) && self.local(at, turn)
             }
             Instr::Fetch { what } => self.fetch(at, turn, *what),
             Instr::Take { id, .. } => {
@@ -179,10 +179,10 @@ impl<'s> Engine<'s> {
                 self.settle(at, turn, allowed) && {
                     match self.goes_on(at, turn, instr) {
                         Some(key) => {
-                            let instr = (instr.kind(), self.ranks[at].at.1);
-                            self.ranks[at].settling.push((key, instr));
+                            let rank = &mut self.ranks[at];
+                            rank.settling.push((key, rank.at.1));
                         }
-                        None => _ = self.local(at, turn, instr),
+                        None => _ = self.local(at, turn),
                     }
                     true
                 }
@@ -194,17 +194,13 @@ impl<'s> Engine<'s> {
             | Instr::Part { .. }
             | Instr::Release { .. }
             | Instr::Update { .. }
-            | Instr::Keep { .. } => self.local(at, turn, instr),
+            | Instr::Keep { .. } => self.local(at, turn),
         }
     }
 
     fn price(&self, at: usize, turn: Turn) -> Price {
-        self.price_of(at, turn, self.ranks[at].at.1)
-    }
-
-    /// Of an instruction of the code that runs.
-    pub(crate) fn price_of(&self, at: usize, turn: Turn, instr: usize) -> Price {
-        self.prices[at][self.ranks[at].number(turn, instr)]
+        let rank = &self.ranks[at];
+        self.prices[at][rank.number(turn, rank.at.1)]
     }
 
     pub(crate) fn deed(&self, at: usize, turn: Turn) -> &'s Deed {
@@ -212,18 +208,18 @@ impl<'s> Engine<'s> {
         &rank.course.deeds[rank.number(turn, rank.at.1)]
     }
 
-    pub(crate) fn local(&mut self, at: usize, turn: Turn, instr: &Instr) -> bool {
-        let price = self.price(at, turn);
-        self.does(at, turn, (instr.kind(), self.ranks[at].at.1), price);
+    pub(crate) fn local(&mut self, at: usize, turn: Turn) -> bool {
+        self.does(at, turn, self.ranks[at].at.1);
         true
     }
 
-    /// What an instruction takes of the device itself, and what goes to the host after it.
-    pub(crate) fn does(&mut self, at: usize, turn: Turn, (kind, instr): (Kind, usize), price: Price) {
+    /// What an instruction of the code that runs takes of the device itself, and what goes to the host after it.
+    pub(crate) fn does(&mut self, at: usize, turn: Turn, instr: usize) {
         let adds = turn.batch > 0;
-        let work = price.work + if adds { price.added } else { 0.0 };
         let rank = &mut self.ranks[at];
-        let pass = rank.pass(turn);
+        let price = self.prices[at][rank.number(turn, instr)];
+        let work = price.work + if adds { price.added } else { 0.0 };
+        let (pass, kind) = (rank.pass(turn), rank.body.codes[turn.code].instrs[instr].kind());
         let spent = match kind {
             Kind::Call if pass == Pass::Forward => &mut rank.lane.forward,
             Kind::Call => &mut rank.lane.again,

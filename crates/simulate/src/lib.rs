@@ -39,6 +39,7 @@ pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Told, manifest};
 pub use passes::Lasts;
+pub use price::SUM;
 pub use shares::{Share, Shares, shares};
 pub use trace::trace;
 

@@ -11,7 +11,7 @@ use program::{GroupingId, Instr, Kind, Program, RankId, Which};
 use crate::{Kinds, Message, Scene};
 
 /// One is added to another: both are read, and one is written.
-const SUM: f64 = 3.0;
+pub const SUM: f64 = 3.0;
 
 /// Seconds of each instruction of a rank: on its device, and to and from the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

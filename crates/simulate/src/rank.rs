@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use check::Course;
-use program::{Away, Body, BufId, ExchangeId, GroupingId, Kind, Of, Pass, Program};
+use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
 
 use crate::meeting::Key;
 use crate::passes::Spent;
@@ -49,7 +49,7 @@ pub(crate) struct Rank<'s> {
     /// What was sent ahead, and the copies that it brings.
     pub(crate) coming: Vec<(Key, Vec<usize>)>,
     /// What ends with the code, and by which of its instructions it began.
-    pub(crate) settling: Vec<(Key, (Kind, usize))>,
+    pub(crate) settling: Vec<(Key, usize)>,
     /// The meeting at which it is, once it has come.
     pub(crate) came: Option<Key>,
     /// How often it came to each group and exchange.

@@ -37,7 +37,7 @@ impl<'s> Engine<'s> {
                 return false;
             }
             self.ranks[at].settling.remove(0);
-            self.does(at, turn, instr, self.price_of(at, turn, instr.1));
+            self.does(at, turn, instr);
         }
         true
     }
@@ -48,7 +48,7 @@ impl<'s> Engine<'s> {
             Some(key) => key,
             None => match self.come(at, turn, instr, 1.0) {
                 Some(key) => key,
-                None => return self.local(at, turn, instr),
+                None => return self.local(at, turn),
             },
         };
         self.ranks[at].came = Some(key);
@@ -56,7 +56,7 @@ impl<'s> Engine<'s> {
             return false;
         }
         self.ranks[at].came = None;
-        self.local(at, turn, instr)
+        self.local(at, turn)
     }
 
     /// Comes to what goes on while the rank computes; what of it holds the device up is over by then.

@@ -353,13 +353,12 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Of what a rank holds of a tensor between steps, wherever that is.
     pub(super) fn bytes_of_shard(&self, shard: usize) -> u64 {
-        numel(&self.rank.own.shard(shard).0) * self.width_held(self.rank.own.table.shards[shard].tensor)
+        self.rank.bytes_of_shard(shard, self.held)
     }
 
     /// Bytes of a leaf's gradient.
     pub(super) fn bytes_of_gradient(&self, leaf: usize) -> u64 {
-        let tensor = self.rank.body.leaves[leaf].tensor;
-        numel(&self.rank.own.leaf(leaf).1.0) * self.width_held(tensor)
+        self.rank.bytes_of_gradient(leaf, self.held)
     }
 
     fn lengths(&self, tensor: TensorId, region: &[Interval]) -> Vec<Vec<i64>> {

@@ -38,7 +38,6 @@ pub(crate) use kept::{Keeps, keeps, spans_of};
 pub(crate) use maker::Operators;
 pub use messages::Count;
 pub(crate) use messages::Messages;
-pub(crate) use objective::SUM;
 pub use objective::Totals;
 pub(crate) use respects::Skeleton;
 pub use rows::limit;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use compiler::{states, updated};
+use compiler::{SUM, states, updated};
 use diag::Result;
 use elimination::{Problem, Term};
 
@@ -13,9 +13,6 @@ use super::space::{Space, Unary};
 
 /// Costs are whole numbers of this: of a second.
 pub(super) const UNIT: f64 = 1e-12;
-
-/// Of what is added to another both are read, and one is written.
-pub(crate) const SUM: f64 = 3.0;
 
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
 /// for the rest that devices work and wait.

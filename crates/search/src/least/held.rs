@@ -2,7 +2,7 @@
 
 use check::{Memory, held_as};
 use cluster::{Device, Effort, Pattern};
-use compiler::{states, updated, with_optimizer};
+use compiler::{SUM, states, updated, with_optimizer};
 use diag::Result;
 use graph::{Dtype, OpId, Source, TensorId};
 use plan::{Gather, Home, Reduce, has_state_on_host, home_of, lives_on_host};
@@ -11,7 +11,6 @@ use super::chains::Chains;
 use super::stages::{Axes, loop_of};
 use super::{Ground, Load};
 use crate::Question;
-use crate::inside::SUM;
 
 /// Bytes of a rank of one stage.
 #[derive(Clone, Debug, Default)]
