@@ -44,6 +44,10 @@ _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CHOICE = re.compile(r"\w[<>|&]")
 _LAST_LIST = re.compile(r"\[[\d, ]*\]\)$")
 _FLOATS = re.compile(r"\b(f16|bf16|f32)\b")
+_CLAUSE = re.compile(r"; (linear|rising|falling) ([\d ]+)")
+# What makes operands of pieces: of numbers, and of booleans.
+_SUMS = [("aten.sum.dim_IntList", "aten.any.dim")]
+_EXTREMES = [("aten.amax.default", "aten.any.dim"), ("aten.amin.default", "aten.all.dim")]
 _NAMED = {word: dtype for dtype, word in DTYPES.items()}
 
 
@@ -51,7 +55,7 @@ _NAMED = {word: dtype for dtype, word in DTYPES.items()}
 class Tried:
     splits: Splits
     partial: tuple[int, ...] = ()
-    """The operands that were partial sums."""
+    """The operands that were given in shares."""
     difference: float = 0.0
     """Of what differs most, relative to its largest element."""
     problem: str | None = None
@@ -152,18 +156,20 @@ def _verified(operator: Operator, alone: _Alone) -> Verified:
     if alone.elements > _MOST:
         found.skipped = f"it has {alone.elements:,} elements; verify it in a smaller model"
         return found
-    graph = Graph(alone.text([]))
+    graph = Graph(alone.text(_Made()))
     try:
-        _whole(graph, alone, ())
+        _whole(graph, alone, _Made())
     except Exception as error:  # an operator that takes other numbers, such as places in a range
         found.skipped = f"it does not run on random operands ({said_by(error)})"
         return found
     dims = _split(graph).dims
-    found.tried = [_try(alone, (), splits) for splits in _choices(dims)]
-    for group in re.findall(r"; linear ([\d ]+)", operator.rule or ""):
-        made = tuple(int(at) for at in group.split())
-        if alone.may_be_made(made):
-            found.tried += [_try(alone, made, (("value", parts),)) for parts in _PARTS]
+    found.tried = [_try(alone, _Made(), splits) for splits in _choices(dims)]
+    for through, group in _CLAUSE.findall(operator.rule or ""):
+        positions = tuple(int(at) for at in group.split())
+        if alone.may_be_made(positions):
+            for by in _SUMS if through == "linear" else _EXTREMES:
+                made = _Made(positions, by)
+                found.tried += [_try(alone.without_gradients(by), made, (("value", n),)) for n in _PARTS]
     if not found.tried:
         found.skipped = "nothing of it is split"
     return found
@@ -183,27 +189,37 @@ def _choices(dims: Mapping[str, int]) -> Iterator[Splits]:
         yield (large[-1], 2), (large[0], 2)
 
 
-def _try(alone: _Alone, made: tuple[int, ...], splits: Splits) -> Tried:
+class _Made(NamedTuple):
+    """Operands that another operator makes, of three pieces each, and which operators do so."""
+
+    positions: tuple[int, ...] = ()
+    by: tuple[str, str] = _SUMS[0]
+
+    def call(self, dtype: str, pieces: str) -> str:
+        number, logical = self.by
+        return f"{logical}(%{pieces}, 0)" if dtype == "bool" else f"{number}(%{pieces}, [0])"
+
+
+def _try(alone: _Alone, made: _Made, splits: Splits) -> Tried:
     graph = Graph(alone.text(made))
     operands, expected = _whole(graph, alone, made)
     try:
         pairs = zip(_in_parts(graph, splits, operands, alone.skeleton), expected, strict=True)
         differences = [difference(*pair) for pair in pairs]
     except ShardwrightError as error:
-        return Tried(splits, made, problem=f"{error.code}: {error.what}")
+        return Tried(splits, made.positions, problem=f"{error.code}: {error.what}")
     except Exception as error:  # parts of other shapes than the rule says, say
-        return Tried(splits, made, problem=f"its parts fail ({said_by(error)})")
+        return Tried(splits, made.positions, problem=f"its parts fail ({said_by(error)})")
     worst = max(differences, default=0.0)
-    return Tried(
-        splits, made, worst, None if worst <= TOLERANCE else f"it differs by {worst:.1e} from the whole"
-    )
+    problem = None if worst <= TOLERANCE else f"it differs by {worst:.1e} from the whole"
+    return Tried(splits, made.positions, worst, problem)
 
 
-def _whole(graph: Graph, alone: _Alone, made: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+def _whole(graph: Graph, alone: _Alone, made: _Made) -> tuple[list[Tensor], list[Tensor]]:
     """Inputs for which the operator has finite values, and what it gives for them."""
     for at, limits in enumerate(_RANGES):
         values = _values(alone.operands(made), limits)
-        values = values if made else alone.taken(values)
+        values = values if made.positions else alone.taken(values)
         with same_randomness():
             torch.manual_seed(_SEED)
             inputs = [_given(value) for value in values]
@@ -243,7 +259,7 @@ def _in_parts(
 
 
 def _plan(graph: Graph, splits: Splits) -> Plan:
-    """The operator in parts, and all else whole on every device; what makes partial sums in as many parts."""
+    """The operator in parts, and all else whole on every device; what makes shares in as many parts."""
     parts = prod(count for _, count in splits)
     devices = _DEVICES[parts]
     world = max(devices) + 1
@@ -341,24 +357,28 @@ class _Alone:
         names = [self.positions[at] for at in made]
         return all(self.positions.count(name) == 1 for name in names)
 
-    def operands(self, made: Sequence[int]) -> list[_Operand]:
+    def without_gradients(self, by: tuple[str, str]) -> _Alone:
+        """The same where an extreme makes operands: such a dim is only split where there is no gradient."""
+        return self if by in _SUMS else replace(self, trained=frozenset())
+
+    def operands(self, made: _Made) -> list[_Operand]:
         """What the graph is given: operands, or what makes them, and the weights of results."""
-        sums = {self.positions[at] for at in made}
+        sums = {self.positions[at] for at in made.positions}
         given = [
             _Operand(dtype, [3, *shape] if name in sums else shape, name in self.trained)
             for name, dtype, shape in self.inputs
         ]
         return given + [_Operand(dtype, shape, False) for _, dtype, shape in self._weighed()]
 
-    def text(self, made: Sequence[int]) -> str:
+    def text(self, made: _Made) -> str:
         """The loss gives each element of each result a weight of its own, which is an input."""
-        sums = {self.positions[at] for at in made}
+        sums = {self.positions[at] for at in made.positions}
         lines, ops = [], []
         for at, (name, dtype, shape) in enumerate(self.inputs):
             grad = " grad" if name in self.trained else ""
             if name in sums:
                 lines.append(f"input {_typed(f'parts_of_{name}', dtype, [3, *shape])} {at}{grad}")
-                call = f"aten.sum.dim_IntList(%parts_of_{name}, [0])"
+                call = made.call(dtype, f"parts_of_{name}")
                 ops.append(_op(_typed(name, dtype, shape), call, _MAKES))
             else:
                 lines.append(f"input {_typed(name, dtype, shape)} {at}{grad}")

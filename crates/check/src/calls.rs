@@ -2,7 +2,7 @@
 
 use graph::{OpId, TensorId};
 use program::{BufId, Call, CallId, Grad, Which};
-use rules::{Interval, Kind, Reduction};
+use rules::{Interval, Kind, Reduction, Through};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
@@ -226,7 +226,7 @@ impl Step<'_> {
                 "a gradient enters an operator that is not there for its whole region",
             ));
         }
-        refuse_ties(cx.facts, op, &at)?;
+        refuse_ties(cx.facts, &self.part, &at)?;
         let work = cx.finder.work(cx.facts, &cx.store, &self.part);
         cx.tally.computes(rank.id, Computes::Gradients, work);
         let binding = cx.finder.bindings.get(self.part.binding).clone();
@@ -237,7 +237,8 @@ impl Step<'_> {
                 continue;
             }
             let cut = cut(cx, op, *position, number, &at)?;
-            let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true };
+            let kind = Reduction::Sum;
+            let term = Term { owner: Owner::Use(number), cut, mode, subs, once: true, kind };
             let tensor = cx.facts.op(op).inputs[*position];
             let share = cx.store.contribution(cx.facts, tensor, term);
             let carried = &cx.facts.analysis.op(op).inputs[*position];
@@ -260,7 +261,7 @@ impl Step<'_> {
         let rule = cx.facts.analysis.rules[op.index()].as_ref();
         let other = self.part.clause.filter(|clause| {
             rule.is_some_and(|rule| {
-                !rule.linear[*clause as usize].contains(&position) && !rule.inputs[position].once
+                !rule.passes[*clause as usize].operands.contains(&position) && !rule.inputs[position].once
             })
         });
         let complete = shares.iter().all(|share| *share == WHOLE);
@@ -315,8 +316,18 @@ fn same_shapes(facts: &Facts<'_>, op: OpId, a: &[Interval], b: &[Interval]) -> b
     facts.op(op).inputs.iter().zip(&facts.analysis.op(op).inputs).all(same)
 }
 
-/// The gradient of a maximum over a part is not a part of the gradient of the maximum.
-fn refuse_ties(facts: &Facts<'_>, op: OpId, at: &[Interval]) -> Result<(), Fault> {
+/// The gradient of a maximum over a part is not a part of the gradient of the maximum, and where a function of a share
+/// of a maximum rises says nothing of where that of the maximum does.
+fn refuse_ties(facts: &Facts<'_>, part: &Part, at: &[Interval]) -> Result<(), Fault> {
+    let op = part.op;
+    let rule = facts.analysis.rules[op.index()].as_ref();
+    let passes = part.clause.zip(rule).map(|(clause, rule)| rule.passes[clause as usize].through);
+    if passes.is_some_and(|through| through != Through::Linear) {
+        return Err(Fault::new(
+            "SW0509",
+            "a gradient flows through an operator that is given shares of no sum",
+        ));
+    }
     let loops = facts.analysis.op(op).loops.iter().zip(at);
     let split = |kind: Kind| matches!(kind, Kind::Reduce(reduction) if reduction != Reduction::Sum);
     if { loops }.any(|(l, i)| split(l.kind) && *i != Interval::whole(l.size)) {

@@ -109,8 +109,8 @@ fn arrival(
 
 /// The reduction that completes these shares.
 fn needed(cx: &Context<'_>, shares: &[ShareId]) -> Reduction {
-    let all = shares.iter().flat_map(|share| cx.store.reductions(cx.facts, *share));
-    { all }.flatten().find(|reduction| *reduction != Reduction::Sum).unwrap_or(Reduction::Sum)
+    let mut kinds = shares.iter().flat_map(|share| cx.store.kinds(*share));
+    kinds.find(|kind| *kind != Reduction::Sum).unwrap_or(Reduction::Sum)
 }
 
 /// Whether pieces cover a region, and whether any two overlap.

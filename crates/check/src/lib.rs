@@ -22,10 +22,10 @@
 //! | `SW0502` | every rank has one role; tables have the sizes that the code needs; every number names something; shards are parts of parameters, buffers and constants, leaves parts of shards, inputs parts of inputs; pieces of exchanges lie in their source and target; who computes the update of a whole parameter holds some of it |
 //! | `SW0503` | a buffer is written once, before it is read; what is inside of a call stays inside, and what a code makes in the code, but for what it keeps, which a later code takes once |
 //! | `SW0504` | every local operator is a part of an operator of the graph: same tensors, the regions that the rule asks for, exactly the arguments that the rule gives, gradients off exactly where they are off in the model; no loop is split that may not be |
-//! | `SW0505` | operators read complete values, or partial ones in which they are linear by their rule |
+//! | `SW0505` | operators read complete values, or shares of a kind through which they pass by their rule |
 //! | `SW0506` | the members of a group meet its communications in one order and do the same in each; whoever is waited for comes, however ranks are timed |
 //! | `SW0507` | slices, cuts and exchanges fit what they are applied to: extents, sizes, the order of a group |
-//! | `SW0508` | parts are summed with parts of the same thing, none twice, and by the reduction that completes them |
+//! | `SW0508` | shares are put together with shares of the same thing, by the reduction that their kind asks for, and of sums none twice |
 //! | `SW0509` | each call has one backward at most, after it, or two halves of one, and keeps what that needs; it is given the gradients of its results |
 //! | `SW0510` | the gradient of a leaf is communicated after its last contribution |
 //! | `SW0511` | the gradient of every shard of every trained parameter is the sum of all contributions, each once, on every rank that has the shard; so is the gradient of every input that the caller wants it of, on every rank, for what the rank is given of the input |
@@ -100,8 +100,8 @@ pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
-use rules::Analysis;
 use rules::slicing::rests_on;
+use rules::{Analysis, Reduction};
 
 use facts::Facts;
 use fault::Faults;
@@ -395,7 +395,14 @@ fn seed(cx: &mut Context<'_>, own: Own<'_>, output: usize) -> Option<Held> {
     let region = cx.store.intervals.number(&own.output(output)?.0);
     let share = match cx.facts.seed(output) {
         Some(number) => {
-            let term = Term { owner: Owner::Use(number), cut: FULL, mode: Mode::Plain, subs: 0, once: true };
+            let term = Term {
+                owner: Owner::Use(number),
+                cut: FULL,
+                mode: Mode::Plain,
+                subs: 0,
+                once: true,
+                kind: Reduction::Sum,
+            };
             cx.store.contribution(cx.facts, tensor, term)
         }
         None => EMPTY,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use graph::OpId;
 use program::BufId;
 use rules::local::unchanged;
-use rules::{Analysis, Cost, Interval, Kind, Reduction, Region, View, families};
+use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, families};
 
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
@@ -45,6 +45,8 @@ type Refusal = (u8, Fault);
 #[derive(Clone, Copy)]
 struct Way {
     clause: Option<u32>,
+    /// The kind of share that the clause makes of those of its operands.
+    made: Reduction,
     first: bool,
 }
 
@@ -129,7 +131,7 @@ impl Finder {
         });
         let at = drawn_at(scene, op, at);
         let ways = divisible(scene, op, &at)
-            .and_then(|()| ways(scene, op, &partial(store, scene, op, positions)?))
+            .and_then(|()| ways(store, scene, op, &partial(store, scene, op, positions)?))
             .map_err(|fault| (1, fault))?;
         let mut mismatch = None;
         for way in ways.into_iter().flatten() {
@@ -233,11 +235,11 @@ impl Finder {
         let rule = facts.analysis.rules[op.index()].as_ref();
         for (buf, position) in self.bindings.get(binding).iter() {
             let held = scene.bufs[buf.index()].expect("inputs are known");
-            let linear = clause
+            let passes = clause
                 .zip(rule)
-                .is_some_and(|(clause, rule)| rule.linear[clause as usize].contains(position));
-            if held.share != WHOLE && !linear {
-                return Err(not_linear(facts, op, *position));
+                .is_some_and(|(clause, rule)| rule.passes[clause as usize].operands.contains(position));
+            if held.share != WHOLE && !passes {
+                return Err(must_be_whole(store, facts, (op, *position), held.share));
             }
             let expected = facts.op(op).inputs[*position];
             let name = &facts.graph.tensor(expected).name;
@@ -323,10 +325,11 @@ impl Finder {
             if cut == FULL {
                 return Ok(WHOLE);
             }
-            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once: true };
+            let kind = facts.reduction(op);
+            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once: true, kind };
             return Ok(store.share(term));
         };
-        if cut != FULL && facts.reduction(op) != Reduction::Sum {
+        if cut != FULL && (facts.reduction(op), way.made) != (Reduction::Sum, Reduction::Sum) {
             return Err(Fault::new("SW0505", "an operator that is not a sum is split over partial operands")
                 .operator(facts.graph.describe(op)));
         }
@@ -336,7 +339,8 @@ impl Finder {
         if store.are_nothing(subs) && !(once && has_once(facts, op)) {
             return Ok(EMPTY);
         }
-        Ok(store.share(Term { owner: Owner::Part(op), cut, mode: Mode::Clause(clause), subs, once }))
+        let (mode, kind) = (Mode::Clause(clause), way.made);
+        Ok(store.share(Term { owner: Owner::Part(op), cut, mode, subs, once, kind }))
     }
 
     fn clause_shares(
@@ -388,7 +392,7 @@ pub(crate) fn clause_shares(
     share: impl Fn(usize) -> Option<ShareId>,
 ) -> Vec<ShareId> {
     let rule = facts.analysis.rules[op.index()].as_ref();
-    let positions = rule.map_or(&[][..], |rule| &rule.linear[clause as usize]);
+    let positions = rule.map_or(&[][..], |rule| &rule.passes[clause as usize].operands);
     positions.iter().map(|&position| share(position).unwrap_or(WHOLE)).collect()
 }
 
@@ -485,8 +489,11 @@ fn unclear(scene: &Scene<'_>, op: OpId) -> Fault {
         .operator(scene.facts.graph.describe(op))
 }
 
+/// An operand that is not complete, and what there is of it.
+type Partial = (usize, ShareId);
+
 /// The operands that are not complete.
-fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> Result<Vec<usize>, Fault> {
+fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> Result<Vec<Partial>, Fault> {
     let mut partial = vec![];
     for (held, &position) in scene.inputs.iter().zip(positions) {
         if held.share == WHOLE {
@@ -500,31 +507,46 @@ fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> R
             )
             .operator(scene.facts.graph.describe(op)));
         }
-        partial.push(position);
+        partial.push((position, held.share));
     }
     Ok(partial)
 }
 
-/// The ways in which an operator may be applied to these partial operands.
-fn ways(scene: &Scene<'_>, op: OpId, partial: &[usize]) -> Result<[Option<Way>; 2], Fault> {
-    if partial.is_empty() {
-        return Ok([Some(Way { clause: None, first: true }), None]);
-    }
+/// The ways in which an operator may be applied to these partial operands: by a clause of its rule that names all of
+/// them, and through which shares of their kind pass.
+fn ways(store: &Store, scene: &Scene<'_>, op: OpId, partial: &[Partial]) -> Result<[Option<Way>; 2], Fault> {
+    let Some(&(position, share)) = partial.first() else {
+        return Ok([Some(Way { clause: None, made: Reduction::Sum, first: true }), None]);
+    };
     let rule = scene.facts.analysis.rules[op.index()].as_ref();
-    let clauses = rule.map_or(&[][..], |rule| &rule.linear);
-    let joint = clauses.iter().position(|clause| partial.iter().all(|position| clause.contains(position)));
-    match joint {
-        Some(clause) => {
-            let clause = Some(u32::try_from(clause).expect("few clauses"));
-            Ok([true, false].map(|first| Some(Way { clause, first })))
+    let clauses = rule.map_or(&[][..], |rule| &rule.passes);
+    let kind = store.kind(share).filter(|kind| partial.iter().all(|(_, s)| store.kind(*s) == Some(*kind)));
+    let fits = |passes: &Passes| {
+        let named = partial.iter().all(|(position, _)| passes.operands.contains(position));
+        passes.through.gives(kind?).filter(|_| named)
+    };
+    let found = (0_u32..).zip(clauses).find_map(|(clause, passes)| Some((clause, fits(passes)?)));
+    match found {
+        Some((clause, made)) => {
+            Ok([true, false].map(|first| Some(Way { clause: Some(clause), made, first })))
         }
-        None => Err(not_linear(scene.facts, op, partial[0])),
+        None => Err(must_be_whole(store, scene.facts, (op, position), share)),
     }
 }
 
-fn not_linear(facts: &Facts<'_>, op: OpId, position: usize) -> Fault {
+fn must_be_whole(store: &Store, facts: &Facts<'_>, (op, position): (OpId, usize), share: ShareId) -> Fault {
     let name = &facts.graph.tensor(facts.op(op).inputs[position]).name;
-    Fault::new("SW0505", format!("an operator reads a partial %{name}, in which it is not linear"))
+    let what = match store.kind(share) {
+        Some(Reduction::Sum) => format!("an operator reads a partial %{name}, in which it is not linear"),
+        Some(kind) => {
+            format!(
+                "an operator reads a share of the {} that %{name} is, which it does not pass",
+                kind.name()
+            )
+        }
+        None => format!("an operator reads shares of several kinds of %{name}"),
+    };
+    Fault::new("SW0505", what)
         .why("expected a complete value, found a partial one")
         .operator(facts.graph.describe(op))
 }

@@ -132,9 +132,7 @@ pub(crate) fn fits_reduction(
     shares: &[ShareId],
     by: Reduction,
 ) -> Result<(), Fault> {
-    let all = shares.iter().flat_map(|share| cx.store.reductions(cx.facts, *share));
-    let wrong =
-        { all }.map(|reduction| reduction.unwrap_or(Reduction::Sum)).find(|reduction| *reduction != by);
+    let wrong = shares.iter().flat_map(|share| cx.store.kinds(*share)).find(|kind| *kind != by);
     let partly = |share: &ShareId| *share == EMPTY || !cx.store.is_everywhere(*share);
     match wrong {
         Some(wrong) => {

@@ -1,5 +1,8 @@
 //! Which share of a value, or of a gradient, a buffer holds.
 //!
+//! A share is made of terms, all of one kind: the reduction by which shares are completed. What follows is said of
+//! sums, and holds of maxima and the like, of which several may overlap.
+//!
 //! A share is a sum of terms. A term of a value says which part of its producer's reduced loops is
 //! in; a term of a gradient names one use of the tensor, and the part of the using operator's loops
 //! that the tensor does not carry. Where an operator was applied to partial operands, the term also
@@ -41,7 +44,7 @@ pub(crate) enum Mode {
     Plain,
     /// The gradients of the operator's outputs.
     Outputs,
-    /// The operands of this `linear` clause.
+    /// The operands of this clause of the rule, through which shares of their kind pass.
     Clause(u32),
 }
 
@@ -53,6 +56,8 @@ pub(crate) struct Term {
     pub(crate) subs: ListId,
     /// Whether what is added once is in, if operands are partial.
     pub(crate) once: bool,
+    /// By which reduction it is put together with others.
+    pub(crate) kind: Reduction,
 }
 
 /// One cut made of three.
@@ -105,7 +110,14 @@ impl Store {
             overlaps: false,
             room: vec![],
         };
-        let whole = Term { owner: Owner::Whole, cut: FULL, mode: Mode::Plain, subs: 0, once: true };
+        let whole = Term {
+            owner: Owner::Whole,
+            cut: FULL,
+            mode: Mode::Plain,
+            subs: 0,
+            once: true,
+            kind: Reduction::Sum,
+        };
         let whole = store.share(whole);
         debug_assert_eq!(whole, WHOLE);
         store
@@ -277,8 +289,8 @@ impl Store {
         }
         let mut entries = shares.map(|share| self.shares.get(share).to_vec());
         let key = |entry: &Entry| {
-            let Term { owner, mode, once, .. } = self.terms[entry.term as usize];
-            (owner, mode, once, entry.support)
+            let Term { owner, mode, once, kind, .. } = self.terms[entry.term as usize];
+            (owner, mode, once, kind, entry.support)
         };
         entries.iter_mut().for_each(|entries| entries.sort_by_key(key));
         let [first, second, third] = &entries;
@@ -370,17 +382,16 @@ impl Store {
         self.shares.number(&entries)
     }
 
-    /// The operators whose reduction must complete this share; `None` stands for plain sums.
-    pub(crate) fn reductions(&self, facts: &Facts<'_>, share: ShareId) -> Vec<Option<Reduction>> {
-        let reduction = |entry: &Entry| {
-            let term = self.terms[entry.term as usize];
-            match (term.owner, term.mode) {
-                (Owner::Whole, _) => None,
-                (Owner::Part(op), Mode::Plain) => Some(facts.reduction(op)),
-                _ => Some(Reduction::Sum),
-            }
-        };
-        self.shares.get(share).iter().map(reduction).collect()
+    /// The kinds of its terms: none of what is nothing, one of what is whole.
+    pub(crate) fn kinds(&self, share: ShareId) -> impl Iterator<Item = Reduction> {
+        self.shares.get(share).iter().map(|entry| self.terms[entry.term as usize].kind)
+    }
+
+    /// The one kind of a share; of what is nothing that of a sum, in which it is a zero.
+    pub(crate) fn kind(&self, share: ShareId) -> Option<Reduction> {
+        let mut kinds = self.kinds(share);
+        let first = kinds.next().unwrap_or(Reduction::Sum);
+        kinds.all(|kind| kind == first).then_some(first)
     }
 
     /// Whether a share is all of a value or gradient, in its region.
@@ -496,12 +507,14 @@ impl Store {
     /// Whether the terms that cover one cell are one whole.
     fn cell(&mut self, facts: &Facts<'_>, owner: Owner, terms: &[Term], origin: bool) -> Verdict {
         let Some(first) = terms.first().copied() else { return Verdict::Missing(owner, FULL) };
-        if matches!(owner, Owner::Part(op) if facts.reduction(op) != Reduction::Sum) {
-            self.overlaps |= terms.len() > 1;
-            return Verdict::Complete;
+        if terms.iter().any(|term| term.kind != first.kind) {
+            return Verdict::Missing(owner, FULL);
         }
+        let is_sum = first.kind == Reduction::Sum;
+        self.overlaps |= !is_sum && terms.len() > 1;
         if terms.iter().any(|term| term.mode == Mode::Plain) {
-            return if terms.len() == 1 { Verdict::Complete } else { Verdict::Twice(owner, FULL) };
+            let whole = !is_sum || terms.len() == 1;
+            return if whole { Verdict::Complete } else { Verdict::Twice(owner, FULL) };
         }
         if terms.iter().any(|term| term.mode != first.mode) {
             return Verdict::Missing(owner, FULL);
@@ -609,7 +622,7 @@ fn parts_of(facts: &Facts<'_>, owner: Owner, mode: Mode) -> Vec<Quantity> {
         }
         Mode::Clause(clause) => {
             let rule = facts.analysis.rules[op.index()].as_ref();
-            let clause = rule.map_or(&[][..], |rule| &rule.linear[clause as usize]);
+            let clause = rule.map_or(&[][..], |rule| &rule.passes[clause as usize].operands);
             clause.iter().map(|&i| Quantity { tensor: facts.op(op).inputs[i], grad: false }).collect()
         }
     }

@@ -242,7 +242,8 @@ impl Search<'_, '_> {
             })
         };
         let all: Vec<Option<Port>> = read.port.iter().zip(entry).map(numbered).collect();
-        let ports = Ports::new(all.iter().flatten().cloned().collect(), ports.values, ports.grads * parts);
+        let values = (ports.values, ports.reduction);
+        let ports = Ports::new(all.iter().flatten().cloned().collect(), values, ports.grads * parts);
         let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
         let found = Read { ports: self.interner.ports(ports), port, carries_grad: true };
         self.known.numbered.entry(key).or_insert(found).clone()

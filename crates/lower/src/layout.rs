@@ -56,6 +56,8 @@ pub struct Port {
 pub struct Ports {
     pub entries: Vec<Port>,
     pub values: u32,
+    /// Of what kind the shares of the value are that are read.
+    pub reduction: Reduction,
     pub grads: u32,
 }
 
@@ -63,7 +65,14 @@ impl Layout {
     pub fn new(mut entries: Vec<Entry>, parts: u32, reduction: Reduction) -> Layout {
         entries.sort_unstable();
         entries.dedup();
+        // What is whole is of no kind.
+        let reduction = if parts == 1 { Reduction::Sum } else { reduction };
         Layout { entries, parts, reduction }
+    }
+
+    /// Whether both are whole, or shares of the same kind.
+    pub fn is_of_kind(&self, other: &Layout) -> bool {
+        self.parts == 1 || other.parts == 1 || self.reduction == other.reduction
     }
 
     pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Layout {
@@ -95,30 +104,31 @@ impl Layout {
 }
 
 impl Ports {
-    pub fn new(mut entries: Vec<Port>, values: u32, grads: u32) -> Ports {
+    pub fn new(mut entries: Vec<Port>, (values, reduction): (u32, Reduction), grads: u32) -> Ports {
         entries.sort_unstable();
         entries.dedup();
-        Ports { entries, values, grads }
+        let reduction = if values == 1 { Reduction::Sum } else { reduction };
+        Ports { entries, values, reduction, grads }
     }
 
     /// Ports that read complete values and give back complete gradients.
     pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Ports {
         let entries =
             places.into_iter().map(|(rank, region)| Port { rank, region, value: 0, grad: 0 }).collect();
-        Ports::new(entries, 1, 1)
+        Ports::new(entries, (1, Reduction::Sum), 1)
     }
 
     /// Whether both read the same, in the same places.
     pub fn reads_as(&self, other: &Ports) -> bool {
         let same = |a: &Port, b: &Port| a.rank == b.rank && a.value == b.value && a.region == b.region;
-        self.values == other.values
+        (self.values, self.reduction) == (other.values, other.reduction)
             && self.entries.len() == other.entries.len()
             && self.entries.iter().zip(&other.entries).all(|(a, b)| same(a, b))
     }
 
-    pub fn need(&self, reduction: Reduction) -> Layout {
+    pub fn need(&self) -> Layout {
         let entry = |p: &Port| Entry { rank: p.rank, region: p.region.clone(), part: p.value };
-        Layout::new(self.entries.iter().map(entry).collect(), self.values, reduction)
+        Layout::new(self.entries.iter().map(entry).collect(), self.values, self.reduction)
     }
 
     pub fn gradient(&self) -> Layout {
@@ -142,7 +152,7 @@ impl Ports {
 pub struct Interner {
     layouts: IndexSet<Layout>,
     ports: IndexSet<Ports>,
-    needs: HashMap<(PortsId, Reduction), LayoutId>,
+    needs: HashMap<PortsId, LayoutId>,
     gradients: HashMap<PortsId, LayoutId>,
 }
 
@@ -163,15 +173,14 @@ impl Interner {
         &self.ports[id.index()]
     }
 
-    /// What ports read. Values that are partial are always sums, but for what is read whole, where the
-    /// reduction does not matter.
-    pub fn need(&mut self, ports: PortsId, reduction: Reduction) -> LayoutId {
-        if let Some(known) = self.needs.get(&(ports, reduction)) {
+    /// What ports read.
+    pub fn need(&mut self, ports: PortsId) -> LayoutId {
+        if let Some(known) = self.needs.get(&ports) {
             return *known;
         }
-        let layout = self.get_ports(ports).need(reduction);
+        let layout = self.get_ports(ports).need();
         let id = self.layout(layout);
-        *self.needs.entry((ports, reduction)).or_insert(id)
+        *self.needs.entry(ports).or_insert(id)
     }
 
     /// What ports give back.

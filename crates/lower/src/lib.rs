@@ -33,6 +33,7 @@ mod recompute;
 mod roles;
 mod schedule;
 mod segments;
+mod shares;
 mod sources;
 mod together;
 mod updates;

@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{Graph, OpId};
-use plan::{On, OpPlan, Plan, value_operands};
+use plan::{On, OpPlan, Plan};
 use program::RankId;
 use rules::{Analysis, Interval, Kind, OpDims, Reduction};
 
 use crate::layout::{Entry, Interner, Layout, LayoutId, Port, Ports, PortsId};
+use crate::shares::{Known, Shares};
 
 /// One sub-operator on its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +56,15 @@ impl Placement {
 }
 
 /// What two operators must have in common to be placed alike.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Class {
     dims: OpDims,
     factors: Vec<Vec<i64>>,
     once: Vec<bool>,
     /// Operands that no part reads: their shapes are known.
     unread: Vec<bool>,
-    linear: Vec<usize>,
+    /// What it is given shares of, if its value is split.
+    shares: Option<Shares>,
     grads: Vec<bool>,
     plan: OpPlan,
 }
@@ -74,12 +76,63 @@ pub fn place_all(
     arrives: &[bool],
     interner: &mut Interner,
 ) -> Vec<Rc<Placement>> {
-    let mut known: HashMap<Class, Rc<Placement>> = HashMap::new();
-    let place = |op: OpId| {
-        let class = class(graph, analysis, plan, arrives, op);
-        Rc::clone(known.entry(class).or_insert_with_key(|class| Rc::new(place(class, interner))))
+    let mut classes: HashMap<Class, Rc<Placement>> = HashMap::new();
+    let mut of = |class: Class, interner: &mut Interner| {
+        Rc::clone(classes.entry(class).or_insert_with_key(|class| Rc::new(place(class, interner))))
     };
-    graph.op_ids().map(place).collect()
+    let mut placements: Vec<Rc<Placement>> = vec![];
+    for op in graph.op_ids() {
+        let class = class(graph, analysis, plan, arrives, op);
+        let splits_value = class.plan.splits.iter().any(|s| s.on == On::Value);
+        let known = Known { graph, analysis, plan, placements: &placements, interner };
+        let passing = known.others(op).filter(|_| splits_value && !class.grads.contains(&true));
+        let sums = if splits_value { known.sums(op) } else { None };
+        let passing = passing.map(|shares| of(class.with(Some(shares)), interner));
+        let known = Known { graph, analysis, plan, placements: &placements, interner };
+        let placed = match passing.filter(|placed| are_there(&known, op, placed)) {
+            Some(placed) => placed,
+            None => of(class.with(sums), interner),
+        };
+        placements.push(placed);
+    }
+    placements
+}
+
+/// Whether each rank has the shares that its parts are to be given.
+fn are_there(known: &Known<'_>, op: OpId, placed: &Placement) -> bool {
+    placed.inputs.iter().enumerate().all(|(operand, read)| {
+        let ports = known.interner.get_ports(read.ports);
+        let there = |layout: &Layout| ports.need().entries.iter().all(|entry| layout.find(entry).is_some());
+        ports.values == 1 || known.layout(op, operand).is_some_and(there)
+    })
+}
+
+impl Class {
+    /// Given these shares. Without any, parts by value are copies.
+    fn with(&self, shares: Option<Shares>) -> Class {
+        let mut class = Class { shares, ..self.clone() };
+        if class.shares.is_none() {
+            let by_value = class.plan.splits.iter_mut().filter(|split| split.on == On::Value);
+            by_value.for_each(|split| split.on = On::Copies);
+        }
+        class
+    }
+
+    fn is_shared(&self, input: usize) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.operands.contains(&input))
+    }
+
+    /// How the parts of one split are completed, if their results are shares.
+    fn reduction(&self, on: On) -> Option<Reduction> {
+        match on {
+            On::Loop(l) => match self.dims.loops[l].kind {
+                Kind::Reduce(reduction) => Some(reduction),
+                _ => None,
+            },
+            On::Value => self.shares.as_ref().map(|shares| shares.made),
+            On::Copies | On::Exchange { .. } => None,
+        }
+    }
 }
 
 fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, arrives: &[bool], op: OpId) -> Class {
@@ -89,13 +142,12 @@ fn class(graph: &Graph, analysis: &Analysis, plan: &Plan, arrives: &[bool], op: 
     let asked = |i: usize| it.passes_on(|out| arrives[out.index()], i);
     let outputs = it.outputs.iter().map(|t| t.map_or(vec![], |t| analysis.flat(t)));
     let unread = |i: usize| rule.is_some_and(|r| r.inputs[i].absent);
-    let splits_value = plan.op(op).splits.iter().any(|s| s.on == On::Value);
     Class {
         dims: analysis.op(op).clone(),
         factors: inputs.iter().map(|t| analysis.flat(*t)).chain(outputs).collect(),
         unread: (0..inputs.len()).map(unread).collect(),
         once: (0..inputs.len()).map(|i| rule.is_some_and(|r| r.inputs[i].once)).collect(),
-        linear: value_operands(graph, analysis, op).filter(|_| splits_value).cloned().unwrap_or_default(),
+        shares: None,
         grads: (inputs.iter().enumerate())
             .map(|(i, t)| !unread(i) && arrives[t.index()] && asked(i))
             .collect(),
@@ -162,14 +214,14 @@ fn region(factors: &[i64], carried: &[Option<usize>], at: &[Interval]) -> rules:
 fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner) -> Read {
     let carried = &class.dims.inputs[input];
     let once = class.once[input];
-    let linear = class.linear.contains(&input);
+    let shared = class.is_shared(input);
     let reduced = |l: usize| matches!(class.dims.loops[l].kind, Kind::Reduce(_));
-    let is_value = |on: On| linear && on == On::Value;
+    let is_value = |on: On| shared && on == On::Value;
     // Gradients are partial over every split that the operand does not have. An operand that only
     // the first part is given has none from the others.
     let is_grad = |on: On| match on {
         On::Loop(l) => !(carried.contains(&Some(l)) || once && reduced(l)),
-        On::Value => !linear && !once,
+        On::Value => !shared && !once,
         // What exchanges rows was rewritten.
         On::Copies | On::Exchange { .. } => false,
     };
@@ -192,7 +244,9 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
     let all: Vec<Option<Port>> = parts.iter().map(port).collect();
     let zeros = vec![0; class.plan.splits.len()];
     let grads = if class.grads[input] { number(class, &zeros, is_grad).1 } else { 1 };
-    let ports = Ports::new(all.iter().flatten().cloned().collect(), number(class, &zeros, is_value).1, grads);
+    let kind = class.shares.as_ref().map_or(Reduction::Sum, |shares| shares.given);
+    let values = (number(class, &zeros, is_value).1, kind);
+    let ports = Ports::new(all.iter().flatten().cloned().collect(), values, grads);
     let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
     Read { ports: interner.ports(ports), port, carries_grad: class.grads[input] }
 }
@@ -200,14 +254,7 @@ fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner
 fn written(class: &Class, output: usize, parts: &[Numbered], interner: &mut Interner) -> Option<Written> {
     let factors = &class.factors[class.dims.inputs.len() + output];
     let carried = &class.dims.outputs[output];
-    let reduction = |on: On| match on {
-        On::Loop(l) => match class.dims.loops[l].kind {
-            Kind::Reduce(reduction) => Some(reduction),
-            _ => None,
-        },
-        On::Value => Some(Reduction::Sum),
-        On::Copies | On::Exchange { .. } => None,
-    };
+    let reduction = |on: On| class.reduction(on);
     let entry = |p: &Numbered| Entry {
         rank: p.sub.rank,
         region: region(factors, carried, &p.sub.at),

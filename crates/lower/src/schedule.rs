@@ -195,7 +195,7 @@ impl Schedule {
                     return;
                 }
                 let from = uses.written[it.tensor.index()];
-                let to = interner.need(it.ports, interner.get(from).reduction);
+                let to = interner.need(it.ports);
                 let maker = cx.block_of(it.tensor).filter(|maker| *maker != block);
                 let crossing = maker
                     .and_then(|maker| Some((maker, self.crossing(cx, it.tensor, (from, to), interner)?)));
@@ -256,6 +256,9 @@ impl Schedule {
         if let Some(known) = self.known_ways.get(&(from, to)) {
             return Rc::clone(known);
         }
+        if !interner.get(from).is_of_kind(interner.get(to)) {
+            return self.by_way_of_the_whole(cx, (from, to), interner);
+        }
         let moves: Moves = match self.pattern((from, to), interner) {
             Some(plan) => Rc::new([(to, plan)]),
             None => match self.legs(cx, (from, to), interner) {
@@ -265,6 +268,22 @@ impl Schedule {
                 None => Rc::new([(to, self.exchanged(cx, (from, to), interner))]),
             },
         };
+        self.known_ways.insert((from, to), Rc::clone(&moves));
+        moves
+    }
+
+    /// Shares of one kind, completed, and shares of another kind made of that.
+    fn by_way_of_the_whole(
+        &mut self,
+        cx: &Context<'_>,
+        (from, to): (LayoutId, LayoutId),
+        interner: &mut Interner,
+    ) -> Moves {
+        let whole = interner.get(to).complete();
+        let whole = interner.layout(whole);
+        let completed = self.moves(cx, (from, whole), interner);
+        let divided = self.moves(cx, (whole, to), interner);
+        let moves: Moves = completed.iter().chain(divided.iter()).cloned().collect();
         self.known_ways.insert((from, to), Rc::clone(&moves));
         moves
     }

@@ -300,10 +300,13 @@ struct Reading {
 }
 
 fn is_direct(written: LayoutId, reading: Reading, interner: &mut Interner) -> bool {
-    let (ports, reduction) = (reading.ports, interner.get(written).reduction);
-    let need = interner.need(ports, reduction);
+    let ports = reading.ports;
+    let need = interner.need(ports);
     let (need, there) = (interner.get(need), interner.get(written));
-    if need.parts != there.parts || !need.entries.iter().all(|e| there.find(e).is_some()) {
+    if need.parts != there.parts
+        || !need.is_of_kind(there)
+        || !need.entries.iter().all(|e| there.find(e).is_some())
+    {
         return false;
     }
     // Every shard that was written must be read, or it would get no gradient.

@@ -63,7 +63,8 @@ pub enum On {
     Loop(usize),
     /// Nothing: every part computes the same.
     Copies,
-    /// The value: every part computes with one of several partial sums of the linear operands.
+    /// The value: every part computes with one of several shares of some operands, of a kind through which the
+    /// operator passes.
     Value,
     /// Two loops of a mixture of experts at once: every part has some tokens and some experts, and rows are exchanged.
     Exchange { tokens: usize, experts: usize },
@@ -245,13 +246,14 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
         match split.on {
             On::Copies => {}
             On::Value => {
-                let linear = value_operands(graph, analysis, op).is_some();
-                if !linear || splits.iter().filter(|s| s.on == On::Value).count() > 1 {
+                if !passes_shares(graph, analysis, op)
+                    || splits.iter().filter(|s| s.on == On::Value).count() > 1
+                {
                     return Err(Error::new(
                         "SW0304",
                         format!("{} may not be split by value", title(graph, op)),
                     )
-                    .why("it is not linear in values that operators make, or is split by value already")
+                    .why("it must be given values that operators make whole, or is split by value already")
                     .fix(choices(analysis, op)));
                 }
             }
@@ -304,8 +306,17 @@ pub fn value_operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Op
     let size = |set: &&Vec<usize>| -> i64 {
         set.iter().map(|&i| graph.tensor(inputs[i]).shape.iter().product::<i64>()).sum()
     };
-    let sets = analysis.rules[op.index()].as_ref()?.linear.iter().filter(made);
+    let sets = analysis.rules[op.index()].as_ref()?.linear().filter(made);
     sets.min_by_key(|set| std::cmp::Reverse(size(set)))
+}
+
+/// Whether an operator may be given shares of some kind of values that operators make.
+fn passes_shares(graph: &Graph, analysis: &Analysis, op: OpId) -> bool {
+    let inputs = graph.op(op).inputs();
+    let rule = analysis.rules[op.index()].as_ref();
+    let has_elements = analysis.op(op).loops.iter().all(|l| l.size > 0);
+    let mut sets = rule.into_iter().flat_map(|rule| &rule.passes);
+    has_elements && sets.any(|set| set.operands.iter().all(|&i| graph.producer(inputs[i]).is_some()))
 }
 
 /// Partial results of one operator are completed by one reduction.

@@ -230,7 +230,7 @@ impl Forms<'_> {
             Form::Mean(_) => of_them.iter().all(|at| set.contains(at)),
             _ => false,
         };
-        (all_alike && rule.linear.iter().any(|set| is_linear(&set))).then_some(form)
+        (all_alike && rule.linear().any(|set| is_linear(&set))).then_some(form)
     }
 
     /// Whether the part of an operator that a micro-batch has is what the model does for that.

@@ -16,8 +16,16 @@
 //!
 //! `!` before an operand: it is given to the first part of every summed dim only (a bias is added
 //! once). `-` stands for an operand or output that does not matter (an absent output).
-//! `; linear 0 1` says that the operator is linear in operands 0 and 1 jointly, so it may be applied
-//! to partial sums of them. `; size h=8` gives a dim its size. Several such clauses may follow each other.
+//! A share of a value has a kind, the reduction that completes it. Clauses say through which kinds an operator
+//! passes, so that it may be applied to shares of the operands that they name, jointly:
+//!
+//! | clause | shares of a sum | of a maximum | of a minimum | of `any` | of `all` |
+//! | --- | --- | --- | --- | --- | --- |
+//! | `; linear 0 1` | of a sum | - | - | - | - |
+//! | `; rising 0 1` | - | of a maximum | of a minimum | of `any` | of `all` |
+//! | `; falling 0` | - | of a minimum | of a maximum | of `all` | of `any` |
+//!
+//! `-`: the value is completed first. `; size h=8` gives a dim its size. Several clauses may follow each other.
 //! `; found` says that nobody vouches for the rule: it was tried.
 //!
 //! `...` in place of a term stands for all dims that the other terms leave, the same ones in every operand
@@ -34,7 +42,7 @@ graph::id!(
 );
 
 /// How partial results are completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reduction {
     Sum,
     Max,
@@ -56,9 +64,62 @@ impl Reduction {
         Self::MARKS.iter().find(|row| row.0 == self).expect("every reduction has a mark").2
     }
 
+    /// What an order turned round makes of it.
+    fn opposite(self) -> Self {
+        match self {
+            Reduction::Sum => Reduction::Sum,
+            Reduction::Max => Reduction::Min,
+            Reduction::Min => Reduction::Max,
+            Reduction::Any => Reduction::All,
+            Reduction::All => Reduction::Any,
+        }
+    }
+
     fn mark(self) -> char {
         Self::MARKS.iter().find(|row| row.0 == self).expect("every reduction has a mark").1
     }
+}
+
+/// How an operator treats shares of its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Through {
+    /// `f(a + b) = f(a) + f(b)`.
+    Linear,
+    /// `f(max(a, b)) = max(f(a), f(b))`, and the same of minima.
+    Rising,
+    /// `f(max(a, b)) = min(f(a), f(b))`, and the other way round.
+    Falling,
+}
+
+impl Through {
+    const WORDS: [(Through, &'static str); 3] =
+        [(Through::Linear, "linear"), (Through::Rising, "rising"), (Through::Falling, "falling")];
+
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|row| row.0 == self).expect("each has a word").1
+    }
+
+    /// Whether a clause that begins so says through which shares an operator passes.
+    pub fn is_word(word: &str) -> bool {
+        Self::WORDS.iter().any(|row| row.1 == word)
+    }
+
+    /// The kind of share that the operator makes of shares of this kind; `None` where it must be given the whole.
+    pub fn gives(self, share: Reduction) -> Option<Reduction> {
+        match (self, share) {
+            (Through::Linear, Reduction::Sum) => Some(Reduction::Sum),
+            (Through::Linear, _) | (_, Reduction::Sum) => None,
+            (Through::Rising, share) => Some(share),
+            (Through::Falling, share) => Some(share.opposite()),
+        }
+    }
+}
+
+/// Operands that an operator may be given shares of, jointly.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Passes {
+    pub through: Through,
+    pub operands: Vec<usize>,
 }
 
 /// What splitting a dim means.
@@ -117,8 +178,8 @@ pub struct Rule {
     pub dims: Vec<Dim>,
     pub inputs: Vec<Operand>,
     pub outputs: Vec<Operand>,
-    /// Sets of inputs in which the operator is jointly linear.
-    pub linear: Vec<Vec<usize>>,
+    /// Through which shares of its operands the operator passes.
+    pub passes: Vec<Passes>,
 }
 
 /// Why a text is no rule, and which bytes of it are to blame.
@@ -163,7 +224,12 @@ impl Rule {
         let sizes = read.sizes(&shapes)?;
         let dims = read.dims.iter().zip(sizes).map(|(dim, size)| Dim { size, ..dim.clone() }).collect();
         read.check()?;
-        Ok(Rule { dims, inputs: read.inputs, outputs: read.outputs, linear: read.linear })
+        Ok(Rule { dims, inputs: read.inputs, outputs: read.outputs, passes: read.passes })
+    }
+
+    /// Sets of operands in which the operator is jointly linear.
+    pub fn linear(&self) -> impl Iterator<Item = &Vec<usize>> {
+        self.passes.iter().filter(|passes| passes.through == Through::Linear).map(|passes| &passes.operands)
     }
 
     pub fn dim(&self, id: DimId) -> &Dim {
@@ -212,7 +278,7 @@ struct Text<'t> {
     outputs: Vec<Operand>,
     /// Where each operand is, and each of its terms.
     places: Vec<(Range<usize>, Vec<Range<usize>>)>,
-    linear: Vec<Vec<usize>>,
+    passes: Vec<Passes>,
     given: Vec<(DimId, i64)>,
     arrow: usize,
     /// Where clauses begin.
@@ -234,7 +300,7 @@ impl<'t> Text<'t> {
             inputs: vec![],
             outputs: vec![],
             places: vec![],
-            linear: vec![],
+            passes: vec![],
             given: vec![],
             arrow,
             end: body.trim_end().len(),
@@ -259,11 +325,13 @@ impl<'t> Text<'t> {
 
     fn clause(&mut self, clause: &'t str) -> Result<()> {
         let (kind, rest) = clause.split_once(' ').unwrap_or((clause, ""));
+        if let Some((through, _)) = Through::WORDS.iter().find(|row| row.1 == kind) {
+            let operands = rest.split_whitespace().map(|word| self.position(word, kind));
+            let operands = operands.collect::<Result<_>>()?;
+            self.passes.push(Passes { through: *through, operands });
+            return Ok(());
+        }
         match kind {
-            "linear" => {
-                let set = rest.split_whitespace().map(|word| self.position(word)).collect::<Result<_>>()?;
-                self.linear.push(set);
-            }
             "size" => {
                 for word in rest.split_whitespace() {
                     let given = self.given_size(word)?;
@@ -271,17 +339,21 @@ impl<'t> Text<'t> {
                 }
             }
             FOUND if rest.is_empty() => {}
-            _ => return Err(bad(self.span(kind), "only `linear` and `size` clauses may follow `;`")),
+            _ => {
+                return Err(bad(
+                    self.span(kind),
+                    "only `linear`, `rising`, `falling` and `size` clauses may follow `;`",
+                ));
+            }
         }
         Ok(())
     }
 
-    fn position(&self, word: &str) -> Result<usize> {
-        let at: usize = word.parse().map_err(|_| bad(self.span(word), "`linear` takes positions"))?;
+    fn position(&self, word: &str, clause: &str) -> Result<usize> {
+        let why = |what: &str| bad(self.span(word), format!("`{clause}` {what}"));
+        let at: usize = word.parse().map_err(|_| why("takes positions"))?;
         let known = at < self.inputs.len();
-        known
-            .then_some(at)
-            .ok_or_else(|| bad(self.span(word), "`linear` names an operand that does not exist"))
+        known.then_some(at).ok_or_else(|| why("names an operand that does not exist"))
     }
 
     fn given_size(&self, word: &str) -> Result<(DimId, i64)> {
@@ -441,6 +513,7 @@ impl<'t> Text<'t> {
             };
             return Err(bad(at.clone(), why));
         }
+        self.one_reduction()?;
         let twice = |operand: &Operand| {
             let mut seen: Vec<DimId> = operand.dims.iter().flatten().copied().collect();
             seen.sort_unstable();
@@ -451,6 +524,17 @@ impl<'t> Text<'t> {
             Some((_, (at, _))) => Err(bad(at.clone(), "a dim appears twice in one operand")),
             None => Ok(()),
         }
+    }
+}
+
+impl Text<'_> {
+    /// A share has one kind, so the reduced dims of a rule have one.
+    fn one_reduction(&self) -> Result<()> {
+        let reduction =
+            |dim: &Dim| if let Kind::Reduce(reduction) = dim.kind { Some(reduction) } else { None };
+        let first = self.dims.iter().find_map(reduction);
+        let other = self.dims.iter().position(|dim| reduction(dim).is_some_and(|own| Some(own) != first));
+        other.map_or(Ok(()), |at| Err(bad(self.named[at].clone(), "dims are reduced in two different ways")))
     }
 }
 
@@ -538,9 +622,9 @@ impl Rule {
             operands.iter().map(|o| self.operand_text(o)).collect::<Vec<_>>().join(", ")
         };
         let mut text = format!("{} -> {}", side(&self.inputs), side(&self.outputs));
-        for set in &self.linear {
-            let positions: Vec<String> = set.iter().map(ToString::to_string).collect();
-            text += &format!(" ; linear {}", positions.join(" "));
+        for Passes { through, operands } in &self.passes {
+            let positions: Vec<String> = operands.iter().map(ToString::to_string).collect();
+            text += &format!(" ; {} {}", through.word(), positions.join(" "));
         }
         text
     }

@@ -215,8 +215,8 @@ impl<'a> Call<'a> {
 
     /// Whether the operator is linear in these two operands jointly.
     fn jointly(&self, one: &Operand, other: &Operand) -> bool {
-        let sets = self.rule.map_or(&[][..], |rule| &rule.linear);
-        sets.iter().any(|set| set.contains(&one.input) && set.contains(&other.input))
+        let mut sets = self.rule.into_iter().flat_map(Rule::linear);
+        sets.any(|set| set.contains(&one.input) && set.contains(&other.input))
     }
 }
 

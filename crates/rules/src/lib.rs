@@ -23,7 +23,7 @@ pub mod local;
 pub mod rewriting;
 pub mod slicing;
 
-pub use algebra::{Dim, DimId, Kind, Operand, Reduction, Rule};
+pub use algebra::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
 pub use cost::{Bytes, Cost, Kept, Meanwhile};
 pub use factors::{Analysis, Loop, OpDims};
 pub use families::{Family, View, rule_of};

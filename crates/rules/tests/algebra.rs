@@ -1,7 +1,7 @@
 //! Rules as text: what prints parses, and what is not a rule is refused with its reason.
 
 use proptest::prelude::*;
-use rules::{Dim, DimId, Kind, Operand, Reduction, Rule};
+use rules::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
 
 fn shape(rule: &Rule, operand: &Operand) -> Vec<i64> {
     let size = |product: &Vec<DimId>| product.iter().map(|dim| rule.dim(*dim).size).product();
@@ -18,24 +18,18 @@ fn parse_again(rule: &Rule) -> diag::Result<Rule> {
     Rule::parse(&rule.to_string(), &inputs, &outputs)
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Map,
-    Kind::Whole,
-    Kind::Own,
-    Kind::Reduce(Reduction::Sum),
-    Kind::Reduce(Reduction::Max),
-    Kind::Reduce(Reduction::Min),
-    Kind::Reduce(Reduction::Any),
-    Kind::Reduce(Reduction::All),
-];
+const REDUCTIONS: [Reduction; 5] =
+    [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Any, Reduction::All];
 
+/// Dims that are reduced are so in one way.
 fn dims() -> impl Strategy<Value = Vec<Dim>> {
-    let one = (0..KINDS.len(), 2..9_i64, any::<bool>());
-    prop::collection::vec(one, 1..8).prop_map(|rows| {
+    let one = (0..4_usize, 2..9_i64, any::<bool>());
+    (prop::collection::vec(one, 1..8), 0..REDUCTIONS.len()).prop_map(|(rows, reduction)| {
+        let kinds = [Kind::Map, Kind::Whole, Kind::Own, Kind::Reduce(REDUCTIONS[reduction])];
         let dim = |(i, (kind, size, contiguous))| Dim {
             name: format!("d{i}"),
             size,
-            kind: KINDS[kind],
+            kind: kinds[kind],
             contiguous,
         };
         rows.into_iter().enumerate().map(dim).collect()
@@ -70,8 +64,12 @@ fn rules() -> impl Strategy<Value = Rule> {
         let gone = Operand { absent: true, ..Operand::default() };
         let mut outputs = vec![operand(grouped(&kept, seed / 3))];
         outputs.extend(absent.then_some(gone));
-        let linear = if linear { vec![vec![0], vec![0, 1]] } else { vec![] };
-        Rule { dims, inputs: vec![operand(all), second], outputs, linear }
+        let passes = |through, operands| Passes { through, operands };
+        let passes = match linear {
+            true => vec![passes(Through::Linear, vec![0]), passes(Through::Rising, vec![0, 1])],
+            false => vec![passes(Through::Falling, vec![1])],
+        };
+        Rule { dims, inputs: vec![operand(all), second], outputs, passes }
     })
 }
 
@@ -118,10 +116,16 @@ fn refuse(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>], why: &str) 
 fn bad_grammar_is_refused() {
     let refuse = |text, why| refuse(text, &[&[2, 3]], &[Some(&[2, 3])], why);
     refuse("a b", "`->` is missing");
-    refuse("a b -> a b ; found by us", "only `linear` and `size` clauses may follow `;`");
-    refuse("a b -> a b ; fast 0", "only `linear` and `size` clauses may follow `;`");
+    refuse(
+        "a b -> a b ; found by us",
+        "only `linear`, `rising`, `falling` and `size` clauses may follow `;`",
+    );
+    refuse("a b -> a b ; fast 0", "only `linear`, `rising`, `falling` and `size` clauses may follow `;`");
     refuse("a b -> a b ; linear x", "`linear` takes positions");
     refuse("a b -> a b ; linear 1", "`linear` names an operand that does not exist");
+    refuse("a b -> a b ; falling 1", "`falling` names an operand that does not exist");
+    refuse("a+ b> -> a", "a reduced dim appears in an output");
+    refuse("c+ b> -> 1 1", "dims are reduced in two different ways");
     refuse("(a b -> a b", "parentheses do not match");
     refuse("a b) -> a b", "parentheses do not match");
     refuse("a ((b)) -> a b", "parentheses do not match");

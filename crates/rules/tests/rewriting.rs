@@ -56,7 +56,7 @@ fn unsaid(why: &str) -> bool {
 }
 
 fn empty() -> Rule {
-    Rule { dims: vec![], inputs: vec![], outputs: vec![], linear: vec![] }
+    Rule { dims: vec![], inputs: vec![], outputs: vec![], passes: vec![] }
 }
 
 #[test]

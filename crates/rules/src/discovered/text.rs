@@ -1,7 +1,7 @@
 //! The rule of all splits that hold.
 
 use super::{Discovery, Gap, Side, Term};
-use crate::algebra::{Dim, DimId, Kind, Operand, Rule};
+use crate::algebra::{Dim, DimId, Kind, Operand, Passes, Rule, Through};
 
 /// A rule, and what its text does not tell.
 pub struct Proposed {
@@ -22,7 +22,8 @@ impl Discovery {
         let inputs = writing.side(Side::Inputs, &self.inputs, &inputs, &classes.0);
         let outputs = writing.side(Side::Outputs, &self.outputs, &outputs, &classes.1);
         let names: Vec<String> = (0..self.held.len()).map(|id| writing.name_of(Key::Held(id))).collect();
-        let rule = Rule { dims: writing.dims, inputs, outputs, linear: linear.to_vec() };
+        let passes = |operands: &Vec<usize>| Passes { through: Through::Linear, operands: operands.clone() };
+        let rule = Rule { dims: writing.dims, inputs, outputs, passes: linear.iter().map(passes).collect() };
         let named = self.held.iter().zip(&names).filter(|(held, _)| held.split.argument.is_some());
         let told: Vec<_> = named.map(|(held, name)| (name.clone(), held.split.size)).collect();
         Proposed { given: rule.untold(&told), rule, names, told }

@@ -199,7 +199,9 @@ fn bags(view: View<'_>) -> Option<String> {
     let others = view.input_shapes().into_iter().enumerate().skip(1);
     inputs.extend(others.map(|(at, shape)| operand(&whole(shape, &format!("x{at}_")))));
     let made = operand(&[bags, width]);
-    text(view, &inputs, &vec![made; view.op.outputs.len()], &[vec![0]])
+    let is_maximum = int(view.op, 4, "mode", 0) == 2;
+    let linear = if is_maximum { vec![] } else { vec![vec![0]] };
+    text(view, &inputs, &vec![made; view.op.outputs.len()], &linear)
 }
 
 fn index_select(view: View<'_>) -> Option<String> {

@@ -18,6 +18,7 @@ mod margins;
 mod mixtures;
 mod moments;
 mod norms;
+mod order;
 mod pointwise;
 mod pooling;
 mod products;
@@ -127,7 +128,9 @@ pub fn needs_no_values(target: &str) -> bool {
 
 /// The rule of an operator as text; `None` where it has none.
 pub fn rule_text(view: View<'_>) -> Option<String> {
-    (family_of(&view.op.target)?.rule)(view)
+    let text = (family_of(&view.op.target)?.rule)(view)?;
+    let clauses = order::clauses(view, &text);
+    Some(text + &clauses)
 }
 
 /// The rule of an operator; `None` where it has none. Shapes that do not belong to the operator

@@ -7,7 +7,7 @@ use graph::{Arg, Op};
 
 use super::common::{has_gradient, plain, set, size};
 use super::{Family, View};
-use crate::algebra::{DimId, Kind, Operand, Rule, was_found};
+use crate::algebra::{DimId, Kind, Operand, Rule, Through, was_found};
 use crate::cost::Sketch;
 use crate::local::{LocalArg, LocalOp, Part};
 
@@ -112,13 +112,13 @@ fn with_held(text: &str, held: &[&[i64]]) -> String {
 /// A clause, with the positions that operands have behind so many others.
 fn shifted(clause: &str, by: usize) -> String {
     let position = |word: &str| word.parse().map_or(word.to_owned(), |at: usize| (at + by).to_string());
-    match clause.strip_prefix("linear ") {
-        Some(places) => {
+    match clause.split_once(' ') {
+        Some((word, places)) if Through::is_word(word) => {
             let places: Vec<String> = places.split_whitespace().map(position).collect();
-            format!(" ; linear {}", places.join(" "))
+            format!(" ; {word} {}", places.join(" "))
         }
-        None if clause.is_empty() => String::new(),
-        None => format!(" ; {clause}"),
+        _ if clause.is_empty() => String::new(),
+        _ => format!(" ; {clause}"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use graph::{Graph, OpId};
 use rules::families::rule_text;
-use rules::{LocalArg, LocalOp, Part, Rule, View};
+use rules::{LocalArg, LocalOp, Part, Rule, Through, View};
 
 /// A graph of one operator. `inputs` are `x f32[2,3]`, separated by `;`, `param` before those that
 /// have a gradient.
@@ -35,11 +35,22 @@ pub(crate) fn rule(graph: &Graph) -> Option<Rule> {
     Some(parsed.unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Asserts what rule an operator has, but for sizes; an empty text stands for none.
+/// Asserts what rule an operator has, but for sizes and what it makes of maxima; an empty text stands for none.
 pub(crate) fn check(inputs: &str, op: &str, expect: &str) {
     let graph = graph(inputs, op);
-    let found = rule(&graph).map_or_else(String::new, |rule| rule.without_sizes());
-    assert_eq!(found, expect, "\n{inputs}\n{op}");
+    let linear = |rule: Rule| {
+        let passes = rule.passes.iter().filter(|passes| passes.through == Through::Linear).cloned().collect();
+        Rule { passes, ..rule }.without_sizes()
+    };
+    assert_eq!(rule(&graph).map_or_else(String::new, linear), expect, "\n{inputs}\n{op}");
+}
+
+/// Asserts what an operator makes of shares of maxima and minima: `rising 0`, `falling 0`, or nothing.
+pub(crate) fn passes(inputs: &str, op: &str, expect: &str) {
+    let graph = graph(inputs, op);
+    let text = rule(&graph).expect("it has a rule").without_sizes();
+    let clauses = text.split(" ; ").skip(1).filter(|clause| !clause.starts_with("linear"));
+    assert_eq!(clauses.collect::<Vec<_>>().join(" ; "), expect, "\n{inputs}\n{op}");
 }
 
 /// The second of two parts along each of the named dims, as `name lo..hi`.

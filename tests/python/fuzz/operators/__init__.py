@@ -1,12 +1,13 @@
 """The operators of random models, by family. Each is a function that adds steps to a `Pool`."""
 
-from . import contracting, indexing, pointwise, quiet, rarer, reducing, shaping, spatial
+from . import contracting, extremes, indexing, pointwise, quiet, rarer, reducing, shaping, spatial
 from .registry import OPERATORS, Operator
 
 __all__ = [
     "OPERATORS",
     "Operator",
     "contracting",
+    "extremes",
     "indexing",
     "pointwise",
     "quiet",

@@ -1,0 +1,149 @@
+//! Shares of maxima, minima and the like: what passes them, and by what they are put together.
+
+mod support;
+
+use support::{faults, graph, proof};
+
+/// Something without a gradient is reduced over the columns and goes on, through one operator or none.
+fn model(reduce: &str, then: &str) -> graph::Graph {
+    graph(&format!(
+        "input %x f64[4,8] 0
+         param %w f64[8] \"w\"
+         op %m f64[4,1] = {reduce}(%x, [1], True) in \"\" at \"m.py:1\"
+         op %d f64[4,1] = aten.detach.default(%m) in \"\" at \"m.py:2\"
+         op %t f64[4,1] = {then} in \"\" at \"m.py:3\"
+         op %y f64[4,8] = aten.mul.Tensor(%x, %t) in \"\" at \"m.py:4\"
+         op %z f64[4,8] = aten.mul.Tensor(%y, %w) in \"\" at \"m.py:5\"
+         op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:6\"
+         output %s"
+    ))
+}
+
+/// Two ranks have half of the columns each. Shares go through `passed`, are put together by `how`, and `whole` follows.
+fn columns(passed: &str, how: &str, whole: &str) -> String {
+    format!(
+        "group 0,1
+         ranks 0,1
+         shard w %w 0..4 | 4..8
+         input x %x :,0..4 | :,4..8
+         call 0 x -> h : {passed}
+         {how}
+         call 3 x, k, w -> s : {whole}y = aten.mul.Tensor(x, t) ; z = aten.mul.Tensor(y, w) ; s = aten.sum.default(z)
+         all_reduce g0 sum s -> s2
+         output s2
+         seed ds
+         grad 3 ds ->"
+    )
+}
+
+const AMAX: &str = "aten.amax.default";
+const AMIN: &str = "aten.amin.default";
+
+fn codes(model: &graph::Graph, program: &str) -> Vec<&'static str> {
+    faults(model, program).iter().map(|fault| fault.code).collect()
+}
+
+/// A model whose detached extreme goes through `then` while it is a share, and what completes it by which all-reduce.
+fn passed(reduce: &str, then: &str, by: &str) -> Vec<&'static str> {
+    let model = model(reduce, &then.replace("(d", "(%d").replace(", d)", ", %d)"));
+    let text = format!("m = {reduce}(x, [1], True) ; d = aten.detach.default(m) ; h = {then}");
+    let program = columns(&text, &format!("all_reduce g0 {by} h -> k"), "").replace("(x, t)", "(x, k)");
+    codes(&model, &program)
+}
+
+#[test]
+fn what_moves_or_only_rises_passes_a_maximum() {
+    for then in ["aten.clone.default(d)", "aten.exp.default(d)", "aten.mul.Tensor(d, 2.0)"] {
+        assert_eq!(passed(AMAX, then, "max"), [""; 0], "{then}");
+        assert_eq!(passed(AMIN, then, "min"), [""; 0], "{then}");
+        assert_eq!(passed(AMAX, then, "sum"), ["SW0508"], "{then}");
+        assert_eq!(passed(AMAX, then, "min"), ["SW0508"], "{then}");
+    }
+}
+
+#[test]
+fn what_falls_makes_a_minimum_of_it() {
+    for then in ["aten.neg.default(d)", "aten.mul.Tensor(d, -2.0)", "aten.rsub.Scalar(d, 1.0)"] {
+        assert_eq!(passed(AMAX, then, "min"), [""; 0], "{then}");
+        assert_eq!(passed(AMIN, then, "max"), [""; 0], "{then}");
+        assert_eq!(passed(AMAX, then, "max"), ["SW0508"], "{then}");
+        assert_eq!(passed(AMAX, then, "sum"), ["SW0508"], "{then}");
+    }
+}
+
+/// A root of the largest of some elements may be no number where that of the largest of all is one.
+#[test]
+fn nothing_else_passes_it() {
+    for then in
+        ["aten.sqrt.default(d)", "aten.mul.Tensor(d, d)", "aten.cos.default(d)", "aten.mul.Tensor(d, 0.0)"]
+    {
+        for by in ["max", "min", "sum"] {
+            assert_eq!(passed(AMAX, then, by).first(), Some(&"SW0505"), "{then} {by}");
+        }
+    }
+}
+
+/// A sum that is negated is a sum, and one that is raised to e is nothing of the kind.
+#[test]
+fn sums_pass_what_is_linear() {
+    let sum = "aten.sum.dim_IntList";
+    assert_eq!(passed(sum, "aten.neg.default(d)", "sum"), [""; 0]);
+    assert_eq!(passed(sum, "aten.neg.default(d)", "max"), ["SW0508"]);
+    assert_eq!(passed(sum, "aten.exp.default(d)", "sum"), ["SW0505"]);
+}
+
+/// Both halves on one rank: what is added there is as wrong as what is added between ranks.
+#[test]
+fn maxima_are_not_added() {
+    let model = model(AMAX, "aten.clone.default(%d)");
+    let program = "ranks 0
+         shard w %w :
+         input x %x :,:
+         slice x -> a : [4, 8] 0..4, 0..4
+         slice x -> b : [4, 8] 0..4, 4..8
+         call 0 a, b -> d1, d2 : m1 = aten.amax.default(a, [1], True) ; d1 = aten.detach.default(m1) ; m2 = aten.amax.default(b, [1], True) ; d2 = aten.detach.default(m2)
+         add d1, d2 -> d
+         call 3 x, d, w -> s : t = aten.clone.default(d) ; y = aten.mul.Tensor(x, t) ; z = aten.mul.Tensor(y, w) ; s = aten.sum.default(z)
+         output s
+         seed ds
+         grad 3 ds ->";
+    assert_eq!(codes(&model, program).first(), Some(&"SW0508"));
+}
+
+#[test]
+fn an_exchange_says_by_what_it_puts_shares_together() {
+    let model = model(AMAX, "aten.clone.default(%d)");
+    let shares = "m = aten.amax.default(x, [1], True) ; h = aten.detach.default(m)";
+    let table = |by: &str| {
+        format!(
+            "table 1 %d {by}\nfrom 0 :\nfrom 1 :\nto 0 :\nto 1 :\npiece 0 0 :\npiece 1 0 :\npiece 0 1 :\npiece 1 1 :\n"
+        )
+    };
+    let program = columns(shares, "exchange 1 h -> k", "t = aten.clone.default(k) ; ");
+    proof(&model, &(table("max") + &program));
+    assert_eq!(codes(&model, &(table("sum") + &program)).first(), Some(&"SW0508"));
+    assert_eq!(codes(&model, &(table("min") + &program)).first(), Some(&"SW0508"));
+}
+
+/// Whether any element is one says, turned round, whether all are none.
+#[test]
+fn logical_shares_turn_round() {
+    let model = graph(
+        "input %x f64[4,8] 0
+         param %w f64[8] \"w\"
+         op %b bool[4,8] = aten.gt.Scalar(%x, 0.0) in \"\" at \"m.py:1\"
+         op %m bool[4,1] = aten.any.dim(%b, 1, True) in \"\" at \"m.py:2\"
+         op %t bool[4,1] = aten.logical_not.default(%m) in \"\" at \"m.py:3\"
+         op %y f64[4,8] = aten.mul.Tensor(%x, %t) in \"\" at \"m.py:4\"
+         op %z f64[4,8] = aten.mul.Tensor(%y, %w) in \"\" at \"m.py:5\"
+         op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:6\"
+         output %s",
+    );
+    let shares =
+        "b = aten.gt.Scalar(x, 0.0) ; m = aten.any.dim(b, 1, True) ; h = aten.logical_not.default(m)";
+    let by =
+        |by: &str| columns(shares, &format!("all_reduce g0 {by} h -> k"), "").replace("(x, t)", "(x, k)");
+    proof(&model, &by("all"));
+    assert_eq!(codes(&model, &by("any")), ["SW0508"]);
+    assert_eq!(codes(&model, &by("sum")), ["SW0508"]);
+}
