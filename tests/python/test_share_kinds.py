@@ -60,7 +60,7 @@ def _passes(operator: Operator) -> bool:
 
 
 def _by_value(module: nn.Module, x: Tensor) -> str:
-    """The program with the maximum divided along what it reduces, and what follows by value, as far as rules allow it."""
+    """The program with the maximum divided along what it reduces, and what passes shares of it by value."""
     captured = capture(module, (x,))
     graph = Graph(captured.graph_text)
     draft, passing = Draft(graph, "by value", 2), True
