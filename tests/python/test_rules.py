@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from equality import Held, Result, assemble, assert_equal
 from rule_cases import CASES, Case
+from shardwright import verifying
 from shardwright._core import Draft, Graph, Plan, compile, operators_table
 from shardwright.capture import Captured, capture
 from shardwright.compiling import sources
@@ -225,6 +226,14 @@ def test_the_split_operator_equals_the_whole_one(case: Case, splits: Splits) -> 
     shapes = {name: (value.shape, value.dtype) for name, value in found.losses.items()}
     assert shapes == {name: (value.shape, value.dtype) for name, value in it.expected.losses.items()}
     assert_equal(found, it.expected, plan.text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_shares_pass_where_the_rule_says_so(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clauses of all operators that a case has; its dims are tried above."""
+    monkeypatch.setattr(verifying, "_choices", lambda dims: iter(()))
+    found = verifying.verify_rules(prepared(case).graph)
+    assert [f"{one.operator.target}: {one.problem}" for one in found if one.problem] == []
 
 
 def assert_allowed(case: Case, graph: Graph) -> None:

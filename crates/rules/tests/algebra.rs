@@ -124,8 +124,7 @@ fn bad_grammar_is_refused() {
     refuse("a b -> a b ; linear x", "`linear` takes positions");
     refuse("a b -> a b ; linear 1", "`linear` names an operand that does not exist");
     refuse("a b -> a b ; falling 1", "`falling` names an operand that does not exist");
-    refuse("a+ b> -> a", "a reduced dim appears in an output");
-    refuse("c+ b> -> 1 1", "dims are reduced in two different ways");
+    refuse("a+ b> -> c d", "dims are reduced in two different ways");
     refuse("(a b -> a b", "parentheses do not match");
     refuse("a b) -> a b", "parentheses do not match");
     refuse("a ((b)) -> a b", "parentheses do not match");

@@ -88,7 +88,10 @@ fn weights(view: View<'_>) -> Option<String> {
     };
     let outputs = [operand(&all), operand(&lengths)];
     let made = outputs.get(..view.op.outputs.len())?;
-    text(view, &[operand(&all), operand(&lengths)], made, &[vec![1]])
+    // The lengths of the directions, which are given besides, are those of all lengths that may be wanted.
+    let alone = view.op.outputs.iter().skip(1).all(Option::is_none);
+    let linear = if alone { vec![vec![1]] } else { vec![] };
+    text(view, &[operand(&all), operand(&lengths)], made, &linear)
 }
 
 /// The operands of a batch norm, whichever of its forms.
