@@ -163,12 +163,15 @@ def called(module: nn.Module, batch: Batch) -> Any:
     return module(**batch) if isinstance(batch, dict) else module(*batch)
 
 
-def steps_reference(module: nn.Module, batches: Sequence[Batch], steps: int = STEPS) -> Result:
+def steps_reference(
+    module: nn.Module, batches: Sequence[Batch], steps: int = STEPS, updates: Updates = ADAMW
+) -> Result:
     """The single device, several micro-batches a step; gradients are those of the first step."""
     module, result = copy.deepcopy(module), Result()
-    adamw = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    kind, numbers = updates
+    updating = kind(module.parameters(), **numbers)
     for step in range(steps):
-        adamw.zero_grad()
+        updating.zero_grad()
         losses = []
         for batch in batches:
             [loss] = scalars(called(module, batch))
@@ -177,21 +180,22 @@ def steps_reference(module: nn.Module, batches: Sequence[Batch], steps: int = ST
         result.losses[str(step)] = torch.stack(losses).mean()
         if step == 0:
             result.gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
-        adamw.step()
+        updating.step()
     result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
     result.buffers = {name: b.clone() for name, b in module.named_buffers()}
     return result
 
 
 def train_steps(
-    model: ParallelModule, batches: Sequence[Batch], steps: int = STEPS
+    model: ParallelModule, batches: Sequence[Batch], steps: int = STEPS, updates: Updates = ADAMW
 ) -> tuple[dict[str, Tensor], list[Held]]:
     """The same on one rank, by `train_step`."""
-    adamw = optimizer(model, torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    kind, numbers = updates
+    updating = optimizer(model, kind, **numbers)
     losses: dict[str, Tensor] = {}
     gradients: dict[int, Tensor | None] = {}
     for step in range(steps):
-        adamw.zero_grad()
+        updating.zero_grad()
         loss = model.train_step(list(batches))
         assert loss is not None
         losses[str(step)] = loss
@@ -199,7 +203,7 @@ def train_steps(
             for at, shard in enumerate(model.shards.held):
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
                 gradients[at] = None if grad is None else plain(grad).clone()
-        adamw.step()
+        updating.step()
     return losses, held_by(model, gradients)
 
 

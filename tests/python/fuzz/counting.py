@@ -24,6 +24,7 @@ PROGRAMS = [
     "constant", "no rule",
 ]  # fmt: skip
 WAYS = ["outputs all", "inputs local", "product of named plans", *(f"{n} devices" for n in (1, 2, 3, 4))]
+WAYS += ["steps of one", "steps of several", "pipeline", "halves", "zero", "recompute"]
 
 
 def wanted() -> list[str]:
@@ -88,6 +89,12 @@ def of_pair(plan: Plan, way: Way, compiled: Compiled) -> Counter[str]:
     seen["plan random" if way.plan.startswith("random") else "plan named"] += 1
     seen[f"way {way.devices} devices"] += 1
     seen["way product of named plans"] += " x " in way.plan
+    seen["way steps of one"] += way.batches == 1
+    seen["way steps of several"] += way.batches > 1
+    seen["way pipeline"] += "stages" in way.plan
+    seen["way halves"] += "zb-" in way.plan
+    seen["way zero"] += "zero" in way.plan
+    seen["way recompute"] += "recompute" in way.plan
     seen["way outputs all"] += way.outputs == "all"
     seen["way inputs local"] += way.inputs == "local"
     return seen

@@ -28,6 +28,7 @@ from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.optimizers.optimizer import optimizer
 from shardwright.runtime.programs.parts import OutputPart
 
+from . import steps
 from .noise import Noise
 from .programs import Program, build
 
@@ -43,6 +44,8 @@ class Way:
     devices: int
     outputs: str = "loss"
     inputs: str = "global"
+    batches: int = 0
+    """Micro-batches of a step; 0 is the model called, its loss differentiated by the caller."""
 
 
 @dataclass
@@ -93,10 +96,16 @@ class Subject:
     def steps(self) -> int:
         return 2 if any(True for _ in self.module.buffers()) or len(self.program.steps) % 3 == 0 else 1
 
-    def reference(self, outputs: str) -> Result:
-        if outputs not in self.expected:
-            self.expected[outputs] = single_device(self, outputs)
-        return self.expected[outputs]
+    def reference(self, outputs: str, batches: int = 0) -> Result:
+        key = f"{outputs} {batches}"
+        if key not in self.expected:
+            self.expected[key] = self.alone(outputs, batches)
+        return self.expected[key]
+
+    def alone(self, outputs: str, batches: int, noise: float = 0.0) -> Result:
+        if not batches:
+            return single_device(self, outputs, noise)
+        return steps.single_device(self.module, steps.batches_of(self.args, batches), self.steps, noise)
 
 
 def prepare(program: Program) -> Subject:
@@ -141,7 +150,8 @@ def compare(subject: Subject, way: Way) -> Compiled:
             phase = "run"
             found = on_ranks(subject, bundle, way)
         phase = "compare"
-        wrong = differences(found, subject.reference(way.outputs), subject.program.coarse, way.outputs)
+        expected = subject.reference(way.outputs, way.batches)
+        wrong = differences(found, expected, subject.program.coarse, way.outputs)
     except Exception as error:
         if isinstance(error, PlanError) and phase == "plan" and not way.plan.startswith("random"):
             raise Refused(error.code, error.what) from None
@@ -152,7 +162,7 @@ def compare(subject: Subject, way: Way) -> Compiled:
             raise
         raise Found(_finding(phase, error, subject.program, way, plan)) from None
     if wrong:
-        if sensitive(subject, way.outputs):
+        if sensitive(subject, way.outputs, way.batches):
             raise Unstable("rounding otherwise changes the result")
         text = plan.text if plan else ""
         kind = wrong[0].split()[0]
@@ -207,6 +217,9 @@ def single_device(subject: Subject, outputs: str, noise: float = 0.0) -> Result:
 
 
 def on_ranks(subject: Subject, bundle: Any, way: Way) -> Result:
+    if way.batches:
+        batches = steps.batches_of(subject.args, way.batches)
+        return steps.on_ranks(subject.module, bundle, batches, subject.steps, subject.program.coarse)
     program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
     values = sources(subject.module, bundle.captured)
 
@@ -334,14 +347,14 @@ def differences(ours: Result, theirs: Result, coarse: bool, outputs: str) -> lis
     return found or equality.differences(ours, theirs, COARSE if coarse else FINE)
 
 
-def sensitive(subject: Subject, outputs: str) -> bool:
-    expected = subject.reference(outputs)
+def sensitive(subject: Subject, outputs: str, batches: int = 0) -> bool:
+    expected = subject.reference(outputs, batches)
     limit = COARSE if subject.program.coarse else FINE
     noise = 1e-7 if subject.program.coarse else 1e-14
     for seed in range(3):
         torch.manual_seed(seed)
         try:
-            found = single_device(subject, outputs, noise)
+            found = subject.alone(outputs, batches, noise)
         except Exception:
             return True
         if equality.differences(found, expected, limit / 2):

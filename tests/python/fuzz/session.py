@@ -13,6 +13,7 @@ from . import counting, making
 from .known import is_known
 from .pairs import Finding, Found, Refused, Unstable, Way, compare, plan_of, prepare
 from .programs import Program
+from .steps import PIPELINES, can_step
 
 PLANS = 12
 """Plans for each program: capture takes longer than a pair."""
@@ -59,8 +60,13 @@ def ways(program: Program, plans: int = PLANS) -> list[Way]:
     for name, devices in named:
         local = rng.random() < 0.35 and name.startswith("data")
         found.append(Way(name, devices, _asked(rng), "local" if local else "global"))
+    steps_are_taken = can_step(program)
+    if steps_are_taken:
+        found += [Way(*rng.choice(PIPELINES), batches=rng.choice([1, 2, 3, 4])) for _ in range(plans // 4)]
     for _ in range(plans - len(found)):
-        found.append(Way(f"random:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4]), _asked(rng)))
+        name, devices = f"random:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4])
+        batches = rng.choice([0, 0, 1, 2, 3]) if steps_are_taken else 0
+        found.append(Way(name, devices, "loss" if batches else _asked(rng), batches=batches))
     return found
 
 
