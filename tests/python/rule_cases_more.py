@@ -70,16 +70,19 @@ case("polar", "polar", lambda r, a: torch.view_as_real(torch.polar(r, a)), norma
 case("complex", "complex", lambda r, i: torch.view_as_real(torch.complex(r, i)), normal(5, 6), normal(5, 6),
     made=(0, 1), others="view_as_real", halves=False,
     dims="a=5 b=6")
+case("conjugate", "_conj_physical",
+    lambda r, i: torch.view_as_real(torch.complex(r, i).conj().resolve_conj()), normal(5, 6),
+    normal(5, 6), made=(0, 1), others="complex view_as_real", halves=False, dims="a=5 b=6")
 case("complex-mul", "mul.Tensor",
     lambda x, y: torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(y)), normal(5, 6, 2),
-    normal(5, 6, 2), others="view_as_complex view_as_real", halves=False, dims="a=5 b=6")
+    normal(5, 6, 2), others="contiguous view_as_complex view_as_real", halves=False, dims="a=5 b=6")
 
 # ---- views, splitting ----------------------------------------------------------------------
 
 case("view_as_real", "view_as_real", lambda x: torch.view_as_real(torch.complex(x, x)), normal(5, 6),
     others="complex", halves=False, dims="a=5 b=6")
 case("view_as_complex", "view_as_complex", lambda x: torch.view_as_real(torch.view_as_complex(x)),
-    normal(5, 6, 2), others="view_as_real", halves=False, dims="a=5 b=6")
+    normal(5, 6, 2), others="contiguous view_as_real", halves=False, dims="a=5 b=6")
 case("diag_embed", "diag_embed", lambda x: [torch.diag_embed(x), torch.diag_embed(x, 1, 0, 2)], normal(5, 4),
     made=(0,), dims="a=5")
 case("diag", "diag", lambda x, y: [torch.diag(x), torch.diag(y, 1)], normal(4), normal(5, 4), dims="")
@@ -294,10 +297,10 @@ case("rfft", "fft_rfft", lambda x: real(torch.fft.rfft(x, 5, 1, norm="ortho")), 
 case("rfft-last", "fft_rfft", lambda x: real(torch.fft.rfft(x)), normal(3, 5, 6), made=(0,),
     others="view_as_real", halves=False, dims="a=3 b=5")
 case("irfft", "fft_irfft", lambda x: torch.fft.irfft(torch.view_as_complex(x), 7), normal(5, 4, 2),
-    others="view_as_complex", halves=False, dims="a=5")
+    others="contiguous view_as_complex", halves=False, dims="a=5")
 case("fft", "fft_fft fft_ifft",
     lambda x: [real(torch.fft.fft(torch.view_as_complex(x))), real(torch.fft.ifft(torch.view_as_complex(x)))],
-    normal(5, 4, 2), others="view_as_complex view_as_real", halves=False, dims="a=5")
+    normal(5, 4, 2), others="contiguous view_as_complex view_as_real", halves=False, dims="a=5")
 case("fft2", "fft_fft2 fft_rfft2 fft_fftn fft_rfftn",
     lambda x: [real(torch.fft.fft2(x)), real(torch.fft.rfft2(x)), real(torch.fft.fftn(x, dim=(1, 2))),
         real(torch.fft.rfftn(x, s=(4, 3)))],
@@ -306,10 +309,10 @@ case("ifft2", "fft_ifft2 fft_irfft2 fft_ifftn fft_irfftn",
     lambda x: [y if y.dtype == x.dtype else real(y) for y in (
         f(torch.view_as_complex(x), dim=(1, 2)) for f in (
             torch.fft.ifft2, torch.fft.irfft2, torch.fft.ifftn, torch.fft.irfftn))],
-    normal(5, 3, 4, 2), others="view_as_complex view_as_real", halves=False, dims="a=5")
+    normal(5, 3, 4, 2), others="contiguous view_as_complex view_as_real", halves=False, dims="a=5")
 case("hfft", "fft_hfft fft_ihfft",
     lambda x: [torch.fft.hfft(torch.view_as_complex(x)), torch.fft.ihfft(x[..., 0]).abs()], normal(5, 4, 2),
-    others="view_as_complex abs select.int", halves=False, about=True, dims="a=5")
+    others="contiguous view_as_complex abs select.int", halves=False, about=True, dims="a=5")
 case("fftshift", "fft_fftshift fft_ifftshift", lambda x: [torch.fft.fftshift(x, 1), torch.fft.ifftshift(x,
     1)],
     normal(5, 7), made=(0,), dims="a=5")

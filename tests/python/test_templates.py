@@ -95,6 +95,7 @@ ARGS: dict[str, list[Any]] = {
     "roll": [X, [1], [0]], "flip": [X, [0]], "tril": [X, 1], "triu": [X, 1],
     "gather": [X, 1, I3], "index_select": [X, 1, _ints(3, 2)],
     "view_as_complex": [_rand(3, 2)], "view_as_real": [torch.complex(X, Y)],
+    "conj_physical": [torch.complex(X, Y)],
     "sum.dim_IntList": [X, [1], True], "mean.dim": [X, [1], True], "amax": [X, [1], True],
     "amin": [X, [1], True],
     "logsumexp": [X, [1], True], "argmax": [X, 1, True], "cumsum": [X, 1],

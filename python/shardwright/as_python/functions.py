@@ -65,7 +65,13 @@ def called(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
 def tensors_among(result: Any) -> list[Tensor]:
     leaves = result if isinstance(result, (tuple, list)) else (result,)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return [physical(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def physical(x: Tensor) -> Tensor:
+    """A conjugate or a negative that PyTorch only notes, as a value: what reads it was traced without the
+    note."""
+    return x.resolve_conj().resolve_neg()
 
 
 _LIBRARY = torch.library.Library("shardwright", "FRAGMENT")

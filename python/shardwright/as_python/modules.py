@@ -20,6 +20,7 @@ from ..errors import RuntimeFault
 from .calls import NotPlain, read, results_read, results_written, says_results
 from .changes import changes, version_of
 from .depth import inside
+from .functions import physical
 from .registry import misuse, place_of
 
 M = TypeVar("M", bound=nn.Module | type[nn.Module])
@@ -96,7 +97,7 @@ def tensors_of(path: str, result: Any) -> list[Tensor]:
     )
     if other is not None:
         raise NotPlain(f"a `{type(other).__name__}`, which `{path}` returns")
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return [physical(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 class _Forward(nn.Module):

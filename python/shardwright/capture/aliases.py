@@ -1,4 +1,8 @@
-"""Operators that are another one by another name, as NumPy or `torch.special` has it: rules know one name."""
+"""Operators that are another one by another name, as NumPy or `torch.special` has it: rules know one name.
+
+Conjugates and negatives that PyTorch only notes are such: a value that goes to another rank, or is kept,
+comes back without the note, so in a graph they are computed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _NAMES = """
     arctanh: atanh, moveaxis: movedim, linalg_matmul: matmul, special_expit: sigmoid, special_erf: erf,
     special_erfc: erfc, special_exp2: exp2, special_expm1: expm1, special_log1p: log1p,
     special_logsumexp: logsumexp, special_gammaln: lgamma, special_digamma: digamma, special_psi: digamma,
-    special_logit: logit
+    special_logit: logit, _conj: _conj_physical, conj_physical: _conj_physical, _neg_view: neg
 """
 
 

@@ -20,7 +20,8 @@ def identity(tensor: Tensor) -> Hashable:
     if tensor.layout is not torch.strided or (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
         return id(tensor)
     place = (_storage(tensor), tensor.storage_offset())
-    return type(tensor), *place, tuple(tensor.shape), tensor.stride(), tensor.dtype
+    noted = (tensor.is_conj(), tensor.is_neg())
+    return type(tensor), *place, tuple(tensor.shape), tensor.stride(), tensor.dtype, *noted
 
 
 def has_no_value(tensor: Tensor) -> bool:
@@ -83,6 +84,10 @@ def seen_in(base: Tensor, tensor: Tensor, now: Tensor) -> Tensor:
     """What `tensor`, which lies in `base`, is where `now` stands for that."""
     if tensor.grad_fn is None:
         now = now.detach()
+    if tensor.is_conj() != base.is_conj():
+        now = now.conj()
+    if tensor.is_neg() != base.is_neg():
+        now = torch._neg_view(now)
     if (tensor.shape, tensor.stride()) == (base.shape, base.stride()) and _starts(base) == _starts(tensor):
         return now
     return now.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - base.storage_offset())

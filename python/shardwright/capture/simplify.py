@@ -21,6 +21,7 @@ NO_GRAD = "shardwright_no_grad"
 _ASSERTIONS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert_")
 _COPIES = (_ATEN.clone.default, _ATEN.contiguous.default, _ATEN.lift_fresh_copy.default)
 _ALIASES = (_ATEN.alias.default,)
+_CONJUGATE = _ATEN._conj_physical.default
 _NEUTRAL = {_ATEN.mul.Tensor: 1, _ATEN.add.Tensor: 0}
 # Whether a view is possible depends on the layout, which differs between devices and shards.
 _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
@@ -47,8 +48,12 @@ def simplify(program: ExportedProgram, trained: Container[str]) -> None:
             _unindex(program, node)
         elif _is_identity(node):
             replace(program, node, node.args[0])
+        elif _is_undone(node):
+            replace(program, node, node.args[0].args[0])  # type: ignore[union-attr]
     if not any(node.target in _READ_LAYOUT for node in graph.nodes):
         _forget_layout(program)
+    for node in graph.find_nodes(op="call_function", target=_ATEN.view_as_complex.default):
+        _lay_out(node)
     sweep(graph)
 
 
@@ -86,6 +91,14 @@ def _forget_layout(program: ExportedProgram) -> None:
             replace(program, node, node.args[0])
 
 
+def _lay_out(pairs: fx.Node) -> None:
+    """Pairs are seen as complex numbers where they lie beside each other, which parts may not do."""
+    source: Any = pairs.args[0]
+    if source.target is not _ATEN.contiguous.default:
+        value = source.meta["val"].contiguous()
+        pairs.args = (insert(pairs, _ATEN.contiguous.default, (source,), {}, value),)
+
+
 def _is_copy_of_held(node: fx.Node) -> bool:
     """A result that is a copy of a parameter is not the parameter."""
     return node.target is _ATEN.clone.default and _is_held(node.args[0]) and _leaves(node)
@@ -99,6 +112,14 @@ def _is_identity(node: fx.Node) -> bool:
     neutral = not isinstance(by, fx.Node) and by == _NEUTRAL[node.target] and not isinstance(by, bool)
     exact = not dtype.is_complex and (node.target is _ATEN.mul.Tensor or not dtype.is_floating_point)
     return bool(neutral and exact) and _is_alike(node)
+
+
+def _is_undone(node: fx.Node) -> bool:
+    """The conjugate of a conjugate: PyTorch takes one back to look at what is below it."""
+    inner: Any = node.args[0] if node.args else None
+    if node.target is not _CONJUGATE or getattr(inner, "target", None) is not _CONJUGATE:
+        return False
+    return not (_leaves(node) or is_no_grad(node) or is_no_grad(inner))
 
 
 def _is_alike(node: fx.Node) -> bool:

@@ -85,7 +85,7 @@ def constants_of(program: ExportedProgram, sources: Sources, aliases: Aliases) -
             raise _no_source(name, node)
         if aliases.base(value) is not None:
             raise _registered_elsewhere(name, node)
-        values[name] = value.detach()
+        values[name] = value.detach().resolve_conj().resolve_neg()
     return values
 
 

@@ -189,6 +189,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("aten.gather.default({0:t}, {1:i}, {2:t})", "torch.gather({0}, {1}, {2})"),
     ("aten.index_select.default({0:t}, {1:i}, {2:t})", "torch.index_select({0}, {1}, {2})"),
     ("aten.view_as_complex.default({0:t})", "torch.view_as_complex({0})"),
+    ("aten._conj_physical.default({0:t})", "torch.conj_physical({0})"),
     ("aten.view_as_real.default({0:t})", "torch.view_as_real({0})"),
     ("aten.polar.default(*2)", "torch.polar(*2)"),
     // ---- reductions

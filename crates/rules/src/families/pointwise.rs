@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
 const TARGETS: &[&str] = &[
     "aten.__and__.Scalar", "aten.__and__.Tensor", "aten.__lshift__.Scalar",
     "aten.__lshift__.Tensor", "aten.__or__.Scalar", "aten.__or__.Tensor", "aten.__rshift__.Scalar",
-    "aten.__rshift__.Tensor", "aten.__xor__.Scalar", "aten.__xor__.Tensor", "aten._conj.default",
+    "aten.__rshift__.Tensor", "aten.__xor__.Scalar", "aten.__xor__.Tensor", "aten._conj_physical.default",
     "aten._to_copy.default", "aten.abs.default", "aten.acos.default", "aten.acosh.default",
     "aten.add.Scalar", "aten.add.Tensor", "aten.addcdiv.default", "aten.addcmul.default",
     "aten.alias.default", "aten.angle.default", "aten.asin.default", "aten.asinh.default",
@@ -151,7 +151,7 @@ fn linear(view: View<'_>) -> Vec<Vec<usize>> {
         | "aten.alias.default"
         | "aten.lift_fresh_copy.default"
         | "aten.real.default"
-        | "aten._conj.default" => {
+        | "aten._conj_physical.default" => {
             vec![vec![0]]
         }
         "aten.to.dtype"
@@ -206,7 +206,7 @@ fn cast(view: View<'_>) -> LocalOp {
 const KEEPS: &[(&str, &[&str])] = &[
     ("*:", &[
         "add", "sub", "rsub", "fill", "copy", "ceil", "floor", "round", "trunc", "frac", "sign", "to", "_to_copy",
-        "special_round", "type_as", "clone", "contiguous", "broadcast_tensors",
+        "special_round", "type_as", "clone", "contiguous", "broadcast_tensors", "_conj_physical",
     ]),
     ("*: r0", &[
         "exp", "exp2", "expm1", "polar", "reciprocal", "relu", "rsqrt", "sigmoid",
@@ -278,7 +278,7 @@ fn sketch(call: &Call<'_>) -> Sketch {
         table.iter().find(|(_, names)| names.contains(&name)).map(|(text, _)| *text)
     };
     match call.name() {
-        "alias" | "detach" | "real" | "_conj" => sketch.view(0).view_back(),
+        "alias" | "detach" | "real" => sketch.view(0).view_back(),
         "to" if same_dtype(call) => sketch.view(0).view_back(),
         "broadcast_tensors" => sketch.view_each(),
         "zero" | "zeros_like" | "ones_like" | "full_like" | "empty_like" => sketch.flops(0).reads(0),

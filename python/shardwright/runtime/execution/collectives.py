@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..communication.comm import Comm, Ranks
-from ..programs.cuts import Cut, padded
+from ..programs.cuts import Cut, padded, physical
 from ..programs.regions import Factors, flat, shape_of
 from . import rows
 
@@ -133,6 +133,7 @@ def _even_cut(x: Tensor, dim: int, count: int, factors: Factors | None) -> list[
 
 def _reducible(x: Tensor, op: str) -> Tensor:
     """Logical values travel as bytes; no backend adds 16-bit integers."""
+    x = physical(x)
     if op in ("any", "all"):
         return (x != 0).to(torch.uint8)
     if x.dtype == torch.bool:

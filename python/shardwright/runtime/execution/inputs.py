@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
 from ...errors import RuntimeFault
+from ..programs.cuts import physical
 from ..programs.program import TensorInfo
 from ..programs.regions import Region, cut, local_factors, shape_of, whole
 from .worker import Worker
@@ -89,15 +90,18 @@ def arguments_of(batch: Any) -> Arguments:
 
 
 def plain(value: Any) -> Any:
-    """Mappings of any class as dicts, at any depth; refuses arrays that are no tensors."""
+    """Mappings of any class as dicts, at any depth, and tensors as their memory says; refuses arrays that are
+    no tensors."""
     if isinstance(value, Mapping) and not pytree.tree_is_leaf(value):
         return value if type(value) is not dict else {key: plain(x) for key, x in value.items()}
     if isinstance(value, Mapping):
         return {key: plain(x) for key, x in value.items()}
     if type(value) in (list, tuple):
         return type(value)(plain(x) for x in value)
+    if isinstance(value, Tensor):
+        return physical(value)
     _refuse_source(value)
-    if hasattr(value, "__array_interface__") and not isinstance(value, (Tensor, bool, int, float)):
+    if hasattr(value, "__array_interface__") and not isinstance(value, (bool, int, float)):
         raise RuntimeFault(
             "SW0789",
             f"an argument of the model is a {type(value).__module__}.{type(value).__name__}",

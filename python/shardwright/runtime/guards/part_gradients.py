@@ -113,5 +113,6 @@ def _still_a_part(result: Tensor, given: Any) -> Tensor:
 
 
 def writable(grad: Tensor) -> Tensor:
-    """Autograd may give zeros that have no memory, which nothing can be added to."""
-    return grad.clone() if grad._is_zerotensor() else grad
+    """Autograd may give zeros that have no memory, which nothing can be added to, and conjugates and
+    negatives that are only noted, whose memory is another value."""
+    return grad.clone() if grad._is_zerotensor() or grad.is_conj() or grad.is_neg() else grad

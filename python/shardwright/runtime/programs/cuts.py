@@ -56,8 +56,13 @@ def balanced(size: int, parts: int) -> list[int]:
 
 
 def padded(x: Tensor, width: int) -> Tensor:
-    x = x.reshape(-1)
+    x = physical(x.reshape(-1))
     return x if x.numel() == width else torch.cat([x, x.new_zeros(width - x.numel())])
+
+
+def physical(x: Tensor) -> Tensor:
+    """With a conjugate or a negative that PyTorch only notes in its memory: messages are bytes of that."""
+    return x.resolve_conj().resolve_neg()
 
 
 def _replaced(factors: list[list[int]], at: int, size: int) -> list[list[int]]:
