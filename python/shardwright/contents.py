@@ -34,7 +34,8 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", inner) for key, inner in list(value.items()))
     elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{at}]", inner) for at, inner in enumerate(list(value)))
+        # A class of the model's own may refuse to say how long it is, which a list asks for.
+        yield from ((f"[{at}]", inner) for at, inner in enumerate(list(iter(value))))
     elif isinstance(value, (set, frozenset)):
         yield from ((f"{{{inner!r}}}", inner) for inner in list(value) if isinstance(inner, PLAIN))
     elif has_attributes(value):

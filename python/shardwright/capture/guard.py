@@ -87,7 +87,8 @@ def _refuse_backward(refused: list[CaptureError]) -> Callable[..., Any]:
             "the model takes gradients inside its forward",
             place=lines.with_source(lines.trace_of_caller(sys._getframe(1))),
             why="the graph would hold that backward as plain operators, cut from the outer gradient",
-            fix="move the call out of the module, or write the derivative with operators",
+            fix="move the call into a module of its own, which then runs as it is, or out of the model; or"
+            " write the derivative with operators",
         )
         _refuse(refused, error)
 

@@ -142,5 +142,11 @@ def _values(value: Any, seen: set[int]) -> dict[str, Any]:
         elif isinstance(inner, Tensor):
             found[path] = ("a tensor", inner._version)
         elif isinstance(inner, (*CONTAINERS, tuple)):
-            found[path] = (type(inner), len(inner))
+            found[path] = (type(inner), _length(inner))
     return found
+
+
+def _length(value: Any) -> int:
+    """As the container that it is has it: a class of the model's own may refuse to say."""
+    kind = next(kind for kind in (*CONTAINERS, tuple) if isinstance(value, kind))
+    return int(kind.__len__(value))

@@ -43,7 +43,8 @@ def _of_trace(stack_trace: str | None) -> str | None:
     if found is None:
         return None
     for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) == found[1]:
+        # Some import themselves when they are asked for anything.
+        if getattr(module, "__dict__", {}).get("__file__") == found[1]:
             function = vars(module).get(found[2])
             if isinstance(function, types.FunctionType) and function.__code__.co_filename == found[1]:
                 return _if_plain(f"{name}:{found[2]}", function.__code__)
