@@ -159,19 +159,12 @@ def test_random_plans_do_where_they_say_nothing_else(seed: int) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("plan", ["data:2", "megatron:2"])
-def test_buffers_are_updated_once(plan: str, reentrant: bool) -> None:
-    """By the single device under a checkpoint twice, which is not the model's meaning."""
-    module, args, found, graph, _ = known("resnet", reentrant)
-    plain, same_args = models.MODELS["resnet"]()
-    expected = equality.reference(plain, same_args)
+def test_buffers_are_updated_as_often_as_by_the_single_device(plan: str, reentrant: bool) -> None:
+    module, args, found, graph, expected = known("resnet", reentrant)
     named = Plan.named(graph, plan, 2)
     compiled = compile(named)
     assert again(compiled)
-    ours = equality.run(bundle(compiled, named, found), module, args)
-    for part in (ours.gradients, ours.parameters, ours.buffers):
-        for name in list(part):
-            part[name.replace("layer1.inner", "layer1")] = part.pop(name)
-    equality.assert_equal(ours, expected, plan)
+    equality.assert_equal(equality.run(bundle(compiled, named, found), module, args), expected, plan)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -42,6 +42,7 @@ class Entry:
             "notes": captured.notes,
             "dtypes": captured.dtypes(),
             "fixed": captured.fixed,
+            "for_backward": captured.for_backward,
             "summary": self.summary,
         }
         texts = {
@@ -67,6 +68,7 @@ class Entry:
             verified=info["verified"],
             notes=info["notes"],
             fixed=info["fixed"],
+            for_backward=info["for_backward"],
         ).with_dtypes(info["dtypes"])
         program = {n.removeprefix(_PROGRAM): b.decode() for n, b in files.items() if n.startswith(_PROGRAM)}
         return Entry(

@@ -72,6 +72,7 @@ def _settings(to: Describer) -> None:
         str(torch.get_default_dtype()),
         str(torch.get_default_device()),
         str(torch.is_inference_mode_enabled()),
+        str(torch.is_grad_enabled()),
         str(torch.are_deterministic_algorithms_enabled()),
         str(torch.cuda.is_available()),
     )

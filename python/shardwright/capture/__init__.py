@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from ..errors import CaptureError
+from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
@@ -30,7 +30,8 @@ from .spec import CallSpec, ResultSpec
 from .stand_ins import standing_in
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
-from .trace import KEEPS, READS, results_of, trace, updated_of
+from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
+from .updated_again import SURE, updated_again
 from .verify import Call, computes_the_same, fails, forward, given_to, missing_value, verify_capture
 
 __all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
@@ -62,6 +63,9 @@ class Captured:
     """The type of the devices for which the graph is right, if it depends on that."""
     fixed: dict[str, Any] = field(default_factory=dict)
     """Buffers for whose values alone the graph is right, for the model reads them in Python, with these."""
+    for_backward: bool | None = None
+    """Whether a backward follows each forward, where that matters: then what the forward updates under a
+    checkpoint is updated again, as PyTorch does."""
 
     @property
     def structure(self) -> Hashable:
@@ -153,16 +157,23 @@ def capture(
     matter of seconds.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
-    The graph is for what the model reads in Python of the values of ``known_inputs``.
+    The graph is for what the model reads in Python of the values of ``known_inputs``. While gradients
+    are off, it is that of a forward which no backward follows.
     The module is as before afterwards.
     """
+    backward = torch.is_grad_enabled()
     if precision:
         args, kwargs = precision.cast((args, kwargs or {}))
     call = CallSpec.of_call(module.forward, args, kwargs or {}, known_inputs)
     bound = call.bind(args, kwargs or {})
     said = notes(module)
     with without_cache(module, bound.arguments):
-        captured = _capture(module, call, bound, verify, precision, device)
+        try:
+            captured = _capture(module, call, bound, verify, precision, device, backward)
+        except (ShardwrightError, MemoryError):
+            raise
+        except Exception as error:  # in our own words, whatever it is
+            raise refusal(error) from error
     captured.notes += said
     return captured
 
@@ -183,7 +194,9 @@ def still_computes(
         without_cache(module, bound.arguments),
         _with_values(module, bound, captured.precision, captured.device) as call,
     ):
-        return isinstance(call, str) or computes_the_same(call, text, captured.constants, captured.out_spec)
+        return isinstance(call, str) or computes_the_same(
+            call, text, captured.constants, captured.out_spec, again=captured.for_backward is True
+        )
 
 
 @contextmanager
@@ -216,6 +229,7 @@ def _capture(
     verify: bool | None,
     precision: Precision | None,
     device: str | None,
+    backward: bool,
 ) -> Captured:
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
@@ -223,7 +237,9 @@ def _capture(
 
     def attempt(opaque: Opaque) -> ExportedProgram:
         try:
-            return trace(module, names, bound.args, bound.kwargs, casting, device, opaque, known, inputs)
+            return trace(
+                module, names, bound.args, bound.kwargs, casting, device, opaque, known, inputs, backward
+            )
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
@@ -247,15 +263,18 @@ def _capture(
         call.known_names, whole=call.reading is None
     )
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
+    captured.for_backward = program.graph_module.meta[AGAIN]
     captured.device = DEVICE if has_autocast(program) else None
     compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
     with compared as run:
         if isinstance(run, Call):
-            verify_capture(run, text, constants, result)
+            verify_capture(run, text, constants, result, program.graph_module.meta[WRITES])
             captured.verified = True
             return captured
     if verify:
         raise _cannot_compare(run)
+    if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
+        raise updated_again(None, f"how often it does so is known by comparing alone, and {run}")
     if program.graph_module.meta[KEEPS]:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
     captured.notes.append(f"{_NOT_COMPARED}: {run}")

@@ -42,14 +42,19 @@ def with_gradients(
     wanted |= {f"the gradient of parameter `{n}`": p for n, p in parameters.items()}
     wanted |= {f"the gradient of input {i}": t for i, t in enumerate(inputs)}
     wanted = {name: tensor for name, tensor in wanted.items() if tensor.requires_grad}
-    terms = [_weighted(o, i) for i, o in enumerate(outputs) if o is not None and o.requires_grad]
+    learning = [o if o is not None and o.requires_grad else None for o in outputs]
     tensors = list(wanted.values())
     given: Sequence[Tensor | None] = [None] * len(tensors)
-    if terms and tensors:
-        total = torch.stack([term.to(terms[0].device) for term in terms]).sum()
-        given = torch.autograd.grad(total, tensors, allow_unused=True)
+    if tensors and any(output is not None for output in learning):
+        given = torch.autograd.grad(weighted_sum(learning), tensors, allow_unused=True)
     for (name, tensor), gradient in zip(wanted.items(), given, strict=True):
         results.gradients[name] = torch.zeros_like(tensor) if gradient is None else gradient.to_dense()
+
+
+def weighted_sum(outputs: Sequence[Tensor | None]) -> Tensor:
+    """A scalar that depends on all of them, of which there is one."""
+    terms = [_weighted(output, at) for at, output in enumerate(outputs) if output is not None]
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
 
 
 def _weighted(output: Tensor, index: int) -> Tensor:

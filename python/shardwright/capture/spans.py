@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.utils import checkpoint
 
 SPANS = "shardwright_spans"
@@ -37,7 +37,9 @@ def plain_checkpoint(around: Callable[[], AbstractContextManager[None]] = nullco
     """Checkpoints, reentrant or not, only run what is in them: nothing is computed again for backward."""
 
     def apply(run_function: Any, _preserve_rng_state: bool, *args: Any) -> Any:
-        with around():
+        # A reentrant one passes no gradient on if no argument has one, whatever parameters it reads.
+        learns = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+        with torch.set_grad_enabled(learns and torch.is_grad_enabled()), around():
             return run_function(*args)
 
     with (

@@ -51,6 +51,7 @@ from .spans import SPANS, mark_spans
 from .strided import index_strided
 from .swap import Fake, borrowed, same_randomness
 from .unread import drop_unread
+from .updated_again import update_again, writes_under_checkpoints
 from .written import as_buffers, as_parameters
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
@@ -59,6 +60,10 @@ _OPERATOR = re.compile(r"\w+::\w+")
 # In the meta of a program: whether the forward left something in attributes, and what it read of inputs.
 KEEPS = "shardwright_keeps"
 READS = "shardwright_reads"
+# Whether buffers are updated again as backward does, none if that makes no difference; and the first line
+# that writes one under a checkpoint, where a backward follows.
+AGAIN = "shardwright_again"
+WRITES = "shardwright_writes"
 _GRAD_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST_REGION = torch.ops.higher_order.wrap_with_autocast
 _LOGGERS = ("torch.fx", "torch._export", "torch.export", "torch._subclasses.fake_tensor")
@@ -79,19 +84,21 @@ def trace(
     opaque: Opaque | None = None,
     known: Known | None = None,
     inputs: Sequence[Tensor] = (),
+    backward: bool = True,
 ) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes. The values of some
-    `inputs` are known."""
+    `inputs` are known. With a `backward`, what is under a checkpoint runs again in it."""
     known = known or Known(module)
     program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known, inputs)
     _inline_regions(program)
     if known.forget_written(program):
-        return trace(module, names, args, kwargs, casting, device, opaque, known, inputs)
+        return trace(module, names, args, kwargs, casting, device, opaque, known, inputs, backward)
     write_registered(program)
     _refuse_values_in_python(program.graph)
     with quiet():
         found = make_casts_explicit(program)
     _merge_ties(program, names)
+    writes = writes_under_checkpoints(program)
     as_buffers(program, module, names, casting)
     write_without_detach(program)
     refuse_hidden_writes(program)
@@ -108,12 +115,15 @@ def trace(
     in_known_distributions(functional)
     note_order(functional)
     simplify(functional, _trained(functional, module))
+    again = False if writes is not None else None
+    if backward:
+        again = update_again(functional, _trained(functional, module)) or None
     fuse_experts(functional)
     fuse_mixtures(functional)
     simplify_masks(functional)
     sweep(functional.graph)
     refuse_chance(functional)
-    functional.graph_module.meta[NOTE] = found
+    functional.graph_module.meta |= {NOTE: found, AGAIN: again, WRITES: writes if backward else None}
     for kept in (KEEPS, READS):
         functional.graph_module.meta[kept] = program.graph_module.meta[kept]
     return functional
@@ -179,7 +189,7 @@ def _export(
     except ShardwrightError:
         raise
     except Exception as error:
-        raise said_in(place_in(error), _refusal(error)) from error
+        raise said_in(place_in(error), refusal(error)) from error
 
 
 def _make_functional(program: ExportedProgram) -> ExportedProgram:
@@ -191,7 +201,7 @@ def _make_functional(program: ExportedProgram) -> ExportedProgram:
         with quiet(), torch.enable_grad(), no_autocast():
             functional: ExportedProgram = program.run_decompositions({})
     except Exception as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
     # PyTorch takes a buffer `mean` for an operator of that name.
     for node in functional.graph.find_nodes(op="placeholder"):
         node.meta.pop("custom", None)
@@ -236,7 +246,8 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _refusal(error: Exception) -> CaptureError:
+def refusal(error: Exception) -> CaptureError:
+    """What is said of an error of PyTorch's, or of the model's, while it is captured."""
     place = lines.place_of_error(error)
     if any(kind.__name__ in _DATA_DEPENDENT for kind in type(error).__mro__):
         return data_dependent(place)

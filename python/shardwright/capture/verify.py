@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .. import as_python
-from ..errors import CaptureError
+from ..errors import CaptureError, ShardwrightError
 from . import lines
 from .casts import Casting
 from .chance import Draw, Recording, Replaying
-from .compare import Results, first_difference, with_gradients
-from .evaluate import Evaluator, Given, Watch
+from .compare import Results, first_difference, weighted_sum, with_gradients
+from .evaluate import Evaluated, Evaluator, Given, Watch
 from .lines import place_of_error, said_by
 from .locate import where_they_part
 from .memory import has_no_value, identity
@@ -29,6 +29,7 @@ from .restoring import Restoring
 from .spans import plain_checkpoint
 from .spec import ResultSpec
 from .swap import borrowed, following, same_randomness
+from .updated_again import updated_again
 
 _SEED = 1234
 
@@ -78,12 +79,18 @@ def missing_value(module: nn.Module, bound: inspect.BoundArguments) -> str | Non
 
 
 def verify_capture(
-    call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec | None = None
+    call: Call,
+    text: str,
+    constants: dict[str, Tensor],
+    structure: ResultSpec | None = None,
+    writes: str | None = None,
 ) -> None:
-    """Raises where module and graph differ, whose results are in the order of a `structure`."""
+    """Raises where module and graph differ, whose results are in the order of a `structure`. `writes` is the
+    line that writes something under a checkpoint, which backward does again."""
     with same_randomness(), torch.enable_grad():
-        expected = _expected(call)
+        expected = _expected(call, again=writes is not None)
         found = _run_graph(call, text, constants, structure, expected)
+    _refuse_other_updates(found, expected, writes)
     problem = _difference(found[0], expected[0])
     if problem is None:
         _refuse_memory(call, found[1], expected)
@@ -101,6 +108,14 @@ def verify_capture(
         if place
         else "run parts of the model through `shardwright.capture` to find the one that differs",
     )
+
+
+def _refuse_other_updates(found: Sequence[Run], expected: Sequence[Run], writes: str | None) -> None:
+    for one, other in zip(found, expected, strict=True) if writes is not None else ():
+        ours, theirs = (Results(buffers=run.results.buffers) for run in (one, other))
+        if problem := first_difference(ours, theirs):
+            why = f"after a backward of the model {problem}"
+            raise updated_again(lines.with_source(writes), why)
 
 
 def _difference(found: Run, expected: Run) -> str | None:
@@ -139,11 +154,14 @@ def forward(call: Call) -> Any:
         return call.module(*args, **kwargs)
 
 
-def computes_the_same(call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec) -> bool:
-    """Whether one forward of a module gives what a graph says that was captured before."""
-    with same_randomness(), torch.no_grad():
+def computes_the_same(
+    call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec, *, again: bool
+) -> bool:
+    """Whether one forward of a module gives what a graph says that was captured before; where it updates
+    buffers `again`, with a backward."""
+    with same_randomness(), torch.set_grad_enabled(again):
         try:
-            expected = _run_module(call, 1)
+            expected = _expected(call, 1, again=again)
             found = _run_graph(call, text, constants, structure, expected)
         except Exception:
             return False
@@ -165,9 +183,13 @@ class Run:
     """That of a module's results."""
 
 
-def _expected(call: Call) -> list[Run]:
+def _expected(call: Call, count: int = 2, *, again: bool = False) -> list[Run]:
     try:
-        return _run_module(call)
+        runs = _run_module(call, count)
+        updated = updated_by_backward(call, count) if again else [run.results.buffers for run in runs]
+        for run, buffers in zip(runs, updated, strict=True):
+            run.results.buffers = buffers
+        return runs
     except Exception as error:
         raise fails(error) from error
 
@@ -182,8 +204,9 @@ def fails(error: Exception) -> CaptureError:
     )
 
 
-def run_borrowed(call: Call) -> Any:
-    """A context in which the module has copies of what a forward may change."""
+def run_borrowed(call: Call, *, leaves: bool = False) -> Any:
+    """A context in which the module has copies of what a forward may change; with `leaves` its parameters are
+    others, too, whose gradients and hooks are nobody's."""
     clones: dict[Hashable, Tensor] = {}
 
     def table(tensor: Tensor) -> Tensor:
@@ -191,6 +214,8 @@ def run_borrowed(call: Call) -> Any:
         if key not in clones:
             is_param = isinstance(tensor, nn.Parameter)
             clones[key] = _read(tensor, call.casting) if is_param else tensor.detach().clone()
+            if is_param and leaves:
+                clones[key] = nn.Parameter(clones[key].detach().clone(), tensor.requires_grad)
         return clones[key]
 
     return borrowed(call.module, table, following(call.module, table))
@@ -219,6 +244,26 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
     return runs
 
 
+def updated_by_backward(call: Call, count: int) -> list[dict[str, Tensor]]:
+    """Buffers and written parameters after each of some forwards and its backward, where checkpoints run
+    again what is under them."""
+    found: list[dict[str, Tensor]] = []
+    torch.manual_seed(_SEED)
+    with Restoring(call.module) as restoring, run_borrowed(call, leaves=True):
+        own = set(buffers_of(call.module))
+        for _ in range(count):
+            args, kwargs = call.arguments()
+            with Recording():
+                results = pytree.tree_leaves(call.module(*args, **kwargs))
+                learning = [x for x in results if isinstance(x, Tensor) and x.requires_grad]
+                losses = [x for x in learning if x.dim() == 0] or learning
+                if losses:
+                    weighted_sum(losses).backward()  # type: ignore[no-untyped-call]
+            buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items() if n in own}
+            found.append(buffers | restoring.written())
+    return found
+
+
 def _run_graph(
     call: Call,
     text: str,
@@ -238,7 +283,7 @@ def _run_graph(
         torch.manual_seed(_SEED)
         modules = as_python.Modules(call.module.get_submodule)
         with Replaying(run.draws, partial(_place, evaluator)) as replaying, as_python.running(modules):
-            found = evaluator.run(call.given(inputs, constants, state), watch)
+            found = _evaluated(evaluator, call.given(inputs, constants, state), watch)
         updates = {name: value.detach() for name, value in found.updates.items()}
         written = {name: updates.pop(name) for name in order if name in updates}
         state = {**state, **updates} | written
@@ -247,6 +292,22 @@ def _run_graph(
         with_gradients(results, outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs
+
+
+def _evaluated(evaluator: Evaluator, given: Given, watch: Watch | None) -> Evaluated:
+    try:
+        return evaluator.run(given, watch)
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            "SW0114",
+            "the captured graph does not run, and the module does",
+            place=evaluator.now.place if evaluator.now else None,
+            why=lines.said_by(error),
+            fix="write this line with other tensor operators, or put it into a module of its own and let that"
+            " run as it is: `shardwright.opaque(module)`",
+        ) from error
 
 
 def given_to(

@@ -64,6 +64,7 @@ class Positional:
     kept: Mapping[str, torch.dtype] = {}
     device: str | None = None
     fixed: Mapping[str, Any] = {}
+    for_backward: bool | None = None
     known_names: Sequence[str] = ()
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
@@ -165,6 +166,8 @@ class ParallelModule(nn.Module):
         # Where steps follow each other without a pause, what is under way between two of them.
         self._steady = Steady()
         self._copies = 0
+        # Whether a forward has updated buffers as its backward would, which is yet to come.
+        self._owed = False
         self._likeness = variants.likeness
         build(self, self._likeness, self._set_mode)
         self._places = hold(self, self.shards, self._likeness, self._set_mode)
@@ -250,6 +253,7 @@ class ParallelModule(nn.Module):
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if (watching := recorder.get()) is not None:
             watching.refuse_call()
+        self._require_backward("another forward")
         self.issued = []
         with inside("forward"), program_runs():
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
@@ -262,6 +266,7 @@ class ParallelModule(nn.Module):
                 outputs = handed_round(variant.worker.program, self.comm, outputs)
                 outputs = in_steps_only(outputs) if torch.is_grad_enabled() else outputs
             self._count(variant)
+            self._owed = bool(variant.captured.for_backward)
             if saving:
                 outputs = differentiable(
                     run, call.tensors, self._parameters_here(), outputs, partial(self._through, run, variant)
@@ -294,6 +299,7 @@ class ParallelModule(nn.Module):
     def _train_step(self, batches: Any, scale: float | None, notes: Notes | None = None) -> Tensor | None:
         """`notes` are taken where it is recorded; then all ranks do so."""
         self.issued = [] if notes is None else notes
+        self._require_backward("a step")
         self._refuse_hooks_of_calls()
         with inside("train_step"), program_runs():
             micro = self._micro_batches
@@ -352,8 +358,23 @@ class ParallelModule(nn.Module):
             guard(self._in_parts)
             return loss
 
-    def _require_finished(self, what: str) -> None:
+    def _require_backward(self, what: str) -> None:
+        """Refuses what sees buffers after a forward whose backward is yet to come."""
+        if self._owed:
+            raise RuntimeFault(
+                "SW0868",
+                f"{what}, and the forward before had no backward",
+                why="the model updates buffers under `torch.utils.checkpoint`, in forward and again in"
+                " backward, and its program has made both updates",
+                fix="run each backward before the next forward, and forwards without one under"
+                " `torch.no_grad()`; or load the values of before",
+            )
+
+    def _require_finished(self, what: str, *, loads: bool = False) -> None:
         """Refuses what would leave out the batch that is under way."""
+        if loads:
+            self._owed = False
+        self._require_backward(what)
         if self._steady.under_way:
             raise RuntimeFault(
                 "SW0813",
@@ -407,7 +428,7 @@ class ParallelModule(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Takes this rank's parts out of the single-device model's state dict."""
-        self._require_finished("values are loaded")
+        self._require_finished("values are loaded", loads=True)
         self.variants.fixed.require_whole(state_dict, self.names_of)
         missing, unknown = state.load_full_state_dict(self.shards, state_dict, self.names_of, strict=strict)
         return _IncompatibleKeys(missing, unknown)
@@ -435,7 +456,7 @@ class ParallelModule(nn.Module):
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""
-        self._require_finished("values are loaded")
+        self._require_finished("values are loaded", loads=True)
         self.variants.fixed.require_whole(full, self.names_of)
         state.load_full_state_dict(self.shards, full, self.names_of)
 
@@ -567,6 +588,7 @@ class ParallelModule(nn.Module):
         self, run: Run, variant: Variant, seeds: Sequence[Tensor]
     ) -> tuple[Mapping[int, Tensor], dict[int, Tensor]]:
         """A backward that the caller has started; autograd adds what it gives to parameters."""
+        self._owed = False
         with program_runs(), self.shards.collecting() as arrived:
             gradients = run.backward(seeds)
             variant.after(gradients=True)

@@ -53,6 +53,10 @@ class Captured(Protocol):
         """Buffers for whose values alone the program is right, with these."""
 
     @property
+    def for_backward(self) -> bool | None:
+        """Whether each forward of the program has a backward, where that matters."""
+
+    @property
     def known_names(self) -> Sequence[str]:
         """The inputs on whose values it depends."""
 
@@ -103,6 +107,10 @@ class Variant:
         """Whether it is the program for what the model reads of a call, also if that is more than the first
         program's model reads."""
         return self.captured.structure == call.structure or self.captured.is_of(call.args, call.kwargs)
+
+    def suits(self, goes_back: bool) -> bool:
+        """Whether it is the program for a forward that a backward follows, or for one without."""
+        return self.captured.for_backward in (None, goes_back)
 
     def before(self) -> None:
         if self.borrowed:
@@ -175,8 +183,10 @@ class Variants:
     def select(self, call: Call, *, only_loss: bool = False) -> Variant:
         """The program for a call; a step of training needs `only_loss`. All ranks come here with the
         same call, and meet the same errors."""
+        one_block = self.first.worker.program.blocks == 1
+        goes_back = only_loss or (torch.is_grad_enabled() and one_block)
         try:
-            return self._selected(call, only_loss and self._more)
+            return self._selected(call, only_loss and self._more, goes_back)
         except ShardwrightError as error:
             error.everywhere = True
             raise
@@ -191,28 +201,30 @@ class Variants:
     def programs(self) -> list[str]:
         """What each program is for: mode, and the inputs with their whole shapes."""
         return [
-            _described(one.worker.program, mode[0] if isinstance(mode, tuple) else mode, settings)
+            _described(one, mode[0] if isinstance(mode, tuple) else mode, settings)
             for (mode, settings, _, _), variants in self._known.items()
             for one in variants
         ]
 
-    def _selected(self, call: Call, only_loss: bool) -> Variant:
+    def _selected(self, call: Call, only_loss: bool, goes_back: bool) -> Variant:
         if self._compile is None or self.skeleton is None:
-            return self._only(call)
+            return self._only(call, goes_back)
         settings = self.settings()
         known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
-        found = next((one for one in known if one.is_of(call) and fits(one.worker, call)), None)
+        fitting = (one for one in known if one.is_of(call) and fits(one.worker, call))
+        found = next((one for one in fitting if one.suits(goes_back)), None)
         if found is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
             self._thaw()
-            found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
+            with torch.set_grad_enabled(goes_back):
+                found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
             known.append(found)
             self._warn_of_many(settings)
         refuse_misfits(found.worker.program, call)
         return found
 
-    def _only(self, call: Call) -> Variant:
+    def _only(self, call: Call, goes_back: bool) -> Variant:
         if self._mode != self._first_mode:
             names = ("evaluation", "training")
             raise RuntimeFault(
@@ -224,6 +236,13 @@ class Variants:
             )
         if self._thawed():
             raise _frozen(self._thawed()[0], "the program was given without a way to make another one")
+        if not self.first.suits(goes_back):
+            raise RuntimeFault(
+                "SW0868",
+                f"the program is for forwards {'without' if goes_back else 'with'} a backward",
+                why="the model updates buffers under `torch.utils.checkpoint`, which backward does again",
+                fix="parallelize the model with `sw.parallelize`, which compiles for both",
+            )
         self.first.captured.flatten(call.args, call.kwargs)
         return self.first
 
@@ -281,8 +300,10 @@ def _frozen(name: str, why: str) -> RuntimeFault:
     )
 
 
-def _described(program: Program, training: bool, settings: tuple[str, ...]) -> str:
-    inputs = [tensor for tensor in program.tensors.values() if tensor.kind == "input"]
+def _described(variant: Variant, training: bool, settings: tuple[str, ...]) -> str:
+    if variant.captured.for_backward is False:
+        settings = *settings, "without a backward"
+    inputs = [tensor for tensor in variant.worker.program.tensors.values() if tensor.kind == "input"]
     shown = [f"{one.names[0]} {str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in inputs]
     mode = ", ".join(["training" if training else "evaluation", *settings])
     return f"{mode}: {', '.join(shown)}"
