@@ -3,11 +3,14 @@
 //! It knows nothing of programs: only modules of plain functions with assignments, calls,
 //! operators, subscripts and literals, conditions and loops.
 
+mod chain;
 pub(crate) mod lexer;
 pub(crate) mod parser;
 pub(crate) mod print;
 
 use std::borrow::Cow;
+
+pub(crate) use chain::Object;
 
 /// An expression. Tuples and lists are one thing: the printer chooses the brackets.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +24,8 @@ pub(crate) enum Expr<'a> {
     List(Vec<Expr<'a>>),
     /// A list in square brackets, whatever it holds. Never read.
     Rows(Vec<Expr<'a>>),
-    Attr(Box<Expr<'a>>, &'a str),
-    Index(Box<Expr<'a>>, Vec<Expr<'a>>),
+    Attr(Object<'a>, &'a str),
+    Index(Object<'a>, Vec<Expr<'a>>),
     /// `start:stop:step`, inside a subscript.
     Slice(Box<[Option<Expr<'a>>; 3]>),
     Call(Box<Call<'a>>),
@@ -94,7 +97,11 @@ pub(crate) struct Function<'a> {
 
 impl<'a> Expr<'a> {
     pub(crate) fn attr(self, name: &'a str) -> Self {
-        Expr::Attr(Box::new(self), name)
+        Expr::Attr(Object::new(self), name)
+    }
+
+    pub(crate) fn index(self, subscripts: Vec<Expr<'a>>) -> Self {
+        Expr::Index(Object::new(self), subscripts)
     }
 
     pub(crate) fn call(self, args: Vec<Expr<'a>>) -> Self {
@@ -107,25 +114,23 @@ impl<'a> Expr<'a> {
 
     /// The name at which a chain of attributes and subscripts begins.
     pub(crate) fn root(&self) -> Option<&'a str> {
-        match self {
+        match self.links().0 {
             Expr::Name(name) => Some(name),
-            Expr::Attr(object, _) | Expr::Index(object, _) => object.root(),
             _ => None,
         }
     }
 
     /// `a.b.c` as text, if it is nothing but names.
     pub(crate) fn dotted(&self) -> Option<Cow<'a, str>> {
-        match self {
-            Expr::Name(name) => Some(Cow::Borrowed(name)),
-            Expr::Attr(object, name) => {
-                let mut text = object.dotted()?.into_owned();
-                text.push('.');
-                text.push_str(name);
-                Some(Cow::Owned(text))
-            }
-            _ => None,
+        let (Expr::Name(first), links) = self.links() else { return None };
+        let mut text = Cow::Borrowed(*first);
+        for link in links {
+            let Expr::Attr(_, name) = link else { return None };
+            let text = text.to_mut();
+            text.push('.');
+            text.push_str(name);
         }
+        Some(text)
     }
 }
 
@@ -206,11 +211,9 @@ mod tests {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Expr::List),
                 inner.clone().prop_map(|e| e.attr("weight")),
-                (inner.clone(), inner.clone()).prop_map(|(e, i)| Expr::Index(Box::new(e), vec![i])),
-                (inner.clone(), part.clone(), part.clone(), part).prop_map(|(e, a, b, c)| Expr::Index(
-                    Box::new(e),
-                    vec![Expr::Slice(Box::new([a, b, c]))]
-                )),
+                (inner.clone(), inner.clone()).prop_map(|(e, i)| e.index(vec![i])),
+                (inner.clone(), part.clone(), part.clone(), part)
+                    .prop_map(|(e, a, b, c)| e.index(vec![Expr::Slice(Box::new([a, b, c]))])),
                 (inner.clone(), prop::collection::vec(inner.clone(), 0..3), inner.clone())
                     .prop_map(|(f, args, value)| f.call_with(args, vec![("dim", value)])),
                 inner.clone().prop_map(|e| Expr::Unary('~', Box::new(e))),

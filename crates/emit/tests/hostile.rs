@@ -289,3 +289,60 @@ proptest! {
         prop_assert_eq!((again.model, again.plan), (program.model, program.plan));
     }
 }
+
+/// A layer so many modules deep, after another one.
+fn deep(depth: usize) -> Graph {
+    let path = vec!["0"; depth].join(".");
+    let mut text = format!("model \"Deep\"\nmodule \"1\" \"Linear\"\nmodule \"{path}\" \"Linear\"\n");
+    for module in (1..depth).rev() {
+        text += &format!("module \"{}\" \"Sequential\"\n", vec!["0"; module].join("."));
+    }
+    text += "input %x f64[4,4] 0\n";
+    text += &format!("param %w f64[4,4] \"{path}.weight\"\nparam %v f64[4,4] \"1.weight\"\n");
+    text += &format!("op %a f64[4,4] = aten.linear.default(%x, %w) in \"{path}\" at \"m.py:1\"\n");
+    text += "op %b f64[4,4] = aten.linear.default(%a, %v) in \"1\" at \"m.py:2\"\noutput %b\n";
+    graph(&text)
+}
+
+#[test]
+fn modules_may_be_as_deep_as_they_like() {
+    for depth in [60, 200, 1000] {
+        let graph = deep(depth);
+        let files = roundtrip(&graph, &single(&graph));
+        let path = format!("p{}.weight", "[0]".repeat(depth));
+        assert!(files[0].text.contains(&path), "{}", files[0].text);
+    }
+}
+
+#[test]
+fn what_is_deep_is_refused_and_chains_are_not() {
+    let chains = [".x", "[0]", "[\"x\"]", "[0].x"];
+    let nested =
+        [("(", ")"), ("[", "]"), ("f(", ")"), ("-", ""), ("x[", "]"), ("1 + (", ")"), ("x.y[z[", "]]")];
+    let code_of = |value: &str| {
+        let (graph, mut files) = files();
+        let at = files[0].text.find("    return").unwrap();
+        files[0].text.insert_str(at, &format!("    q = {value} + x\n"));
+        read(&graph, &files).expect_err("it is refused").code
+    };
+    for link in chains {
+        assert_eq!(code_of(&format!("p{}", link.repeat(200_000))), "SW0606", "{link}");
+    }
+    for (open, close) in nested {
+        assert_eq!(code_of(&format!("{}x{}", open.repeat(50_000), close.repeat(50_000))), "SW0605", "{open}");
+    }
+    for call in ["()", ".x()", "[0]()", "[0].x(1)[2]"] {
+        assert_eq!(code_of(&format!("p{}", call.repeat(50_000))), "SW0605", "{call}");
+    }
+}
+
+#[test]
+fn turns_of_a_loop_have_chains_of_any_length() {
+    let (graph, mut files) = files();
+    let at = files[0].text.find("def forward").unwrap();
+    let at = at + files[0].text[at..].find("    return").unwrap();
+    let chain = "[0]".repeat(100_000);
+    let turns = format!("    for n in range(2):\n        q = p{chain}[n].weight + x\n");
+    files[0].text.insert_str(at, &turns);
+    assert_eq!(read(&graph, &files).expect_err("it is refused").code, "SW0606");
+}

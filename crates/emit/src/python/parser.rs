@@ -5,7 +5,8 @@ use diag::Result;
 use super::lexer::{Kind, Token, refuse, tokens, unescape};
 use super::{Expr, Function, KEYWORDS, OPERATORS, Place, Stmt, StmtKind, precedence};
 
-/// Deeper expressions are refused, so that neither reading nor dropping them exhausts the stack.
+/// Deeper expressions are refused, so that neither reading nor dropping them exhausts the stack. Names and subscripts that
+/// follow each other are not deep: a path goes through as many modules as a model has inside of each other.
 const MAX_DEPTH: u32 = 48;
 const MAX_CHAIN: u32 = 1000;
 
@@ -273,15 +274,15 @@ impl<'a> Parser<'a, '_> {
                 self.depth = outer;
                 return Ok(found);
             }
-            self.depth += 1;
-            if self.depth > MAX_DEPTH {
-                return Err(self.too_deep());
-            }
             self.next();
             found = match token.text {
                 "." => found.attr(self.attribute()?),
-                "[" => Expr::Index(Box::new(found), self.subscripts()?),
+                "[" => found.index(self.subscripts()?),
                 _ => {
+                    self.depth += 1;
+                    if self.depth > MAX_DEPTH {
+                        return Err(self.too_deep());
+                    }
                     let (args, kwargs) = self.arguments()?;
                     fold_float(found.call_with(args, kwargs))
                 }

@@ -117,16 +117,14 @@ impl<'a> Reader<'a> {
     /// Writes what follows `p` in the one way in which leaves are written.
     pub(super) fn path(&self, expr: &Expr<'a>, text: &mut String, line: u32) -> Result<()> {
         let strange = || self.misuse(line, "a path in `p` is written in an unknown way");
-        match expr {
-            Expr::Name("p") => {}
-            Expr::Attr(object, name) => {
-                self.path(object, text, line)?;
-                text.push('.');
-                text.push_str(name);
-            }
-            Expr::Index(object, subscripts) => {
-                self.path(object, text, line)?;
-                match subscripts.as_slice() {
+        let (Expr::Name("p"), links) = expr.links() else { return Err(strange()) };
+        for link in links {
+            match link {
+                Expr::Attr(_, name) => {
+                    text.push('.');
+                    text.push_str(name);
+                }
+                Expr::Index(_, subscripts) => match subscripts.as_slice() {
                     [Expr::Int(index)] if *index >= 0 => text.push_str(&format!("[{index}]")),
                     [Expr::Str(name)] => {
                         text.push('[');
@@ -134,9 +132,9 @@ impl<'a> Reader<'a> {
                         text.push(']');
                     }
                     _ => return Err(strange()),
-                }
+                },
+                _ => return Err(strange()),
             }
-            _ => return Err(strange()),
         }
         Ok(())
     }

@@ -84,8 +84,7 @@ fn counted<'a>(expr: &Expr<'a>, counter: &str, value: i64) -> Expr<'a> {
         Expr::Binary(operator, sides) => computed(operator, inner(&sides.0), inner(&sides.1)),
         Expr::List(items) => Expr::List(all(items)),
         Expr::Rows(items) => Expr::Rows(all(items)),
-        Expr::Attr(object, name) => inner(object).attr(name),
-        Expr::Index(object, subscripts) => Expr::Index(Box::new(inner(object)), all(subscripts)),
+        Expr::Attr(..) | Expr::Index(..) => expr.along(inner, all),
         Expr::Slice(parts) => Expr::Slice(Box::new(parts.each_ref().map(|part| part.as_ref().map(inner)))),
         Expr::Call(call) => {
             let kwargs = call.kwargs.iter().map(|(name, value)| (*name, inner(value))).collect();

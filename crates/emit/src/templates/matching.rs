@@ -149,7 +149,7 @@ fn spreads(items: &[Expr<'_>]) -> bool {
 fn build<'a>(pattern: &Expr<'static>, taken: &Taken<'a>) -> Option<Expr<'a>> {
     Some(match pattern {
         Expr::Place(place) => taken.get(place.key)?.clone(),
-        Expr::Attr(object, name) => Expr::Attr(Box::new(receiver(object, taken)?), name),
+        Expr::Attr(object, name) => receiver(object, taken)?.attr(name),
         Expr::Unary(sign, inner) => Expr::Unary(*sign, Box::new(receiver(inner, taken)?)),
         Expr::Binary(operator, sides) => {
             let (left, right) = (operand(&sides.0, taken)?, operand(&sides.1, taken)?);
@@ -227,7 +227,7 @@ pub(super) fn write_slice<'a>(applied: &Applied<'a>) -> Option<Expr<'a>> {
     let whole = Expr::Slice(Box::new([None, None, None]));
     let mut subscripts: Vec<_> = (0..dim).map(|_| whole.clone()).collect();
     subscripts.push(Expr::Slice(Box::new([Some(start.clone()), end, step.cloned()])));
-    Some(Expr::Index(Box::new(tensor.clone()), subscripts))
+    Some(tensor.clone().index(subscripts))
 }
 
 pub(super) fn read_slice<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
@@ -241,7 +241,7 @@ pub(super) fn read_slice<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
     }
     let end = end.clone().unwrap_or(Expr::Int(i64::MAX));
     let dim = i64::try_from(wholes.len()).ok()?;
-    let mut args = vec![tensor.as_ref().clone(), Expr::Int(dim), start.clone(), end];
+    let mut args = vec![(**tensor).clone(), Expr::Int(dim), start.clone(), end];
     args.extend(step.clone());
     Some(Applied { target: Cow::Borrowed(SLICE), args, kwargs: vec![] })
 }

@@ -48,7 +48,8 @@ fn in_expr<'a>(expr: &mut Expr<'a>, index: bool, see: &mut dyn FnMut(Slot<'_, 'a
         Expr::Name(name) => see(Slot::Use(name)),
         Expr::Int(_) => see(Slot::Int(expr, index)),
         Expr::List(items) | Expr::Rows(items) => items.iter_mut().for_each(|item| in_expr(item, index, see)),
-        Expr::Attr(object, _) | Expr::Unary(_, object) => in_expr(object, index, see),
+        Expr::Attr(object, _) => in_expr(object, index, see),
+        Expr::Unary(_, operand) => in_expr(operand, index, see),
         Expr::Index(object, subscripts) => {
             in_expr(object, index, see);
             subscripts.iter_mut().for_each(|item| in_expr(item, true, see));
