@@ -59,7 +59,7 @@ fn shape(rows: &[(&Body, Vec<RankId>)]) -> Shape {
             }
         }
     }
-    Shape { blocks }
+    Shape { blocks, ..Shape::default() }.handing_on(rows.iter().flat_map(|(body, _)| lower::handed_on(body)))
 }
 
 fn orders(timetable: &Timetable) -> Vec<Loop> {

@@ -1,6 +1,6 @@
 //! A step of a program on a cluster: how long it takes, and what of that is work on the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use check::{Course, Folding, LONG, Masters, Phase, Purpose};
 use cluster::Cluster;
@@ -65,6 +65,8 @@ pub struct Estimate {
     pub utilisation: f64,
     /// Of the passes of blocks, what each takes whenever it runs.
     pub passes: Vec<Lasts>,
+    /// Those of which one keeps something for another on some rank.
+    pub handed: Vec<(schedule::Step, schedule::Step)>,
 }
 
 /// More micro-batches than this are a mistake.
@@ -88,7 +90,7 @@ pub fn step(
     let kinds = Kinds::of(&rewritten);
     let scene = scene(program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    let estimate = told((graph, analysis), plan, simulation, &proof.memory, setting)?;
+    let estimate = told((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
@@ -180,7 +182,7 @@ fn estimated(
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = Kinds::of(&program.rewritten(graph)?.graph);
     let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
-    told((graph, analysis), plan, simulation, &proof.memory, setting)
+    told((graph, analysis), (plan, program), simulation, &proof.memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -231,7 +233,7 @@ fn scene<'s>(
 
 fn told(
     (graph, analysis): (&Graph, &Analysis),
-    plan: &Plan,
+    (plan, program): (&Plan, &Program),
     mut simulation: Simulation,
     memory: &[Memory],
     setting: &Setting<'_>,
@@ -240,9 +242,12 @@ fn told(
     let could = peak(graph, setting.cluster, plan.devices) * simulation.seconds;
     let utilisation = if could > 0.0 { operations / could } else { 0.0 };
     let passes = std::mem::take(&mut simulation.passes);
-    let passes = if plan.block_count() > 1 { passes } else { vec![] };
+    let in_blocks = plan.block_count() > 1;
+    let passes = if in_blocks { passes } else { vec![] };
+    let roles = program.roles.iter().filter(|_| in_blocks);
+    let handed: BTreeSet<_> = roles.flat_map(|role| lower::handed_on(&role.body)).collect();
     let memory = with_optimizer(memory, setting.optimizer)?;
-    Ok(Estimate { simulation, memory, operations, utilisation, passes })
+    Ok(Estimate { simulation, memory, operations, utilisation, passes, handed: handed.into_iter().collect() })
 }
 
 /// Operations a second of so many devices, in the type of which the model's tensors have most elements.

@@ -47,6 +47,7 @@ use program::{Boundary, Program};
 use rules::{Analysis, rewrite};
 
 pub use boundary::{all, arriving, loss, wanted};
+pub use pipeline::handed_on;
 
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {

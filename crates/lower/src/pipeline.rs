@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
-use schedule::{Block, Orders, Shape, Stuck, Times, simulate};
+use schedule::{Block, Orders, Shape, Step, Stuck, Times, simulate};
 
 use crate::going_on;
 use crate::project::Projected;
@@ -21,6 +21,8 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
 #[derive(Clone, PartialEq)]
 struct Alike {
     codes: Vec<(u32, Pass)>,
+    /// Of these those of which one keeps something for another.
+    handed: Vec<(Step, Step)>,
     written: Option<Vec<schedule::Loop>>,
 }
 
@@ -29,7 +31,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
     let mut alike: Vec<Alike> = vec![];
     let mut of = vec![];
     for it in &*projected {
-        let own = Alike { codes: codes(&it.body), written: written(cx, it)? };
+        let own = Alike { codes: codes(&it.body), handed: handed_on(&it.body), written: written(cx, it)? };
         let known = alike.iter().position(|other| *other == own);
         of.push(known.unwrap_or(alike.len()));
         alike.extend(known.is_none().then_some(own));
@@ -120,6 +122,7 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
         let Some(written) = &own.written else { continue };
         missing_or_strange(cx, own, written)?;
         keeps_all(cx, written, &before)?;
+        hands_on(cx, own, written)?;
         order.clone_from(written);
     }
     let longest = orders
@@ -155,7 +158,22 @@ fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
             }
         }
     }
-    Shape { blocks }
+    Shape { blocks, ..Shape::default() }.handing_on(alike.iter().flat_map(|own| own.handed.clone()))
+}
+
+/// Passes of blocks of which one keeps something for the other on the ranks of a body.
+pub fn handed_on(body: &Body) -> Vec<(Step, Step)> {
+    let step = |(block, pass): program::Step| {
+        let pass = match pass {
+            Pass::Forward => schedule::Pass::Forward,
+            Pass::Backward => schedule::Pass::Backward,
+            Pass::Inputs => schedule::Pass::Inputs,
+            Pass::Weights => schedule::Pass::Weights,
+            Pass::Begin | Pass::End => return None,
+        };
+        Some((block as usize, pass))
+    };
+    body.handed_on().into_iter().filter_map(|(first, then)| Some((step(first)?, step(then)?))).collect()
 }
 
 fn looped(order: &schedule::Loop) -> Loop {
@@ -233,6 +251,19 @@ fn keeps_all(
     let what = format!("the timetable of device {device} runs `{then}` before `{first}`");
     Err(Error::new("SW0422", what)
         .why("the plan orders them, or a buffer that one of them updates goes from one to the other")
+        .fix(format!("write `{first}` before `{then}`, for every micro-batch")))
+}
+
+/// Nothing is run before what is kept for it is there.
+fn hands_on(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
+    let task = |(block, pass): Step| schedule::Task { block, pass, at: 0 };
+    let pairs = own.handed.iter().map(|(first, then)| (task(*first), task(*then)));
+    let mut late = pairs.filter(|(first, then)| !schedule::comes_before(written, *first, *then));
+    let Some((first, then)) = late.next() else { return Ok(()) };
+    let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
+    let what = format!("the timetable of device {device} runs `{then}` before `{first}`");
+    Err(Error::new("SW0422", what)
+        .why(format!("of each micro-batch the device keeps something of `{first}` that `{then}` takes"))
         .fix(format!("write `{first}` before `{then}`, for every micro-batch")))
 }
 

@@ -11,7 +11,7 @@ fn pipeline(devices: &[Vec<usize>]) -> Shape {
         trains: true,
         reads: at.checked_sub(1).into_iter().collect(),
     };
-    Shape { blocks: devices.iter().enumerate().map(block).collect() }
+    Shape { blocks: devices.iter().enumerate().map(block).collect(), ..Shape::default() }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Codes, and the timetable that says in which order they run in a step.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::{BufId, Instr};
+use crate::{Body, BufId, Instr};
 
 /// Straight-line code of a role.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +132,36 @@ impl Code {
     /// Codes stand in this order, in which one micro-batch runs them.
     pub fn place(&self) -> Turn {
         turn(self.block, self.pass)
+    }
+}
+
+/// A block, and a pass of it.
+pub type Step = (u32, Pass);
+
+impl Body {
+    /// Codes of one micro-batch of which the first keeps something for the second: values, or a call for its backward.
+    pub fn handed_on(&self) -> BTreeSet<(Step, Step)> {
+        let (mut kept, mut calls, mut found) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        for code in &self.codes {
+            let own = (code.block, code.pass);
+            for instr in &code.instrs {
+                let first = match instr {
+                    Instr::Keep { id, .. } => {
+                        kept.insert(*id, own);
+                        continue;
+                    }
+                    Instr::Call(call) => {
+                        calls.insert(call.id, own);
+                        continue;
+                    }
+                    Instr::Take { id, .. } => kept.get(id).copied(),
+                    Instr::Grad(grad) => calls.insert(grad.call, own),
+                    _ => None,
+                };
+                found.extend(first.filter(|first| *first != own).map(|first| (first, own)));
+            }
+        }
+        found
     }
 }
 

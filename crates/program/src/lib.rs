@@ -33,7 +33,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::slicing::derive;
 use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
-pub use code::{Code, Does, Loop, Pass, Run, Steps, Task, Timetable, Turn, When};
+pub use code::{Code, Does, Loop, Pass, Run, Step, Steps, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
 pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
 

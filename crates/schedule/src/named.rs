@@ -1,7 +1,7 @@
 //! Schedules by name.
 
 use crate::interleaved::interleaved;
-use crate::shape::{Loop, Pass, Shape, Task, comes_before};
+use crate::shape::{Loop, Pass, Shape, Step, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::turns::{Turns, backwards, forwards};
 use crate::two_bw::two_bw;
@@ -65,8 +65,9 @@ impl Schedule {
     pub fn order(self, shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
         let backward = || backwards(shape, Pass::Backward);
         // Of an order that leaves nothing open: where it is none, or not one that is asked for, another one is.
+        let keeps = |orders: &Orders| keep(orders, before) && hand_on(orders, shape);
         let or_open = |found: Option<Orders>, other: Schedule| {
-            found.filter(|orders| keep(orders, before)).or_else(|| other.order(shape, before))
+            found.filter(keeps).or_else(|| other.order(shape, before))
         };
         match self {
             _ if !shape.trains() => phases(shape, &[forwards(shape)], before),
@@ -75,13 +76,20 @@ impl Schedule {
             Schedule::Gpipe => phases(shape, &[forwards(shape), backward()], before),
             Schedule::ZbH1 => zero_bubble(shape, before),
             Schedule::ZbV => or_open(zb_v(shape), Schedule::ZbH1),
-            Schedule::TwoBw => two_bw(shape).filter(|orders| keep(orders, before)),
+            Schedule::TwoBw => two_bw(shape).filter(keeps),
         }
     }
 }
 
 fn keep(orders: &Orders, before: &[(Task, Task)]) -> bool {
     before.iter().all(|(first, then)| orders.iter().all(|loops| comes_before(loops, *first, *then)))
+}
+
+/// Whether nothing runs before what is kept for it is there.
+fn hand_on(orders: &Orders, shape: &Shape) -> bool {
+    let task = |(block, pass): Step| Task { block, pass, at: 0 };
+    let handed = || shape.handed.iter().map(|(first, then)| (task(*first), task(*then)));
+    handed().all(|(first, then)| orders.iter().all(|loops| comes_before(loops, first, then)))
 }
 
 /// Each is for all micro-batches before the next one is for any. Whether it is better to think of backwards as

@@ -6,7 +6,14 @@ use std::collections::HashSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     pub blocks: Vec<Block>,
+    /// Of one micro-batch, passes of blocks of which a device keeps something of the first for the second, besides what blocks
+    /// read of each other: what two blocks of a device read is received in the first of them, and what both give back is
+    /// sent in the last.
+    pub handed: Vec<(Step, Step)>,
 }
+
+/// A pass of a block.
+pub type Step = (usize, Pass);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
@@ -61,9 +68,23 @@ impl Shape {
         self.blocks.iter().map(alone).collect()
     }
 
+    /// Blocks of which one keeps something for another on a device, where that does not follow from what they read.
+    #[must_use]
+    pub fn handing_on(mut self, all: impl IntoIterator<Item = (Step, Step)>) -> Self {
+        let new: Vec<(Step, Step)> =
+            all.into_iter().filter(|(first, then)| !self.waits(*then, *first)).collect();
+        self.handed.extend(new);
+        self.handed.sort_unstable();
+        self.handed.dedup();
+        self
+    }
+
     /// Whether a task waits for another one of the same micro-batch.
-    pub fn waits(&self, (block, pass): (usize, Pass), (other, done): (usize, Pass)) -> bool {
+    pub fn waits(&self, (block, pass): Step, (other, done): Step) -> bool {
         let reads = |reader: usize, of: usize| self.blocks[reader].reads.contains(&of);
+        if self.handed.contains(&((other, done), (block, pass))) {
+            return true;
+        }
         match (pass, done) {
             (Pass::Forward, Pass::Forward) => reads(block, other),
             (Pass::Backward | Pass::Inputs, Pass::Forward) => block == other,

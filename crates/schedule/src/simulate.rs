@@ -110,5 +110,7 @@ fn ready(
         }
         Pass::Weights => all.push(of(block, Pass::Inputs)),
     }
+    let handed = shape.handed.iter().filter(|(_, then)| *then == (block, pass));
+    all.extend(handed.map(|((first, done), _)| of(*first, *done)));
     all.into_iter().try_fold(0, |latest, time| Some(latest.max(time?)))
 }

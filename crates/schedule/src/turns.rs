@@ -91,7 +91,9 @@ impl<'s> Turns<'s> {
     /// Lets gradients of parameters wait for spans, while a device keeps at most so many micro-batches of a block.
     pub fn late(&mut self, device: usize, most: usize) {
         for at in 0..self.tasks.len() {
-            let is_own = self.shape.blocks[self.tasks[at].block].devices == [device];
+            let own = (self.tasks[at].block, self.tasks[at].pass);
+            let is_waited_for = self.shape.handed.iter().any(|(first, _)| *first == own);
+            let is_own = self.shape.blocks[own.0].devices == [device] && !is_waited_for;
             while is_own && self.tasks[at].pass == Pass::Weights && self.kept(device) < most as i64 {
                 self.tasks[at].time += self.span;
             }

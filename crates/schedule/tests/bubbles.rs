@@ -11,7 +11,7 @@ fn chain(devices: impl IntoIterator<Item = Vec<usize>>) -> Shape {
         trains: true,
         reads: at.checked_sub(1).into_iter().collect(),
     };
-    Shape { blocks: devices.into_iter().enumerate().map(block).collect() }
+    Shape { blocks: devices.into_iter().enumerate().map(block).collect(), ..Shape::default() }
 }
 
 fn lanes(schedule: Schedule, shape: &Shape, batches: u64) -> Vec<Lane> {
@@ -68,7 +68,7 @@ fn in_slices(p: u64, n: u64) -> Shape {
         before.into_iter().chain((0..slice).map(move |own| stage * n + own)).collect()
     };
     let block = |at: usize| Block { devices: vec![at / n], trains: true, reads: reads(at / n, at % n) };
-    Shape { blocks: (0..p * n).map(block).collect() }
+    Shape { blocks: (0..p * n).map(block).collect(), ..Shape::default() }
 }
 
 /// A task of a slice is a unit: of n m + p - 1 forwards and backwards p - 1 are bubbles.

@@ -123,6 +123,7 @@ impl Blocks {
         let all: f64 = times.values().map(|(seconds, receives)| seconds + receives).sum();
         let (shape, devices) =
             shape(question, plan, |block| times.keys().any(|it| it.0 == block && it.1 != Pass::Forward));
+        let shape = shape.handing_on(row.estimate.handed.iter().copied());
         let is_known = (0..shape.blocks.len()).all(|block| times.contains_key(&(block, Pass::Forward)));
         let halves = plan.schedule.splits_backward();
         (is_known && all > 0.0).then_some(Self { shape, devices, times, unit: all / UNITS, halves })
@@ -249,7 +250,7 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
         own.iter().for_each(|block| blocks[*block].devices.push(device));
     }
     blocks.iter_mut().enumerate().for_each(|(block, it)| it.trains = trains(block));
-    (Shape { blocks }, devices.into_iter().map(|it| it.1).collect())
+    (Shape { blocks, ..Shape::default() }, devices.into_iter().map(|it| it.1).collect())
 }
 
 /// How many micro-batches each device keeps at a time at most, counted for each of its blocks.

@@ -73,5 +73,7 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
         }
     }
     let is_plain = |block: &Block| block.trains && block.devices.len() == 1;
-    blocks.iter().all(is_plain).then_some(Shape { blocks })
+    // In a chain nothing that a device keeps of one block for another changes their order.
+    let is_chain = (1..blocks.len()).all(|block| blocks[block].reads.contains(&(block - 1)));
+    (is_chain && blocks.iter().all(is_plain)).then_some(Shape { blocks, ..Shape::default() })
 }
