@@ -160,9 +160,6 @@ def test_what_names_nothing_is_refused() -> None:
         assert "line 5 of the plan" in str(refused.value)
     with pytest.raises(PlanError, match="SW0310"):
         Plan.named(model("gpt")[2], "data x offload:everything", 2)
-    module, args = models.MODELS["resnet"]()
-    with pytest.raises(PlanError, match=r"SW0309.*`offload` finds no layers"):
-        Plan.named(Graph(capture(module, args).graph_text), "data x offload", 2)
 
 
 @pytest.mark.parametrize("use", ["data", "megatron", "zero3"])

@@ -226,9 +226,7 @@ def test_what_names_nothing_or_overlaps_is_refused(lines: str, expected: str) ->
     assert "fix" in str(caught.value) or "help" in str(caught.value)
 
 
-def test_a_model_without_layers_and_a_size_are_refused() -> None:
-    with pytest.raises(sw.ShardwrightError, match="finds no layers"):
-        Plan.named(model("resnet")[3], "recompute", 1)
+def test_a_size_is_refused() -> None:
     with pytest.raises(sw.ShardwrightError, match="has no size"):
         Plan.named(model("gpt")[3], "recompute:2", 2)
     with pytest.raises(sw.ShardwrightError, match="does not fill 2 devices"):

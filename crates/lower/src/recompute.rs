@@ -36,7 +36,7 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
         let here: Inside = inside[first.index()].iter().copied().chain([number]).collect();
         own().for_each(|op| inside[op.index()] = Rc::clone(&here));
     }
-    let teaches = teaches(cx);
+    let teaches = plan::teaching(cx.graph, cx.needs_grad);
     for op in cx.graph.op_ids() {
         if !teaches[op.index()] || reads_updated(cx, op) {
             inside[op.index()] = Rc::clone(&none);
@@ -48,21 +48,6 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
 fn in_blocks<'s>(cx: &Context<'_>, span: &'s [OpId]) -> impl Iterator<Item = (&'s [OpId], u32)> {
     let blocks: BTreeSet<u32> = span.iter().map(|op| cx.plan.block(*op)).collect();
     blocks.into_iter().map(move |block| (span, block))
-}
-
-/// For each operator whether something that gets a gradient is made of what it makes.
-fn teaches(cx: &Context<'_>) -> Vec<bool> {
-    let mut teaches: Vec<bool> = (cx.graph.ops.iter())
-        .map(|op| op.outputs.iter().flatten().any(|t| cx.needs_grad[t.index()]))
-        .collect();
-    for op in (0..teaches.len()).rev().map(OpId::new) {
-        if teaches[op.index()] {
-            let inputs = cx.graph.op(op).inputs();
-            let makers = inputs.into_iter().filter_map(|t| cx.graph.producer(t));
-            makers.for_each(|(maker, _)| teaches[maker.index()] = true);
-        }
-    }
-    teaches
 }
 
 fn reads_updated(cx: &Context<'_>, op: OpId) -> bool {

@@ -14,7 +14,7 @@ use graph::{Graph, OpId};
 use schedule::Schedule;
 
 use crate::nearby::nearby;
-use crate::select::{clip, select};
+use crate::select::{clip, one_or_run};
 use crate::{Plan, place, title, turns};
 
 /// A schedule by its name.
@@ -45,13 +45,7 @@ impl Plan {
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<OpId>> {
     let mut found = vec![];
     for who in words(line) {
-        match who.split_once("..") {
-            Some((first, last)) if first.starts_with('%') => {
-                let (first, last) = (select(first, graph)?, select(last, graph)?);
-                found.extend((first[0].index()..=last[0].index()).map(OpId::new));
-            }
-            _ => found.extend(select(who, graph)?),
-        }
+        found.extend(one_or_run(who, graph)?);
     }
     if found.is_empty() {
         return Err(

@@ -45,6 +45,7 @@ pub use homes::{
 };
 pub use order::order;
 pub use primitives::{Decided, Draft, SubOp};
+pub use recompute::teaching;
 pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use rules::classes;

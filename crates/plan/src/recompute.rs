@@ -9,6 +9,7 @@
 //! recompute "h.*" but dear             # without what is dear to compute: products, convolutions, attention
 //! recompute "h.*.mlp" aten.gelu.*      # each of these operators is one
 //! recompute %linear_3 %gelu_3          # these are one
+//! recompute %conv2d..%relu_7           # all from one to another, in the graph's order, are one
 //! recompute model                      # what the model itself computes again; so it is where nothing is said
 //! recompute none                       # nothing
 //! ```
@@ -20,7 +21,7 @@ use graph::{Graph, OpId};
 use rules::families;
 
 use crate::ranges::ranges;
-use crate::select::{clip, folded_path, glob, near, parse, select};
+use crate::select::{clip, folded_path, glob, near, one_or_run, parse, select};
 use crate::{Plan, place, title};
 
 /// The spans that a line of a plan file names.
@@ -57,11 +58,24 @@ pub(crate) fn of_model(graph: &Graph) -> Vec<Vec<OpId>> {
     sorted(spans.into_values().collect())
 }
 
+/// For each operator whether something that gets a gradient is made of what it makes.
+pub fn teaching(graph: &Graph, needs_grad: &[bool]) -> Vec<bool> {
+    let mut teaches: Vec<bool> =
+        graph.ops.iter().map(|op| op.outputs.iter().flatten().any(|t| needs_grad[t.index()])).collect();
+    for op in (0..teaches.len()).rev().map(OpId::new) {
+        if teaches[op.index()] {
+            let makers = graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t));
+            makers.for_each(|(maker, _)| teaches[maker.index()] = true);
+        }
+    }
+    teaches
+}
+
 fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     if who.starts_with('%') {
         let mut span = vec![];
         for name in who.split_whitespace() {
-            span.extend(select(name, graph)?);
+            span.extend(one_or_run(name, graph)?);
         }
         return Ok(vec![span]);
     }
@@ -186,7 +200,12 @@ pub(crate) fn lines(
 }
 
 fn ops(span: &[OpId], handle: impl Fn(OpId) -> String) -> String {
-    span.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" ")
+    let runs = span.chunk_by(|a, b| a.index() + 1 == b.index());
+    let written = |run: &[OpId]| match run {
+        [first, _, .., last] => format!("{}..{}", handle(*first), handle(*last)),
+        few => few.iter().map(|op| handle(*op)).collect::<Vec<_>>().join(" "),
+    };
+    runs.map(written).collect::<Vec<_>>().join(" ")
 }
 
 /// A span, and the module that is all of it.

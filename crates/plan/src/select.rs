@@ -53,6 +53,20 @@ pub(crate) fn select(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
     Ok(found)
 }
 
+/// The same, or all operators from one to another in the graph's order: `%linear_8..%add_12`.
+pub(crate) fn one_or_run(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
+    let Some((first, last)) = who.split_once("..").filter(|(first, _)| first.starts_with('%')) else {
+        return select(who, graph);
+    };
+    let (from, to) = (select(first, graph)?[0].index(), select(last, graph)?[0].index());
+    if from > to {
+        return Err(Error::new("SW0301", format!("{} names no operators", clip(who)))
+            .why(format!("{} comes after {}", clip(first), clip(last)))
+            .fix(format!("write `{last}..{first}`")));
+    }
+    Ok((from..=to).map(OpId::new).collect())
+}
+
 pub(crate) fn parse(who: &str) -> Result<Selector<'_>> {
     let bad = || {
         Error::new("SW0301", format!("`{}` does not name operators", clip(who)))

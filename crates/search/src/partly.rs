@@ -2,7 +2,8 @@
 //!
 //! What the layers of a stage keep is alike, so how many of them have to be computed again follows from two programs: one
 //! that computes all of them again, which fits, and one that computes none. What follows is a plan as any other: it is lowered
-//! and simulated, and taken if it fits and is quicker.
+//! and simulated, and taken if it fits and is quicker. Of a model without layers the spans are segments, of which one keeps
+//! more than another: there as many are the first to be tried, and where these do not fit, more.
 
 use diag::Result;
 use plan::Plan;

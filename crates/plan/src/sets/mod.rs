@@ -20,6 +20,7 @@ mod partial;
 mod recompute;
 mod replicate;
 mod schedules;
+mod segments;
 mod sequence;
 mod stages;
 mod tokens;
@@ -57,6 +58,10 @@ pub struct Model<'g> {
     work: OnceCell<(Vec<u64>, Vec<u64>)>,
     /// The operators of each of the layers that repeat, likewise.
     layers: OnceCell<Vec<Vec<OpId>>>,
+    /// Whether less is there where these are computed again, likewise.
+    layers_save: OnceCell<bool>,
+    /// Where there are none, or not: segments of all operators, likewise.
+    segments: OnceCell<Vec<Vec<OpId>>>,
 }
 
 impl<'g> Model<'g> {
@@ -82,6 +87,8 @@ impl<'g> Model<'g> {
             products: OnceCell::new(),
             work: OnceCell::new(),
             layers: OnceCell::new(),
+            layers_save: OnceCell::new(),
+            segments: OnceCell::new(),
         }
     }
 }
@@ -259,6 +266,11 @@ fn can_be_filled(name: &str, devices: u32) -> Result<()> {
     Err(Error::new("SW0310", format!("`{name}` cannot fill {devices} devices"))
         .why("a plan has at least one device, and no more than can be listed")
         .fix(format!("give a number from 1 to {MOST}")))
+}
+
+/// The operators of each of the layers that repeat.
+pub fn layers(graph: &Graph, analysis: &Analysis) -> Vec<Vec<OpId>> {
+    recompute::layers(&Model::new(graph, analysis)).to_vec()
 }
 
 /// What a name decides, to be gone on with.

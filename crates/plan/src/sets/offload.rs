@@ -1,10 +1,10 @@
 //! `offload`: what a rank does not need for a while is on the host. With `offload:activations` that is what is kept
-//! of each layer that repeats, from its forward to its backward; with `offload:state` the optimizer's state, between
+//! of each layer that repeats, or of each segment of a model without layers, from its forward to its backward; with `offload:state` the optimizer's state, between
 //! steps; with `offload:parameters` the parameters themselves, between uses; else all of these.
 
 use diag::Result;
 
-use super::recompute::layers_for;
+use super::recompute::layers_or_segments;
 use super::{Model, Place, Set};
 use crate::Draft;
 
@@ -32,6 +32,6 @@ fn parameters(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()>
 }
 
 fn activations(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
-    layers_for(model, "offload")?.iter().for_each(|layer| draft.offload(layer.clone()));
+    layers_or_segments(model, "offload")?.iter().for_each(|layer| draft.offload(layer.clone()));
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept. With
-//! `recompute:selective` also what operators give that are dear to compute; with `recompute:none` everything is
-//! kept, also where the model itself says otherwise.
+//! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept; of a model without
+//! layers, [`segments`] of its operators. With `recompute:selective` also what operators give that are dear to compute; with
+//! `recompute:none` everything is kept, also where the model itself says otherwise.
 
 use std::collections::{BTreeMap, HashMap};
 
 use diag::{Error, Result};
 use graph::OpId;
 
+use super::segments::{save, segments};
 use super::{Model, Place, Set};
 use crate::Draft;
 use crate::recompute::is_dear;
@@ -14,7 +15,7 @@ use crate::select::folded_path;
 
 pub(super) const SET: Set = Set {
     name: "recompute",
-    doc: "each of the layers that repeat is computed again for backward",
+    doc: "each of the layers that repeat is computed again for backward; without layers, segments of operators",
     along: None,
     aside: None,
     rounds: None,
@@ -40,18 +41,30 @@ fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
 }
 
 fn found<'m>(model: &'m Model<'_>) -> Result<&'m [Vec<OpId>]> {
-    layers_for(model, "recompute")
+    layers_or_segments(model, "recompute")
 }
 
-/// Refuses a model without any.
-pub(super) fn layers_for<'m>(model: &'m Model<'_>, set: &str) -> Result<&'m [Vec<OpId>]> {
+/// The layers of a model, or segments of its operators where it has none, or none that keep less than they read. Refuses
+/// a model without a backward.
+pub(super) fn layers_or_segments<'m>(model: &'m Model<'_>, set: &str) -> Result<&'m [Vec<OpId>]> {
     let layers = layers(model);
-    if layers.is_empty() {
-        return Err(Error::new("SW0309", format!("`{set}` finds no layers in {}", model.graph.model))
-            .why("layers are modules of a list, such as `h.0` and `h.1`, of which two do the same")
-            .fix(format!("say in a plan file which operators are meant: `{set} \"encoder\"`")));
+    let saves = || *model.layers_save.get_or_init(|| save(model, layers));
+    if !layers.is_empty() && saves() {
+        return Ok(layers);
     }
-    Ok(layers)
+    let segments = model.segments.get_or_init(|| segments(model));
+    if segments.is_empty() && !layers.is_empty() {
+        return Ok(layers);
+    }
+    if segments.is_empty() {
+        return Err(Error::new(
+            "SW0309",
+            format!("`{set}` finds nothing that is kept for backward in {}", model.graph.model),
+        )
+        .why("it has no layers that repeat, and no operator of it gets a gradient")
+        .fix(format!("leave `{set}` out, or let some parameter or input of the model need a gradient")));
+    }
+    Ok(segments)
 }
 
 /// A module whose name is a number.

@@ -21,9 +21,8 @@ impl Segments {
         let graph = question.graph;
         let mut places = sets::cuts(graph);
         if places.len() >= MOST {
-            let layers = sets::named("replicate x recompute", graph, question.analysis, 1);
-            let spans = layers.map_or_else(|_| vec![], |plan| plan.recompute);
-            places.retain(|place| !spans.iter().any(|span| is_within(span, *place)));
+            let layers = sets::layers(graph, question.analysis);
+            places.retain(|place| !layers.iter().any(|span| is_within(span, *place)));
         }
         let of = (0..graph.ops.len()).map(|op| places.iter().filter(|place| **place <= op).count()).collect();
         let needs_grad = question.boundary.needs_grad(graph);
