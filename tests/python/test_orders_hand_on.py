@@ -1,4 +1,4 @@
-"""Orders that are searched for run no block before another one that keeps something for it on the same rank."""
+"""Orders that are searched for run no block before one that keeps something for it on the same rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.cli import main
 
 
 class Quantiser(nn.Module):
-    """The nearest of some vectors, which follow by moving averages, with the gradient of what it stands for."""
+    """The nearest of some vectors, which follow by moving averages; gradients go past it."""
 
     embedding: Tensor
     sizes: Tensor

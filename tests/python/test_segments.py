@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,11 +34,11 @@ class Loss(nn.Module):
 
 
 def row() -> Made:
-    """Convolutions in a row: modules of a list that do the same, each of which keeps no less than it reads."""
+    """Convolutions in a row: modules of a list that do the same, and keep no less than they read."""
     torch.manual_seed(0)
     channels = [2, 4, 6, 4, 8, 6, 4, 2, 4, 6]
     parts: list[nn.Module] = []
-    for at, (inner, outer) in enumerate(zip(channels, channels[1:], strict=False)):
+    for at, (inner, outer) in enumerate(itertools.pairwise(channels)):
         activation: nn.Module = nn.GELU() if at % 2 else nn.Tanh()
         parts += [nn.Conv2d(inner, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer), activation]
     parts += [nn.Flatten(), nn.Linear(6 * 64, 3), Loss()]
@@ -74,7 +75,7 @@ class Flat(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [8, 24, 16, 40, 8, 16, 24, 8]
-        shapes = list(zip(widths, widths[1:], strict=False))
+        shapes = list(itertools.pairwise(widths))
         self.a, self.b, self.c, self.d, self.e, self.f, self.g = (
             nn.Parameter(normal(*shape) / shape[0] ** 0.5) for shape in shapes
         )
