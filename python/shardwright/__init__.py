@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .api import parallelize, save_program
     from .as_python import opaque, register_op
     from .checkpoint import load, save
+    from .comparing import Comparison, verify
     from .compiling import Bundle, compile_model
     from .constraints import Constraints
     from .errors import (
@@ -42,6 +43,7 @@ __all__ = [
     "CaptureError",
     "CheckError",
     "ClusterError",
+    "Comparison",
     "CompileError",
     "Compiled",
     "Constraints",
@@ -74,6 +76,7 @@ __all__ = [
     "save",
     "save_program",
     "save_safetensors",
+    "verify",
 ]
 
 # Where each public name is; the imports above, which only type checkers read, say the same.
@@ -84,6 +87,7 @@ _HOMES = {
         "api": "parallelize save_program",
         "as_python": "opaque register_op",
         "checkpoint": "load save",
+        "comparing": "Comparison verify",
         "compiling": "Bundle compile_model",
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",

@@ -19,9 +19,10 @@ BATCH, SEQUENCE = 8, 128
 
 
 def from_config(
-    name: str, batch: int = BATCH, sequence: int | None = None
+    name: str, batch: int = BATCH, sequence: int | None = None, device: str = "meta"
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A module in training mode, without weights, and the arguments of a call with labels."""
+    """A module in training mode, and the arguments of a call with labels, which are on meta. On another
+    device the module has the weights of its own initialisation."""
     parts = name.split(":", 2)
     if len(parts) != 3 or not all(parts):
         raise _no_model(f"{name} names no model", "it is not of the form hf:CLASS:config.json")
@@ -37,11 +38,16 @@ def from_config(
     if sequence is None:
         sequence = min(SEQUENCE, longest or SEQUENCE)
     require_sizes(kind, batch, sequence, longest)
-    return _made(found, config, path, batch, sequence)
+    return _made(found, config, path, batch, sequence, device)
 
 
 def of_class(
-    kind: str, config: Mapping[str, Any], name: str, batch: int, sequence: int | None
+    kind: str,
+    config: Mapping[str, Any],
+    name: str,
+    batch: int,
+    sequence: int | None,
+    device: str = "meta",
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """The same from a config that is no file, in the dtype that is the default."""
     found = _class(kind)
@@ -50,16 +56,16 @@ def of_class(
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise _no_model(f"{kind} does not take the config of {name}", why, _newer()) from error
-    return _made(found, made, name, batch, sequence or SEQUENCE)
+    return _made(found, made, name, batch, sequence or SEQUENCE, device)
 
 
 def _made(
-    found: Any, config: Any, name: str, batch: int, sequence: int
+    found: Any, config: Any, name: str, batch: int, sequence: int, device: str
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             module: nn.Module = found(config)
     except Exception as error:
         what = f"{found.__name__} cannot be made from {name}"

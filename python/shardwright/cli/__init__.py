@@ -27,6 +27,7 @@ from . import (
     profile,
     schedule,
     simulate,
+    verify,
 )
 from .parser import Parser
 from .style import error_text
@@ -37,6 +38,7 @@ COMMANDS = (
     compare,
     emit,
     check,
+    verify,
     simulate,
     manifest,
     profile,

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from . import discover, verify
+from . import discover, rules
 from .costs import cost_lines
 from .model import add_model, add_sizes
 from .parser import Commands
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
     )
     add_sizes(check)
     check.add_argument("--json", action="store_true", help="print what is known as JSON")
-    check.set_defaults(run=verify.run)
+    check.set_defaults(run=rules.run)
     find = actions.add_parser("discover", help="find the rule of a function by running it on parts")
     find.add_argument(
         "model",

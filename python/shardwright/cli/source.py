@@ -73,7 +73,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
         batch = BATCH if arguments.batch is None else arguments.batch
         module, kwargs = from_config(model, batch, arguments.sequence)
-        return _Module(module, ((), kwargs), _capturing(arguments))
+        return ModuleSource(module, ((), kwargs), _capturing(arguments))
     if arguments.batch is not None or arguments.sequence is not None:
         raise no_sizes(model)
     if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
@@ -82,7 +82,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
     if not name.isidentifier() or not path:
         return _Text(model)
     module, inputs = _module_of(called(function_of(Path(path), name), model), model)
-    return _Module(module, (tuple(inputs), {}), _capturing(arguments))
+    return ModuleSource(module, (tuple(inputs), {}), _capturing(arguments))
 
 
 class _Shipped(Source):
@@ -113,13 +113,14 @@ class _Text(Source):
         return self._text, [], {}
 
 
-class _Module(Source):
+class ModuleSource(Source):
     """What a file's function returns, or a class of Transformers."""
 
     def __init__(self, module: nn.Module, example: Arguments, capturing: Mapping[str, Any]):
         from ..micro_batches import Parts
 
         super().__init__()
+        self.module, self.example = module, example
         self._parts = Parts(module, example, capturing)
         self.rows = self._parts.rows
 
@@ -140,7 +141,7 @@ def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
 def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
     module, inputs = _module_of(found, model)
-    return _Module(module, (tuple(inputs), {}), {}).graph(1)[0]
+    return ModuleSource(module, (tuple(inputs), {}), {}).graph(1)[0]
 
 
 def read(path: Path) -> str:

@@ -1,105 +1,79 @@
-"""`shardwright ops verify`: each rule beside the whole operator, on real tensors."""
+"""`shardwright verify`: one step of a compiled program on local processes, beside the model."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError
-from ..shipped.table import SHIPPED
+from .parser import Commands, suggest
 from .style import paint
-from .targets import graph_of_examples, targets_of
 
-if TYPE_CHECKING:
-    from ..verifying import Verified
-
-
-def run(arguments: argparse.Namespace) -> None:
-    from ..verifying import verify_rules, wrong_rule
-
-    models = [name for name in arguments.names if _is_model(name)]
-    wanted = {target for name in arguments.names if name not in models for target in targets_of(name)}
-    if len(models) > 1:
-        named = " and ".join(models[:2])
-        raise CaptureError(
-            "SW0116", f"{named} are two models", why="one is verified at a time", fix="name one"
-        )
-    arguments.model = models[0] if models else None
-    graph = graph_of_examples(arguments)
-    found = []
-    for one in verify_rules(graph, lambda target: not wanted or target in wanted):
-        found.append(one)
-        if not arguments.json:
-            print("\n".join(_lines(one)), flush=True)
-    if arguments.json:
-        print(json.dumps([_plain(one) for one in found]))
-    else:
-        print(_count(found, graph.model, wanted))
-    wrong = [one for one in found if one.problem is not None]
-    if wrong:
-        raise wrong_rule(wrong, graph.model)
+# Without a model, and without a plan.
+OF_DEMO = "data:2 x megatron:2"
 
 
-def _is_model(name: str) -> bool:
-    return name in SHIPPED or ":" in name or "/" in name or Path(name).is_file()
+def add(commands: Commands) -> None:
+    from .model import PLANS, add_model
 
-
-def _lines(one: Verified) -> list[str]:
-    operator = one.operator
-    inputs, outputs = (", ".join(map(str, shapes)) for shapes in operator.shapes)
-    lines = [
-        paint(operator.target, "bold", sys.stdout) + f"  {inputs} -> {outputs}",
-        *([f"  {operator.rule}"] if operator.rule else []),
-    ]
-    if one.skipped is not None:
-        return [*lines, f"  not tried: {one.skipped}"]
-    good = [str(tried) for tried in one.tried if tried.problem is None]
-    worst = max((tried.difference for tried in one.tried if tried.problem is None), default=0.0)
-    if good:
-        lines.append(
-            f"  {paint('equal', 'green', sys.stdout)}    {'  '.join(good)}  (at most {worst:.0e} apart)"
-        )
-    for tried in one.tried:
-        if tried.problem is not None:
-            lines.append(f"  {paint('differs', 'red', sys.stdout)}  {tried}: {tried.problem}")
-    return lines
-
-
-def _count(found: list[Verified], model: str, wanted: Iterable[str]) -> str:
-    if not found:
-        names = ", ".join(sorted(wanted)) or "any operator"
-        return f"{model} does not call {names}; name a model that does"
-    tried = [tried for one in found for tried in one.tried]
-    wrong = sum(t.problem is not None for t in tried)
-    skipped = sum(one.skipped is not None for one in found)
-    return (
-        f"{len(found)} calls of {len({one.operator.target for one in found})} operators of {model},"
-        f" {len(tried)} ways to split them: {len(tried) - wrong} equal, {wrong} not;"
-        f" {skipped} calls not tried"
+    verify = commands.add_parser(
+        "verify",
+        help="run a compiled model on local processes, and compare a step with the model's, tensor by tensor",
     )
+    add_model(verify, optional="; without it, the small GPT of the demo")
+    plan = verify.add_argument(
+        "--plan", help="a name, the path of a plan file, or `auto`, which is taken without it"
+    )
+    suggest(plan, PLANS)
+    verify.add_argument("--devices", type=int, help="how many processes; without it what the plan says, or 4")
+    cluster = verify.add_argument(
+        "--cluster", help="what the plan `auto` is chosen for, such as dgx-h100:8x1"
+    )
+    suggest(cluster, ("cpu:4",))
+    verify.add_argument(
+        "--dtypes",
+        default="model,float64",
+        metavar="DTYPE,...",
+        help="in which dtypes: `model` (its own), float64, float32, bfloat16, float16",
+    )
+    outputs = verify.add_argument("--outputs", default="loss", help="also compare these results, or `all`")
+    suggest(outputs, ("loss", "all"))
+    verify.add_argument("--seed", type=int, default=0, help="of random operators")
+    verify.add_argument(
+        "--threads", action="store_true", help="ranks are threads of this process, which is quicker"
+    )
+    verify.add_argument("--json", action="store_true", help="print what is known as JSON")
+    verify.set_defaults(run=run)
 
 
-def _plain(one: Verified) -> dict[str, Any]:
-    operator = one.operator
-    return {
-        "target": operator.target,
-        "rule": operator.rule,
-        "name": operator.name,
-        "path": operator.path,
-        "line": operator.line,
-        "shapes": {"inputs": operator.shapes[0], "outputs": operator.shapes[1]},
-        "skipped": one.skipped,
-        "splits": [
-            {
-                "splits": [list(split) for split in tried.splits],
-                "partial": list(tried.partial),
-                "difference": tried.difference,
-                "problem": tried.problem,
-            }
-            for tried in one.tried
-        ],
-    }
+def run(arguments: argparse.Namespace) -> int:
+    from ..comparing import verify
+    from .valued import module_and_example
+
+    module, (args, kwargs) = module_and_example(arguments)
+    found = verify(
+        module,
+        args,
+        kwargs,
+        plan=arguments.plan or (OF_DEMO if arguments.model is None else "auto"),
+        devices=arguments.devices,
+        micro_batches=1 if arguments.micro_batches is None else arguments.micro_batches,
+        dtypes=[word.strip() for word in arguments.dtypes.split(",") if word.strip()],
+        outputs=arguments.outputs,
+        seed=arguments.seed,
+        processes=not arguments.threads,
+        cluster=arguments.cluster,
+        discover=arguments.discover,
+        known_inputs=[name.strip() for name in arguments.known_inputs.split(",") if name.strip()],
+    )
+    if arguments.json:
+        print(json.dumps(found.plain()))
+    else:
+        print("\n".join(map(_coloured, str(found).splitlines())))
+    return 0 if found.equal else 1
+
+
+def _coloured(line: str) -> str:
+    word, colon, rest = line.partition(":")
+    colour = {"EQUAL": "green", "DIFFERENT": "red", "NOT COMPARED": "yellow"}.get(word)
+    return paint(word + colon, colour, sys.stdout) + rest if colour else line

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from ..runtime.execution.inputs import Arguments
 
 
-def made(model: Shipped, batch: int, sequence: int | None) -> tuple[nn.Module, Arguments]:
-    """In training mode, without weights, with the arguments of a call that gives the loss."""
-    with _default(getattr(torch, model.dtype)), torch.device("meta"):
+def made(
+    model: Shipped, batch: int, sequence: int | None, device: str = "meta"
+) -> tuple[nn.Module, Arguments]:
+    """In training mode, with the arguments of a call that gives the loss. On meta without weights; on another
+    device with those of its own initialisation."""
+    with _default(getattr(torch, model.dtype)), torch.device(device):
         if model.kind == EVOFORMER:
             assert sequence is not None
             config = evoformer.Config(residues=sequence, **model.config)
             return evoformer.Evoformer(config).train(), (evoformer.batch(config, batch), {})
         from ..transformers_models import of_class
 
-        module, kwargs = of_class(model.kind, model.config, model.name, batch, sequence)
+        module, kwargs = of_class(model.kind, model.config, model.name, batch, sequence, device)
         return module, ((), kwargs)
 
 
