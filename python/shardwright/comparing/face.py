@@ -316,9 +316,11 @@ def first_of(rows: Sequence[Row], ranks: Sequence[Rank], order: Order, expected:
     )
 
 
+_ONCE = "run once more, all that the forward makes is equal: what differed has not come again"
 _STAGES = {"output": 0, "loss": 1, "gradient": 2, "parameter": 3, "buffer": 3}
 _HINTS = {
-    "loss": "all that is made before it is equal",
+    "output": _ONCE,
+    "loss": _ONCE,
     "gradient": "all that the forward makes is equal, and the gradients that backward has before this one",
     "parameter": "its gradient is equal: look at where the parameter lives and who updates it",
 }
