@@ -22,6 +22,7 @@ from ..outputs import Asked
 from ..planning import PlanLike, make_plan
 from ..runtime import Program, load_program
 from ..runtime.execution.inputs import Arguments, arguments_of, call_of
+from ..runtime.execution.randomness import NOT_KNOWN
 from ..runtime.programs.regions import Region
 from .inside import first_inside, said_of_part
 from .judging import Judge, apart, gap_of, norm_of, parts_of
@@ -89,7 +90,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeFault as error:
-        if error.code != "SW0711":
+        if error.code != NOT_KNOWN:
             raise
         raise RuntimeFault(
             "SW0884",

@@ -73,7 +73,7 @@ def first_inside(
             limit = spreads.of_value(made.name).limit(None) if whole.is_floating_point() else 0.0
             limit = max(limit, FINE) if dtype == "float64" and whole.is_floating_point() else limit
             if gap.size > limit * size:
-                return _first(node, gap, gap.size / size, limit, dtype, bundle)
+                return _first(node, gap, size, limit, dtype, bundle)
     return None
 
 
@@ -117,16 +117,16 @@ def _typical(tensors: Any) -> float:
     return (sum(n * n for n in norms) / max(len(norms), 1)) ** 0.5
 
 
-def _first(node: Node, gap: Gap, difference: float, limit: float, dtype: str, bundle: Bundle) -> First:
+def _first(node: Node, gap: Gap, size: float, limit: float, dtype: str, bundle: Bundle) -> First:
     rule = next(
         (op.rule for op in Graph(bundle.graph_text).operators if op.name == node.results[0].name), None
     )
-    ranks = tuple(sorted(rank for rank, size in gap.by_rank.items() if size > 0))
+    ranks = tuple(sorted(rank for rank, far in gap.by_rank.items() if not far <= limit * size))
     return First(
         what=f"what `{node.target}` gives" + (f", {gap.note}" if gap.note else ""),
         line=node.line,
         dtype=dtype,
-        difference=difference,
+        difference=gap.size / size,
         limit=limit,
         ranks=ranks,
         part=said_of_part(gap.where),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..capture.memory import has_no_value
+from ..compiling import require_one_of
 from ..errors import RuntimeFault
 from ..runtime.execution.inputs import Arguments
 from ..weights.deferring import recorded
@@ -114,13 +115,7 @@ def in_dtype(module: nn.Module, example: Arguments, dtype: str) -> tuple[nn.Modu
 def dtypes_of(module: nn.Module, example: Arguments, asked: list[str]) -> list[str]:
     """Float64 first, for what is exact says most; the model's own once, if that is one of them."""
     for dtype in asked:
-        if dtype != OWN and dtype not in DTYPES:
-            raise RuntimeFault(
-                "SW0721",
-                f"dtypes={dtype!r} is unknown",
-                why="it is none of the words that have a meaning here",
-                fix="use " + " or ".join(f'"{word}"' for word in (OWN, *DTYPES)),
-            )
+        require_one_of("dtypes", dtype, (OWN, *DTYPES))
     tensors = [
         *(t for _, t in _held(module)),
         *(x for x in pytree.tree_leaves(example) if isinstance(x, Tensor)),

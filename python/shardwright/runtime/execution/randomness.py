@@ -53,6 +53,8 @@ Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
 Chance = Callable[[str, int], AbstractContextManager[None]]
 
 MODES = ("keyed", "single-device")
+# Refuses to draw what the single device draws.
+NOT_KNOWN = "SW0711"
 DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "integers")
 
 
