@@ -24,6 +24,9 @@ from .away import Away
 from .forgotten import Forgotten
 from .halves import Boxes
 
+# Of a call whose backward has halves: the memory that it reads and that is there for the first of them only.
+Gathered = frozenset[int]
+
 
 class Slot:
     """Where the gradient of an argument arrives."""
@@ -146,7 +149,7 @@ def call_giving(
     needs: Needs | None,
     away: Away | None = None,
     *,
-    halves: bool = False,
+    halves: Gathered | None = None,
 ) -> tuple[Any, Saved]:
     """As `call_saving`, but nothing is kept of its arguments: backward is given them again."""
     forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves], away)
@@ -163,7 +166,7 @@ def call_sending(
     away: Away,
     *,
     forget: bool,
-    halves: bool = False,
+    halves: Gathered | None = None,
 ) -> tuple[Any, Saved]:
     """As `call_saving` or `call_giving`, but what is kept goes `away`."""
     if forget:
@@ -180,9 +183,10 @@ def call_in_halves(
     args: tuple[Any, ...],
     leaves: Container[int],
     needs: Needs | None,
+    gathered: Gathered = frozenset(),
 ) -> tuple[Any, Saved]:
     """As `call_saving`, but its backward may have two halves."""
-    return _call_packing(function, args, leaves, needs, None, halves=True)
+    return _call_packing(function, args, leaves, needs, None, halves=gathered)
 
 
 def _call_packing(
@@ -192,9 +196,9 @@ def _call_packing(
     needs: Needs | None,
     packing: Forgotten | Away | None,
     *,
-    halves: bool,
+    halves: Gathered | None,
 ) -> tuple[Any, Saved]:
-    boxes = Boxes(packing) if halves else None
+    boxes = None if halves is None else Boxes(packing, halves)
     hooks = boxes or packing
     with hooks.hooks() if hooks else nullcontext():
         results, saved = call_saving(function, args, leaves, needs)

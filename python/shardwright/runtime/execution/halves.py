@@ -8,13 +8,15 @@ needed is free.
 What can wait is where an operator computes its gradients apart (`_APART`), such as the two products of a
 linear. Others compute them together, or were compiled, or are Python's: of those, the first half has the
 gradient of a leaf as well, and the second hands it over. So it is where a call reads a leaf in several
-ways, each of which would lead through the others.
+ways, each of which would lead through the others, and where the values of a parameter would be read that
+is gathered: its memory is given up between the halves. So the second half reads nothing that is gathered,
+whatever the operators are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,13 +24,29 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, saved_tensors_hooks
 
+from .unread import Unread, nan_like
+
 Edge = tuple[Node, int]
 
-# Of these each gradient is computed by operators of its own.
-_APART = {
-    "AddmmBackward", "AddmvBackward", "BaddbmmBackward", "BmmBackward", "ConvolutionBackward", "DotBackward",
-    "LinearBackward", "MmBackward", "MvBackward", "VdotBackward",
-}  # fmt: skip
+# For who only wants to know of what is saved where it lies.
+_NOTHING = torch.empty(0)
+
+# Of these each gradient is computed by operators of its own. For each operand: what its gradient reads of what
+# autograd saved.
+_APART: dict[str, tuple[str | None, ...]] = {
+    "AddmmBackward": (None, "mat2", "mat1"),
+    "AddmvBackward": (None, "vec", "mat"),
+    "BaddbmmBackward": (None, "batch2", "batch1"),
+    "BmmBackward": ("mat2", "self"),
+    "ConvolutionBackward": ("weight", "input", None),
+    "DotBackward": ("tensor", "self"),
+    "LinearBackward": ("weight", "input", None),
+    "MmBackward": ("mat2", "self"),
+    "MvBackward": ("vec", "self"),
+    "VdotBackward": ("other", "self"),
+}
+# These hand all operands to one operator, which computes what is asked for.
+_TOGETHER = {"ConvolutionBackward", "LinearBackward"}
 # These lead on to one other node, and know nothing of the values.
 _WITHOUT_VALUES = {
     "AliasBackward", "AsStridedBackward", "CloneBackward", "EmbeddingBackward", "ExpandBackward",
@@ -36,6 +54,8 @@ _WITHOUT_VALUES = {
     "TBackward", "ToCopyBackward", "TransposeBackward", "UnsafeViewBackward", "UnsqueezeBackward",
     "ViewBackward",
 }  # fmt: skip
+# But for where rows lie.
+_INDICES = {"EmbeddingBackward": "indices"}
 
 
 class Packing(Protocol):
@@ -49,15 +69,21 @@ class Packing(Protocol):
 @dataclass
 class _Box:
     kept: Any
+    # Whether its memory is there for a while only.
+    gathered: bool
 
 
 class Boxes:
     """What autograd saves of one call. A tensor is free once its operator has run, unless that runs again."""
 
-    def __init__(self, inner: Packing | None = None):
-        self._inner = inner
+    def __init__(self, inner: Packing | None = None, gathered: frozenset[int] = frozenset()):
+        """`gathered` are the addresses of storages that are given up after the first half."""
+        self._inner, self._gathered = inner, gathered
         # How many operators run now that run again.
         self._again = 0
+        # What stands for what is gathered once it is given up.
+        self._stands: Callable[[Tensor], Tensor] = Unread
+        self._looks, self._seen = False, False
 
     def hooks(self) -> Any:
         return saved_tensors_hooks(self._pack, self._unpack)
@@ -73,10 +99,31 @@ class Boxes:
     def _end(self, *_: Any) -> None:
         self._again -= 1
 
+    def reads(self, node: Node, saved: str | None) -> bool:
+        """Whether that is gathered which an operator saved under this name; also where nothing is known of it."""
+        if not self._gathered or saved is None:
+            return False
+        self._looks, self._seen = True, True
+        try:
+            getattr(node, f"_saved_{saved}", None)
+        finally:
+            self._looks = False
+        return self._seen
+
+    def later(self, node: Node) -> None:
+        """The second half runs this operator."""
+        self._stands = nan_like if _kind(node) in _TOGETHER else Unread
+
     def _pack(self, x: Tensor) -> _Box:
-        return _Box(self._inner.pack(x) if self._inner else x)
+        gathered = bool(self._gathered) and not x.is_sparse and _address(x) in self._gathered
+        return _Box(self._inner.pack(x) if self._inner else x, gathered)
 
     def _unpack(self, box: _Box) -> Tensor:
+        if self._looks:
+            self._seen = box.gathered
+            return _NOTHING
+        if box.gathered and not _is_there(box.kept):
+            return self._stands(box.kept)
         kept = box.kept
         if not self._again:
             box.kept = None
@@ -88,6 +135,7 @@ class Boxes:
 class Left:
     """What the second half of a backward starts from."""
 
+    boxes: Boxes
     # Operators that run again, for these leaves only.
     nodes: list[tuple[Node, Tensor, list[Tensor]]] = field(default_factory=list)
     # Ways to a leaf each, or the leaves themselves.
@@ -96,6 +144,7 @@ class Left:
     def backward(self) -> None:
         while self.nodes:
             node, grad, leaves = self.nodes.pop()
+            self.boxes.later(node)
             torch.autograd.backward([GradientEdge(node, 0)], [grad], inputs=leaves)
         if self.edges:
             edges, grads = zip(*self.edges, strict=True)
@@ -107,8 +156,8 @@ def first_half(
     entries: Sequence[Node], edges: Sequence[GradientEdge], grads: Sequence[Tensor], boxes: Boxes
 ) -> tuple[list[Tensor | None], Left]:
     """The gradients at the entries of a graph, and what is left."""
-    graph = _Graph(edges, frozenset(entries))
-    left = Left()
+    graph = _Graph(edges, frozenset(entries), boxes)
+    left = Left(boxes)
     roots = []
     for edge, grad in zip(edges, grads, strict=True):
         if graph.waits(edge.node):
@@ -116,16 +165,19 @@ def first_half(
         else:
             roots.append((edge, grad))
     apart, others = graph.stops()
-    wanted: list[Edge] = [(node, 0) for node in (*entries, *apart)] + others
+    # The C++ node of one that nothing leads to is gone, unless somebody else holds it: it must not be touched.
+    reached = [node for node in entries if node in graph]
+    wanted: list[Edge] = [(node, 0) for node in (*reached, *apart)] + others
     again = boxes.run_again(list(apart))
     found = _run([edge for edge, _ in roots], [grad for _, grad in roots], wanted)
     for handle in again:
         handle.remove()
-    arrived = iter(found[len(entries) :])
+    arrived = iter(found[len(reached) :])
     at_nodes = [(node, next(arrived), leaves) for node, leaves in apart.items()]
     left.nodes = [(node, grad, leaves) for node, grad, leaves in at_nodes if grad is not None]
     left.edges += [(edge, grad) for edge, grad in zip(others, arrived, strict=True) if grad is not None]
-    return found[: len(entries)], left
+    of_entries = dict(zip(reached, found, strict=False))
+    return [of_entries.get(node) for node in entries], left
 
 
 def _run(
@@ -140,15 +192,20 @@ def _run(
 class _Graph:
     """The graph of a call, from its results to its entries and leaves."""
 
-    def __init__(self, roots: Sequence[GradientEdge], entries: frozenset[Node]):
+    def __init__(self, roots: Sequence[GradientEdge], entries: frozenset[Node], boxes: Boxes):
+        self._boxes = boxes
         # Readers come after what they read.
         self._nodes = list(_postorder([edge.node for edge in roots], entries))
+        self._reached = frozenset(self._nodes)
         # Of each node from which a way without values leads to a leaf: the leaf's.
         self._leaf: dict[Node, Node] = {}
         for node in self._nodes:
             if node not in entries:
                 self._know(node)
         self._ways = self._counted(roots)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._reached
 
     def waits(self, node: Node) -> bool:
         """Whether it leads to a leaf without values, and nothing else of the call does."""
@@ -162,11 +219,11 @@ class _Graph:
         for node in self._nodes:
             if node in self._leaf:
                 continue
-            for following, number in node.next_functions:
+            for at, (following, number) in enumerate(node.next_functions):
                 if following is None or following not in self._leaf:
                     continue
                 leaf: Any = self._leaf[following]
-                if self.waits(following) and _kind(node) in _APART:
+                if self.waits(following) and self._runs_again(node, at):
                     apart.setdefault(node, []).append(leaf.variable)
                 elif self.waits(following):
                     others[following, number] = None
@@ -175,10 +232,15 @@ class _Graph:
                 others[node, 0] = None
         return apart, list(others)
 
+    def _runs_again(self, node: Node, operand: int) -> bool:
+        """Whether an operator can compute the gradient of an operand later, and by itself."""
+        reads = _APART.get(_kind(node), ())
+        return operand < len(reads) and not self._boxes.reads(node, reads[operand])
+
     def _know(self, node: Node) -> None:
         if _kind(node) == "AccumulateGrad":
             self._leaf[node] = node
-        elif _kind(node) in _WITHOUT_VALUES:
+        elif _kind(node) in _WITHOUT_VALUES and not self._boxes.reads(node, _INDICES.get(_kind(node))):
             following = [one for one, _ in node.next_functions if one is not None]
             if len(following) == 1 and following[0] in self._leaf:
                 self._leaf[node] = self._leaf[following[0]]
@@ -192,6 +254,14 @@ class _Graph:
                 if following is not None and following in self._leaf:
                     ways[following] += own
         return ways
+
+
+def _address(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _is_there(x: Tensor) -> bool:
+    return x.untyped_storage().nbytes() > 0
 
 
 def _kind(node: Node) -> str:

@@ -234,13 +234,15 @@ class Run:
             needs = self.worker.role.grads.get(number)
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
-            given, halves = (function, args, self.leaves.index, needs), self.worker.code.halves
+            given = (function, args, self.leaves.index, needs)
+            halves = self._gathered(read) if self.worker.code.halves else None
             if offload:
                 results, saved = call_sending(*given, self._away(read), forget=forget, halves=halves)
             elif forget:
                 results, saved = call_giving(*given, halves=halves)
             else:
-                results, saved = call_in_halves(*given) if halves else call_saving(*given)
+                in_one = halves is None
+                results, saved = call_saving(*given) if in_one else call_in_halves(*given, halves)
             self._saved[number] = saved
             self._read[number] = read
             return self._own(results, read)
@@ -488,11 +490,12 @@ class Run:
 
         return tuple(map(own, results)) if isinstance(results, tuple) else own(results)
 
-    def _gathered(self, read: frozenset[int]) -> set[int]:
+    def _gathered(self, read: frozenset[int]) -> frozenset[int]:
         """The memory of what is gathered of some leaves."""
         table, copies = self.worker.table.leaves, self.worker.shards.copies
         numbers = {table[self.leaves.index[leaf]].copy for leaf in read}
-        return {copies[copy].pointer for copy in numbers if copy is not None}
+        # What is not there has none, nor has what is empty.
+        return frozenset(copies[copy].pointer for copy in numbers if copy is not None) - {0}
 
     def _away(self, read: frozenset[int]) -> Away:
         if self._stays is None:
