@@ -25,8 +25,9 @@ enum There {
     Passing,
 }
 
-/// Copies are gathered before they are read and released after it; what a micro-batch gathers it releases, or
-/// the next step would read what is old. Nothing else than gathering happens once a step.
+/// Copies are gathered before they are read and released after it; what a code gathers it releases, since between two
+/// codes of a micro-batch those of others may run, which release it too, and since the next step would read what is old.
+/// Nothing else than gathering happens once a step.
 pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
     let mut watch = Watch::new(body, own);
     let mut at = 0;
@@ -40,9 +41,12 @@ pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
         if code.gives.iter().flatten().any(|buf| watch.copies.contains_key(buf)) {
             return Some((at.saturating_sub(1), "a code gives what is gathered for it".into()));
         }
+        if watch.there.contains(&There::Passing) {
+            let what = format!("what {} gathers is not released at its end", code.pass.name());
+            return Some((at.saturating_sub(1), what));
+        }
     }
-    let left = watch.there.contains(&There::Passing);
-    left.then(|| (at.saturating_sub(1), "what a micro-batch gathers is not released at its end".into()))
+    None
 }
 
 struct Watch<'a> {
@@ -97,7 +101,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// A backward that reads leaves. The second half of one needs only what the first has kept.
+/// A backward that reads leaves. The second half of one reads nothing that is gathered: the runtime computes with the
+/// first half what would, whatever the operators are.
 fn needs_values(instr: &Instr) -> Option<&Grad> {
     if let Instr::Grad(grad) = instr { Some(grad).filter(|grad| grad.which != Which::Weights) } else { None }
 }

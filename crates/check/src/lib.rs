@@ -35,7 +35,7 @@
 //! | `SW0515` | random operators draw for the region that they compute, and overlapping parts for the same one |
 //! | `SW0517` | in a step each micro-batch runs each code once, backward after forward |
 //! | `SW0518` | each backward starts from the scale of the step, once |
-//! | `SW0523` | what is gathered is gathered before it is read and released after it, in each micro-batch or once for the step |
+//! | `SW0523` | what is gathered is gathered before it is read and released after it, in the same code, or once for the step |
 //! | `SW0526` | what forward sends to the host is brought back in backward, once, and before it is read |
 //! | `SW0519` | gradients are communicated in the last micro-batch of a step, when all contributions have arrived |
 //! | `SW0531` | where steps follow each other without a pause, each micro-batch is computed with the parameters of its step, and its gradients are there when its step's update takes them |

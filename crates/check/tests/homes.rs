@@ -3,7 +3,7 @@
 mod support;
 
 use graph::TensorId;
-use program::{RankId, Update};
+use program::{Code, Grad, Instr, Loop, Pass, Program, RankId, Task, Update, When, Which};
 use support::{faults, graph, program, proof};
 
 /// `old` becomes `new`, which must be refused.
@@ -127,6 +127,76 @@ fn what_a_micro_batch_gathers_it_releases() {
     breaks(PASSING, "release v\nall_reduce", "release v\nrelease v\nall_reduce", "SW0523");
     breaks(ONCE, "all_reduce g0", "release w\nall_reduce g0", "SW0523");
     breaks(ONCE, "begin\n", "", "SW0523");
+}
+
+#[test]
+fn what_a_code_gathers_does_not_stay_for_another() {
+    // Of several micro-batches the backward of the first would give up what that of the second reads.
+    let kept =
+        PASSING.replace("release v\nall_reduce", "all_reduce").replace("seed ds\ngather g0 v\n", "seed ds\n");
+    let found = faults(&graph(MODEL), &kept);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
+    assert!(found[0].what.contains("what forward gathers is not released at its end"), "{found:?}");
+}
+
+/// `zero3` on two devices, with a backward in two halves.
+fn in_halves() -> Program {
+    let mut made = program(&graph(MODEL), PASSING);
+    let body = &mut made.roles[0].body;
+    let whole = body.codes.pop().expect("the last code is backward");
+    let (mut first, mut second) = (vec![], vec![]);
+    for instr in whole.instrs {
+        match instr {
+            Instr::Grad(grad) => {
+                let call = grad.call;
+                second.push(Instr::Grad(Grad {
+                    call,
+                    which: Which::Weights,
+                    from: vec![],
+                    to: vec![],
+                    again: vec![],
+                }));
+                first.push(Instr::Grad(Grad { which: Which::Inputs, ..grad }));
+            }
+            instr if instr.leaves().is_empty() => first.push(instr),
+            instr => second.push(instr),
+        }
+    }
+    let inputs = Code { instrs: first, takes: whole.takes, gives: whole.gives, ..Code::new(0, Pass::Inputs) };
+    body.codes.extend([inputs, Code { instrs: second, ..Code::new(0, Pass::Weights) }]);
+    let tasks = vec![Task::forward(0), Task::inputs(0), Task::weights(0, When::Last)];
+    body.timetable.loops = vec![Loop::over_all(tasks)];
+    made
+}
+
+/// What is found once something is moved in the first half.
+fn found_in_halves(plant: impl Fn(&mut Vec<Instr>)) -> Vec<check::Fault> {
+    let mut made = in_halves();
+    plant(&mut made.roles[0].body.code_mut(0, Pass::Inputs).instrs);
+    check::check(&graph(MODEL), &made).map_or_else(|faults| faults, |_| vec![])
+}
+
+#[test]
+fn the_first_half_reads_what_is_gathered_and_the_second_does_not() {
+    assert!(found_in_halves(|_| ()).is_empty());
+    let release =
+        |instrs: &[Instr]| instrs.iter().position(|it| matches!(it, Instr::Release { .. })).unwrap();
+    let grad = |instrs: &[Instr]| instrs.iter().position(|it| matches!(it, Instr::Grad(_))).unwrap();
+    let before = |instrs: &mut Vec<Instr>| {
+        let released = instrs.remove(release(instrs));
+        instrs.insert(grad(instrs), released);
+    };
+    let found = found_in_halves(before);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
+    assert!(found[0].what.contains("reads what is not gathered"), "{found:?}");
+    let never = |instrs: &mut Vec<Instr>| drop(instrs.remove(release(instrs)));
+    let found = found_in_halves(never);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
+    let ungathered = |instrs: &mut Vec<Instr>| {
+        instrs.retain(|it| !matches!(it, Instr::Gather { .. } | Instr::Release { .. }));
+    };
+    let found = found_in_halves(ungathered);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
 }
 
 #[test]

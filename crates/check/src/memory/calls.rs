@@ -112,7 +112,7 @@ impl<'a> Walk<'_, 'a> {
         saved: &mut Vec<Block>,
         first_half: Option<&(CallId, Waits)>,
     ) {
-        let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, local, part));
+        let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, (local, part), saved));
         let given: Vec<Option<Block>> =
             local.outputs.iter().map(|buf| buf.and_then(|buf| self.arriving[buf.index()].take())).collect();
         let arrives = given.iter().any(Option::is_some);

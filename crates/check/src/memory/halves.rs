@@ -3,10 +3,11 @@
 //! The gradients of parameters wait where an operator computes them apart; on their way there are views, casts and
 //! rows that are looked up, nothing that needs values. What waits holds the gradient that has arrived, and what forward
 //! kept for it. All others are computed in the first half, and hold what they are; so are those of a parameter that
-//! a call reads in several ways.
+//! a call reads in several ways, and those for which a parameter would be read that is gathered, for that is given up
+//! between the halves.
 
 use program::{BufId, Call, CallId, Grad, LocalOp};
-use rules::families::{can_wait, needs_no_values};
+use rules::families::{can_wait, needs_no_values, takes_all};
 
 use crate::held::Part;
 use crate::intern::Map;
@@ -89,11 +90,36 @@ impl Walk<'_, '_> {
         binding.iter().filter(|(_, at)| uses[*at].is_some()).map(|(buf, _)| *buf).collect()
     }
 
-    /// Of an operator's operands those whose gradients are left.
-    pub(super) fn left_of(&self, waits: &Waits, local: &LocalOp, part: &Part) -> Vec<BufId> {
+    /// Of an operator's operands those whose gradients are left; `saved` is what forward kept for it.
+    pub(super) fn left_of(
+        &mut self,
+        waits: &Waits,
+        (local, part): (&LocalOp, &Part),
+        saved: &[Block],
+    ) -> Vec<BufId> {
         let made = local.outputs.iter().flatten().any(|buf| waits.at(*buf));
         let found = self.learning(part).into_iter().filter(|buf| waits.at(*buf));
-        if made || can_wait(self.target(part)) { found.collect() } else { vec![] }
+        match () {
+            () if made => found.collect(),
+            () if can_wait(self.target(part)) => {
+                let found: Vec<BufId> = found.collect();
+                let gathered: Vec<Block> = self.gathered(saved).collect();
+                let cost = self.cost(part);
+                let binding = self.cx.finder.bindings.get(part.binding);
+                let of = |buf: &BufId| binding.iter().find(|(it, _)| it == buf).map(|(_, at)| *at);
+                // What is summed up, such as a bias, needs no values.
+                let reads = |buf: &BufId| of(buf).is_none_or(|at| cost.gradients[at] > 0);
+                let own = |buf: &BufId| waits.root.get(buf).and_then(|root| self.values[root.index()]);
+                let waits = |buf: &BufId| !reads(buf) || gathered.iter().all(|it| Some(*it) == own(buf));
+                found.into_iter().filter(waits).collect()
+            }
+            () => vec![],
+        }
+    }
+
+    /// Of what is kept what is gathered.
+    fn gathered<'b>(&'b self, saved: &'b [Block]) -> impl Iterator<Item = Block> + 'b {
+        saved.iter().copied().filter(|block| self.copies.contains(block))
     }
 
     /// Leaves an operator with what it needs to the second half.
@@ -151,7 +177,7 @@ impl Walk<'_, '_> {
         let made: Vec<(BufId, Block)> = { later.bufs.iter().filter(|_| there) }
             .map(|buf| (*buf, self.ledger.make(self.bytes(*buf), crate::purpose::Purpose::Working)))
             .collect();
-        let meanwhile = self.cost(part).meanwhile.backward;
+        let meanwhile = self.cost(part).meanwhile.backward + self.stand_in(part, &later.saved);
         self.ledger.meanwhile(if there { meanwhile } else { 0 }, crate::purpose::Purpose::Working);
         later.saved.into_iter().for_each(|block| self.ledger.forget(block));
         later.given.into_iter().flatten().for_each(|block| self.ledger.forget(block));
@@ -162,5 +188,14 @@ impl Walk<'_, '_> {
                 None => self.arriving[buf.index()] = Some(block),
             }
         }
+    }
+
+    /// Bytes in the place of a weight that is given up, for an operator that is handed it all the same.
+    fn stand_in(&self, part: &Part, saved: &[Block]) -> u64 {
+        if !takes_all(self.target(part)) || self.gathered(saved).next().is_none() {
+            return 0;
+        }
+        let binding = self.cx.finder.bindings.get(part.binding);
+        binding.iter().filter(|(_, at)| *at == 1).map(|(buf, _)| self.bytes(*buf)).sum()
     }
 }

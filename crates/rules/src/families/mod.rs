@@ -120,6 +120,11 @@ pub fn can_wait(target: &str) -> bool {
     family_of(target).is_some_and(|family| ["contraction", "convolution"].contains(&family.name))
 }
 
+/// Whether one operator computes these gradients, which is handed all operands also where it is asked for one of them.
+pub fn takes_all(target: &str) -> bool {
+    family_of(target).is_some_and(|family| family.name == "convolution")
+}
+
 /// Whether the gradient of what an operator reads needs no values of it: views, casts, rows that are looked up.
 pub fn needs_no_values(target: &str) -> bool {
     let family = |family: &&Family| ["views", "embedding"].contains(&family.name);

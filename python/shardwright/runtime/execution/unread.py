@@ -47,4 +47,3 @@ def nan_like(x: Tensor) -> Tensor:
     """For an operator that is handed all operands, and reads of this one only how it lies: if it read more,
     gradients would be NaN."""
     return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).fill_(torch.nan)
-
