@@ -134,7 +134,7 @@ def tupled(function: Callable[..., Any], given: Sequence[Tensor] = ()) -> Callab
     return called
 
 
-X, I = rand(2, 4, 6, 6), torch.tensor([[1, 2], [0, 1]])
+X, INDICES = rand(2, 4, 6, 6), torch.tensor([[1, 2], [0, 1]])
 # What is called with an argument and gathered parameters, and how many operators wait.
 Product = tuple[Callable[..., Any], Tensor, list[Tensor], int]
 PRODUCTS: dict[str, Product] = {
@@ -155,9 +155,13 @@ PRODUCTS: dict[str, Product] = {
     "a product of parameters": (lambda x, w, v: x @ (w @ v), rand(3, 4), [rand(4, 5), rand(5, 2)], 0),
     "positions": (lambda x, p, w: x + F.linear(p, w), rand(3, 4), [rand(3, 5), rand(4, 5)], 0),
     # Laid out anew for the product, so that it is in memory of its own.
-    "queries": (lambda x, q, w: F.linear(q.expand(2, 3, 4), w) @ x, rand(2, 5, 3), [rand(3, 4), rand(5, 4)], 1),
-    "adapted": (lambda x, w, a, b: F.linear(x, w + b @ a), rand(3, 4), [rand(5, 4), rand(2, 4), rand(5, 2)], 0),
-    "rows": (lambda x, w: F.embedding(I, w) + x, rand(2, 2, 3), [rand(4, 3)], 0),
+    "queries": (
+        lambda x, q, w: F.linear(q.expand(2, 3, 4), w) @ x, rand(2, 5, 3), [rand(3, 4), rand(5, 4)], 1
+    ),
+    "adapted": (
+        lambda x, w, a, b: F.linear(x, w + b @ a), rand(3, 4), [rand(5, 4), rand(2, 4), rand(5, 2)], 0
+    ),
+    "rows": (lambda x, w: F.embedding(INDICES, w) + x, rand(2, 2, 3), [rand(4, 3)], 0),
 }  # fmt: skip
 
 

@@ -31,8 +31,8 @@ Edge = tuple[Node, int]
 # For who only wants to know of what is saved where it lies.
 _NOTHING = torch.empty(0)
 
-# Of these each gradient is computed by operators of its own. For each operand: what its gradient reads of what
-# autograd saved.
+# Of these each gradient is computed by operators of its own. For each operand: what its gradient reads of
+# what autograd saved.
 _APART: dict[str, tuple[str | None, ...]] = {
     "AddmmBackward": (None, "mat2", "mat1"),
     "AddmvBackward": (None, "vec", "mat"),
@@ -100,7 +100,7 @@ class Boxes:
         self._again -= 1
 
     def reads(self, node: Node, saved: str | None) -> bool:
-        """Whether that is gathered which an operator saved under this name; also where nothing is known of it."""
+        """Whether what an operator saved under this name is gathered; also where nothing is known of it."""
         if not self._gathered or saved is None:
             return False
         self._looks, self._seen = True, True
@@ -165,7 +165,7 @@ def first_half(
         else:
             roots.append((edge, grad))
     apart, others = graph.stops()
-    # The C++ node of one that nothing leads to is gone, unless somebody else holds it: it must not be touched.
+    # Of an entry that nothing leads to autograd's node may be gone: to ask for it would end the process.
     reached = [node for node in entries if node in graph]
     wanted: list[Edge] = [(node, 0) for node in (*reached, *apart)] + others
     again = boxes.run_again(list(apart))
