@@ -41,7 +41,7 @@ class Gathered:
     def __init__(self, values: Sequence[Tensor]):
         self.memory = [x.detach().clone() for x in values]
         self.leaves = [
-            Tensor._make_subclass(Fleeting, x.detach(), x.is_floating_point() or x.is_complex())  # type: ignore[attr-defined]
+            Tensor._make_subclass(Fleeting, x.detach(), True)  # type: ignore[attr-defined]
             for x in self.memory
         ]
 
@@ -57,7 +57,7 @@ def seeds(saved: Saved) -> list[Tensor]:
     """As many as there are results that need a gradient."""
     generator = torch.Generator().manual_seed(3)
     metadata = [edge.node._input_metadata[edge.output_nr] for edge in saved.edges if edge]  # type: ignore[attr-defined]
-    made = [torch.randn(*it.shape, dtype=torch.float64, generator=generator) for it in metadata]
+    made = [torch.randn(tuple(it.shape), dtype=torch.float64, generator=generator) for it in metadata]
     return [x.to(it.dtype) for x, it in zip(made, metadata, strict=True)]
 
 
@@ -84,7 +84,7 @@ def in_halves(
 
 def in_one(function: Callable[..., Any], values: Sequence[Tensor]) -> list[Tensor | None]:
     torch.manual_seed(SEED)
-    leaves = [x.detach().clone().requires_grad_(x.is_floating_point() or x.is_complex()) for x in values]
+    leaves = [x.detach().clone().requires_grad_() for x in values]
     _, saved = call_in_halves(function, tuple(leaves), {id(x) for x in leaves}, None)
     torch.autograd.backward(*match(saved, seeds(saved)))
     return [leaf.grad for leaf in leaves]
@@ -97,10 +97,7 @@ def assert_same(found: Sequence[Tensor | None], expected: Sequence[Tensor | None
             torch.testing.assert_close(a.to_dense(), b.to_dense(), rtol=1e-9, atol=1e-12)
 
 
-CASES = [*rule_cases.CASES]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rule_cases.CASES, ids=lambda case: case.name)
 def test_no_operator_reads_what_is_gathered_in_the_second_half(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,25 +110,28 @@ def test_no_operator_reads_what_is_gathered_in_the_second_half(
 
     monkeypatch.setattr(ops, "current_run", lambda: Rank)
     torch.manual_seed(SEED)
-    values = [make() for _, make in case.operands]
-    if not any(x.is_floating_point() or x.is_complex() for x in values):
-        pytest.skip("nothing that has a gradient")
-    results = case.fn(*[x.clone().requires_grad_(x.is_floating_point() or x.is_complex()) for x in values])
-    if not any(x.requires_grad for x in (results if isinstance(results, (list, tuple)) else [results])):
-        pytest.skip("nothing that gives a gradient")
-    gathered = Gathered(values)
-    _, found, _ = in_halves(tupled(case.fn, gathered.leaves), (), gathered, release=True)
-    assert_same(found, in_one(tupled(case.fn), values))
+    kinds, values = [kind for kind, _ in case.operands], [make() for _, make in case.operands]
+    learning = [x for kind, x in zip(kinds, values, strict=True) if kind == "param" and differentiable(x)]
 
-
-def tupled(function: Callable[..., Any], given: Sequence[Tensor] = ()) -> Callable[..., Any]:
-    """As emitted code: several results are a tuple."""
-
-    def called(*args: Tensor) -> Any:
-        found = function(*given, *args)
+    def function(*leaves: Tensor) -> Any:
+        given = iter(leaves)
+        operands = zip(kinds, values, strict=True)
+        found = case.fn(
+            *[next(given) if kind == "param" and differentiable(x) else x.clone() for kind, x in operands]
+        )
         return tuple(found) if isinstance(found, list) else found
 
-    return called
+    tried = function(*[x.clone().requires_grad_() for x in learning])
+    if not any(x.requires_grad for x in (tried if isinstance(tried, tuple) else (tried,))):
+        pytest.skip("nothing has a gradient")
+    gathered = Gathered(learning)
+    _, found, _ = in_halves(lambda: function(*gathered.leaves), (), gathered, release=True)
+    assert_same(found, in_one(function, learning))
+
+
+def differentiable(x: Tensor) -> bool:
+    """Whether it may have a gradient."""
+    return x.is_floating_point() or x.is_complex()
 
 
 X, INDICES = rand(2, 4, 6, 6), torch.tensor([[1, 2], [0, 1]])
