@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .cache import open_cache
-from .capture.known_inputs import asked_for
+from .capture.known_inputs import KnownInputs, asked_for
 from .choosing import AUTO, Choice, cluster_here, cluster_of, memory_here
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
@@ -22,7 +22,7 @@ from .errors import RuntimeFault
 from .filling import LengthsLike, filling_of
 from .further import compiler_of, skeleton_of
 from .memory import OPTIMIZER
-from .micro_batches import Cut, made, of_example, proved, refuse_unchosen
+from .micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
 from .outputs import Asked, require_outputs
 from .planning import PlanLike
 from .precision import Precision, precision_of
@@ -58,7 +58,7 @@ def parallelize(
     randomness: str = "keyed",
     seed: int = 0,
     discover: bool = False,
-    known_inputs: str | Sequence[str] = (),
+    known_inputs: KnownInputs = None,
     weights: Weights | None = None,
     precision: str | Precision | None = None,
     memory: int | str | None = None,
@@ -85,8 +85,9 @@ def parallelize(
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
     that it has. With `discover` rules are looked for, by trying, for what of the model runs as it is: what
-    is found is used, and said. `known_inputs` are names of arguments which the model may read in Python,
-    `"*"` all: a program is for what it reads of them, and a call where that is something else gets its own.
+    is found is used, and said. A program is for what the model reads in Python of its inputs,
+    where it cannot be captured otherwise, and a call where that is something else gets its own; with
+    `known_inputs`, names of arguments, for what it reads of these, `"*"` all, `()` none.
     `weights` are safetensors files, their folder, or tensors by name, for a module that may be on meta;
     each rank reads only its parts. `memory` is what each rank has, in bytes or
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
@@ -130,6 +131,7 @@ def parallelize(
         chosen = ChosenNumber(choice, unit, capturing, cache and first, says)
         number = from_rank_0(comm, lambda: chosen.of(module, example))
     one, two = of_example(example, number, inputs)
+    capturing = of_parts(capturing, number)
     starter = Starter(
         plan,
         unit,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ._core import Compiled, Graph, Plan, compile
 from .capture import Captured, capture
+from .capture.known_inputs import KnownInputs
 from .errors import CaptureError, RuntimeFault
 from .memory import OPTIMIZER
 from .outputs import Asked, resolve
@@ -44,12 +45,13 @@ def compile_model(
     precision: str | Precision | None = None,
     device: str | None = None,
     discover: bool = False,
-    known_inputs: Sequence[str] = (),
+    known_inputs: KnownInputs = None,
 ) -> tuple[Bundle, Compiled]:
     """Captures a module and compiles it for so many devices. No device is needed, and no weights.
 
     `device` is the type of the devices, if it is known: autocast depends on it. With `discover` rules are
-    looked for, for what runs as it is. The program is for what the model reads of `known_inputs`.
+    looked for, for what runs as it is. The program is for what the model reads of
+    `known_inputs`, without names of any, where it has to.
     """
     captured = captured_model(module, args, kwargs, precision_of(precision), device, discover, known_inputs)
     made = make_plan(Graph(captured.graph_text), plan, devices)
@@ -63,7 +65,7 @@ def captured_model(
     precision: Precision | None = None,
     device: str | None = None,
     discover: bool = False,
-    known_inputs: Sequence[str] = (),
+    known_inputs: KnownInputs = None,
 ) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(

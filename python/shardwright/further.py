@@ -51,10 +51,16 @@ def _shared(part: nn.Module) -> list[Any]:
 def compiler_of(comm: Comm, starter: Starter) -> Compile:
     """Compiles the model for another call, under the same plan."""
 
-    def compile(skeleton: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool) -> Made:
+    def compile(
+        skeleton: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        only_loss: bool,
+        general: bool,
+    ) -> Made:
         def make() -> Bundle:
             if starter.knows_inputs:  # by their values
-                return starter.further(skeleton, args, kwargs, only_loss)
+                return starter.further(skeleton, args, kwargs, only_loss, general)
             args_, kwargs_ = pytree.tree_map_only(Tensor, without_value, (tuple(args), dict(kwargs)))
             return starter.further(skeleton, args_, kwargs_, only_loss)
 

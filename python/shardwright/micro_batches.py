@@ -16,7 +16,7 @@ from .capture.evaluate import Evaluator, Given
 from .choosing import Choice
 from .compiling import captured_model
 from .cutting import Cutting
-from .errors import RuntimeFault
+from .errors import PlanError, RuntimeFault
 from .runtime.execution.inputs import Arguments
 from .runtime.execution.micro_batches import MicroBatches, rows_of
 
@@ -59,21 +59,30 @@ class Parts:
 
     def __init__(self, module: nn.Module, example: Arguments, capturing: Mapping[str, Any] | None = None):
         self._module, self._example, self._capturing = module, example, capturing or {}
-        self._known: dict[int, Captured] = {}
+        self._known: dict[tuple[int, bool], Captured] = {}
         self.rows = rows_of_example(example)
 
     def captured(self, number: int) -> Captured:
         """One of so many parts of the batch, proved to be one."""
         one, two = of_example(self._example, number, "global")
-        captured = self._of_rows(one, self.rows // number)
+        captured = self._of_rows(one, self.rows // number, number)
         if two is not None:
-            weight_of(self._of_rows(two, 2 * self.rows // number), captured.graph_text)
+            weight_of(self._of_rows(two, 2 * self.rows // number, number), captured.graph_text)
         return captured
 
-    def _of_rows(self, example: Arguments, rows: int) -> Captured:
-        if rows not in self._known:
-            self._known[rows] = captured_model(self._module, *example, **self._capturing)
-        return self._known[rows]
+    def _of_rows(self, example: Arguments, rows: int, number: int) -> Captured:
+        key = rows, number > 1
+        if key not in self._known:
+            capturing = of_parts(self._capturing, number)
+            self._known[key] = captured_model(self._module, *example, **capturing)
+        return self._known[key]
+
+
+def of_parts(capturing: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """What capture is told where a batch is cut into so many parts: of a part other values are read than of
+    the whole, so that none are unless somebody says so."""
+    unnamed = number > 1 and capturing.get("known_inputs") is None
+    return {**capturing, "known_inputs": ()} if unnamed else dict(capturing)
 
 
 def proved(module: nn.Module, two: Arguments, graph_text: str, capturing: Mapping[str, Any]) -> Cut:
@@ -101,6 +110,15 @@ def best_number(
 
 def weight_of(two: Captured, graph_text: str) -> Cut:
     weight, positions, rows = micro_batch_weight(Graph(two.graph_text), Graph(graph_text))
+    names = two.in_spec.input_names()
+    if read := [names[at] for at in positions if names[at] in two.known_names]:
+        raise PlanError(
+            "SW0360",
+            "the model cannot be trained in micro-batches",
+            why=f"it reads values of `{read[0]}` in Python, and of a part perhaps others than of the whole",
+            fix="let `micro_batches` be 1, or give a list of batches to `train_step`, which is the mean of"
+            " their losses",
+        )
     return rows, positions, weight
 
 

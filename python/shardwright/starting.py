@@ -13,13 +13,13 @@ from typing import Any
 from torch import nn
 
 from ._core import Graph, Plan
-from .cache import Cache, Entry, Unknown, further_key, key_of
+from .cache import Cache, Entry, Unknown, further_key, key_of, key_of_read
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
 from .capture.known import has_values
 from .choosing import AUTO, Choice
 from .compiling import Bundle, captured_model, compile_plan
-from .errors import RuntimeFault
+from .errors import RuntimeFault, ShardwrightError
 from .filling import Filling
 from .memory import OPTIMIZER
 from .micro_batches import best_number
@@ -55,13 +55,15 @@ class Starter:
         self._options, self._capturing = dict(options), dict(capturing or {})
         self._cache, self._progress = cache, progress or Progress(False)
         self._first: Entry | None = None
+        # Of the model and its example; and where the cache has the program, for what is read of that.
         self._key: str | None = None
+        self._place: str | None = None
         self._not_kept = ""
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether programs are for what is read of some inputs."""
-        return bool(self._capturing.get("known_inputs"))
+        """Whether programs may be for what is read of some inputs."""
+        return self._capturing.get("known_inputs", ()) != ()
 
     def first(
         self,
@@ -75,33 +77,56 @@ class Starter:
         with self._progress.phases(name) as phases:
             phases.begin("key")
             self._key = self._key_of(module, args, kwargs)
-            self._first = self._kept(self._key, module)
+            self._place, self._first = self._kept(self._key, module, args, kwargs)
             if self._first is not None and not self._is_right(phases, self._first, module, args, kwargs):
                 self._first = None
             kept = self._first is not None
             if self._first is None:
-                self._first = self._compile(phases, module, args, kwargs, None, self._options)
-                self._keep(phases, self._key, self._first)
+                self._first = self._compile(
+                    phases, module, args, kwargs, None, self._options, self._capturing
+                )
+                self._keep(phases, self._place, self._first)
         _warn_of_what_is_not_compared(self._first)
         how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
         self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder)))
         return _bundle(self._first)
 
     def further(
-        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only_loss: bool = False
+        self,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        only_loss: bool = False,
+        general: bool = False,
     ) -> Bundle:
-        """The program for another call or mode of the model, or one of which only the loss leaves."""
+        """The program for another call or mode of the model, or one of which only the loss leaves. A
+        `general` one reads no inputs, if nobody has said which it may read, and there is one."""
+        if general and self._capturing.get("known_inputs", ()) is None:
+            try:
+                return self._further(module, args, kwargs, only_loss, {**self._capturing, "known_inputs": ()})
+            except ShardwrightError:
+                pass
+        return self._further(module, args, kwargs, only_loss, self._capturing)
+
+    def _further(
+        self,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        only_loss: bool,
+        capturing: Mapping[str, Any],
+    ) -> Bundle:
         options = {**self._options, "outputs": "loss"} if only_loss else self._options
         assert self._first is not None, "the first program comes first"
         name = type(module).__name__
         with self._progress.phases(name) as phases:
             phases.begin("key")
-            key = self._further_key(module, args, kwargs, options)
-            entry = self._kept(key, module)
+            key = self._further_key(module, args, kwargs, options, capturing)
+            key, entry = self._kept(key, module, args, kwargs)
             kept = entry is not None
             if entry is None:
                 plan = Plan.parse(Graph(self._first.graph_text), self._first.plan_text)
-                entry = self._compile(phases, module, args, kwargs, plan, options)
+                entry = self._compile(phases, module, args, kwargs, plan, options, capturing)
                 self._keep(phases, key, entry)
         _warn_of_what_is_not_compared(entry)
         how = "from the cache" if kept else "compiled"
@@ -120,12 +145,13 @@ class Starter:
         kwargs: Mapping[str, Any] | None,
         first: Plan | None,
         options: Mapping[str, Any],
+        capturing: Mapping[str, Any],
     ) -> Entry:
         phases.begin("capture")
-        captured = captured_model(module, args, kwargs, **self._capturing)
+        captured = captured_model(module, args, kwargs, **capturing)
         if self._filling is not None:
             phases.begin("lengths")
-            self._filling.prove(module, args, kwargs or {}, captured, self._capturing)
+            self._filling.prove(module, args, kwargs or {}, captured, capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan, chosen = self._make_plan(graph) if first is None else (first.transferred(graph), None)
@@ -175,11 +201,12 @@ class Starter:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any],
+        capturing: Mapping[str, Any],
     ) -> str | None:
         if self._cache is None or self._key is None:
             return None
         try:
-            return further_key(self._key, module, args, kwargs, self._all_options(options))
+            return further_key(self._key, module, args, kwargs, {**self._all_options(options), **capturing})
         except (Unknown, RecursionError):
             return None
 
@@ -187,10 +214,19 @@ class Starter:
         filled = {} if self._filling is None else {"lengths": repr(self._filling)}
         return {**options, **self._capturing, **filled, "autocast": ambient()}
 
-    def _kept(self, key: str | None, module: nn.Module) -> Entry | None:
-        """Values of buffers are no part of a key: those that a model reads in Python are compared here."""
-        entry = None if self._cache is None or key is None else self._cache.get(key, module.forward)
-        return entry if entry is not None and has_values(module, entry.captured.fixed) else None
+    def _kept(
+        self, key: str | None, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> tuple[str | None, Entry | None]:
+        """Where the program for a call is, or would be. One that is for what is read of another call leads
+        on, by what it reads of this one."""
+        while True:
+            entry = None if self._cache is None or key is None else self._cache.get(key, module.forward)
+            # Values of buffers are no part of a key: those that a model reads in Python are compared here.
+            if entry is None or key is None or not has_values(module, entry.captured.fixed):
+                return key, None
+            if not entry.captured.known_names or entry.captured.is_of(args, kwargs or {}):
+                return key, entry
+            key = key_of_read(key, entry.captured.describe(args, kwargs or {})[0])
 
     def _is_right(
         self,
@@ -205,7 +241,7 @@ class Starter:
         if still_computes(module, args, kwargs, entry.captured, entry.graph_text):
             return True
         # Nothing of that key is used, so that further programs are not taken from there either.
-        self._key = None
+        self._key = self._place = None
         self._not_kept = " (not kept for the next start: the model reads something that no key can see)"
         return False
 
@@ -221,8 +257,8 @@ class Starter:
     def _where(self, folder: str | Path | None) -> str:
         if folder is not None:
             return f"in {folder}"
-        if self._cache is not None and self._key is not None and self._cache.path(self._key).is_dir():
-            return f"in {self._cache.path(self._key) / 'program'}"
+        if self._cache is not None and self._place is not None and self._cache.path(self._place).is_dir():
+            return f"in {self._cache.path(self._place) / 'program'}"
         return "in memory (`save_to` writes it to a folder)"
 
 

@@ -43,7 +43,7 @@ class Small(nn.Module):
 
 
 def small(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
-    return capture(Small(run), args or (X,), kwargs)
+    return capture(Small(run), args or (X,), kwargs, known_inputs=())
 
 
 def lines_of(captured: Captured, *kinds: str) -> list[str]:

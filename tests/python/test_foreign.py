@@ -200,7 +200,7 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     # It decides by the sum of the batch, and no rule is right.
     assert not trying.is_parallelized_again(found, "discovered")
     assert "no rule: where test_foreign.py" in str(trying.why_not_again(found, "discovered"))
-    assert "| no | no: equal, 80% | no: equal, 80% | modules that run as they are have 50%" in page([found])
+    assert "| no |   |   | no: equal, 80% | modules that run as they are have 50%" in page([found])
 
 
 def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
@@ -215,7 +215,7 @@ def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     found = trying.judged(finished(model, args=(torch.randn(4, 8, dtype=torch.float64),)), empty())
     assert not trying.is_parallelized(found) and trying.is_parallelized_again(found, "discovered")
     assert found["opaque_share"] > 0.3 and found["discovered"]["opaque_share"] == 0
-    assert "| no | no: equal, 80% | yes: equal, 5" in page([found])
+    assert "| no |   |   | yes: equal, 5" in page([found])
     counts = {figure.what: figure.count for figure in figures.figures([found])}
     assert (counts["parallelized"], counts["parallelized, with rules that are found"]) == (0, 1)
     found["discovered"]["plans"]["data"] = {"outcome": "wrong", "reason": "loss"}
@@ -223,7 +223,7 @@ def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     assert "under `data, with rules that are found`: loss" in page([found])
 
 
-def test_a_model_is_tried_again_with_known_inputs() -> None:
+def test_a_model_that_reads_values_is_tried_again_without() -> None:
     class Pieces(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -247,10 +247,24 @@ def test_a_model_is_tried_again_with_known_inputs() -> None:
     x, sizes = torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 3])
     built = finished(Model(), kwargs={"x": x, "sizes": sizes, "input_ids": torch.tensor([1, 2, 3, 4])})
     found = trying.judged(built, empty())
-    assert not trying.is_parallelized(found) and found["opaque_share"] > 0.3
-    assert found["known"]["opaque_share"] == 0
-    assert figures.under_rules(found, "known") and not figures.under_rules(found)
-    assert found["known"]["plans"]["data"]["outcome"] == "equal"
+    assert found["opaque_share"] == 0 and found["reads"] == ["kwargs['sizes']"]
+    assert found["plans"]["data"]["outcome"] == "equal" and figures.under_rules(found)
+    before = trying.as_without(found)
+    assert before["opaque_share"] > 0.3 and before["plans"]["data"]["outcome"] == "equal"
+    assert not trying.is_parallelized(before) and not figures.under_rules(before)
+    counts = {figure.what: figure.count for figure in figures.figures([found])}
+    whole = "captured whole", "captured whole, with `known_inputs=()`"
+    assert [counts[what] for what in whole] == [1, 0]
+    assert "| `kwargs['sizes']` | no: equal, " in page([found])
+
+
+def test_a_model_that_is_refused_without_is_told_so() -> None:
+    refused = {"outcome": "refused", "code": "SW0102", "reason": "it reads"}
+    found = {"package": "none", "name": "one", "state": "tried", **came_through(), "reads": ["x"]}
+    before = trying.as_without(found | {"without": {"plans": {"data": refused}}})
+    assert trying.is_parallelized(found) and trying.why_not_parallelized(before) == "it reads"
+    assert not figures.is_whole(before) and not figures.is_equal(before, "data")
+    assert trying.as_without(found) is found
 
 
 def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
@@ -259,7 +273,7 @@ def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
         SimpleNamespace(target=f"shardwright.{name}.default", rule=rule, shapes=([], []), line="")
         for name, rule in [*targets.items(), ("function", "b -> b")]
     ]
-    captured: Any = SimpleNamespace(notes=[], graph_text="")
+    captured: Any = SimpleNamespace(notes=[], graph_text="", known_names=[])
     found = trying.of_graph(SimpleNamespace(operators=operators), captured)  # type: ignore[arg-type]
     assert found["opaque"] == ["shardwright.module.default", "shardwright.function.default"]
     assert found["without_rule"] == {}
@@ -365,7 +379,22 @@ def came_through() -> Found:
         "opaque_share": 0.0,
         "without_rule": {},
         "coarse": False,
+        "reads": [],
     }
+
+
+def test_what_was_found_before_inputs_were_noticed_is_tried_again() -> None:
+    found = {"package": "none", "name": "one", "state": "tried", **came_through()}
+    old = {key: value for key, value in found.items() if key != "reads"}
+    refused: Found = {"package": "none", "name": "one", "state": "refused", "code": "SW0102"}
+    again = [old | {"opaque": ["shardwright.module.default"]}, refused, found | {"plans": {}}]
+    for one in again:
+        assert results.left([("none", "one")], {("none", "one"): one})
+        assert table.OF_BEFORE.format(1) in page([one | {"reason": "it reads", "plans": found["plans"]}]) or (
+            one is again[2]
+        )
+    for one in (found, old, refused | {"reads": []}):
+        assert not results.left([("none", "one")], {("none", "one"): one})
 
 
 def test_a_line_that_was_cut_off_is_tried_again(tmp_path: Path) -> None:
@@ -398,7 +427,7 @@ def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
     assert "2 of 2 models were tried (none 1.0; 2000-01-01)." in text
     assert "None: no program that was proved gave other numbers" in text
     assert "- none bad: a/b in z.py" in text
-    assert "| good |   | whole | equal, 50% | equal, 50% | equal, 50% | yes |   |   |" in text
+    assert "| good |   | whole | equal, 50% | equal, 50% | equal, 50% | yes |   |   |   |" in text
     assert text.index("none bad") < text.index("## Figures")
     text = page([good | {"state": "not built", "reason": "no"}])
     assert table.PARTIAL in text and table.PARTIAL not in page([good, bad])

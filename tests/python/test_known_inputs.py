@@ -344,5 +344,7 @@ def test_a_command_is_told_them(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "shardwright", "ops", "coverage", f"{file}:net", *more]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert "3 of 5 operators have a rule" in coverage()
+    for none in ("", "()"):
+        assert "3 of 5 operators have a rule" in coverage("--known-inputs", none)
     assert "41 of 41 operators have a rule" in coverage("--known-inputs", "edges")
+    assert "41 of 41 operators have a rule" in coverage()

@@ -213,7 +213,7 @@ def captured_model(name: str) -> tuple[nn.Module, tuple[Tensor, ...], Captured]:
     if name == "selecting":
         args = (*args, torch.tensor([1, 0, 3, 2]))
     model = MODELS[name]().double()
-    return model, args, capture(model, args)
+    return model, args, capture(model, args, known_inputs=())
 
 
 def targets(captured: Captured) -> list[str]:
@@ -347,11 +347,11 @@ class Note(nn.Module):
 
 def small(inner: nn.Module) -> Captured:
     torch.manual_seed(3)
-    return capture(Note(inner).double(), (torch.randn(4, 8, dtype=torch.float64),))
+    return capture(Note(inner).double(), (torch.randn(4, 8, dtype=torch.float64),), known_inputs=())
 
 
 def test_modules_that_run_as_they_are_are_told() -> None:
-    _, _, captured = captured_model("routed")
+    model, args, captured = captured_model("routed")
     [routers, loss, advice] = captured.notes
     assert re.fullmatch(
         r"`blocks.0.router` \(Router\) and 1 more run as they are, whole on each device that computes it, "
@@ -360,7 +360,8 @@ def test_modules_that_run_as_they_are_are_told() -> None:
         routers,
     )
     assert loss.startswith("`loss` (Masked) runs as it is, whole on each device that computes it, ")
-    assert advice == 'what it reads may be known, if that follows from inputs: `known_inputs="*"`'
+    assert advice == "what it reads may be known, if that follows from inputs: leave out `known_inputs=()`"
+    assert capture(model, args).notes == captured.notes[:2]
 
 
 def test_the_user_says_which() -> None:
@@ -475,11 +476,11 @@ class Cast(nn.Module):
 
 def test_the_module_that_casts_runs_as_it_is() -> None:
     torch.manual_seed(3)
-    captured = capture(Note(Cast()), (torch.randn(4, 8),))
+    captured = capture(Note(Cast()), (torch.randn(4, 8),), known_inputs=())
     assert captured.verified
     assert '"inner", ["router.w"' in captured.graph_text
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(sw.CaptureError, match="SW0139"):
-        capture(Note(Taken()), (torch.randn(4, 8),))
+        capture(Note(Taken()), (torch.randn(4, 8),), known_inputs=())
 
 
 class Changing(nn.Module):
@@ -522,7 +523,7 @@ def test_what_changes_its_parameter_is_refused() -> None:
 
 def test_where_sizes_leave_the_model_it_is_refused() -> None:
     with pytest.raises(sw.CaptureError, match="SW0102"):
-        capture(Sized(), (torch.randn(4, 8),))
+        capture(Sized(), (torch.randn(4, 8),), known_inputs=())
 
 
 def test_checks_are_passed_and_told() -> None:
@@ -536,7 +537,7 @@ def test_checks_are_passed_and_told() -> None:
 @pytest.mark.parametrize("kind", [checking.Deciding, checking.Ending])
 def test_what_decides_is_no_check(kind: type[nn.Module]) -> None:
     with pytest.raises(sw.CaptureError, match="SW0102"):
-        capture(kind(), (torch.randn(4, 8),))
+        capture(kind(), (torch.randn(4, 8),), known_inputs=())
 
 
 class Thing:

@@ -34,7 +34,7 @@ class OneOfTwo(nn.Module):
 def test_what_the_example_did_not_use_is_trained_when_other_data_do() -> None:
     torch.manual_seed(3)
     model, example = Note(OneOfTwo()).double(), torch.rand(4, 8, dtype=torch.float64)
-    captured = capture(model, (example,))
+    captured = capture(model, (example,), known_inputs=())
     for plan in ("data", "zero3"):
         bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2))
         options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
@@ -73,7 +73,7 @@ def test_a_change_that_no_example_showed_is_an_error(place: str) -> None:
     example = torch.rand(4, 8, dtype=torch.float64)
     inner = nn.Sequential(nn.Identity(), sw.opaque(Seldom(place)))
     model = Note(inner).double()
-    captured = capture(model, (example,))
+    captured = capture(model, (example,), known_inputs=())
     bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "data", 2))
     options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
     equality.assert_equal(
@@ -101,7 +101,7 @@ def test_a_function_that_changes_what_it_is_given_later_is_an_error() -> None:
             return self.out(seldom(x + 0)).sum()
 
     model, example = Calls().double(), torch.rand(4, 8, dtype=torch.float64)
-    captured = capture(model, (example,))
+    captured = capture(model, (example,), known_inputs=())
     assert "test_opaque_other_data:seldom" in captured.graph_text
     bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_function_that_changes_what_it_is_given_later_is_an_error() -> None:
 
 def test_other_sizes_than_those_of_the_example_are_an_error_of_the_run() -> None:
     model, args = Note(Taken()).double(), (torch.randn(4, 8, dtype=torch.float64),)
-    captured = capture(model, args)
+    captured = capture(model, args, known_inputs=())
     bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 1))
     with pytest.raises(sw.RuntimeFault) as caught:
         equality.run(bundle, model, (1e7 * args[0].abs(),), options=lambda: {"skeleton": skeleton_of(model)})
@@ -133,7 +133,7 @@ class Ranked(nn.Module):
 
 def test_other_sizes_on_other_ranks_are_an_error_of_that_rank() -> None:
     model, args = Note(Ranked()).double(), (torch.randn(4, 8, dtype=torch.float64),)
-    captured = capture(model, args)
+    captured = capture(model, args, known_inputs=())
     bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), "replicate", 2))
     program = load_program(bundle.files, digest=bundle.digest, world=2)
 

@@ -160,6 +160,18 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
 
     captured = capture(Reading(count), args([1, 3]), known_inputs=["known"])
     assert captured.notes == [
+        "the program is for what the model reads of `known`: where that is else, a call gets its own"
+    ]
+    assert captured.is_of(args([1, 3]), {}) and not captured.is_of(args([0, 3]), {})
+
+    def after_writing(known: Tensor, unknown: Tensor) -> int:
+        known = known.clone()
+        numbers = known.numpy()
+        known += 1
+        return int(numbers.max())
+
+    captured = capture(Reading(after_writing), args([1, 3]), known_inputs=["known"])
+    assert captured.notes == [
         "the program is for the values of `known`: where that is else, a call gets its own"
     ]
     assert captured.is_of(args([1, 3]), {}) and not captured.is_of(args([0, 3]), {})

@@ -9,6 +9,6 @@ from ..store import cache_folder
 from .describe import Unknown
 from .entry import Entry
 from .folder import Cache, open_cache
-from .key import further_key, key_of
+from .key import further_key, key_of, key_of_read
 
-__all__ = ["Cache", "Entry", "Unknown", "cache_folder", "further_key", "key_of", "open_cache"]
+__all__ = ["Cache", "Entry", "Unknown", "cache_folder", "further_key", "key_of", "key_of_read", "open_cache"]

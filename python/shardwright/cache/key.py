@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def key_of(
     to.put(platform.system(), platform.machine())
     _settings(to)
     to.named("model", module)
-    _example(to, module, args, kwargs or {}, options.get("known_inputs", ()))
+    _example(to, module, args, kwargs or {})
     if options.get("discover"):
         _values(to, module, args, kwargs or {})
     _plan(to, plan)
@@ -64,6 +65,11 @@ def further_key(
     return key_of(module, args, kwargs, f"as {first}", options)
 
 
+def key_of_read(key: str, read: Hashable) -> str:
+    """Of the program for a call of which the one with this key reads something else than it is for."""
+    return sha256(f"{key} {read}".encode()).hexdigest()
+
+
 def _settings(to: Describer) -> None:
     """What PyTorch is told globally, and capture sees."""
     for device in ("cpu", "cuda"):
@@ -78,11 +84,9 @@ def _settings(to: Describer) -> None:
     )
 
 
-def _example(
-    to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[str]
-) -> None:
+def _example(to: Describer, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     try:
-        call = CallSpec.of_call(module.forward, args, kwargs, known)
+        call = CallSpec.of_call(module.forward, args, kwargs)
         bound = call.bind(args, kwargs)
         text = call.text()
     except ShardwrightError as error:  # compiling says it better
@@ -91,6 +95,7 @@ def _example(
     for leaf in pytree.tree_leaves((bound.args, bound.kwargs)):
         if isinstance(leaf, Tensor):
             to.kind(leaf)
+            to.put("value is known", str(not has_no_value(leaf)))
     # A program that was never compared with the model is no answer where it can be.
     to.put("verified", str(can_verify(module, bound)))
 

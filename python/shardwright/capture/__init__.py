@@ -18,13 +18,13 @@ from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
 from .foreseen import refuse_what_is_kept, run_without_values
+from .inputs import Inputs, with_inputs
 from .known import Known, said_of_fixed
-from .known_inputs import advice_to_know, require_whole, said_of_known
+from .known_inputs import KnownInputs, said_of_known
 from .memory import Aliases, refuse_shared
 from .names import Names
 from .opaque.finding import traced
 from .opaque.modules import Opaque
-from .reading import Reading
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .stand_ins import standing_in
@@ -32,7 +32,16 @@ from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
 from .updated_again import SURE, updated_again
-from .verify import Call, computes_the_same, fails, forward, given_to, missing_value, verify_capture
+from .verify import (
+    Call,
+    can_verify,
+    computes_the_same,
+    fails,
+    forward,
+    given_to,
+    missing_value,
+    verify_capture,
+)
 
 __all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
 
@@ -147,7 +156,7 @@ def capture(
     verify: bool | None = None,
     precision: Precision | None = None,
     device: str | None = None,
-    known_inputs: Sequence[str] = (),
+    known_inputs: KnownInputs = None,
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
@@ -157,23 +166,29 @@ def capture(
     matter of seconds.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
-    The graph is for what the model reads in Python of the values of ``known_inputs``. While gradients
-    are off, it is that of a forward which no backward follows.
+    The graph is for what the model reads in Python of the values of ``known_inputs``; without names of any
+    input, if there is no graph otherwise. While gradients are off, it is that of a forward which no backward
+    follows.
     The module is as before afterwards.
     """
     backward = torch.is_grad_enabled()
     if precision:
         args, kwargs = precision.cast((args, kwargs or {}))
-    call = CallSpec.of_call(module.forward, args, kwargs or {}, known_inputs)
-    bound = call.bind(args, kwargs or {})
+    kwargs = kwargs or {}
+    bound = CallSpec.of_call(module.forward, args, kwargs).bind(args, kwargs)
     said = notes(module)
-    with without_cache(module, bound.arguments):
-        try:
-            captured = _capture(module, call, bound, verify, precision, device, backward)
-        except (ShardwrightError, MemoryError):
-            raise
-        except Exception as error:  # in our own words, whatever it is
-            raise refusal(error) from error
+
+    def make(inputs: Inputs) -> Captured:
+        with without_cache(module, bound.arguments):
+            try:
+                return _capture(module, inputs, bound, verify, precision, device, backward)
+            except (ShardwrightError, MemoryError):
+                raise
+            except Exception as error:  # in our own words, whatever it is
+                raise refusal(error) from error
+
+    share = _opaque_share if can_verify(module, bound) else None
+    captured = with_inputs(make, module, args, kwargs, known_inputs, share)
     captured.notes += said
     return captured
 
@@ -224,7 +239,7 @@ def operands(
 
 def _capture(
     module: nn.Module,
-    call: CallSpec,
+    inputs: Inputs,
     bound: BoundArguments,
     verify: bool | None,
     precision: Precision | None,
@@ -233,20 +248,31 @@ def _capture(
 ) -> Captured:
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
-    inputs = call.known(bound)
 
     def attempt(opaque: Opaque) -> ExportedProgram:
+        opaque.checks.clear()
         try:
             return trace(
-                module, names, bound.args, bound.kwargs, casting, device, opaque, known, inputs, backward
+                module,
+                names,
+                bound.args,
+                bound.kwargs,
+                casting,
+                device,
+                opaque,
+                known,
+                inputs.known,
+                inputs.floats,
+                backward,
             )
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
             raise
 
-    program, opaque = traced(module, partial(_with_values, module, bound, precision, device), attempt)
-    call = _as_read(call, inputs, program.graph_module.meta[READS])
+    values = partial(_with_values, module, bound, precision, device)
+    program, opaque = traced(module, values, attempt, inputs.helps)
+    call = inputs.as_read(program.graph_module.meta[READS])
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     refuse_shared(module, map(names.canonical, updated_of(program)))
@@ -255,13 +281,10 @@ def _capture(
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
     captured.as_python = opaque.told()
-    captured.notes += opaque.notes(module) + advice_to_know(
-        [why for why, _ in captured.as_python.values()], inputs
-    )
+    captured.notes += said_of_known(call.known_names, whole=call.reading is None)
+    captured.notes += opaque.notes(module) + inputs.advice([why for why, _ in captured.as_python.values()])
     captured.fixed = known.fixed
-    captured.notes += said_of_fixed(captured.fixed) + said_of_known(
-        call.known_names, whole=call.reading is None
-    )
+    captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.for_backward = program.graph_module.meta[AGAIN]
     captured.device = DEVICE if has_autocast(program) else None
@@ -281,12 +304,8 @@ def _capture(
     return captured
 
 
-def _as_read(call: CallSpec, inputs: Sequence[Tensor], reading: Reading) -> CallSpec:
-    if not reading.lost:
-        return call.read_by(reading) if inputs else call
-    for name, tensor in zip(call.known_names, inputs, strict=True):
-        require_whole(name, tensor, reading.lost)
-    return call
+def _opaque_share(captured: Captured) -> float:
+    return sum(share for _, share in captured.as_python.values())
 
 
 def _refuse_what_does_not_run(module: nn.Module, bound: BoundArguments, casting: Casting) -> None:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .reading import Reading, Tape, tensors_in, value_of
+from .reading import Reading, Tape, memory_of, tensors_in, value_of
 
 # Nothing larger is computed beside the trace.
 _MOST = 1 << 24
@@ -57,11 +57,15 @@ _CPU = torch.device("cpu")
 
 @contextmanager
 def knowing(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[Tensor]
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    known: Sequence[Tensor],
+    floats: bool = True,
 ) -> Iterator[Callable[[], Reading]]:
     """Forwards of the module, which are given these arguments in another form, know the values of some.
-    Gives what the last one read of them."""
-    beside = _Beside()
+    Gives what the last one read of them; numbers that are no integers only with `floats`."""
+    beside = _Beside(floats)
     if not known:
         yield beside.reading
         return
@@ -98,8 +102,9 @@ def is_known(traced: Tensor) -> bool:
 class _Beside(TorchFunctionMode):
     """Computes what is known beside what is traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, floats: bool) -> None:
         super().__init__()
+        self._floats = floats
         self.forget()
 
     def forget(self) -> None:
@@ -121,7 +126,7 @@ class _Beside(TorchFunctionMode):
 
     def value(self, traced: Any) -> Tensor | None:
         _, value = self._values.get(id(traced), (None, None))
-        return None if value is None or _memory(value) in self._written else value
+        return None if value is None or memory_of(value) in self._written else value
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -134,7 +139,7 @@ class _Beside(TorchFunctionMode):
         if found is _UNKNOWN:
             for tensor in _written(func, args, kwargs):
                 value = self.value(tensor)
-                self._written |= set() if value is None else {_memory(value)}
+                self._written |= set() if value is None else {memory_of(value)}
             return func(*args, **kwargs)
         if follows:
             return pytree.tree_map_only(Tensor, self._constant, found)
@@ -158,18 +163,28 @@ class _Beside(TorchFunctionMode):
             if any(tensor.numel() > _MOST for tensor in tensors_in(shapes)):
                 return _UNKNOWN, False
             before = torch.get_rng_state()
+            versions = [(value, value._version) for value in tensors_in((args, kwargs))]
             try:
                 found = func(*args, **kwargs)
             except Exception:
-                for value in tensors_in((args, kwargs)):
+                for value, _ in versions:
                     self._tape.tell(value)
+                self._forget_written(versions)
                 return _UNKNOWN, False  # the trace says what is wrong with it
             if not torch.equal(before, torch.get_rng_state()):
                 torch.set_rng_state(before)
+                self._forget_written(versions)
                 return _UNKNOWN, False
-            told, writes = shapes is None, bool(_written(func, args, kwargs))
-            self._tape.note(func, args, kwargs, found, told=told, writes=writes)
+            told = shapes is None
+            if told and not self._floats and _has_floats(found):
+                self._forget_written(versions)
+                return _UNKNOWN, False
+            self._tape.note(func, args, kwargs, found, told=told, writes=_written(func, args, kwargs))
         return found, told
+
+    def _forget_written(self, versions: Sequence[tuple[Tensor, int]]) -> None:
+        """What a call has written that does not count, whatever its name is: `dropout(x, inplace=True)`."""
+        self._written |= {memory_of(value) for value, version in versions if value._version != version}
 
     def _values_of(self, tree: Any) -> Any:
         """What is given, with values in the place of tensors. These are on the CPU."""
@@ -184,6 +199,9 @@ class _Beside(TorchFunctionMode):
 
     def _with_numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments with numbers for the sizes, and places for the masks, that are known."""
+        if func is Tensor.__setitem__ and not (isinstance(args[2], Tensor) and args[2].dim()):
+            # A number is put where a mask says, whatever that is.
+            return (args[0], self._places(args[1], masks=False), *args[2:]), kwargs
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             return (args[0], self._places(args[1]), *args[2:]), kwargs
         if getattr(func, "__name__", "") in _SIZED:
@@ -202,15 +220,15 @@ class _Beside(TorchFunctionMode):
         size, kind = ((tuple(like.shape),), name[:-5]) if name in _LIKE else ((), name[4:])
         return getattr(torch, kind), (*size, *rest), {"dtype": like.dtype, "device": like.device, **given}
 
-    def _places(self, index: Any) -> Any:
+    def _places(self, index: Any, masks: bool = True) -> Any:
         found: list[Any] = []
         for one in index if isinstance(index, tuple) else (index,):
             value = self.value(one) if isinstance(one, Tensor) else None
-            if value is not None and value.dtype == torch.bool and value.dim():
+            if masks and value is not None and value.dtype == torch.bool and value.dim():
                 with _untraced():
                     places = value.nonzero(as_tuple=True)
                     by = {"as_tuple": True}
-                    self._tape.note(torch.nonzero, (value,), by, places, told=True, writes=False)
+                    self._tape.note(torch.nonzero, (value,), by, places, told=True)
                 found += [self._constant(each) for each in places]
             elif isinstance(one, slice):
                 found.append(slice(*map(self._number, (one.start, one.stop, one.step))))
@@ -238,6 +256,17 @@ class _Beside(TorchFunctionMode):
         return made
 
 
+def _has_floats(found: Any) -> bool:
+    """They are others in each batch."""
+    leaves = pytree.tree_leaves(found)
+    return any(
+        leaf.is_floating_point() or leaf.is_complex()
+        if isinstance(leaf, Tensor)
+        else isinstance(leaf, (float, complex))
+        for leaf in leaves
+    )
+
+
 def _shapes(func: Any, args: Any, kwargs: Any) -> Any:
     """What a call gives, without values; nothing where values tell."""
     try:
@@ -255,10 +284,6 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         return tensors_in((args, kwargs))
     in_place = _IN_PLACE.fullmatch(getattr(func, "__name__", ""))
     return tensors_in((args[:1] if in_place else (), kwargs.get("out")))
-
-
-def _memory(value: Tensor) -> int:
-    return value.untyped_storage()._cdata
 
 
 @contextmanager

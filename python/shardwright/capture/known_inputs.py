@@ -16,13 +16,17 @@ from .memory import has_no_value
 
 # For all that has values.
 ALL = "*"
+# Names, or nothing for whatever turns out to be needed.
+KnownInputs = str | Sequence[str] | None
 READS_DATA = "the model reads the value of a tensor in Python"
 # Numbers that are told one by one.
 _MOST_TOLD = 64
 
 
-def asked_for(names: str | Sequence[str], inputs: str) -> tuple[str, ...]:
+def asked_for(names: KnownInputs, inputs: str) -> tuple[str, ...] | None:
     """The names as the user gives them, for ranks that are given the whole batch or parts of it."""
+    if names is None:
+        return () if inputs == "local" else None
     names = (names,) if isinstance(names, str) else tuple(names)
     if names and inputs == "local":
         why = "each rank is given its own part of the batch, and none knows the values of the whole"
@@ -63,7 +67,17 @@ def require_whole(name: str, tensor: Tensor, lost: str) -> None:
     """Where it is not known what is read of a tensor, a program is for all that it holds."""
     if tensor.is_floating_point() or tensor.is_complex():
         why = f"it holds {dtype_name(tensor.dtype)}, and a program would be for exactly these numbers"
-        raise _not_known(name, f"what `{lost}` reads of it cannot be written down", why, "leave it out")
+        raise _not_known(name, _lost(lost), why, "leave it out")
+
+
+def not_noted(name: str, lost: str) -> CaptureError:
+    """Where nobody asks for it, no program is for all that inputs hold."""
+    why = "a program would be for exactly what it holds, and each batch another's"
+    return _not_known(name, _lost(lost), why, "name inputs that seldom change: `known_inputs=[...]`")
+
+
+def _lost(call: str) -> str:
+    return f"what `{call}` reads of it cannot be written down"
 
 
 def _not_known(name: str, what: str, why: str, fix: str) -> CaptureError:
@@ -72,6 +86,8 @@ def _not_known(name: str, what: str, why: str, fix: str) -> CaptureError:
 
 def values_of(tensor: Tensor) -> str:
     """All that a tensor holds; of many numbers a digest."""
+    if has_no_value(tensor):
+        return "no values"
     now = tensor.detach().cpu()
     if now.numel() <= _MOST_TOLD:
         return json.dumps(now.tolist())
@@ -91,8 +107,9 @@ def said_of_known(names: Sequence[str], *, whole: bool) -> list[str]:
     return [f"the program is for {what}: where that is else, a call gets its own"]
 
 
-def advice_to_know(reasons: Sequence[str], known: Sequence[Tensor]) -> list[str]:
-    """A note, where data is read and nothing is known yet."""
-    if known or not any(why.startswith(READS_DATA) for why in reasons):
+def advice_to_know(reasons: Sequence[str], *, noticed: bool) -> list[str]:
+    """A note, where data is read and nothing could be known; `noticed` is whether it was looked for."""
+    if not any(why.startswith(READS_DATA) for why in reasons):
         return []
-    return [f'what it reads may be known, if that follows from inputs: `known_inputs="{ALL}"`']
+    how = "give the example with values" if noticed else "leave out `known_inputs=()`"
+    return [f"what it reads may be known, if that follows from inputs: {how}"]

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from .known_inputs import known_among, values_of
+from .memory import has_no_value
 from .names import is_safe, odd_name
 from .reading import Reading
 
@@ -63,9 +64,14 @@ class CallSpec:
         return CallSpec(inspect.signature(forward), tree, leaves, names, reading)
 
     def read_by(self, reading: Reading) -> CallSpec:
-        """For calls of which the model reads the same."""
-        leaves = tuple(_READ if name in self.known_names else leaf for name, leaf in self._named)
-        return replace(self, leaves=leaves, reading=reading)
+        """For calls of which the model reads the same. Of known inputs it may read nothing."""
+        read = {self.known_names[at] for at in reading.inputs}
+
+        def encoded(name: str, leaf: str) -> str:
+            return _READ if name in read else _TENSOR if _is_tensor(leaf) else leaf
+
+        leaves = tuple(encoded(*one) for one in self._named)
+        return replace(self, leaves=leaves, reading=reading.of_its_inputs() if read else None)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         return bind(self.signature, args, kwargs)
@@ -110,7 +116,7 @@ class CallSpec:
 
     def _read_of(self, named: list[tuple[str, Any]]) -> tuple[str, ...]:
         known = self._known_of(named)
-        if self.reading is None or len(known) != len(self.known_names):
+        if self.reading is None or len(known) != len(self.known_names) or any(map(has_no_value, known)):
             return ()
         return self.reading.of(known)
 
@@ -155,10 +161,10 @@ class CallSpec:
         read = self._read_of(named)
         if self.reading is None or read == self.reading.told:
             return
-        names, last = ", ".join(f"`{name}`" for name in self.known_names), len(read) - 1
+        names, last = ", ".join(f"`{name}`" for name in self.known_names), max(len(read) - 1, 0)
         raise _other_call(
             f"the model reads other values of {names} than in the captured call",
-            f"it was {self.reading.told[last]}, now it is {read[last]}",
+            f"it was {self.reading.told[last]}, now it is {read[last] if read else 'not there'}",
         )
 
 

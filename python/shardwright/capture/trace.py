@@ -84,15 +84,17 @@ def trace(
     opaque: Opaque | None = None,
     known: Known | None = None,
     inputs: Sequence[Tensor] = (),
+    floats: bool = True,
     backward: bool = True,
 ) -> ExportedProgram:
     """The decomposed program, functional, with its no_grad regions as marks on nodes. The values of some
-    `inputs` are known. With a `backward`, what is under a checkpoint runs again in it."""
+    `inputs` are known, to Python with `floats` also numbers that are no integers. With a `backward`, what is
+    under a checkpoint runs again in it."""
     known = known or Known(module)
-    program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known, inputs)
+    program = _export(module, args, kwargs, casting, device, opaque or Opaque(), known, inputs, floats)
     _inline_regions(program)
     if known.forget_written(program):
-        return trace(module, names, args, kwargs, casting, device, opaque, known, inputs, backward)
+        return trace(module, names, args, kwargs, casting, device, opaque, known, inputs, floats, backward)
     write_registered(program)
     _refuse_values_in_python(program.graph)
     with quiet():
@@ -155,6 +157,7 @@ def _export(
     opaque: Opaque,
     known: Known,
     inputs: Sequence[Tensor],
+    floats: bool,
 ) -> ExportedProgram:
     attach = known.attached(module)
     fake = Fake(casting.computed)
@@ -176,7 +179,7 @@ def _export(
             losses_as_operators(),
             registered_as_operators(),
             registered,
-            knowing(module, args, kwargs, inputs) as reading,
+            knowing(module, args, kwargs, inputs, floats) as reading,
         ):
             # Export takes back what it sees, so this looks at once after the forward.
             before, after = kept_by(module), []

@@ -96,9 +96,9 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
     )
     parser.add_argument(
         "--known-inputs",
-        default="",
         metavar="NAME,...",
-        help="arguments that the model reads in Python, '*' for all: a program is for what it reads",
+        help="arguments that the model may read in Python, '*' for all, '' for none: a program is for what it"
+        " reads; without it, of whichever it has to",
     )
 
 

@@ -131,11 +131,16 @@ class ModuleSource(Source):
 
 def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
     """What capture is told, where a command asks for it."""
-    names = getattr(arguments, "known_inputs", "")
+    names = getattr(arguments, "known_inputs", None)
     return {
         "discover": getattr(arguments, "discover", False),
-        "known_inputs": tuple(name.strip() for name in names.split(",") if name.strip()),
+        "known_inputs": None if names is None else _named(names),
     }
+
+
+def _named(names: str) -> tuple[str, ...]:
+    """None also where a person writes what Python has for that."""
+    return () if names in ("()", "none") else tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def graph_of_returned(found: Any, model: str) -> Graph:

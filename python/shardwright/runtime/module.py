@@ -572,7 +572,7 @@ class ParallelModule(nn.Module):
         def make() -> list[given_inputs.Call]:
             self._likeness.refuse_changes()
             self.variants.fixed.require()
-            return [given_inputs.call_of(captured, *self._filled(call)) for call in given()]
+            return [given_inputs.read_by(self.variants, *self._filled(call)) for call in given()]
 
         return self._agreement.meet(
             kind,

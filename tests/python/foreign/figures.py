@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .results import Found
-from .trying import AGAIN, HARNESS, is_equal_again, is_parallelized, is_parallelized_again
+from .trying import (
+    AGAIN,
+    HARNESS,
+    as_without,
+    is_equal_again,
+    is_parallelized,
+    is_parallelized_again,
+)
+
+Of = Callable[[Sequence[Found], str, Callable[[Found], bool]], "Figure"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,10 @@ class Figure:
 def figures(results: Sequence[Found]) -> list[Figure]:
     built = [found for found in results if found["state"] not in HARNESS]
     captured = [found for found in built if is_captured(found)]
-    split = [found for found in captured if found["plans"].get("megatron", {}).get("outcome") != "nothing"]
+    split = [it for it in _under(captured, "megatron") if it["plans"]["megatron"]["outcome"] != "nothing"]
+    drawn = _under(captured, "random") + [found for found in built if not is_captured(found)]
+
+    found_rules = AGAIN["discovered"]
 
     def of(some: Sequence[Found], what: str, holds: Callable[[Found], bool]) -> Figure:
         return Figure(what, sum(map(holds, some)), len(some))
@@ -36,20 +48,31 @@ def figures(results: Sequence[Found]) -> list[Figure]:
         of(built, "captured with parts that run as they are", lambda found: has_opaque(found)),
         of(built, "compared in float64 throughout", lambda found: is_captured(found) and not found["coarse"]),
         of(built, "every operator under a rule", under_rules),
-        of(built, "captured whole, with known inputs", lambda it: is_whole(it) or is_whole_known(it)),
-        of(built, "every operator under a rule, with known inputs", lambda it: under_rules(it, "known")),
-        of(built, "every operator under a rule, with either", lambda it: under_rules(it, *AGAIN)),
+        of(built, f"every operator under a rule, {found_rules}", lambda it: under_rules(it, "discovered")),
         of(built, "compiled and equal under `data`", lambda found: is_equal(found, "data")),
         of(split, "equal under `megatron`, if that finds any", lambda found: is_equal(found, "megatron")),
-        of(built, "equal under a random plan", lambda found: is_equal(found, "random")),
+        of(drawn, "equal under a random plan", lambda found: is_equal(found, "random")),
         of(built, "parallelized", is_parallelized),
-        *(
-            of(built, f"parallelized, {said}", lambda found, how=how: is_parallelized_again(found, how))
-            for how, said in AGAIN.items()
-        ),
-        of(built, "equal under `data`, with either", lambda found: is_equal_again(found, *AGAIN)),
-        of(built, "parallelized, with either", lambda found: is_parallelized_again(found, *AGAIN)),
+        of(built, f"equal under `data`, {found_rules}", lambda it: is_equal_again(it, "discovered")),
+        of(built, f"parallelized, {found_rules}", lambda it: is_parallelized_again(it, "discovered")),
+        *before(built, of),
     ]  # fmt: skip
+
+
+def before(built: Sequence[Found], of: Of) -> list[Figure]:
+    """The same where no inputs are known."""
+    said = AGAIN["without"]
+    return [
+        of(built, f"captured whole, {said}", lambda found: is_whole(as_without(found))),
+        of(built, f"every operator under a rule, {said}", lambda found: under_rules(as_without(found))),
+        of(built, f"compiled and equal under `data`, {said}", lambda it: is_equal(as_without(it), "data")),
+        of(built, f"parallelized, {said}", lambda found: is_parallelized(as_without(found))),
+    ]  # fmt: skip
+
+
+def _under(captured: Sequence[Found], plan: str) -> list[Found]:
+    """Those that were tried under a plan."""
+    return [found for found in captured if plan in found["plans"]]
 
 
 def is_captured(found: Found) -> bool:
@@ -64,11 +87,6 @@ def is_whole(found: Found) -> bool:
     return is_captured(found) and not has_opaque(found)
 
 
-def is_whole_known(found: Found) -> bool:
-    """Captured without parts that run as they are, with known inputs."""
-    return found.get("known", {}).get("opaque") == []
-
-
 def under_rules(found: Found, *ways: str) -> bool:
     """As it is, or captured in one of these ways."""
     made = [found.get(how, {}) for how in ways] + [found] * is_captured(found)
@@ -81,7 +99,7 @@ def by_rounding(found: Found) -> float:
 
 
 def is_equal(found: Found, plan: str) -> bool:
-    return is_captured(found) and found["plans"][plan]["outcome"] == "equal"
+    return is_captured(found) and found["plans"].get(plan, {}).get("outcome") == "equal"
 
 
 def shares(results: Sequence[Found], plan: str) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
+PLANS = ("data", "megatron", "random")
 Key = tuple[str, str]
 
 
@@ -35,8 +36,21 @@ def append(file: Path, found: Found) -> None:
 
 
 def left(keys: Iterable[Key], known: dict[Key, Found], again: bool = False) -> list[Key]:
-    """Those not tried yet; with `again` also those that did not come through."""
-    return [key for key in keys if key not in known or (again and not came_through(known[key]))]
+    """Those not tried yet, or not in all ways; with `again` also those that did not come through."""
+    return [
+        key
+        for key in keys
+        if key not in known or is_of_before(known[key]) or (again and not came_through(known[key]))
+    ]
+
+
+def is_of_before(found: Found) -> bool:
+    """A result from when no inputs were known unless they were named, where that may matter; or one without
+    some plans."""
+    if found["state"] == "tried" and not all(plan in found["plans"] for plan in PLANS):
+        return True
+    reads_may_matter = found["state"] in ("refused", "differs") or bool(found.get("opaque"))
+    return "reads" not in found and reads_may_matter
 
 
 def came_through(found: Found) -> bool:

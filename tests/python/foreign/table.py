@@ -17,13 +17,13 @@ from .figures import (
     silently_wrong,
     without_rule,
 )
-from .results import Found
+from .results import Found, is_of_before
 from .trying import (
-    AGAIN,
     EVEN,
     HARNESS,
     OPAQUE,
     PLANS,
+    as_without,
     is_parallelized,
     is_parallelized_again,
     why_not_again,
@@ -42,8 +42,8 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. One that is not, because of such modules, or since it cannot be captured, is tried again: with [known inputs](capture.md#known-inputs) (all of them, so that a program is for whatever the model reads of its inputs in Python), and with
-[rules that are found](discovering.md#of-a-model) for what runs as it is (`discover=True`). These are figures of their own, and in the columns `known` and `discover`; `-` is what was not tried so. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+have at most {OPAQUE:.0%} of a forward's operations. That is with no help: what a model reads in Python of its inputs is [noticed](capture.md#known-inputs). One that reads values is tried again with `known_inputs=()`,
+where nothing is: figures of their own, and the column `without`. One in parts of which runs as it is is tried again with [rules that are found](discovering.md#of-a-model) (`discover=True`): the column `discover`. `-` is what was not tried so. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
@@ -51,6 +51,11 @@ goes on where it was ended.
 """
 
 PARTIAL = "They are tried in an order that is drawn, so that the shares stand for the whole; those that are parts of others come last."
+
+OF_BEFORE = (
+    "Of {} the results are from when inputs were known only if they were named, as with `known_inputs=()`, or only"
+    " of `data`: `make zoo` tries these again."
+)
 
 ZEROS = (
     "Equal but for gradients of zeros where one device has none, since what runs as it is did not use these parameters"
@@ -69,6 +74,8 @@ def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day
     tried = f"{len(results)} of {sum(listed.values())} models were tried ({versions}; {day})."
     if len(results) < sum(listed.values()):
         tried += " " + PARTIAL
+    if before := sum(map(is_of_before, results)):
+        tried += f" {OF_BEFORE.format(before)}"
     parts = [
         INTRODUCTION,
         tried,
@@ -154,7 +161,8 @@ def _models(package: str, results: Sequence[Found]) -> str:
         "capture",
         *(f"`{plan}`" for plan in PLANS),
         "parallelized",
-        "`known`",
+        "reads",
+        "`without`",
         "`discover`",
         "why not",
     ]
@@ -170,20 +178,22 @@ def _row(found: Found) -> list[str]:
     outcomes = [_outcome(plans.get(plan)) for plan in PLANS]
     reason = why_not_parallelized(found)
     done = "yes" if is_parallelized(found) else "no"
-    ways = [""] * len(AGAIN)
-    if done == "no" and (has_opaque(found) or any(how in found for how in AGAIN)):
-        ways = [_again(found, how) for how in AGAIN]
-        last = [how for how in AGAIN if how in found][-1:]
-        reason = why_not_again(found, last[0]) if last else reason
-        reason = None if is_parallelized_again(found, *AGAIN) else reason
-    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, *ways, _text(reason or "")]
+    ways = ["", ""]
+    if found.get("reads"):
+        ways[0] = _again(found, "without", is_parallelized(as_without(found)))
+    if done == "no" and (has_opaque(found) or "discovered" in found):
+        ways[1] = _again(found, "discovered", is_parallelized_again(found, "discovered"))
+        reason = why_not_again(found, "discovered") if "discovered" in found else reason
+    reads = ", ".join(f"`{name}`" for name in found.get("reads", []))
+    text = _text(reason or "")
+    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, reads, *ways, text]
 
 
-def _again(found: Found, how: str) -> str:
+def _again(found: Found, how: str, done: bool) -> str:
     if how not in found:
         return "-"
     outcome = _outcome(found[how]["plans"]["data"])
-    return f"{'yes' if is_parallelized_again(found, how) else 'no'}: {outcome}"
+    return f"{'yes' if done else 'no'}: {outcome}"
 
 
 def _outcome(made: Found | None) -> str:

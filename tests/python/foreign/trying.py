@@ -30,6 +30,7 @@ from shardwright.work import lines_of_work, work_of
 from . import building
 from .building.built import Built, NotBuilt, copied, said
 from .counting import Counting
+from .results import PLANS
 
 STATES = {
     "tried": "captured, compared with the model, and run under plans",
@@ -51,7 +52,6 @@ OUTCOMES = {
     "refused": "by a code, when it is planned or compiled, or as it draws by itself",
     "fails": "it does not run, or its ranks disagree",
 }
-PLANS = ("data", "megatron", "random")
 DEVICES, STEPS, SEED = 2, 2, 11
 AS_THEY_ARE = ("shardwright.module.default", "shardwright.function.default")
 """Operators that run as the Python that they are, unless a rule is registered for them."""
@@ -67,8 +67,9 @@ NO_MEMORY = "can't allocate memory"
 """What PyTorch says where the process may take no more."""
 CHANCE = "SW0711"
 """Here programs draw what one device draws, or cannot be compared: what draws by itself is refused."""
-AGAIN = {"known": "with known inputs", "discovered": "with rules that are found"}
-"""How a model is tried again that runs in part as it is. What was found before stays, if that ends it."""
+AGAIN = {"without": "with `known_inputs=()`", "discovered": "with rules that are found"}
+"""How a model is tried again that reads values of its inputs, or runs in part as it is. What was found before
+stays, if that ends it."""
 Found = dict[str, Any]
 Say = Callable[[Found], object]
 
@@ -117,8 +118,7 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
             graph = Graph(captured.graph_text)
     except ShardwrightError as error:
         state = "differs" if error.code == "SW0114" else "refused"
-        found |= {"state": state, "code": error.code, "reason": told(error)}
-        return found | (tried_again(built, expected, found, say) if "data" in plans else {})
+        return found | {"state": state, "code": error.code, "reason": told(error), "reads": []}
     except BaseException as error:
         return found | {"state": "fails", "reason": raised(error)}
     if not captured.verified:
@@ -127,15 +127,17 @@ def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Seq
     found["plans"] = {}
     for name in plans:
         found["plans"][name] = under(name, built, captured, graph, expected, found, say)
-    if "data" in plans and found["opaque"]:
+    if "data" in plans:
         found |= tried_again(built, expected, found, say)
     return found | {"state": "tried"}
 
 
 def tried_again(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
     """In each way that the model has something for."""
-    ways = {"known": again("known", built, expected, found, say, known_inputs="*")}
-    if found.get("opaque"):
+    ways: Found = {}
+    if found["reads"]:
+        ways["without"] = again("without", built, expected, found, say, known_inputs=())
+    if found["opaque"]:
         ways["discovered"] = again("discovered", built, expected, found, say, discover=True)
     return ways
 
@@ -191,6 +193,7 @@ def of_graph(graph: Graph, captured: Captured) -> Found:
         "opaque_share": opaque_share(captured.notes),
         "notes": captured.notes,
         "coarse": is_coarse(captured),
+        "reads": list(captured.known_names),
     }
 
 
@@ -326,6 +329,16 @@ def raised(error: BaseException) -> str:
 
 def is_parallelized(found: Found) -> bool:
     return why_not_parallelized(found) is None
+
+
+def as_without(found: Found) -> Found:
+    """What becomes of it if no inputs are known: of a model that reads none, the same."""
+    if "without" not in found:
+        return found
+    made: Found = found["without"]
+    if "opaque" in made:
+        return found | made | {"state": "tried"}
+    return found | made["plans"]["data"] | {"state": "refused", "plans": {}, "opaque": []}
 
 
 def is_equal_again(found: Found, *ways: str) -> bool:

@@ -27,8 +27,14 @@ Values = Callable[[], AbstractContextManager[Call | str]]
 T = TypeVar("T")
 
 
-def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> tuple[T, Opaque]:
-    """What `trace` makes of the model, and what stays as it is for that. `values` is a call to run."""
+def traced(
+    module: nn.Module,
+    values: Values,
+    trace: Callable[[Opaque], T],
+    helps: Callable[[CaptureError], bool] = lambda error: False,
+) -> tuple[T, Opaque]:
+    """What `trace` makes of the model, and what stays as it is for that. `values` is a call to run, and
+    `helps` says whether after an error it may go otherwise."""
     opaque, reason = marked(module), None
     while True:
         try:
@@ -39,6 +45,8 @@ def traced(module: nn.Module, values: Values, trace: Callable[[Opaque], T]) -> t
             if name := getattr(error, UNFIT, None):
                 opaque.unfit.add(name)
                 opaque.why.pop(name, None)
+                continue
+            if helps(error):
                 continue
             if error.code == "SW0139" and not is_placed(error):
                 raise

@@ -122,7 +122,7 @@ class Agreement:
             torch.is_grad_enabled(),
             repr(scale),
             settings,
-            tuple(str(call.structure) for call in calls),
+            tuple(" ".join((str(call.structure), *call.read)) for call in calls),
             tuple(
                 _described(call, names(call), splits[at] if splits else []) for at, call in enumerate(calls)
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +26,11 @@ class Describes(Protocol):
         """The structure of a call, and its tensors."""
 
 
+class Reads(Describes, Protocol):
+    def read(self, structure: Hashable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What is read of a call of this structure by programs that may be for it."""
+
+
 @dataclass(frozen=True)
 class Call:
     """`structure` is all that a program depends on besides the mode and the tensors' kinds."""
@@ -38,6 +43,8 @@ class Call:
     """Of the whole tensors, where `tensors` may be this rank's parts of them."""
     lengths: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     """Of the parts of all ranks, for each tensor and dim that was given in parts."""
+    read: tuple[str, ...] = ()
+    """What programs read of it that may be for it, besides what its structure says."""
     contents: tuple[int, ...] = ()
     """What stands for the values that each rank was given, where that is compared."""
 
@@ -80,6 +87,12 @@ def call_of(
     if values:
         _refuse_without_values(tensors)
     return Call(args, kwargs, structure, tensors, [tuple(x.shape) for x in tensors])
+
+
+def read_by(programs: Reads, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call, with what decides between the programs that there are."""
+    call = call_of(programs, args, kwargs)
+    return replace(call, read=programs.read(call.structure, call.args, call.kwargs))
 
 
 def arguments_of(batch: Any) -> Arguments:

@@ -92,9 +92,9 @@ class Made:
 
 # Of each module of the skeleton, the model itself first; of a model without one a single word.
 Mode = bool | tuple[bool, ...]
-# Compiles for a call in the mode of the skeleton's modules, perhaps only for the loss; all ranks ask
-# together.
-Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Made]
+# Compiles for a call in the mode of the skeleton's modules, perhaps only for the loss, and perhaps whatever
+# the values of inputs are; all ranks ask together.
+Compile = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool, bool], Made]
 
 
 @dataclass
@@ -169,6 +169,22 @@ class Variants:
         if self.skeleton is not None or not path:
             self._mode = self._modes(mode)
 
+    def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
+        """The structure of a call, by what the first program reads of it, and its tensors."""
+        return self.first.captured.describe(args, kwargs)
+
+    def read(self, structure: Hashable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the programs that may be for a call read of it besides: where ranks read other values, they
+        would not run the same program."""
+        mode = self._mode, self.settings()
+        found = (
+            one.captured
+            for key, variants in self._known.items()
+            for one in variants
+            if key[:2] == mode and key[2] == structure != one.captured.structure and one.captured.known_names
+        )
+        return tuple(str(captured.describe(args, kwargs)[0]) for captured in found)
+
     def settings(self) -> tuple[str, ...]:
         """What a loop has changed of the model since: attributes, and parameters that are trained now."""
         return *self.likeness.key, *(f"{name} is trained" for name in self._thawed())
@@ -211,18 +227,26 @@ class Variants:
             return self._only(call, goes_back)
         settings = self.settings()
         known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
-        fitting = (one for one in known if one.is_of(call) and fits(one.worker, call))
+        fitting = (one for one in [*known, *self._that_read_nothing(settings, only_loss)] if one.is_of(call))
+        fitting = (one for one in fitting if fits(one.worker, call))
         found = next((one for one in fitting if one.suits(goes_back)), None)
         if found is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
             self._thaw()
+            general = self._count_of_read() >= MANY - 1
             with torch.set_grad_enabled(goes_back):
-                found = self._made(self._compile(self.skeleton, *call.whole(), only_loss))
+                found = self._made(self._compile(self.skeleton, *call.whole(), only_loss, general))
             known.append(found)
-            self._warn_of_many(settings)
+            self._warn_of_many(settings, general and not found.captured.known_names)
         refuse_misfits(found.worker.program, call)
         return found
+
+    def _that_read_nothing(self, settings: tuple[str, ...], only_loss: bool) -> list[Variant]:
+        """Programs that are for any values, also where the first is for what it reads."""
+        kind = self._mode, settings, only_loss
+        keys = [key for key in self._known if (key[0], key[1], key[3]) == kind]
+        return [one for key in keys for one in self._known[key] if not one.captured.known_names]
 
     def _only(self, call: Call, goes_back: bool) -> Variant:
         if self._mode != self._first_mode:
@@ -273,16 +297,29 @@ class Variants:
         for tensor in frozen:
             self.skeleton.get_parameter(tensor.names[0]).requires_grad_(tensor.names[0] in thawed)
 
-    def _warn_of_many(self, settings: tuple[str, ...]) -> None:
+    def _count_of_read(self) -> int:
+        """How many programs are for what they read."""
+        found = (one for variants in self._known.values() for one in variants)
+        return sum(bool(one.captured.known_names) for one in found)
+
+    def _warn_of_many(self, settings: tuple[str, ...], general: bool) -> None:
         count = sum(map(len, self._known.values()))
         if count == MANY and self.first.worker.comm.rank == 0:
             each = "each new shape of an input is another; `sw.pad_to` fills up to a few lengths"
-            if names := self.first.captured.known_names:
+            if names := self._read_names():
                 each = f"each new shape is another, and whatever else is read of {', '.join(names)}"
+            if general:
+                each += "; from here on one that reads nothing is for all that is read, in which parts run"
+                each += " as they are (`known_inputs=()` has only that one)"
             if settings:
                 each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
             told = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
             warnings.warn(told, stacklevel=4)
+
+    def _read_names(self) -> list[str]:
+        """The inputs of which some program reads values."""
+        captured = (one.captured for variants in self._known.values() for one in variants)
+        return list(dict.fromkeys(name for one in captured for name in one.known_names))
 
     def _modes(self, mode: bool) -> Mode:
         if self.skeleton is None:
