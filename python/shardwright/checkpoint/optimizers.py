@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from ..errors import RuntimeFault
 from ..runtime.optimizers.wholes import wholes_of
 from ..runtime.programs.regions import whole
+from ..runtime.shards.own_state import OwnState
 from .parts import Part, Parts
 
 Options = dict[str, Any]
@@ -108,7 +109,7 @@ def load_state(
         packed.append({**options, **names, "params": ids})
     state = {numbers[key]: dict(value) for key, value in states.items() if value}
     with torch.no_grad():
-        optimizer.load_state_dict({"state": state, "param_groups": packed})
+        optimizer.load_state_dict(OwnState({"state": state, "param_groups": packed}))
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _keep_types(optimizer.state.get(parameter, {}), states.get(id(parameter), {}))

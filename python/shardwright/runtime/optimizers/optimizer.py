@@ -12,6 +12,7 @@ from ..guards.overflow_guard import belongs_to
 from ..module import ParallelModule
 from ..shards.own_state import keep_state_here
 from .groups import resolve
+from .loading import know_groups
 from .rules import Group, Rules
 from .step_guard import trust
 from .wholes import Wholes
@@ -54,6 +55,7 @@ def optimizer(
 
     made.add_param_group = add_param_group  # type: ignore[method-assign]
     keep_state_here(model, made)
+    know_groups(made, model, groups)
     belongs_to(made, model.comm)
     trust(made)
     return made

@@ -19,7 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ...errors import RuntimeFault
 from ..guards import part_gradients
+from ..shards.own_state import keep_state_here
 from . import on_host
+from .loading import divide_what_is_loaded
 from .rules import require_right
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def guard_steps(model: ParallelModule) -> None:
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_before))
             _hooks.append(register_optimizer_step_post_hook(_after))
+            divide_what_is_loaded(_stepped)
         _models.append(weakref.ref(model, _models.remove))
 
 
@@ -65,6 +68,7 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         _refuse_originals(optimizer)
         for model in _stepped(optimizer):
             _require_right(model, optimizer)
+            keep_state_here(model, optimizer)
         if all(id(p) not in _originals for p in _parameters(optimizer)):
             _right[optimizer] = _count(optimizer)
     part_gradients.lend(_parameters(optimizer))
