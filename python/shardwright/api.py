@@ -39,7 +39,7 @@ from .runtime.shards.hooks import carry_hooks
 from .same_model import require_one_model
 from .starting import ChosenNumber, Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
-from .weights.writing import save_pretrained
+from .weights.pretrained import save_pretrained
 
 
 def parallelize(

@@ -21,7 +21,7 @@ from shardwright.compiling import compile_model
 from shardwright.further import skeleton_of
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.weights import values_of
-from shardwright.weights.writing import save_pretrained
+from shardwright.weights.pretrained import save_pretrained
 
 try:
     import transformers
@@ -272,8 +272,88 @@ def test_bert_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_other_models_have_no_save_pretrained(tmp_path: Path) -> None:
     module, args = models.mlp()
-    with pytest.raises(sw.RuntimeFault, match=r"SW0753.*Mlp cannot be saved for `from_pretrained`"):
+    with pytest.raises(sw.RuntimeFault, match=r"SW0753.*Mlp has no `save_pretrained` of its own"):
         sw.parallelize(module, args, plan="replicate").save_pretrained(tmp_path)
+
+
+class Adapted(nn.Module):
+    """Writes some of its tensors, by code of its own, as a model with an adapter does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.base, self.adapter = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("scale", torch.full((8,), 2.0), persistent=False)
+        self.config = {"kind": "adapter"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((self.base(x) + self.adapter(x)) * self.scale).square().mean()
+
+    def save_pretrained(self, folder: Path, part: str = "adapter", **options: Any) -> str:
+        found = {n: x for n, x in self.state_dict().items() if n.startswith(part)}
+        found |= {n: x.detach() for n, x in self.named_parameters() if n.endswith("bias")}
+        torch.save({**found, "scale": self.scale, **options, **self.config}, folder / "own.pt")
+        return "written"
+
+    def push_to_hub(self, name: str, folder: Path) -> str:
+        self.save_pretrained(folder, part="base", name=name)
+        return name
+
+
+@pytest.mark.parametrize("plan", ["megatron", "zero3", "stages:2 x 1f1b", "data"])
+def test_a_class_writes_by_its_own_code_what_it_does_on_one_device(plan: str, tmp_path: Path) -> None:
+    plain, x = Adapted(), torch.randn(8, 8)
+    calls: dict[str, Callable[[Any, Path], Any]] = {
+        "as it is": lambda model, folder: model.save_pretrained(folder),
+        "options": lambda model, folder: model.save_pretrained(folder, "base", extra=1),
+        "push": lambda model, folder: model.push_to_hub("somebody/this", folder),
+    }
+    folders = {name: (tmp_path / f"{name} plain", tmp_path / f"{name} parallel") for name in calls}
+    for both in folders.values():
+        for folder in both:
+            folder.mkdir()
+
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        model(x).backward()
+        optimizer.step()
+
+    step(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+
+    def rank(rank: int, comm: LocalComm) -> list[Any]:
+        model = sw.parallelize(modules[rank], (x,), plan=plan, comm=comm, cache=False, progress=False)
+        optimizer = sw.optimizer(model, torch.optim.SGD, lr=0.1)
+        model.train_step((x,))
+        optimizer.step()
+        return [call(model, folders[name][1]) for name, call in calls.items()]
+
+    modules = [Adapted() for _ in range(2)]
+    found = run_local(2, rank)
+    assert found == [["written", "written", "somebody/this"], [None, None, None]]
+    for name, call in calls.items():
+        call(plain, folders[name][0])
+        ours, theirs = (torch.load(folder / "own.pt") for folder in folders[name][::-1])
+        assert ours.keys() == theirs.keys()
+        texts = [{key: value for key, value in x.items() if isinstance(value, str)} for x in (ours, theirs)]
+        assert texts[0] == texts[1]
+        for key in theirs.keys() - texts[0].keys():
+            torch.testing.assert_close(ours[key], theirs[key], rtol=1e-6, atol=1e-7)
+
+
+@with_transformers
+def test_options_of_transformers_are_those_of_one_device(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    plain = llama(tie_word_embeddings=True)
+    plain.save_pretrained(tmp_path / "plain", variant="x")
+
+    def body(model: ParallelModule) -> None:
+        model.save_pretrained(tmp_path / "ours", variant="x")
+        model.save_pretrained(tmp_path / "as it is", safe_serialization=True)
+
+    parallel(plain, (), body, "megatron", kwargs=batch())
+    names = [sorted(file.name for file in (tmp_path / kind).iterdir()) for kind in ("plain", "ours")]
+    assert names[0] == names[1] and "model.x.safetensors" in names[0]
+    for kind, file in (("ours", "model.x.safetensors"), ("as it is", "model.safetensors")):
+        assert_same(load_file(tmp_path / kind / file), load_file(tmp_path / "plain" / "model.x.safetensors"))
 
 
 @with_transformers

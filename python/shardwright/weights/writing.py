@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from ..checkpoint.parts import Parts, parts_of
 from ..errors import RuntimeFault
-from ..runtime import Comm, ParallelModule
+from ..runtime import Comm
 from ..runtime.agreement.together import each
 from ..runtime.shards.state import gather_to_rank_0
 from .files import INDEX, SINGLE
@@ -61,38 +60,6 @@ def write_streams(comm: Comm, streams: Sequence[Stream], to: Path, max_shard_siz
         gathered = {stream.name: stream.gather() for stream in group}
         each(comm, partial(_write, target, name, gathered) if first else lambda: None)
     each(comm, lambda: _finish(target, files, alone=one) if first else None)
-
-
-def save_pretrained(model: ParallelModule, folder: str | Path, max_shard_size: int | str) -> Path:
-    """Configuration and the like by the model's own class, weights tensor by tensor."""
-    skeleton = model.variants.skeleton
-    if skeleton is None or not hasattr(skeleton, "save_pretrained") or not hasattr(skeleton, "config"):
-        raise RuntimeFault(
-            "SW0753",
-            f"{model.program.model} cannot be saved for `from_pretrained`",
-            why="it is not a model of Transformers",
-            fix="use `shardwright.save_safetensors`",
-        )
-    target = Path(folder)
-    tied = set(getattr(skeleton, "all_tied_weights_keys", None) or ())
-    ignored = set(getattr(skeleton, "_keys_to_ignore_on_save", None) or ())
-
-    def choose(names: Sequence[str]) -> str | None:
-        kept = [name for name in names if name not in ignored]
-        return next((name for name in kept if name not in tied), kept[0] if kept else None)
-
-    save_safetensors(model, target, max_shard_size, names=choose)
-    each(model.comm, lambda: _save_configuration(skeleton, target) if model.comm.rank == 0 else None)
-    return target
-
-
-def _save_configuration(skeleton: Any, target: Path) -> None:
-    """All that the model's own class writes, but for the weights."""
-    with _explained(target), tempfile.TemporaryDirectory(prefix=".configuration.", dir=target) as beside:
-        skeleton.save_pretrained(beside, state_dict={}, save_original_format=False)
-        for file in Path(beside).iterdir():
-            if file.is_file() and file.name not in (SINGLE, INDEX):
-                os.replace(file, target / file.name)
 
 
 # Of the names of one tensor the one to write.
@@ -138,7 +105,7 @@ def _planned(streams: Sequence[Stream], limit: int) -> dict[str, list[Stream]]:
 
 
 def _prepare(target: Path) -> None:
-    with _explained(target):
+    with explained(target):
         target.mkdir(parents=True, exist_ok=True)
         for left in target.glob(".*.safetensors.partial"):
             left.unlink()
@@ -146,7 +113,7 @@ def _prepare(target: Path) -> None:
 
 def _write(target: Path, name: str, gathered: Mapping[Any, Any]) -> None:
     partial = _partial(target, name)
-    with _explained(target):
+    with explained(target):
         try:
             # safetensors makes files that only their owner may read: this has the user's own mode.
             partial.touch()
@@ -167,7 +134,7 @@ def _finish(target: Path, files: Mapping[str, Sequence[Stream]], *, alone: bool)
 
     A file that is `alone` takes only the place of itself.
     """
-    with _explained(target):
+    with explained(target):
         if not alone:
             (target / INDEX).unlink(missing_ok=True)
         for name in files:
@@ -206,7 +173,7 @@ def _bytes(size: int | str) -> int:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def explained(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
