@@ -96,6 +96,24 @@ def test_a_model_around_parallelized_ones_is_clipped_as_one() -> None:
                 close(norm, expected[p])
 
 
+def test_pytorchs_own_clipping_is_right_where_every_rank_has_all_gradients_whole() -> None:
+    plain = mlp()
+    plain_step(plain, 0)
+    expected = get_total_norm([p.grad for p in plain.parameters()])  # type: ignore[misc]
+    imported_early(plain.parameters(), 0.05)
+    clipped = [p.grad for p in plain.parameters()]
+
+    def body(model: ParallelModule) -> None:
+        model.train_step(BATCHES[0])
+        for norm in _norms(model)[3:4]:
+            close(norm(), expected)
+        close(imported_early(model.parameters(), 0.05), expected)
+        for parameter, grad in zip(model.parameters(), clipped, strict=True):
+            close(parameter.grad, grad)  # type: ignore[arg-type]
+
+    on_ranks("data", body)
+
+
 def _norms(model: nn.Module) -> list[Callable[[], Any]]:
     return [
         lambda: imported_early(model.parameters(), 1.0),

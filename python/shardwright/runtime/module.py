@@ -37,8 +37,12 @@ from .execution.steps import Step
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
+from .guards.collective_guard import refuse_mixing
+from .guards.file_guard import refuse_files_of_parts
 from .guards.overflow_guard import find_overflows_together
+from .guards.own_memory import watch
 from .guards.part_gradients import guard
+from .guards.walks import exporting, refuse_tracing, refuse_walk
 from .likeness.absent import marked
 from .likeness.passing import Whole, passed_on, program_runs
 from .likeness.places import build, hold, set_attribute
@@ -46,14 +50,15 @@ from .optimizers.step_guard import guard_steps
 from .programs.parts import OutputPart, output_parts
 from .programs.program import Program, TensorInfo, kept_in
 from .shards import state
-from .shards.held import in_parts
+from .shards.held import alike_everywhere, in_parts
 from .shards.hooks import has_hooks, refuse_hooks_on_parts
-from .shards.own_state import refusal, require_whole
+from .shards.own_state import keep_parameters_here, parts_are_known, parts_known, refusal, require_whole
 from .shards.shards import AnySource, Shards, without_value
 
 # A call with its tensors filled up to the lengths that there are programs for.
 Fill = Callable[[Sequence[Any], Mapping[str, Any]], given_inputs.Arguments]
-SavePretrained = Callable[["ParallelModule", "str | Path", "int | str"], Path]
+# By which method of the model's own class, and its arguments.
+SavePretrained = Callable[["ParallelModule", str, tuple[Any, ...], Mapping[str, Any]], Any]
 
 
 class Positional:
@@ -169,15 +174,21 @@ class ParallelModule(nn.Module):
         # Whether a forward has updated buffers as its backward would, which is yet to come.
         self._owed = False
         self._likeness = variants.likeness
+        self._likeness.alike = alike_everywhere(program)
         build(self, self._likeness, self._set_mode)
         self._places = hold(self, self.shards, self._likeness, self._set_mode)
         shapes = {s.data: torch.Size(s.tensor.shape) for s in self.shards.held if s.tensor.kind == "param"}
-        self._likeness.know(shapes)
+        self._in_parts = in_parts(self.shards)
+        self._likeness.know(shapes, self._in_parts)
+        self._likeness.state_dict = self._state_below
         refuse_plain_clipping(self)
+        if watch(self):
+            refuse_mixing()
+            refuse_files_of_parts()
         find_overflows_together(self)
         refuse_hooks_on_parts(self.shards)
+        keep_parameters_here(self.shards)
         guard_steps(self)
-        self._in_parts = in_parts(self.shards)
         self._show_modes(variants.first_training)
         self._ready = True
 
@@ -207,6 +218,10 @@ class ParallelModule(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise refusal("the model")
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Asked for by `torch.jit.script`."""
+        raise exporting()
+
     @property
     def program(self) -> Program:
         return self.worker.program
@@ -224,6 +239,16 @@ class ParallelModule(nn.Module):
         """The mode of all modules; those of the model that differ are set one by one."""
         self._set_mode(mode, "", False)
         return self
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module; refused where a wrapper or an exporter walks."""
+        refuse_walk(self._likeness.alike)
+        return super().named_modules(*args, **kwargs)
+
+    def named_children(self) -> Any:
+        """As of any module; refused where a wrapper or an exporter walks."""
+        refuse_walk(self._likeness.alike)
+        return super().named_children()
 
     def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
         with Whole("apply", self._likeness.all_shapes):
@@ -247,6 +272,7 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs that leave, in the model's own structure; `loss.backward()` works on them."""
+        refuse_tracing()
         # `torch.compile` would compile what the runtime does around the program, for minutes.
         return self._as_it_is(args, kwargs) if torch.compiler.is_compiling() else self._call(args, kwargs)
 
@@ -415,13 +441,25 @@ class ParallelModule(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """That of the single-device model, if the plan divides nothing; else it takes `full_state_dict`."""
+        return self._state_below("", super().state_dict, args, kwargs)
+
+    def _state_below(self, path: str, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Of a module inside, by all names that tensors have there."""
         self._require_finished("a state dict")
-        is_whole = require_whole(self.program)
-        found = super().state_dict(*args, **kwargs)
+        if parts_known():  # also by whom it is asked for the modules inside
+            return plain(*args, **kwargs)
+        start = f"{path}." if path else ""
+        names = {tensor.id: self.names_of(tensor) for tensor in self.program.saved_tensors()}
+        names = {key: [n for n in found if n.startswith(start)] for key, found in names.items()}
+        inside = [tensor for tensor in self.program.saved_tensors() if names[tensor.id]]
+        require_whole(self.program, inside)
+        with parts_are_known():
+            found = plain(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
-        for tensor in self.program.saved_tensors() if is_whole else ():
-            for name in self.names_of(tensor):
-                found.setdefault(prefix + name, found[prefix + tensor.names[0]])
+        for shard in self.shards.held:
+            for name in names.get(shard.tensor.id, ()):
+                data = shard.data if kwargs.get("keep_vars") else shard.data.detach()
+                found.setdefault(prefix + name.removeprefix(start), data)
         return found
 
     def load_state_dict(
@@ -444,15 +482,26 @@ class ParallelModule(nn.Module):
                 self.shards, self.comm, self.names_of, rank0_only=rank0_only, cpu=cpu
             )
 
-    def save_pretrained(self, folder: str | Path, max_shard_size: int | str = "5GB") -> Path:
-        """As `save_pretrained` of a model of Transformers, with the values of all ranks.
+    def save_pretrained(self, folder: str | Path, *args: Any, **options: Any) -> Any:
+        """What `save_pretrained` of the model's own class writes, with the values of all ranks.
 
-        All ranks must call this; no rank ever holds more than one file of `max_shard_size`.
+        All ranks must call this. Of a model of Transformers, with no option but `max_shard_size`, no rank
+        ever holds more than one file; else rank 0 has the whole model on its host meanwhile.
         """
+        return self._saved("save_pretrained", (folder, *args), options)
+
+    def push_to_hub(self, *args: Any, **options: Any) -> Any:
+        """That of the model's own class, on rank 0, which has the whole model on its host meanwhile.
+
+        All ranks must call this.
+        """
+        return self._saved("push_to_hub", args, options)
+
+    def _saved(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if self._save_pretrained is None:
-            raise TypeError("this model was made without `save_pretrained`")
+            raise TypeError(f"this model was made without `{method}`")
         self._require_finished("the model is saved")
-        return self._save_pretrained(self, folder, max_shard_size)
+        return self._save_pretrained(self, method, args, options)
 
     def load_full_state_dict(self, full: Mapping[str, Tensor]) -> None:
         """Takes this rank's parts out of a single-device state dict."""

@@ -1,25 +1,32 @@
-"""PyTorch's own norm of gradients sees one rank: of a parallelized model's gradients it is refused."""
+"""PyTorch's own norm of gradients sees one rank: of a parallelized model's gradients it is refused, unless
+each rank has all of them, whole and once."""
 
 from __future__ import annotations
 
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from ...errors import RuntimeFault
+from ..shards.held import alike_everywhere
+
+if TYPE_CHECKING:
+    from ..module import ParallelModule
 
 # What every way to PyTorch's norm calls, also one that was imported long before.
 HELPER = "_group_tensors_by_device_and_dtype"
 
-_watched: list[weakref.ref[nn.Module]] = []
+_watched: list[weakref.ref[ParallelModule]] = []
 
 
-def refuse_plain_clipping(model: nn.Module) -> None:
+def refuse_plain_clipping(model: ParallelModule) -> None:
     """From now on PyTorch's norm of gradients refuses those of this model."""
+    if alike_everywhere(model.program):
+        return
     _watched.append(weakref.ref(model, _watched.remove))
     original = getattr(clip_grad, HELPER)
     if not hasattr(original, "shardwright"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,9 +28,14 @@ class Likeness:
 
     def __init__(self, skeleton: nn.Module | None, fixed: bool):
         self.skeleton, self._fixed = skeleton, fixed
-        # Of parameters here, by `id`: the single device's shapes of those that are parts, and of all.
+        # Of parameters here, by `id`, the single device's shapes: of those with which nobody computes
+        # something of the model's, and of all.
         self.shapes: dict[int, torch.Size] = {}
         self.all_shapes: dict[int, torch.Size] = {}
+        # Whether all ranks hold the same of the model.
+        self.alike = False
+        # What a module's own gives, made whole: for a path, the module's way to it, and its arguments.
+        self.state_dict: Callable[[str, Callable[..., Any], Any, Any], Any] = _nothing_yet
         # By path and name what was set, and what was there before.
         self._changes: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._contained = Contained(skeleton)
@@ -38,11 +43,10 @@ class Likeness:
     def at(self, path: str) -> nn.Module | None:
         return None if self.skeleton is None else self.skeleton.get_submodule(path)
 
-    def know(self, parameters: Mapping[Tensor, torch.Size]) -> None:
+    def know(self, parameters: Mapping[Tensor, torch.Size], in_parts: Iterable[Tensor]) -> None:
+        """`in_parts` are those with which nobody computes something of the model's."""
         self.all_shapes = {id(parameter): shape for parameter, shape in parameters.items()}
-        self.shapes = {
-            id(parameter): shape for parameter, shape in parameters.items() if parameter.shape != shape
-        }
+        self.shapes = {id(parameter): self.all_shapes[id(parameter)] for parameter in in_parts}
 
     def copied(self) -> Likeness:
         """Another model that has been changed as this one. What its parameters are is not known yet."""
@@ -92,6 +96,10 @@ class Likeness:
         self._contained.refuse()
         for change in self._contained.changes() if self._fixed else ():
             raise refused_inside(change.partition(" ")[0], _NO_OTHER)
+
+
+def _nothing_yet(path: str, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return plain(*args, **kwargs)
 
 
 _NO_OTHER = "the program was given without a way to make another one"

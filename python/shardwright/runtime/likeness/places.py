@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from torch import nn
 
 from ...errors import RuntimeFault
+from ..guards.walks import refuse_walk
 from ..shards.shards import Shard, Shards
 from .likeness import Likeness, refusal
 from .passing import Whole, passed_on
@@ -45,6 +46,17 @@ class Place(nn.Module):
     def train(self, mode: bool = True) -> Place:
         self._set_mode(mode, self._path, False)
         return self
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_walk(self._likeness.alike)
+        return super().named_modules(*args, **kwargs)
+
+    def named_children(self) -> Any:
+        refuse_walk(self._likeness.alike)
+        return super().named_children()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self._likeness.state_dict(self._path, super().state_dict, args, kwargs)
 
     def apply(self, fn: Any) -> Any:
         with Whole("apply", self._likeness.all_shapes):

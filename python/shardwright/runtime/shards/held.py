@@ -24,6 +24,15 @@ def elsewhere(program: Program, tensors: Sequence[TensorInfo]) -> list[TensorInf
     return [tensor for tensor in tensors if any(tensor.id not in held for held in of_ranks)]
 
 
+def alike_everywhere(program: Program) -> bool:
+    """Whether all ranks hold each parameter and buffer once, and whole; then gradients are whole as well."""
+    held = {tensor.id: whole(tensor.factors) for tensor in program.tensors.values() if tensor.held}
+    return all(
+        sorted(shard for shard in table.shards if shard[0] in held) == sorted(held.items())
+        for table in program.ranks
+    )
+
+
 def in_parts(shards: Shards) -> list[Tensor]:
     """The parameters here whose gradients are less than the model's, however many parts there are of each.
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...errors import RuntimeFault
 from ..programs.regions import whole
 from .held import split
+from .own_state import refusal
 from .shards import Shards
 
 REGISTER = ("register_hook", "register_post_accumulate_grad_hook")
@@ -93,12 +94,7 @@ class _Refusing:
         raise _on_a_part(self._parameter, f"this rank holds a part of it (`{self._method}`)")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise RuntimeFault(
-            "SW0800",
-            f"this rank's part of {self._parameter!r} cannot be saved by itself",
-            why="under the plan a rank holds only parts of some parameters",
-            fix="`torch.save(model.full_state_dict(), path)`, called on every rank, or `sw.save`",
-        )
+        raise refusal(f"`{self._parameter}`")
 
 
 def _on_a_part(name: str, why: str) -> RuntimeFault:

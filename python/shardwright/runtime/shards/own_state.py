@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -12,10 +13,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...errors import RuntimeFault
-from ..programs.program import Program
+from ..programs.program import Program, TensorInfo
 from .held import elsewhere, split
+from .shards import Shards
 
 _asking = threading.local()
+# Optimizers whose state dicts say that they hold parts.
+_kept: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
 class OwnState(dict[str, Any]):
@@ -39,13 +43,35 @@ def parts_are_known() -> Iterator[None]:
         _asking.knows = before
 
 
-def require_whole(program: Program) -> bool:
-    """Refuses a state dict of parts; whether it is the single device's."""
-    if not is_divided(program):
-        return True
-    if getattr(_asking, "knows", False):
-        return False
-    raise refusal("a state dict")
+def parts_known() -> bool:
+    return bool(getattr(_asking, "knows", False))
+
+
+def require_whole(program: Program, tensors: Sequence[TensorInfo]) -> None:
+    """Refuses a state dict of parts of these."""
+    if split(program, tensors) or elsewhere(program, tensors):
+        raise refusal("a state dict")
+
+
+def keep_parameters_here(shards: Shards) -> None:
+    """They are in no pickle under the model's names, even where this rank has them whole: it has not all."""
+    if is_divided(shards.program):
+        for shard in shards.held:
+            if shard.tensor.kind == "param":
+                shard.data.__dict__[_OWN] = _Own(shard.tensor.names[0])
+
+
+_OWN = "_shardwright_own"
+
+
+class _Own:
+    """Among the attributes of a parameter, which are pickled with it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise refusal(f"`{self._name}`")
 
 
 def is_divided(program: Program) -> bool:
@@ -55,8 +81,9 @@ def is_divided(program: Program) -> bool:
 
 
 def keep_state_here(model: nn.Module, optimizer: Optimizer) -> None:
-    if is_divided(model.program):  # type: ignore[arg-type]
+    if is_divided(model.program) and optimizer not in _kept:  # type: ignore[arg-type]
         optimizer.register_state_dict_post_hook(_own)
+        _kept.add(optimizer)
 
 
 def refusal(what: str) -> RuntimeFault:
