@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 
 from ..errors import RuntimeFault
 from ..runtime.programs.boxes import Box
+from .digests import Digesting, note, seal
 from .metadata import METADATA, Place, key_of, read_metadata
 
 DATA = re.compile(r"__\d+_(\d+)\.distcp")
@@ -66,6 +67,8 @@ class Written:
     items: list[WriteItem]
     places: dict[str, list[Place]]
     results: list[Any] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
+    """Of what each result says was written."""
 
 
 def prepare(path: Path) -> int:
@@ -89,22 +92,26 @@ def write(path: Path, rank: int, number: int, items: Sequence[Value | Chunk]) ->
     prefix = f"__{rank}_{number or ''}"
     plan = SavePlan(planned, storage_data=SimpleNamespace(prefix=prefix))
     try:
+        writer = _Writer(path)
         with _explained(path):
-            results: Any = _Writer(path).write_data(plan, _Planner(items_of)).wait()  # type: ignore[arg-type]
+            results: Any = writer.write_data(plan, _Planner(items_of)).wait()  # type: ignore[arg-type]
+        digests = [writer.digest_of(result.storage_data) for result in results]
     except BaseException:
         with suppress(OSError):
             (path / f"{prefix}0.distcp").unlink(missing_ok=True)
         raise
     places = {index.fqn: _places(item) for index, item in items_of.items()}
-    return Written(planned, places, list(results))
+    return Written(planned, places, list(results), digests)
 
 
 def commit(path: Path, written: Sequence[Written]) -> None:
     """From here on the folder is the new checkpoint."""
     files = {result.storage_data.relative_path for one in written for result in one.results}
     _refuse_unseen(path, written)
+    table = _metadata(written)
+    note(table, _digests(written))
     with _explained(path):
-        _Writer(path).finish(_metadata(written), [_with_aliases(one) for one in written])
+        _Writer(path).finish(table, [_with_aliases(one) for one in written])
     for file in _data_files(path) - files:
         with suppress(OSError):
             (path / file).unlink()
@@ -113,12 +120,19 @@ def commit(path: Path, written: Sequence[Written]) -> None:
 class _Folder(FileSystem):
     """Files are on the disk when they are closed, and take another's place in one step."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Of the files that were written, by name.
+        self.digests: dict[str, dict[int, int]] = {}
+
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         with super().create_stream(path, mode) as stream:
-            yield stream
-            if not stream.closed:
-                stream.flush()
+            digesting = Digesting(cast(IO[bytes], stream))
+            self.digests[Path(path).name] = digesting.digests
+            yield digesting
+        if Path(path).name == f"{METADATA}.tmp":
+            seal(path)
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -136,7 +150,10 @@ class _Folder(FileSystem):
 class _Writer(FileSystemWriter):
     def __init__(self, path: Path):
         super().__init__(path, thread_count=1)
-        self.fs = _Folder()
+        self.fs = self._folder = _Folder()
+
+    def digest_of(self, written: Any) -> int:
+        return self._folder.digests[written.relative_path][written.offset]
 
     def storage_meta(self) -> StorageMeta:
         """Without the folder's path: a checkpoint may be moved."""
@@ -195,6 +212,14 @@ def _metadata(written: Sequence[Written]) -> Metadata:
         if isinstance(tensor, TensorStorageMetadata):
             _refuse_gaps(key, tensor)
     return Metadata(described, planner_data=places)
+
+
+def _digests(written: Sequence[Written]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for one in written:
+        for result, digest in zip(one.results, one.digests, strict=True):
+            found.setdefault(result.storage_data.relative_path, {})[result.storage_data.offset] = digest
+    return found
 
 
 def _with_aliases(one: Written) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, from its table alone: no value is read."""
+"""What a checkpoint holds, from its table alone, and whether its files are as they were saved."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ..memory import size_of
 from ..summary import count_of
+from .digests import noted
 from .metadata import key_of, read_metadata
+from .reading import Checkpoint
 
 _PARTS = ("model", "optimizer", "extra", "shardwright")
 
 
 def info(checkpoint: str | Path) -> dict[str, Any]:
-    """Tensors by part with dtype and shape, the names of all else, and the files; plain data."""
+    """Tensors by part with dtype and shape, the names of all else, and the files; plain data.
+
+    No value is read.
+    """
     folder = Path(checkpoint)
     table = read_metadata(folder)
     places: Mapping[str, tuple[Any, ...]] = table.planner_data or {}
@@ -40,7 +45,14 @@ def info(checkpoint: str | Path) -> dict[str, Any]:
         "checkpoint": str(checkpoint),
         "parts": {name: part for name, part in parts.items() if part["tensors"] or part["others"]},
         "files": {name: _size(folder / name) for name in files},
+        "digests": noted(table) is not None,
     }
+
+
+def verified(checkpoint: str | Path) -> dict[str, Any]:
+    """The same, once all data is seen to be as it was saved; damage is an error that names it."""
+    Checkpoint(Path(checkpoint)).verify()
+    return {**info(checkpoint), "verified": True}
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:
@@ -51,6 +63,10 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     lines = [f"{found['checkpoint']}: {count_of(len(files), 'file')}, {total}"]
     if missing:
         lines.append(f"  missing: {', '.join(missing)}")
+    if found.get("verified"):
+        lines.append("  all of it is as it was saved")
+    elif not found["digests"]:
+        lines.append("  without digests of its data: damage would not be seen")
     for name, part in found["parts"].items():
         tensors = part["tensors"]
         size = size_of(sum(tensor["bytes"] for tensor in tensors.values()))

@@ -26,7 +26,7 @@ def load(model: nn.Module, optimizer: Optimizer | None, path: str | Path) -> dic
     """Continues from a checkpoint; gives back its `extra`. All ranks must call this.
 
     The plan and the number of ranks may be others than those it was saved from. If anything does not
-    fit or cannot be read, on any rank, nothing is changed.
+    fit, cannot be read or is not as it was saved, on any rank, nothing is changed.
     """
     parts = parts_of(model)
     comm = parts.comm
@@ -38,6 +38,8 @@ def load(model: nn.Module, optimizer: Optimizer | None, path: str | Path) -> dic
         return [] if optimizer is None else groups_of(parts, optimizer)
 
     groups = together(comm, fits, merged)
+    if comm.rank == 0:
+        opened[0].warn_without_digests()
     loaded = each(comm, lambda: _read(opened[0], parts, optimizer, groups))
     each(comm, lambda: _take(loaded, parts, optimizer))
     return loaded.extra

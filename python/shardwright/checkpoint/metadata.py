@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from ..errors import RuntimeFault
+from .digests import noted, unsealed
 
 METADATA = ".metadata"
 # Where a value is in the nested dict that a checkpoint is.
@@ -38,8 +40,8 @@ def key_of(place: Place) -> str:
 def read_metadata(path: Path) -> Metadata:
     file = path / METADATA
     try:
-        with file.open("rb") as stream:
-            found = _Reader(stream).load()
+        data, is_sealed = unsealed(file.read_bytes())
+        found = _Reader(io.BytesIO(data)).load()
     except FileNotFoundError:
         raise _no_checkpoint(path) from None
     except NotADirectoryError:
@@ -53,6 +55,13 @@ def read_metadata(path: Path) -> Metadata:
         ) from error
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
         raise RuntimeFault("SW0742", f"{file} is no table of a checkpoint", fix="load another checkpoint")
+    if noted(found) is not None and not is_sealed:
+        raise RuntimeFault(
+            "SW0742",
+            f"{file} cannot be read",
+            why="it is damaged: its own digest, which it ends with, is not there",
+            fix="load another checkpoint",
+        )
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from ..errors import RuntimeFault
 from ..runtime.programs.boxes import Box
 from ..runtime.programs.regions import narrow
+from .digests import digest_at, noted
 from .metadata import Place, read_metadata
 
 
@@ -35,11 +37,17 @@ class Target:
 
 
 class Checkpoint:
-    """Made only of a folder whose table and files are all there, in their full lengths."""
+    """Made only of a folder whose table and files are all there, in their full lengths.
+
+    What is read of a file is first compared with its digest, where there are any.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self.metadata = read_metadata(path)
+        self.digests = noted(self.metadata)
+        # The places in files that were compared.
+        self._verified: set[tuple[str, int]] = set()
         self._reader = FileSystemReader(path)
         self._reader.set_up_storage_reader(self.metadata, is_coordinator=False)
         _refuse_damage(path, self.metadata.storage_data)
@@ -85,8 +93,28 @@ class Checkpoint:
                     items.append(replace(item, dest_index=number))
         self._read(items, planner)
 
+    def verify(self) -> None:
+        """Compares all that there is, whoever may read it."""
+        if self.digests is None:
+            raise RuntimeFault(
+                "SW0754",
+                f"the checkpoint {self.path} cannot be verified",
+                why="it was saved without digests of its data, by an earlier version",
+                fix="load it and save it again; what is loaded then is not known to be what was saved",
+            )
+        self._verify(self.metadata.storage_data)
+
+    def warn_without_digests(self) -> None:
+        if self.digests is None:
+            warnings.warn(
+                f"the checkpoint {self.path} has no digests of its data, so a damaged number would not be"
+                " seen: it was saved by an earlier version, and the next save has them",
+                stacklevel=4,
+            )
+
     def _read(self, items: Sequence[ReadItem], planner: _Planner) -> None:
         """File by file, so that an error can name its file."""
+        self._verify(item.storage_index for item in items)
         by_file: dict[str, list[ReadItem]] = {}
         for item in items:
             by_file.setdefault(self._reader.storage_data[item.storage_index].relative_path, []).append(item)
@@ -94,6 +122,24 @@ class Checkpoint:
             try:
                 self._reader.read_data(LoadPlan(wanted), planner).wait()  # type: ignore[arg-type]
             except Exception as error:
+                raise _damaged(self.path, file, f"{type(error).__name__}: {error}") from error
+
+    def _verify(self, indices: Iterable[MetadataIndex]) -> None:
+        if self.digests is None:
+            return
+        by_file: dict[str, dict[int, tuple[int, str]]] = {}
+        for index in indices:
+            info = self._reader.storage_data[index]
+            if (info.relative_path, info.offset) not in self._verified:
+                by_file.setdefault(info.relative_path, {})[info.offset] = info.length, index.fqn
+        for file, wanted in by_file.items():
+            try:
+                with (self.path / file).open("rb") as stream:
+                    for offset, (length, key) in sorted(wanted.items()):
+                        if digest_at(stream, offset, length) != self.digests.get(file, {}).get(offset):
+                            raise _damaged(self.path, file, f"{key} is not as it was saved")
+                        self._verified.add((file, offset))
+            except OSError as error:
                 raise _damaged(self.path, file, f"{type(error).__name__}: {error}") from error
 
 

@@ -14,6 +14,7 @@ def add(commands: Commands) -> None:
     info = actions.add_parser("info", help="what a checkpoint holds")
     info.add_argument("checkpoint", help="its folder")
     info.add_argument("--json", action="store_true")
+    info.add_argument("--verify", action="store_true", help="reads all of it, and compares the digests")
     info.set_defaults(run=run_info)
     merge = actions.add_parser("merge", help="the model of a checkpoint as safetensors files")
     merge.add_argument("checkpoint", help="its folder")
@@ -23,9 +24,9 @@ def add(commands: Commands) -> None:
 
 
 def run_info(arguments: argparse.Namespace) -> None:
-    from ..checkpoint.info import info, lines_of
+    from ..checkpoint.info import info, lines_of, verified
 
-    found = info(arguments.checkpoint)
+    found = (verified if arguments.verify else info)(arguments.checkpoint)
     print(json.dumps(found) if arguments.json else "\n".join(lines_of(found)))
 
 

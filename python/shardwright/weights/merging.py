@@ -24,6 +24,7 @@ def merge(checkpoint: str | Path, to: str | Path, max_shard_size: int | str = "5
     names of one tensor the first is written.
     """
     found = Checkpoint(Path(checkpoint))
+    found.warn_without_digests()
     seen: set[Hashable] = set()
     streams = []
     for place in found.places("model"):
