@@ -30,12 +30,14 @@ ALLOWED = {
     "lower": "diag graph rules schedule plan layout program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
+    # A second opinion: it must not see `check`, `lower` or `plan`, and has no rules of operators.
+    "reference": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
     "search": "diag graph rules schedule orders elimination plan program check cluster compiler",
     "report": "graph rules plan simulate compiler",
     "py": "diag graph rules filling orders plan layout program lower check emit cluster simulate compiler"
-    " search report",
+    " search report reference",
 }
 PYTHON = "pyo3"
 MAY_KNOW_PYTHON = {"py"}

@@ -1,7 +1,7 @@
 """The compiler. Everything that decides, derives, plans, proves and prints is behind this module."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 __all__ = [
     "Compiled",
@@ -23,6 +23,7 @@ __all__ = [
     "cluster_devices",
     "cluster_origin",
     "communications",
+    "compare_numbers",
     "compile",
     "decision_tables",
     "micro_batch_weight",
@@ -364,6 +365,9 @@ def compile(
     kept: dict[str, str] | None = None,
 ) -> Compiled: ...
 def verify(graph_text: str, files: dict[str, str]) -> str: ...
+def compare_numbers(
+    graph_text: str, files: dict[str, str], batches: int = 2, seed: int = 0
+) -> tuple[Literal["equal", "unknown"], str]: ...
 def operators_table() -> str: ...
 def check_rule(
     name: str,

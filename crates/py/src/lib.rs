@@ -11,6 +11,7 @@ mod memory_py;
 mod order_py;
 mod plan_py;
 mod program_py;
+mod reference_py;
 mod report_py;
 mod rule_py;
 mod search_py;
@@ -38,6 +39,8 @@ mod _core {
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
+    #[pymodule_export]
+    use super::reference_py::compare_numbers;
     #[pymodule_export]
     use super::report_py::{plan_homes, plan_rows, rule_coverage};
     #[pymodule_export]

@@ -89,8 +89,9 @@ impl Comparison<'_, '_> {
                     self.part("the output", rank.number, *tensor, region, (got, wanted))?;
                     covered.extend(regions::places(&whole, region).into_iter().flatten());
                 }
-                if *asked == Output::Whole && (found.is_none() || region != Some(&whole)) {
-                    return Err(self.missing("the output", rank.number, *tensor));
+                let is_part = found.is_some() && region != Some(&whole);
+                if found.is_some() != region.is_some() || (*asked == Output::Whole && is_part) {
+                    return Err(self.missing("all of the output", rank.number, *tensor));
                 }
             }
             if *asked != Output::None && covered.len() != regions::numel(&whole) {
@@ -119,6 +120,23 @@ impl Comparison<'_, '_> {
             let all = expected.of_inputs.get(when.batch as usize).unwrap_or(&empty);
             let wanted = all.get(&self.machine.graph.tensor(*tensor).name);
             self.part("the gradient of", rank.number, *tensor, &region, (got, wanted))?;
+        }
+        Ok(())
+    }
+
+    /// Somebody gives the gradient of each input that has one.
+    pub fn inputs_have_theirs(&self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Found {
+        for tensor in self.machine.graph.tensor_ids() {
+            let name = &self.machine.graph.tensor(tensor).name;
+            let given = |rank: &Rank<'_>| {
+                let place = rank.role.body.gradients.iter().position(|other| *other == tensor);
+                place.is_some_and(|at| rank.of_inputs.contains_key(&(when, at)))
+            };
+            let wanted = expected.of_inputs.get(when.batch as usize).and_then(|all| all.get(name));
+            let is_there = wanted.is_none_or(|it| it.data.iter().all(|x| *x == Num::ZERO)) || ranks.iter().any(given);
+            if !is_there {
+                return Err(self.missing("the gradient of", 0, tensor));
+            }
         }
         Ok(())
     }

@@ -250,6 +250,7 @@ impl<'r> Run<'r> {
                 let when = When { step: step as u32, batch };
                 all.outputs(ranks, when, expected)?;
                 ranks.iter().try_for_each(|rank| all.of_inputs(rank, when, expected))?;
+                all.inputs_have_theirs(ranks, when, expected)?;
             }
         }
         for (rank, step, gradients) in finished {

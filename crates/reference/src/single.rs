@@ -6,7 +6,7 @@ use graph::{Graph, Source, TensorId};
 use program::{Boundary, Output};
 
 use crate::number::Num;
-use crate::ops::{self, Draws, Env, Made, kind, wrong};
+use crate::ops::{self, Env, Made, kind, wrong};
 use crate::sources::{Sources, When, argument};
 use crate::tape::{T, Tape, Value};
 
@@ -158,14 +158,4 @@ pub fn name(source: &Source) -> Option<&str> {
         Source::Buffer { name, .. } => Some(name),
         _ => None,
     }
-}
-
-/// A graph on one device, whose operators draw by their own numbers.
-pub fn by_own_numbers(graph: &Graph) -> Vec<u32> {
-    (0..graph.ops.len() as u32).collect()
-}
-
-/// For whom one device draws.
-pub fn draws(graph: &Graph) -> Draws<'_> {
-    Draws::All(graph)
 }

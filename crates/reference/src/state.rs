@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use graph::Source;
-use program::{BufId, CallId, KeepId, Leaf, Of, Own, Pass, Role};
+use program::{BufId, CallId, KeepId, Leaf, Of, Own, Role};
 
 use crate::machine::{Machine, Trouble};
 use crate::number::Num;
@@ -172,10 +172,5 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(found)
-    }
-
-    /// The code that a job runs.
-    pub fn pass_of(rank: &Rank<'_>, job: &Job) -> Pass {
-        rank.role.body.codes[job.code].pass
     }
 }

@@ -14,14 +14,25 @@ def add(commands: Commands) -> None:
     check = commands.add_parser("check", help="prove a program that was emitted equal to its model")
     check.add_argument("program", help="its folder")
     add_model(check, optional="; without it, the graph that the folder has beside the program")
+    check.add_argument(
+        "--numeric",
+        action="store_true",
+        help="also run all ranks and the model on formal numbers, and compare: a second opinion, for small models",
+    )
+    check.add_argument(
+        "--batches", type=int, default=2, help="micro-batches of the step that --numeric runs (default: 2)"
+    )
     check.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from .._core import verify
+    from .._core import compare_numbers, verify
     from .source import graph_of, read
 
     folder = Path(arguments.program)
     files = {file.name: read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
     graph = read(folder / "graph.txt") if arguments.model is None else graph_of(arguments).text
     print(verify(graph, files).rstrip())
+    if arguments.numeric:
+        verdict, text = compare_numbers(graph, files, max(arguments.batches, 1))
+        print(f"on numbers: {verdict}\n{text.rstrip()}")

@@ -242,8 +242,10 @@ pub fn softmax(tape: &mut Tape, row: &[u32], masked_is_zero: bool) -> Made<Vec<u
     if masked_is_zero && shifted.iter().all(|at| tape.value(*at) == Num::NAN) && !row.is_empty() {
         return Ok(row.iter().map(|_| tape.constant(Num::ZERO)).collect());
     }
-    let total = sum(tape, &exps);
-    Ok(exps.iter().map(|at| div(tape, *at, total)).collect())
+    // An inverse is dear, and one serves the row.
+    let (one, total) = (tape.constant(Num::ONE), sum(tape, &exps));
+    let share = div(tape, one, total);
+    Ok(exps.iter().map(|at| mul(tape, *at, share)).collect())
 }
 
 pub fn log_softmax(tape: &mut Tape, row: &[u32]) -> Made<Vec<u32>> {

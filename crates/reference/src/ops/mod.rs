@@ -102,10 +102,13 @@ pub fn run(
     let own = target.starts_with("sw.");
     let name = if own { target } else { target.split('.').nth(1).unwrap_or(target) };
     let before = tape.len();
+    let tables = env.opaque.get(target).copied();
     let mut call = Call { target, name, args, kwargs, tape, env };
     let found = match call.interpreted()? {
         Some(found) => {
-            *call.env.exact.entry(target.to_owned()).or_default() += 1;
+            if call.env.opaque.get(target).copied() == tables {
+                *call.env.exact.entry(target.to_owned()).or_default() += 1;
+            }
             found
         }
         None => whole::run(&mut call)?,

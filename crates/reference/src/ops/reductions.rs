@@ -4,7 +4,6 @@ use crate::number::Num;
 use crate::ops::elements::{
     Rows, add, exp, extreme, log, log_softmax, mul, rows, scaled, softmax, sqrt, sub, sum, unrows,
 };
-use crate::ops::pointwise::opaque_of;
 use crate::ops::{Call, Made};
 use crate::tape::{Kind, T, Tape};
 
@@ -203,19 +202,3 @@ pub(super) fn log_sum_exp(tape: &mut Tape, row: &[u32]) -> Made<u32> {
     let found = log(tape, total);
     Ok(add(tape, found, most))
 }
-
-/// A function of a row that is looked at as a whole, with one table for all of its elements.
-pub(super) fn row_table(tape: &mut Tape, row: &[u32], which: u64, made: usize) -> Vec<u32> {
-    let given: Vec<Num> = row.iter().map(|at| tape.value(*at)).collect();
-    let slopes = (0..row.len()).map(|at| opaque_of(&given, &[which, 1, at as u64]));
-    let slopes: Vec<(u32, Num)> = row.iter().copied().zip(slopes).collect();
-    let hub = tape.node(opaque_of(&given, &[which, 0]), slopes);
-    let value = |at: usize| (opaque_of(&given, &[which, 2, at as u64]), opaque_of(&given, &[which, 3, at as u64]));
-    (0..made)
-        .map(|at| {
-            let (value, slope) = value(at);
-            tape.node(value, [(hub, slope)])
-        })
-        .collect()
-}
-
