@@ -49,7 +49,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
+.PHONY: help demo test fuzz mutate zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test: edges rust-tests python-tests oldest ## everything that must hold
 
 fuzz: build ## random models under random plans, for MINUTES, of a SEED; prints what it finds, made small
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m fuzz --jobs $(WORKERS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+mutate: ## faults of 70 kinds planted into programs: which of them the check accepts though they are different; EACH of a kind, from SEED on
+	cargo run --release -p shardwright-reference --example mutate -- $(or $(EACH),4) $(or $(SEED),0)
 
 zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)

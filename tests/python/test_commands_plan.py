@@ -264,3 +264,12 @@ def test_a_batch_that_is_cut(tmp_path: Path, gpt: str, capsys: pytest.CaptureFix
     ]:
         assert main(["plan", model, "--plan", "data:2", "--micro-batches", number]) == 1
         assert f"error[{code}]" in capsys.readouterr().err
+
+
+def test_a_program_is_run_on_numbers(gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program"
+    said(capsys, "emit", gpt, "--plan", "data:2", "-o", str(program))
+    proof = said(capsys, "check", str(program))
+    found = said(capsys, "check", str(program), "--numeric", "--batches", "1")
+    assert found.startswith(proof) and "\non numbers: equal\n" in found
+    assert "in a step of 1 micro-batch\n" in found and found.rstrip().endswith("by a table: aten.gelu.default")

@@ -32,7 +32,14 @@ pub struct Comparison<'m, 'a> {
 type Found = Result<(), Difference>;
 
 impl Comparison<'_, '_> {
-    fn part(&mut self, what: &str, rank: usize, tensor: TensorId, region: &Region, (got, wanted): (&Value, Option<&Value>)) -> Found {
+    fn part(
+        &mut self,
+        what: &str,
+        rank: usize,
+        tensor: TensorId,
+        region: &Region,
+        (got, wanted): (&Value, Option<&Value>),
+    ) -> Found {
         let factors = &self.machine.program.factors[tensor.index()];
         let tensor = self.machine.graph.tensor(tensor);
         let places = regions::places(&regions::whole(&factors.concat()), region);
@@ -46,7 +53,7 @@ impl Comparison<'_, '_> {
         for (at, got) in places.into_iter().zip(got.data.iter()) {
             let wanted = wanted.map_or(Num::ZERO, |value| value.data[at]);
             self.tally.elements += 1;
-            self.tally.undefined += u64::from(!wanted.is_known());
+            self.tally.undefined += u64::from(wanted == Num::NAN);
             if *got != wanted {
                 return Err(differs(Some(at), format!("is {got:?}, and {wanted:?} on one device")));
             }
@@ -59,7 +66,13 @@ impl Comparison<'_, '_> {
         for (shard, got) in rank.role.table.shards.iter().zip(gradients) {
             if is_trained(self.machine, shard.tensor) {
                 let wanted = expected.gradients.get(&self.machine.graph.tensor(shard.tensor).name);
-                self.part("the gradient of", rank.number, shard.tensor, shard.region.get(rank.at), (got, wanted))?;
+                self.part(
+                    "the gradient of",
+                    rank.number,
+                    shard.tensor,
+                    shard.region.get(rank.at),
+                    (got, wanted),
+                )?;
             }
         }
         Ok(())
@@ -70,7 +83,13 @@ impl Comparison<'_, '_> {
         for (shard, got) in rank.role.table.shards.iter().zip(&rank.shards) {
             let key = name(&self.machine.graph.tensor(shard.tensor).source);
             if let Some(wanted) = key.and_then(|key| expected.updated.get(key)) {
-                self.part("the new value of", rank.number, shard.tensor, shard.region.get(rank.at), (got, Some(wanted)))?;
+                self.part(
+                    "the new value of",
+                    rank.number,
+                    shard.tensor,
+                    shard.region.get(rank.at),
+                    (got, Some(wanted)),
+                )?;
             }
         }
         Ok(())
@@ -79,11 +98,20 @@ impl Comparison<'_, '_> {
     pub fn outputs(&mut self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Found {
         for (number, tensor) in self.machine.graph.outputs.iter().enumerate() {
             let wanted = expected.outputs[when.batch as usize][number].as_ref();
-            let (Some(tensor), Some(asked)) = (tensor, self.machine.program.boundary.outputs.get(number)) else { continue };
+            let (Some(tensor), Some(asked)) = (tensor, self.machine.program.boundary.outputs.get(number))
+            else {
+                continue;
+            };
             let mut covered: HashSet<usize> = HashSet::new();
             let whole = regions::whole(&self.machine.program.factors[tensor.index()].concat());
             for rank in ranks {
-                let region = rank.role.table.outputs.get(number).and_then(Option::as_ref).map(|column| column.get(rank.at));
+                let region = rank
+                    .role
+                    .table
+                    .outputs
+                    .get(number)
+                    .and_then(Option::as_ref)
+                    .map(|column| column.get(rank.at));
                 let found = rank.outputs.get(&(when, number));
                 if let (Some(region), Some(got)) = (region, found) {
                     self.part("the output", rank.number, *tensor, region, (got, wanted))?;
@@ -133,7 +161,8 @@ impl Comparison<'_, '_> {
                 place.is_some_and(|at| rank.of_inputs.contains_key(&(when, at)))
             };
             let wanted = expected.of_inputs.get(when.batch as usize).and_then(|all| all.get(name));
-            let is_there = wanted.is_none_or(|it| it.data.iter().all(|x| *x == Num::ZERO)) || ranks.iter().any(given);
+            let is_there =
+                wanted.is_none_or(|it| it.data.iter().all(|x| *x == Num::ZERO)) || ranks.iter().any(given);
             if !is_there {
                 return Err(self.missing("the gradient of", 0, tensor));
             }

@@ -44,7 +44,9 @@ impl<'a> Machine<'a> {
             }
             Instr::Take { id, to } => {
                 let run = rank.runs.entry(job.when).or_default();
-                let Some((values, away)) = run.kept.remove(id) else { return Err(Trouble::fault("takes what is not kept")) };
+                let Some((values, away)) = run.kept.remove(id) else {
+                    return Err(Trouble::fault("takes what is not kept"));
+                };
                 if away {
                     return Err(Trouble::fault("takes what is on the host"));
                 }
@@ -72,7 +74,9 @@ impl<'a> Machine<'a> {
         }
         match self.leaf_of(rank.role, buf) {
             Some((number, _)) => self.leaf(rank, number, job),
-            None => Err(Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(buf).name))),
+            None => {
+                Err(Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(buf).name)))
+            }
         }
     }
 
@@ -119,7 +123,8 @@ impl<'a> Machine<'a> {
         self.env.single = false;
         self.env.batch = job.when.key();
         self.env.op = None;
-        self.env.draws = Draws::Rank { graph: self.graph, program: self.program, role: rank.role, at: rank.at };
+        self.env.draws =
+            Draws::Rank { graph: self.graph, program: self.program, role: rank.role, at: rank.at };
         self.env.spend(tape.len())?;
         for op in &call.ops {
             let arg = |arg: &Arg| argument(arg, rank, &found);
@@ -137,7 +142,8 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        let made = |buf: &BufId| found.get(buf).cloned().ok_or_else(|| Trouble::fault("gives what it has not made"));
+        let made =
+            |buf: &BufId| found.get(buf).cloned().ok_or_else(|| Trouble::fault("gives what it has not made"));
         let outputs = call.outputs.iter().map(made).collect::<Result<Vec<_>, Trouble>>()?;
         // The numbers stay in the budget for as long as the tape is there.
         self.env.left += tape.len();
@@ -152,14 +158,18 @@ impl<'a> Machine<'a> {
     fn grad(&mut self, rank: &mut Rank<'a>, job: &Job, grad: &'a Grad) -> Result<(), Trouble> {
         if grad.which == Which::Weights {
             let run = rank.runs.entry(job.when).or_default();
-            let Some(left) = run.left.remove(&grad.call) else { return Err(Trouble::fault("a second half without a first")) };
+            let Some(left) = run.left.remove(&grad.call) else {
+                return Err(Trouble::fault("a second half without a first"));
+            };
             for (leaf, gradient) in left {
                 self.accumulate(rank, job.when.step, leaf, gradient);
             }
             return Ok(());
         }
         let run = rank.runs.entry(job.when).or_default();
-        let Some(saved) = run.saved.remove(&grad.call) else { return Err(Trouble::fault("the backward of what has not run")) };
+        let Some(saved) = run.saved.remove(&grad.call) else {
+            return Err(Trouble::fault("the backward of what has not run"));
+        };
         if saved.away {
             return Err(Trouble::fault("needs what is on the host"));
         }
@@ -173,7 +183,8 @@ impl<'a> Machine<'a> {
         let wanted: Vec<usize> = (0..call.inputs.len())
             .filter(|at| is_leaf(&call.inputs[*at]).is_none() && self.needs_grad(rank, call.inputs[*at]))
             .collect();
-        let given: Vec<usize> = (0..call.outputs.len()).filter(|at| self.needs_grad(rank, call.outputs[*at])).collect();
+        let given: Vec<usize> =
+            (0..call.outputs.len()).filter(|at| self.needs_grad(rank, call.outputs[*at])).collect();
         if given.len() != grad.from.len() || wanted.len() != grad.to.len() {
             return Err(Trouble::fault(format!(
                 "backward gives {} gradients to a call, of whose results {} need one, and takes {} of {}",
@@ -188,14 +199,21 @@ impl<'a> Machine<'a> {
             let Some(buf) = buf else { continue };
             let (value, x) = (self.read(rank, *buf, job)?, &ran.outputs[*at]);
             if value.shape != x.shape {
-                return Err(Trouble::fault(format!("a gradient {:?} of a result {:?}", value.shape, x.shape)));
+                return Err(Trouble::fault(format!(
+                    "a gradient {:?} of a result {:?}",
+                    value.shape, x.shape
+                )));
             }
             seeds.extend(x.at.iter().copied().zip(value.data.iter().copied()));
         }
         let all = ran.tape.back(seeds);
         let gradient = |at: usize| {
             let x = &ran.inputs[at];
-            Value { kind: Kind::Float, shape: x.shape.clone(), data: x.at.iter().map(|at| all[*at as usize]).collect() }
+            Value {
+                kind: Kind::Float,
+                shape: x.shape.clone(),
+                data: x.at.iter().map(|at| all[*at as usize]).collect(),
+            }
         };
         for (at, buf) in wanted.into_iter().zip(&grad.to) {
             if let Some(buf) = buf {
@@ -207,7 +225,9 @@ impl<'a> Machine<'a> {
         if grad.which == Which::Inputs {
             rank.runs.entry(job.when).or_default().left.insert(grad.call, leaves);
         } else {
-            leaves.into_iter().for_each(|(leaf, gradient)| self.accumulate(rank, job.when.step, leaf, gradient));
+            leaves
+                .into_iter()
+                .for_each(|(leaf, gradient)| self.accumulate(rank, job.when.step, leaf, gradient));
         }
         Ok(())
     }
@@ -228,7 +248,9 @@ impl<'a> Machine<'a> {
                 (Some((number, _)), _) => self.leaf(rank, number, job)?,
                 (None, Some(value)) => value,
                 (None, None) => {
-                    let Some(buf) = again.next() else { return Err(Trouble::fault("is not given again what it forgot")) };
+                    let Some(buf) = again.next() else {
+                        return Err(Trouble::fault("is not given again what it forgot"));
+                    };
                     self.read(rank, *buf, job)?
                 }
             });
@@ -279,7 +301,9 @@ pub fn store(rank: &mut Rank<'_>, to: &[BufId], values: Vec<Value>) -> Result<()
 pub fn number(rank: &Rank<'_>, arg: &Arg) -> Result<i64, Trouble> {
     match arg {
         Arg::Int(value) => Ok(*value),
-        Arg::Hole(hole) => rank.own().constant(*hole).ok_or_else(|| Trouble::fault("a number that is in no table")),
+        Arg::Hole(hole) => {
+            rank.own().constant(*hole).ok_or_else(|| Trouble::fault("a number that is in no table"))
+        }
         _ => Err(Trouble::fault("no number where one is needed")),
     }
 }
@@ -302,11 +326,12 @@ fn argument(
         Arg::Str(text) => ops::Arg::Str(text.clone()),
         Arg::Dtype(dtype) => ops::Arg::Dtype(*dtype),
         Arg::Buf(buf) => {
-            let missing = || Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(*buf).name));
+            let missing =
+                || Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(*buf).name));
             ops::Arg::Tensor(found.get(buf).cloned().ok_or_else(missing)?)
         }
-        Arg::List(items) => {
-            ops::Arg::List(items.iter().map(|item| argument(item, rank, found)).collect::<Result<_, Trouble>>()?)
-        }
+        Arg::List(items) => ops::Arg::List(
+            items.iter().map(|item| argument(item, rank, found)).collect::<Result<_, Trouble>>()?,
+        ),
     })
 }

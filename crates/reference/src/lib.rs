@@ -102,8 +102,12 @@ impl fmt::Display for Difference {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Operator(target) => write!(f, "a part of `{target}` is computed, which is not interpreted"),
-            Reason::TooLarge => f.write_str("the model is too large to be computed number by number; use a smaller one"),
+            Reason::Operator(target) => {
+                write!(f, "a part of `{target}` is computed, which is not interpreted")
+            }
+            Reason::TooLarge => {
+                f.write_str("the model is too large to be computed number by number; use a smaller one")
+            }
             Reason::Model(what) => write!(f, "the model could not be computed: {what}"),
         }
     }
@@ -185,11 +189,18 @@ impl<'r> Run<'r> {
         }
     }
 
-    fn on_one_device(&self, env: &mut Env<'r>, graph: &Graph, numbers: Vec<u32>) -> std::result::Result<Vec<Expected>, Stop> {
+    fn on_one_device(
+        &self,
+        env: &mut Env<'r>,
+        graph: &Graph,
+        numbers: Vec<u32>,
+    ) -> std::result::Result<Vec<Expected>, Stop> {
         let trains = self.program.roles.iter().any(|role| role.body.trains());
         let single = Single { graph, numbers, boundary: &self.program.boundary, trains };
         let mut held = BTreeMap::new();
-        (0..step::steps(self.program)).map(|step| single.step(env, self.sources, (step, self.batches), &mut held)).collect()
+        (0..step::steps(self.program))
+            .map(|step| single.step(env, self.sources, (step, self.batches), &mut held))
+            .collect()
     }
 
     /// By which numbers the model's operators draw: those of the rewritten graph, where they are the same operators.

@@ -14,7 +14,10 @@ use crate::tape::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// What a rank does that PyTorch or the runtime would refuse, and where.
-    Fault { what: String, place: String },
+    Fault {
+        what: String,
+        place: String,
+    },
     TooLarge,
     Unknown(String),
 }
@@ -141,7 +144,8 @@ impl<'a> Machine<'a> {
             Pass::Forward => {
                 run.seen.insert(code.block, shards);
                 let forwards = rank.role.body.codes_of(Pass::Forward);
-                let before: usize = forwards.take_while(|other| other.block != code.block).map(|it| it.takes.len()).sum();
+                let before: usize =
+                    forwards.take_while(|other| other.block != code.block).map(|it| it.takes.len()).sum();
                 for (at, buf) in code.takes.iter().enumerate() {
                     let number = before + at;
                     let tensor = rank.role.body.inputs.get(number).copied();
@@ -156,12 +160,19 @@ impl<'a> Machine<'a> {
             Pass::Backward | Pass::Inputs => {
                 let seeds = self.seeds(rank, code.block);
                 if seeds.len() != code.takes.len() {
-                    return Err(Trouble::fault(format!("takes {} gradients of {}", code.takes.len(), seeds.len())));
+                    return Err(Trouble::fault(format!(
+                        "takes {} gradients of {}",
+                        code.takes.len(),
+                        seeds.len()
+                    )));
                 }
                 let scale = self.sources.scale(job.when.step).power(u64::from(job.scaled));
                 for (number, buf) in seeds.into_iter().zip(&code.takes) {
                     let Some(tensor) = self.graph.outputs[number] else { continue };
-                    let seed = self.sources.seed(number, self.graph.tensor(tensor), job.when).map(|x| x.times(scale));
+                    let seed = self
+                        .sources
+                        .seed(number, self.graph.tensor(tensor), job.when)
+                        .map(|x| x.times(scale));
                     let Some(region) = rank.own().output(number) else { continue };
                     let region = region.clone();
                     rank.bufs.insert(*buf, self.part(&seed, tensor.index(), &region)?);
@@ -176,7 +187,8 @@ impl<'a> Machine<'a> {
     fn seeds(&self, rank: &Rank<'a>, block: u32) -> Vec<usize> {
         let Some(forward) = rank.role.body.code(block, Pass::Forward) else { return vec![] };
         let seeded = |(number, given): (usize, &Option<program::BufId>)| {
-            let needs = self.graph.outputs.get(number).copied().flatten().is_some_and(|id| self.needs[id.index()]);
+            let needs =
+                self.graph.outputs.get(number).copied().flatten().is_some_and(|id| self.needs[id.index()]);
             let leaves = rank.role.table.outputs.get(number).is_some_and(Option::is_some);
             (given.is_some() && needs && leaves).then_some(number)
         };
@@ -225,7 +237,11 @@ impl<'a> Machine<'a> {
     }
 
     /// The members of a rank's group.
-    pub fn group(&self, grouping: GroupingId, rank: &Rank<'_>) -> Result<(usize, &'a [RankId], usize), Trouble> {
+    pub fn group(
+        &self,
+        grouping: GroupingId,
+        rank: &Rank<'_>,
+    ) -> Result<(usize, &'a [RankId], usize), Trouble> {
         let program = self.program;
         let groups = program.groupings.get(grouping.index()).into_iter().flatten().enumerate();
         for (number, group) in groups {
@@ -264,7 +280,11 @@ impl<'a> Machine<'a> {
         let Some(all) = all else { return Ok(None) };
         *rank.met.entry(name).or_default() += 1;
         let alike = all.iter().all(|given| given.len() == all[0].len());
-        if alike { Ok(Some((all, own))) } else { Err(Trouble::fault("gives another number of values than others")) }
+        if alike {
+            Ok(Some((all, own)))
+        } else {
+            Err(Trouble::fault("gives another number of values than others"))
+        }
     }
 }
 
@@ -279,7 +299,10 @@ fn placed(trouble: Trouble, rank: &Rank<'_>) -> Trouble {
             let code = &rank.role.body.codes[job.code];
             let instr = code.instrs.get(rank.instr).map_or("end", |instr: &Instr| instr.kind().name());
             let pass = code.pass.name();
-            format!("rank {}, {pass} of block {}, instruction {} ({instr}), micro-batch {}", rank.number, code.block, rank.instr, job.when.batch)
+            format!(
+                "rank {}, {pass} of block {}, instruction {} ({instr}), micro-batch {}",
+                rank.number, code.block, rank.instr, job.when.batch
+            )
         }
         _ => format!("rank {}, at the end of a step", rank.number),
     };

@@ -55,7 +55,9 @@ impl<'a> Machine<'a> {
             }
             Instr::ReduceGradients { group, leaves } => {
                 let give = |it: &mut Self, rank: &mut Rank<'a>| Ok(it.gradients_of(rank, job, leaves));
-                let Some((all, _)) = self.meet(rank, *group, "reduce_gradients", give)? else { return Ok(false) };
+                let Some((all, _)) = self.meet(rank, *group, "reduce_gradients", give)? else {
+                    return Ok(false);
+                };
                 for (at, leaf) in leaves.iter().enumerate() {
                     let sum = reduced(&all, at, Reduction::Sum)?;
                     rank.gradients(job.when.step).leaves[leaf.index()] = Some(sum);
@@ -71,7 +73,9 @@ impl<'a> Machine<'a> {
                     });
                     Ok(taken.collect())
                 };
-                let Some((all, _)) = self.meet(rank, *group, "reduce_shards", give)? else { return Ok(false) };
+                let Some((all, _)) = self.meet(rank, *group, "reduce_shards", give)? else {
+                    return Ok(false);
+                };
                 for (at, shard) in shards.iter().enumerate() {
                     let sum = reduced(&all, at, Reduction::Sum)?;
                     rank.gradients(job.when.step).arrived[*shard] = Some(sum);
@@ -110,12 +114,17 @@ impl<'a> Machine<'a> {
             How::ReduceScatter(cut) => format!("reduce_scatter {} {:?}", cut.factor, cut.sizes),
             How::AllToAll { .. } => "all_to_all".to_owned(),
         };
-        let give = |machine: &mut Self, rank: &mut Rank<'a>| machine.read_all(rank, &it.from, job);
+        // Who sends knows how what it has is cut.
+        let give = |machine: &mut Self, rank: &mut Rank<'a>| {
+            let values = machine.read_all(rank, &it.from, job)?;
+            let How::AllToAll { send, .. } = &it.how else { return Ok(values) };
+            (0..send.sizes.len()).map(|at| piece(rank, send, &values[0], at)).collect()
+        };
         let Some((all, own)) = self.meet(rank, it.group, &what, give)? else { return Ok(false) };
         let made = match &it.how {
-            How::AllReduce(reduction) => {
-                (0..it.from.len()).map(|at| reduced(&all, at, *reduction)).collect::<Result<Vec<_>, Trouble>>()?
-            }
+            How::AllReduce(reduction) => (0..it.from.len())
+                .map(|at| reduced(&all, at, *reduction))
+                .collect::<Result<Vec<_>, Trouble>>()?,
             How::AllGather(cut) => {
                 let pieces: Vec<Value> = one_of_each(&all)?;
                 vec![join(rank, cut, &pieces)?]
@@ -124,10 +133,10 @@ impl<'a> Machine<'a> {
                 let sum = reduced(&all, 0, Reduction::Sum)?;
                 vec![piece(rank, cut, &sum, own)?]
             }
-            How::AllToAll { send, receive } => {
-                let given = one_of_each(&all)?;
-                let cut = |value: &Value| piece(rank, send, value, own);
-                let pieces = given.iter().map(cut).collect::<Result<Vec<_>, Trouble>>()?;
+            How::AllToAll { receive, .. } => {
+                let pieces: Option<Vec<Value>> = all.iter().map(|given| given.get(own).cloned()).collect();
+                let pieces =
+                    pieces.ok_or_else(|| Trouble::fault("sends fewer pieces than its group has ranks"))?;
                 vec![join(rank, receive, &pieces)?]
             }
         };
@@ -135,7 +144,12 @@ impl<'a> Machine<'a> {
         Ok(true)
     }
 
-    fn gather(&mut self, rank: &mut Rank<'a>, group: GroupingId, copies: &'a [usize]) -> Result<bool, Trouble> {
+    fn gather(
+        &mut self,
+        rank: &mut Rank<'a>,
+        group: GroupingId,
+        copies: &'a [usize],
+    ) -> Result<bool, Trouble> {
         let give = |_: &mut Self, rank: &mut Rank<'a>| {
             Ok(copies.iter().map(|copy| rank.shards[rank.role.table.copies[*copy].shard].clone()).collect())
         };
@@ -171,7 +185,9 @@ impl<'a> Machine<'a> {
         for (at, leaf) in leaves.iter().enumerate() {
             let sum = reduced(&all, at, Reduction::Sum)?;
             let table = rank.role.table.leaves.get(leaf.index());
-            let Some((program::Of::Copy(copy), _)) = table else { return Err(Trouble::fault("scatters what is no copy")) };
+            let Some((program::Of::Copy(copy), _)) = table else {
+                return Err(Trouble::fault("scatters what is no copy"));
+            };
             let table = &rank.role.table.copies[*copy];
             // By the place in the group, as the runtime sends it.
             let part = part_of(table.region.get(rank.at), table.factor, own as u32, table.parts)?;
@@ -180,7 +196,13 @@ impl<'a> Machine<'a> {
         Ok(true)
     }
 
-    fn part_arrives(&self, rank: &mut Rank<'a>, job: &Job, leaf: usize, gradient: &Value) -> Result<(), Trouble> {
+    fn part_arrives(
+        &self,
+        rank: &mut Rank<'a>,
+        job: &Job,
+        leaf: usize,
+        gradient: &Value,
+    ) -> Result<(), Trouble> {
         let region = rank.own().shard(rank.own().shard_of(leaf)).clone();
         self.region_arrives(rank, job, leaf, gradient, &region)
     }
@@ -201,8 +223,16 @@ impl<'a> Machine<'a> {
     }
 
     /// Sends the pieces of a rank's sources.
-    fn post(&mut self, rank: &Rank<'a>, exchange: ExchangeId, occasion: u64, values: &[Value]) -> Result<(), Trouble> {
-        let Some(table) = self.program.exchanges.get(exchange.index()) else { return Err(Trouble::fault("no such table")) };
+    fn post(
+        &mut self,
+        rank: &Rank<'a>,
+        exchange: ExchangeId,
+        occasion: u64,
+        values: &[Value],
+    ) -> Result<(), Trouble> {
+        let Some(table) = self.program.exchanges.get(exchange.index()) else {
+            return Err(Trouble::fault("no such table"));
+        };
         let own = |(_, (owner, _)): &(usize, &(program::RankId, Region))| owner.index() == rank.number;
         let sources: Vec<usize> = table.sources.iter().enumerate().filter(own).map(|(at, _)| at).collect();
         if sources.len() != values.len() {
@@ -221,8 +251,15 @@ impl<'a> Machine<'a> {
     }
 
     /// The rank's targets, once all pieces are there.
-    fn collect(&mut self, rank: &Rank<'a>, exchange: ExchangeId, occasion: u64) -> Result<Option<Vec<Value>>, Trouble> {
-        let Some(table) = self.program.exchanges.get(exchange.index()) else { return Err(Trouble::fault("no such table")) };
+    fn collect(
+        &mut self,
+        rank: &Rank<'a>,
+        exchange: ExchangeId,
+        occasion: u64,
+    ) -> Result<Option<Vec<Value>>, Trouble> {
+        let Some(table) = self.program.exchanges.get(exchange.index()) else {
+            return Err(Trouble::fault("no such table"));
+        };
         let key = |from: usize| (exchange.0, occasion, from, rank.number);
         let mut next: std::collections::HashMap<usize, usize> = std::collections::HashMap::new();
         let mut found = vec![];
@@ -233,17 +270,23 @@ impl<'a> Machine<'a> {
             }
         }
         for piece in &table.pieces {
-            let Some((_, region, data)) = found.iter_mut().find(|(target, ..)| *target == piece.to) else { continue };
+            let Some((_, region, data)) = found.iter_mut().find(|(target, ..)| *target == piece.to) else {
+                continue;
+            };
             let giver = table.sources[piece.from].0.index();
             let number = next.entry(giver).or_default();
-            let Some(part) = self.mail.get(&key(giver)).and_then(|parts| parts.get(*number)) else { return Ok(None) };
+            let Some(part) = self.mail.get(&key(giver)).and_then(|parts| parts.get(*number)) else {
+                return Ok(None);
+            };
             *number += 1;
             regions::join(data, region, &part.data, &piece.region, |a, b| combined(table.reduction, a, b))
                 .ok_or_else(|| Trouble::fault("receives what does not fit"))?;
         }
         let factors = &self.program.factors[table.tensor.index()];
         let kind = crate::ops::kind(self.graph.tensor(table.tensor).dtype);
-        let value = |(_, region, data): (usize, &Region, Vec<Num>)| Value::new(kind, regions::shape(region, factors), data);
+        let value = |(_, region, data): (usize, &Region, Vec<Num>)| {
+            Value::new(kind, regions::shape(region, factors), data)
+        };
         next.keys().for_each(|giver| drop(self.mail.remove(&key(*giver))));
         Ok(Some(found.into_iter().map(value).collect()))
     }
@@ -271,14 +314,28 @@ fn combined(reduction: Reduction, a: Num, b: Num) -> Num {
     let greater = a.compare(b).is_ge();
     match reduction {
         Reduction::Sum => a.plus(b),
-        Reduction::Max | Reduction::Any => if greater { a } else { b },
-        Reduction::Min | Reduction::All => if greater { b } else { a },
+        Reduction::Max | Reduction::Any => {
+            if greater {
+                a
+            } else {
+                b
+            }
+        }
+        Reduction::Min | Reduction::All => {
+            if greater {
+                b
+            } else {
+                a
+            }
+        }
     }
 }
 
 fn reduced(all: &[Vec<Value>], at: usize, reduction: Reduction) -> Result<Value, Trouble> {
     let values: Option<Vec<Value>> = all.iter().map(|given| given.get(at).cloned()).collect();
-    let Some(values) = values else { return Err(Trouble::fault("gives another number of values than others")) };
+    let Some(values) = values else {
+        return Err(Trouble::fault("gives another number of values than others"));
+    };
     summed(&values, |a, b| combined(reduction, a, b))
 }
 

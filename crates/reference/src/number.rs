@@ -18,8 +18,6 @@ impl Num {
     pub const NEG_INF: Num = Num(P + 2);
     /// As a quotient by zero.
     pub const NAN: Num = Num(P + 3);
-    /// What comes of an operator that is not understood.
-    pub const UNKNOWN: Num = Num(P + 4);
 
     pub fn int(value: i64) -> Self {
         Self(value.rem_euclid(P as i64) as u64)
@@ -60,11 +58,6 @@ impl Num {
         self.0 >= P
     }
 
-    /// Neither not a number nor unknown.
-    pub fn is_known(self) -> bool {
-        self.0 <= P + 2
-    }
-
     pub fn is_true(self) -> bool {
         self != Self::ZERO
     }
@@ -96,7 +89,6 @@ impl Num {
             (true, false) => self,
             (false, true) => other,
             _ if self == other => self,
-            _ if self == Self::UNKNOWN || other == Self::UNKNOWN => Self::UNKNOWN,
             _ => Self::NAN,
         }
     }
@@ -126,9 +118,6 @@ impl Num {
     }
 
     fn product_of_specials(self, other: Self) -> Self {
-        if self == Self::UNKNOWN || other == Self::UNKNOWN {
-            return Self::UNKNOWN;
-        }
         if self == Self::NAN || other == Self::NAN || self == Self::ZERO || other == Self::ZERO {
             return Self::NAN;
         }
@@ -161,13 +150,12 @@ impl Num {
         result
     }
 
-    /// Whole numbers around zero, with the infinities at the ends; what is unknown is the greatest.
+    /// Whole numbers around zero, with the infinities at the ends; what is no number is the greatest, as PyTorch has it.
     pub fn compare(self, other: Self) -> Ordering {
         let rank = |x: Self| match x {
             Self::NEG_INF => i64::MIN,
-            Self::INF => i64::MAX - 2,
-            Self::NAN => i64::MAX - 1,
-            Self::UNKNOWN => i64::MAX,
+            Self::INF => i64::MAX - 1,
+            Self::NAN => i64::MAX,
             other => other.signed(),
         };
         rank(self).cmp(&rank(other))
@@ -180,14 +168,15 @@ impl std::fmt::Debug for Num {
             Self::INF => f.write_str("inf"),
             Self::NEG_INF => f.write_str("-inf"),
             Self::NAN => f.write_str("nan"),
-            Self::UNKNOWN => f.write_str("unknown"),
             other => write!(f, "{}", other.signed()),
         }
     }
 }
 
 pub fn hash(words: &[u64]) -> u64 {
-    words.iter().fold(0x9e37_79b9_7f4a_7c15, |state, word| mixed(state ^ word.wrapping_mul(0xff51_afd7_ed55_8ccd)))
+    words
+        .iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |state, word| mixed(state ^ word.wrapping_mul(0xff51_afd7_ed55_8ccd)))
 }
 
 fn mixed(mut x: u64) -> u64 {
@@ -226,7 +215,7 @@ mod tests {
     fn what_is_masked_counts_nothing() {
         assert_eq!(Num::NEG_INF.minus(Num::int(5)), Num::NEG_INF);
         assert_eq!(Num::NEG_INF.minus(Num::NEG_INF), Num::NAN);
-        assert_eq!(Num::UNKNOWN.times(Num::ZERO), Num::UNKNOWN);
+        assert_eq!(Num::NEG_INF.times(Num::ZERO), Num::NAN);
         assert_eq!(Num::NEG_INF.compare(Num::int(-5)), Ordering::Less);
     }
 }

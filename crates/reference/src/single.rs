@@ -112,7 +112,10 @@ impl Single<'_> {
                 return wrong(format!("{}: gives {} results", op.target, results.len()));
             };
             if result.shape != shape {
-                return wrong(format!("{}: gives {:?}, and the graph says {shape:?}", op.target, result.shape));
+                return wrong(format!(
+                    "{}: gives {:?}, and the graph says {shape:?}",
+                    op.target, result.shape
+                ));
             }
             // The type is the graph's.
             found[id.index()] = Some(T { kind: kind(self.graph.tensor(*id).dtype), ..result.clone() });

@@ -33,7 +33,9 @@ pub fn fault(graph: &Graph, program: &Program) -> Option<String> {
 
 fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
     let (table, body) = (&role.table, &role.body);
-    let rank_of = |tensor: graph::TensorId| program.factors.get(tensor.index()).map(|dims| dims.iter().map(Vec::len).sum::<usize>());
+    let rank_of = |tensor: graph::TensorId| {
+        program.factors.get(tensor.index()).map(|dims| dims.iter().map(Vec::len).sum::<usize>())
+    };
     let fits = |tensor: graph::TensorId, regions: &[Region]| {
         let rank = rank_of(tensor);
         regions.iter().all(|region| Some(region.0.len()) == rank)
@@ -50,7 +52,9 @@ fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
         && body.leaves.iter().zip(&table.leaves).all(|(leaf, (of, region))| {
             let there = match of {
                 Of::Shard(at) => table.shards.get(*at).is_some_and(|it| it.tensor == leaf.tensor),
-                Of::Copy(at) => table.copies.get(*at).is_some_and(|it| table.shards[it.shard].tensor == leaf.tensor),
+                Of::Copy(at) => {
+                    table.copies.get(*at).is_some_and(|it| table.shards[it.shard].tensor == leaf.tensor)
+                }
             };
             there && fits(leaf.tensor, region.values()) && buf_fits(&leaf.buf)
         })
@@ -64,7 +68,10 @@ fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
             && instr.shards().iter().all(|at| *at < table.shards.len())
             && instr.reads().iter().chain(&instr.writes()).all(buf_fits)
             && match instr {
-                Instr::Call(call) => call.ops.iter().all(|op| op.inputs().iter().chain(op.outputs.iter().flatten()).all(buf_fits)),
+                Instr::Call(call) => call
+                    .ops
+                    .iter()
+                    .all(|op| op.inputs().iter().chain(op.outputs.iter().flatten()).all(buf_fits)),
                 Instr::Collective(it) => !it.from.is_empty() && it.from.len() == it.to.len(),
                 _ => true,
             }
@@ -74,7 +81,8 @@ fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
 
 fn of_tables(program: &Program) -> Option<String> {
     let fits = program.exchanges.iter().all(|table| {
-        let rank = program.factors.get(table.tensor.index()).map(|dims| dims.iter().map(Vec::len).sum::<usize>());
+        let rank =
+            program.factors.get(table.tensor.index()).map(|dims| dims.iter().map(Vec::len).sum::<usize>());
         let region = |region: &Region| Some(region.0.len()) == rank;
         table.sources.iter().chain(&table.targets).all(|(_, it)| region(it))
             && table.pieces.iter().all(|piece| {

@@ -36,7 +36,11 @@ impl When {
 impl Sources {
     pub fn new(model: &Graph, seed: u64) -> Self {
         let mut ignored = HashMap::new();
-        for op in model.ops.iter().filter(|op| op.target.contains("cross_entropy") || op.target.contains("nll_loss")) {
+        for op in model
+            .ops
+            .iter()
+            .filter(|op| op.target.contains("cross_entropy") || op.target.contains("nll_loss"))
+        {
             let Some(graph::Arg::Tensor(target)) = op.arg(1, "target") else { continue };
             let number = match op.arg(4, "ignore_index") {
                 Some(graph::Arg::Int(number)) => *number,
@@ -89,7 +93,9 @@ fn behind_views(model: &Graph, mut id: TensorId) -> TensorId {
     while let Some((op, _)) = model.producer(id) {
         let op = model.op(op);
         match op.args.first() {
-            Some(graph::Arg::Tensor(from)) if op.target.split('.').nth(1).is_some_and(|name| VIEWS.contains(&name)) => {
+            Some(graph::Arg::Tensor(from))
+                if op.target.split('.').nth(1).is_some_and(|name| VIEWS.contains(&name)) =>
+            {
                 id = *from;
             }
             _ => break,
@@ -99,7 +105,11 @@ fn behind_views(model: &Graph, mut id: TensorId) -> TensorId {
 }
 
 /// The arguments of a graph's operator, given its tensors.
-pub fn argument<V: Clone>(arg: &graph::Arg, tensor: &impl Fn(TensorId) -> Option<V>, made: &impl Fn(V) -> Arg) -> Option<Arg> {
+pub fn argument<V: Clone>(
+    arg: &graph::Arg,
+    tensor: &impl Fn(TensorId) -> Option<V>,
+    made: &impl Fn(V) -> Arg,
+) -> Option<Arg> {
     Some(match arg {
         graph::Arg::None => Arg::None,
         graph::Arg::Bool(value) => Arg::Bool(*value),

@@ -84,7 +84,9 @@ impl<'a> Rank<'a> {
 
     pub fn gradients(&mut self, step: u32) -> &mut Gradients {
         let (leaves, shards) = (self.role.body.leaves.len(), self.shards.len());
-        self.gradients.entry(step).or_insert_with(|| Gradients { leaves: vec![None; leaves], arrived: vec![None; shards] })
+        self.gradients
+            .entry(step)
+            .or_insert_with(|| Gradients { leaves: vec![None; leaves], arrived: vec![None; shards] })
     }
 }
 
@@ -105,14 +107,16 @@ impl<'a> Machine<'a> {
                 None => return Err(Trouble::fault("reads what is not gathered")),
             },
         };
-        regions::cut(&value, frame, region, factors).ok_or_else(|| Trouble::fault("reads a leaf that is no part of its shard"))
+        regions::cut(&value, frame, region, factors)
+            .ok_or_else(|| Trouble::fault("reads a leaf that is no part of its shard"))
     }
 
     /// What a shard is for a micro-batch: of its step where that is kept, or as it has become.
     fn shard(&self, rank: &Rank<'a>, shard: usize, job: &Job) -> Value {
         let block = rank.role.body.codes[job.code].block;
         let seen = rank.runs.get(&job.when).and_then(|run| run.seen.get(&block));
-        let is_param = matches!(self.graph.tensor(rank.role.table.shards[shard].tensor).source, Source::Param { .. });
+        let is_param =
+            matches!(self.graph.tensor(rank.role.table.shards[shard].tensor).source, Source::Param { .. });
         let moved_on = job.step > job.when.step && !rank.role.body.timetable.stashes();
         match seen {
             Some(seen) if !(is_param && moved_on) => seen[shard].clone(),
@@ -140,7 +144,13 @@ impl<'a> Machine<'a> {
         taken.unwrap_or_else(|| Value::zeros(regions::shape(region, &self.program.factors[tensor.index()])))
     }
 
-    pub fn arrives(&self, rank: &mut Rank<'a>, step: u32, shard: usize, gradient: Value) -> Result<(), Trouble> {
+    pub fn arrives(
+        &self,
+        rank: &mut Rank<'a>,
+        step: u32,
+        shard: usize,
+        gradient: Value,
+    ) -> Result<(), Trouble> {
         if gradient.data.len() != rank.shards[shard].data.len() {
             return Err(Trouble::fault("a gradient that is not as long as its shard"));
         }

@@ -65,7 +65,8 @@ fn jobs(role: &Role, batches: u32, goes_on: bool) -> Vec<Job> {
     let mut found = vec![];
     if !goes_on {
         found.extend(once(role, Pass::Begin, 0, table.begins));
-        found.extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, (0, 0, batch), batches)));
+        found
+            .extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, (0, 0, batch), batches)));
         found.extend(once(role, Pass::End, 0, table.ends));
         found.push(event(Does::Finish, 0));
         return found;
@@ -96,7 +97,8 @@ fn once(role: &Role, pass: Pass, step: u32, runs: bool) -> Option<Job> {
 }
 
 fn job(role: &Role, task: &Task, (step, of, batch): (u32, u32, u32), batches: u32) -> Option<Job> {
-    let code = role.body.codes.iter().position(|code| (code.block, code.pass) == (task.block, task.pass()))?;
+    let code =
+        role.body.codes.iter().position(|code| (code.block, code.pass) == (task.block, task.pass()))?;
     let scaled = match task.does {
         program::Does::Backward { scaled, .. } | program::Does::Inputs { scaled } => scaled,
         _ => 0,

@@ -56,7 +56,10 @@ impl Value {
     }
 
     pub fn zip(&self, other: &Self, f: impl Fn(Num, Num) -> Num) -> Self {
-        Self { data: self.data.iter().zip(other.data.iter()).map(|(a, b)| f(*a, *b)).collect(), ..self.clone() }
+        Self {
+            data: self.data.iter().zip(other.data.iter()).map(|(a, b)| f(*a, *b)).collect(),
+            ..self.clone()
+        }
     }
 }
 

@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
     check.add_argument(
         "--numeric",
         action="store_true",
-        help="also run all ranks and the model on formal numbers, and compare: a second opinion, for small models",
+        help="also run all ranks and the model on formal numbers: a second opinion, for small models",
     )
     check.add_argument(
         "--batches", type=int, default=2, help="micro-batches of the step that --numeric runs (default: 2)"

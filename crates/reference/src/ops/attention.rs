@@ -53,7 +53,8 @@ impl Call<'_, '_> {
         if width != other || keys != values {
             return wrong(format!("{target}: {:?}, {:?}, {:?}", q.shape, k.shape, v.shape));
         }
-        let batch = broadcast(&[&q.shape[..q.rank() - 2], &k.shape[..k.rank() - 2], &v.shape[..v.rank() - 2]])?;
+        let batch =
+            broadcast(&[&q.shape[..q.rank() - 2], &k.shape[..k.rank() - 2], &v.shape[..v.rank() - 2]])?;
         let count: usize = batch.iter().product();
         self.room(2 * count * queries * keys * (width + made))?;
         let all = |x: &T, size: [usize; 2]| expand(x, &[&batch[..], &size].concat());
@@ -70,7 +71,11 @@ impl Call<'_, '_> {
                     let score = dot(self.tape, &(0..width).map(pair).collect::<Vec<_>>(), None);
                     let score = scaled(self.tape, score, scale);
                     let hidden = asked.causal_from.is_some_and(|from| key as i64 > query as i64 + from);
-                    scores.push(self.masked(score, hidden, mask.as_ref().map(|mask| (mask.kind, mask.at[row * keys + key]))));
+                    scores.push(self.masked(
+                        score,
+                        hidden,
+                        mask.as_ref().map(|mask| (mask.kind, mask.at[row * keys + key])),
+                    ));
                 }
                 let mut weights = softmax(self.tape, &scores, true)?;
                 if let Some(kept) = &asked.kept {
@@ -92,7 +97,6 @@ impl Call<'_, '_> {
             Some((Kind::Float, by)) => add(self.tape, score, by),
             Some((_, by)) => match self.tape.value(by) {
                 Num::ZERO => self.tape.constant(Num::NEG_INF),
-                Num::UNKNOWN => self.tape.constant(Num::UNKNOWN),
                 _ => score,
             },
             None => score,
@@ -100,7 +104,13 @@ impl Call<'_, '_> {
     }
 
     /// The factors of dropout on probabilities, drawn by the place in the output and the key.
-    pub(super) fn kept_pairs(&mut self, op: u32, slot: i64, p: Num, (q, k, v): (&T, &T, &T)) -> Made<Vec<Vec<Num>>> {
+    pub(super) fn kept_pairs(
+        &mut self,
+        op: u32,
+        slot: i64,
+        p: Num,
+        (q, k, v): (&T, &T, &T),
+    ) -> Made<Vec<Vec<Num>>> {
         let Some(drawn) = self.env.draws.positions(op, slot) else {
             return wrong(format!("{}: draws for nobody", self.target));
         };

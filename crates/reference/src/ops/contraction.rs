@@ -73,7 +73,8 @@ impl Call<'_, '_> {
         for one in 0..count {
             for row in 0..m {
                 for column in 0..n {
-                    let pair = |i: usize| (left.at[(one * m + row) * k + i], right.at[(one * k + i) * n + column]);
+                    let pair =
+                        |i: usize| (left.at[(one * m + row) * k + i], right.at[(one * k + i) * n + column]);
                     let pairs: Vec<(u32, u32)> = (0..k).map(pair).collect();
                     at.push(dot(self.tape, &pairs, None));
                 }
@@ -87,7 +88,9 @@ impl Call<'_, '_> {
     }
 
     fn by_letters(&mut self) -> Made<Option<Vec<T>>> {
-        let Some(equation) = self.text(0, "equation").map(|text| text.replace(' ', "")) else { return Ok(None) };
+        let Some(equation) = self.text(0, "equation").map(|text| text.replace(' ', "")) else {
+            return Ok(None);
+        };
         let operands = self.tensors(1, "tensors")?;
         let Some((given, made)) = equation.split_once("->") else { return Ok(None) };
         let terms: Vec<Vec<char>> = given.split(',').map(|term| term.chars().collect()).collect();
@@ -108,8 +111,10 @@ impl Call<'_, '_> {
                 }
             }
         }
-        let size = |letter: &char| sizes.iter().find(|(other, _)| other == letter).map_or(1, |(_, size)| *size);
-        let summed: Vec<char> = sizes.iter().map(|(letter, _)| *letter).filter(|letter| !made.contains(letter)).collect();
+        let size =
+            |letter: &char| sizes.iter().find(|(other, _)| other == letter).map_or(1, |(_, size)| *size);
+        let summed: Vec<char> =
+            sizes.iter().map(|(letter, _)| *letter).filter(|letter| !made.contains(letter)).collect();
         let shape: Vec<usize> = made.iter().map(size).collect();
         let inner: Vec<usize> = summed.iter().map(size).collect();
         self.room(shape.iter().product::<usize>() * inner.iter().product::<usize>())?;
@@ -123,7 +128,9 @@ impl Call<'_, '_> {
                 x.at[linear(&index.collect::<Vec<_>>(), &x.shape)]
             };
             let pairs: Vec<(u32, u32)> = indices(&inner)
-                .map(|within| (place(&terms[0], &operands[0], &within), place(&terms[1], &operands[1], &within)))
+                .map(|within| {
+                    (place(&terms[0], &operands[0], &within), place(&terms[1], &operands[1], &within))
+                })
                 .collect();
             at.push(dot(self.tape, &pairs, None));
         }
@@ -156,7 +163,10 @@ impl Call<'_, '_> {
         let groups = self.int(if general { 8 } else { 6 }, "groups", 1).max(1) as usize;
         let (channels, each) = (weight.shape[0], weight.shape[1]);
         if x.shape[1] != each * groups || channels % groups != 0 {
-            return wrong(format!("{}: {:?} with {:?} in {groups} groups", self.target, x.shape, weight.shape));
+            return wrong(format!(
+                "{}: {:?} with {:?} in {groups} groups",
+                self.target, x.shape, weight.shape
+            ));
         }
         let mut shape = vec![x.shape[0], channels];
         for dim in 0..dims {
@@ -173,7 +183,8 @@ impl Call<'_, '_> {
             let pair = |inner: &Vec<usize>| {
                 let mut from = vec![index[0], group * each + inner[0]];
                 for dim in 0..dims {
-                    let place = index[2 + dim] as i64 * stride[dim] - padding[dim] + inner[1 + dim] as i64 * dilation[dim];
+                    let place = index[2 + dim] as i64 * stride[dim] - padding[dim]
+                        + inner[1 + dim] as i64 * dilation[dim];
                     from.push(usize::try_from(place).ok().filter(|at| *at < x.shape[2 + dim])?);
                 }
                 let by = [&[index[1]], &inner[..]].concat();

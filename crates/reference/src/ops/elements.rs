@@ -103,7 +103,8 @@ pub fn rows(x: &T, dims: &[usize]) -> Rows {
     let length: usize = (0..x.rank()).filter(along).map(|dim| x.shape[dim]).product();
     let mut rows = vec![Vec::with_capacity(length); kept.iter().product()];
     for (at, index) in x.at.iter().zip(indices(&x.shape)) {
-        let row = index.iter().zip(&kept).fold(0, |sum, (at, size)| sum * size + if *size == 1 { 0 } else { *at });
+        let row =
+            index.iter().zip(&kept).fold(0, |sum, (at, size)| sum * size + if *size == 1 { 0 } else { *at });
         rows[row].push(*at);
     }
     Rows { kept, shape, rows }
@@ -121,7 +122,8 @@ pub fn unrows(shape: &[usize], dims: &[usize], rows: &[Vec<u32>], kind: Kind) ->
         shape.iter().enumerate().map(|(dim, size)| if dims.contains(&dim) { 1 } else { *size }).collect();
     let mut next = vec![0; rows.len()];
     let at = indices(shape).map(|index| {
-        let row = index.iter().zip(&kept).fold(0, |sum, (at, size)| sum * size + if *size == 1 { 0 } else { *at });
+        let row =
+            index.iter().zip(&kept).fold(0, |sum, (at, size)| sum * size + if *size == 1 { 0 } else { *at });
         next[row] += 1;
         rows[row][next[row] - 1]
     });
@@ -195,7 +197,7 @@ const SQRT: u64 = 104;
 /// The table of a function at a number.
 pub fn table(x: Num, which: &[u64]) -> Num {
     match x {
-        Num::NAN | Num::UNKNOWN => x,
+        Num::NAN => x,
         x => Num::table(&[which, &[x.bits()]].concat()),
     }
 }

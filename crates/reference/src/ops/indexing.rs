@@ -14,7 +14,9 @@ impl Call<'_, '_> {
             "index_select" => self.rows_of()?,
             "index" | "_unsafe_index" => return self.by_tensors(),
             "one_hot" => self.hot()?,
-            "scatter_add" | "scatter" if !self.target.contains("reduce") => self.put(self.name == "scatter_add")?,
+            "scatter_add" | "scatter" if !self.target.contains("reduce") => {
+                self.put(self.name == "scatter_add")?
+            }
             "index_add" => self.added_rows()?,
             _ => return Ok(None),
         };
@@ -32,7 +34,14 @@ impl Call<'_, '_> {
     }
 
     /// Rows of a part of a table, zeros where it has not that row. The row of padding gets no gradient.
-    pub(super) fn looked_up(&mut self, weight: &T, numbers: &T, start: i64, total: usize, padding: i64) -> Made<T> {
+    pub(super) fn looked_up(
+        &mut self,
+        weight: &T,
+        numbers: &T,
+        start: i64,
+        total: usize,
+        padding: i64,
+    ) -> Made<T> {
         let (rows, width) = (weight.shape[0] as i64, weight.shape[1]);
         let mut at = Vec::with_capacity(numbers.numel() * width);
         for number in numbers.at.iter() {
@@ -41,22 +50,17 @@ impl Call<'_, '_> {
             for column in 0..width {
                 let own = (start..start + rows).contains(&row);
                 let place = |row: i64| weight.at[(row - start) as usize * width + column];
-                at.push(match number {
-                    Num::UNKNOWN => self.tape.constant(number),
-                    _ if own && row == padding => {
-                        let value = self.tape.value(place(row));
-                        self.tape.constant(value)
-                    }
-                    _ if own => place(row),
-                    _ => self.tape.constant(Num::ZERO),
+                at.push(if own && row == padding {
+                    let value = self.tape.value(place(row));
+                    self.tape.constant(value)
+                } else if own {
+                    place(row)
+                } else {
+                    self.tape.constant(Num::ZERO)
                 });
             }
         }
         Ok(T::new(weight.kind, [&numbers.shape[..], &[width]].concat(), at))
-    }
-
-    fn element(&mut self, x: &T, index: &[usize], number: Num) -> u32 {
-        if number == Num::UNKNOWN { self.tape.constant(number) } else { x.at[linear(index, &x.shape)] }
     }
 
     fn gathered(&mut self) -> Made<T> {
@@ -72,7 +76,7 @@ impl Call<'_, '_> {
         for (mut index, number) in indices(&numbers.shape).zip(numbers.at.iter()) {
             let number = self.tape.value(*number);
             index[dim] = number.index(x.shape[dim]);
-            at.push(self.element(&x, &index, number));
+            at.push(x.at[linear(&index, &x.shape)]);
         }
         Ok(T::new(x.kind, numbers.shape, at))
     }
@@ -89,7 +93,7 @@ impl Call<'_, '_> {
         for mut index in indices(&shape) {
             let number = self.tape.value(numbers.at[index[dim]]);
             index[dim] = number.index(x.shape[dim]);
-            at.push(self.element(&x, &index, number));
+            at.push(x.at[linear(&index, &x.shape)]);
         }
         Ok(T::new(x.kind, shape, at))
     }
@@ -97,7 +101,8 @@ impl Call<'_, '_> {
     fn by_tensors(&mut self) -> Made<Option<Vec<T>>> {
         let x = self.tensor(0, "self")?;
         let Some(Arg::List(items)) = self.arg(1, "indices") else { return Ok(None) };
-        let items: Vec<Option<T>> = items.iter().map(|item| if let Arg::Tensor(x) = item { Some(x.clone()) } else { None }).collect();
+        let items: Vec<Option<T>> =
+            items.iter().map(|item| if let Arg::Tensor(x) = item { Some(x.clone()) } else { None }).collect();
         if items.iter().flatten().any(|it| it.kind == Kind::Bool) {
             return Ok(None);
         }
@@ -122,26 +127,24 @@ impl Call<'_, '_> {
             let mut from = vec![0; x.rank()];
             let outer = index[..before].iter().chain(&index[before + common.len()..]);
             rest.iter().zip(outer).for_each(|(dim, at)| from[*dim] = *at);
-            let mut unknown = Num::ZERO;
             for (dim, numbers) in dims.iter().zip(&numbers) {
-                let number = self.tape.value(numbers.at[inner]);
-                from[*dim] = number.index(x.shape[*dim]);
-                unknown = if number == Num::UNKNOWN { number } else { unknown };
+                from[*dim] = self.tape.value(numbers.at[inner]).index(x.shape[*dim]);
             }
-            at.push(self.element(&x, &from, unknown));
+            at.push(x.at[linear(&from, &x.shape)]);
         }
         Ok(Some(vec![T::new(x.kind, shape, at)]))
     }
 
     fn hot(&mut self) -> Made<T> {
         let (x, classes) = (self.tensor(0, "self")?, self.int(1, "num_classes", -1));
-        let Ok(classes) = usize::try_from(classes) else { return wrong("one_hot without a number of classes") };
+        let Ok(classes) = usize::try_from(classes) else {
+            return wrong("one_hot without a number of classes");
+        };
         let mut at = vec![];
         for number in x.at.iter() {
             let number = self.tape.value(*number);
             let class = number.index(classes);
-            let value = |other: usize| if number == Num::UNKNOWN { number } else { Num::of_bool(class == other) };
-            at.extend((0..classes).map(|other| self.tape.constant(value(other))));
+            at.extend((0..classes).map(|other| self.tape.constant(Num::of_bool(class == other))));
         }
         Ok(T::new(Kind::Int, [&x.shape[..], &[classes]].concat(), at))
     }
@@ -151,7 +154,8 @@ impl Call<'_, '_> {
         let dim = self.dim(self.int(1, "dim", 0), x.rank())?;
         let source = self.operand(3, "src")?;
         let source = if source.rank() == 0 { expand(&source, &numbers.shape)? } else { source };
-        let small = |of: &T| of.rank() == numbers.rank() && numbers.shape.iter().zip(&of.shape).all(|(a, b)| a <= b);
+        let small =
+            |of: &T| of.rank() == numbers.rank() && numbers.shape.iter().zip(&of.shape).all(|(a, b)| a <= b);
         if !small(&source) || x.rank() != numbers.rank() || x.rank() == 0 || x.shape[dim] == 0 {
             return wrong(format!("{}: shapes that do not fit", self.target));
         }
@@ -170,7 +174,8 @@ impl Call<'_, '_> {
     }
 
     fn added_rows(&mut self) -> Made<T> {
-        let (x, numbers, source) = (self.tensor(0, "self")?, self.tensor(2, "index")?, self.tensor(3, "source")?);
+        let (x, numbers, source) =
+            (self.tensor(0, "self")?, self.tensor(2, "index")?, self.tensor(3, "source")?);
         let dim = self.dim(self.int(1, "dim", 0), x.rank())?;
         let by = self.number(9, "alpha").unwrap_or(Num::ONE);
         if x.rank() == 0 || source.rank() != x.rank() || source.shape[dim] != numbers.numel() {

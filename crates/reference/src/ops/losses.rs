@@ -13,12 +13,16 @@ impl Call<'_, '_> {
     pub(super) fn loss(&mut self) -> Made<Option<Vec<T>>> {
         match self.name {
             "cross_entropy_loss" => self.classes(true),
-            "nll_loss" | "nll_loss_nd" | "nll_loss2d" | "nll_loss_forward" | "nll_loss2d_forward" => self.classes(false),
+            "nll_loss" | "nll_loss_nd" | "nll_loss2d" | "nll_loss_forward" | "nll_loss2d_forward" => {
+                self.classes(false)
+            }
             "mse_loss" => self.of_pairs(2, |tape, x, y, _| {
                 let far = sub(tape, x, y);
                 mul(tape, far, far)
             }),
-            "l1_loss" | "smooth_l1_loss" | "huber_loss" | "kl_div" | "soft_margin_loss" => self.of_pairs(2, pair_table),
+            "l1_loss" | "smooth_l1_loss" | "huber_loss" | "kl_div" | "soft_margin_loss" => {
+                self.of_pairs(2, pair_table)
+            }
             "binary_cross_entropy" if self.maybe(2, "weight").is_none() => self.of_pairs(3, pair_table),
             "binary_cross_entropy_with_logits"
                 if self.maybe(2, "weight").is_none() && self.maybe(3, "pos_weight").is_none() =>
@@ -77,7 +81,11 @@ impl Call<'_, '_> {
                 continue;
             }
             let class = target.index(row.len());
-            let loss = if takes_logits { self.entropy(row, class, smooth)? } else { scaled(self.tape, row[class], Num::int(-1)) };
+            let loss = if takes_logits {
+                self.entropy(row, class, smooth)?
+            } else {
+                scaled(self.tape, row[class], Num::int(-1))
+            };
             let count = match &weight {
                 Some(weight) => weight.at[class % weight.numel().max(1)],
                 None => self.tape.constant(Num::ONE),

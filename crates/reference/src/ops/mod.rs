@@ -13,6 +13,7 @@ mod losses;
 mod movement;
 mod norms;
 mod own;
+mod pieces;
 mod pointwise;
 mod pooling;
 mod random;
@@ -237,7 +238,9 @@ impl Call<'_, '_> {
     pub fn ints(&self, at: usize, name: &str) -> Option<Vec<i64>> {
         match self.arg(at, name)? {
             Arg::Int(value) => Some(vec![*value]),
-            Arg::List(items) => items.iter().map(|item| if let Arg::Int(v) = item { Some(*v) } else { None }).collect(),
+            Arg::List(items) => {
+                items.iter().map(|item| if let Arg::Int(v) = item { Some(*v) } else { None }).collect()
+            }
             _ => None,
         }
     }

@@ -21,7 +21,10 @@ impl Call<'_, '_> {
             "unsqueeze" => self.unsqueezed()?,
             "transpose" | "swapaxes" | "swapdims" => {
                 let x = self.tensor(0, "self")?;
-                let (a, b) = (self.dim(self.int(1, "dim0", 0), x.rank())?, self.dim(self.int(2, "dim1", 0), x.rank())?);
+                let (a, b) = (
+                    self.dim(self.int(1, "dim0", 0), x.rank())?,
+                    self.dim(self.int(2, "dim1", 0), x.rank())?,
+                );
                 let mut order: Vec<usize> = (0..x.rank()).collect();
                 if !order.is_empty() {
                     order.swap(a, b);
@@ -186,136 +189,6 @@ impl Call<'_, '_> {
         Ok(along(&x, shape, dim, |at| at / times))
     }
 
-    fn split(&mut self) -> Made<Vec<T>> {
-        let x = self.tensor(0, "self")?;
-        let dim = self.dim(self.int(2, "dim", 0), x.rank())?;
-        let size = x.shape.get(dim).copied().unwrap_or(1) as i64;
-        let sizes = match self.sizes(1, "split_sizes")?[..] {
-            [count] if self.name == "chunk" => pieces(size, (size + count.max(1) - 1) / count.max(1)),
-            [each] if !matches!(self.arg(1, "split_size"), Some(super::Arg::List(_))) => pieces(size, each),
-            ref sizes => sizes.to_vec(),
-        };
-        if sizes.iter().sum::<i64>() != size {
-            return wrong(format!("{}: pieces of {sizes:?} of {size}", self.target));
-        }
-        let mut start = 0;
-        let piece = |length: &i64| {
-            start += length;
-            self.range(&x, dim, start - length, start, 1)
-        };
-        sizes.iter().map(piece).collect()
-    }
-
-    fn unbound(&mut self) -> Made<Vec<T>> {
-        let x = self.tensor(0, "self")?;
-        let dim = self.dim(self.int(1, "dim", 0), x.rank())?;
-        (0..x.shape[dim]).map(|at| self.chosen_at(&x, dim, at as i64)).collect()
-    }
-
-    pub(super) fn joined(&self, all: &[T], dim: i64) -> Made<T> {
-        let all: Vec<&T> = all.iter().filter(|x| x.shape != [0]).collect();
-        let Some(first) = all.first() else { return wrong("nothing to join") };
-        let dim = self.dim(dim, first.rank())?;
-        let alike = |x: &&T| {
-            x.rank() == first.rank() && (0..x.rank()).all(|at| at == dim || x.shape[at] == first.shape[at])
-        };
-        if !all.iter().all(alike) {
-            return wrong(format!("{}: shapes that do not fit", self.target));
-        }
-        let mut shape = first.shape.clone();
-        shape[dim] = all.iter().map(|x| x.shape[dim]).sum();
-        let ends: Vec<usize> = all
-            .iter()
-            .scan(0, |end, x| {
-                *end += x.shape[dim];
-                Some(*end)
-            })
-            .collect();
-        let at = indices(&shape).map(|mut index| {
-            let which = ends.partition_point(|end| *end <= index[dim]);
-            index[dim] -= if which == 0 { 0 } else { ends[which - 1] };
-            all[which].at[linear(&index, &all[which].shape)]
-        });
-        let at = at.collect();
-        Ok(T::new(first.kind, shape, at))
-    }
-
-    fn stacked(&mut self) -> Made<T> {
-        let all = self.tensors(0, "tensors")?;
-        let rank = all.first().map_or(0, T::rank);
-        let dim = self.dim(self.int(1, "dim", 0), rank + 1)?;
-        let raised = |x: T| {
-            let mut shape = x.shape.clone();
-            shape.insert(dim.min(shape.len()), 1);
-            T { shape, ..x }
-        };
-        let all: Vec<T> = all.into_iter().map(raised).collect();
-        self.joined(&all, dim as i64)
-    }
-
-    fn selection(&mut self) -> Made<T> {
-        let x = self.tensor(0, "self")?;
-        let dim = self.dim(self.int(1, "dim", 0), x.rank())?;
-        self.chosen_at(&x, dim, self.int(2, "index", 0))
-    }
-
-    fn chosen_at(&self, x: &T, dim: usize, at: i64) -> Made<T> {
-        if x.rank() == 0 {
-            return wrong("a part of a number");
-        }
-        let at = if at < 0 { at + x.shape[dim] as i64 } else { at };
-        let mut found = self.range(x, dim, at, at + 1, 1)?;
-        found.shape.remove(dim);
-        Ok(found)
-    }
-
-    fn sliced(&mut self) -> Made<T> {
-        let x = self.tensor(0, "self")?;
-        let dim = self.dim(self.int(1, "dim", 0), x.rank())?;
-        let (start, end, step) = self.bounds(&x, dim, 2);
-        self.range(&x, dim, start, end, step)
-    }
-
-    fn bounds(&self, x: &T, dim: usize, from: usize) -> (i64, i64, i64) {
-        let size = x.shape.get(dim).copied().unwrap_or(1) as i64;
-        let wrapped = |at: i64| if at < 0 { (at + size).max(0) } else { at.min(size) };
-        let (start, end) = (wrapped(self.int(from, "start", 0)), wrapped(self.int(from + 1, "end", i64::MAX)));
-        (start, end.max(start), self.int(from + 2, "step", 1))
-    }
-
-    pub(super) fn range(&self, x: &T, dim: usize, start: i64, end: i64, step: i64) -> Made<T> {
-        let size = x.shape.get(dim).copied().unwrap_or(1) as i64;
-        if start < 0 || end > size || end < start || step < 1 || x.rank() == 0 {
-            return wrong(format!("{}: {start}..{end} of {size}", self.target));
-        }
-        let mut shape = x.shape.clone();
-        shape[dim] = ((end - start + step - 1) / step) as usize;
-        Ok(along(x, shape, dim, |at| start as usize + at * step as usize))
-    }
-
-    fn scattered(&mut self) -> Made<T> {
-        let (x, source) = (self.tensor(0, "self")?, self.tensor(1, "src")?);
-        let dim = self.dim(self.int(2, "dim", 0), x.rank())?;
-        let (start, end, step) = if self.name == "select_scatter" {
-            let at = self.int(3, "index", 0);
-            let at = if at < 0 { at + x.shape[dim] as i64 } else { at };
-            (at, at + 1, 1)
-        } else {
-            self.bounds(&x, dim, 3)
-        };
-        let mut shape = x.shape.clone();
-        shape[dim] = ((end - start + step - 1) / step).max(0) as usize;
-        if shape.iter().product::<usize>() != source.numel() {
-            return wrong(format!("{}: shapes that do not fit", self.target));
-        }
-        let mut at = x.at.to_vec();
-        for (mut index, new) in indices(&shape).zip(source.at.iter()) {
-            index[dim] = start as usize + index[dim] * step as usize;
-            at[linear(&index, &x.shape)] = *new;
-        }
-        Ok(T { at: at.into(), ..x })
-    }
-
     fn flipped(&mut self) -> Made<T> {
         let x = self.tensor(0, "self")?;
         let dims = match self.name {
@@ -325,7 +198,8 @@ impl Call<'_, '_> {
         };
         let own = x.shape.clone();
         Ok(picked(&x, own.clone(), |index| {
-            let turned = |(dim, at): (usize, &usize)| if dims.contains(&dim) { own[dim] - 1 - at } else { *at };
+            let turned =
+                |(dim, at): (usize, &usize)| if dims.contains(&dim) { own[dim] - 1 - at } else { *at };
             linear(&index.iter().enumerate().map(turned).collect::<Vec<_>>(), &own)
         }))
     }
@@ -337,7 +211,8 @@ impl Call<'_, '_> {
         if dims.is_empty() {
             let (flat, shape) = (viewed(&x, &[-1])?, x.shape.clone());
             let size = x.numel().max(1) as i64;
-            let moved = along(&flat, flat.shape.clone(), 0, |at| (at as i64 - shifts[0]).rem_euclid(size) as usize);
+            let moved =
+                along(&flat, flat.shape.clone(), 0, |at| (at as i64 - shifts[0]).rem_euclid(size) as usize);
             return Ok(T { shape, ..moved });
         }
         let mut found = x;
@@ -359,7 +234,9 @@ impl Call<'_, '_> {
         let (x, pads) = (self.tensor(0, "self")?, self.sizes(1, "pad")?);
         let (mut before, mut shape) = (vec![0i64; x.rank()], x.shape.clone());
         for (place, pair) in pads.chunks(2).enumerate() {
-            let (Some(dim), [low, high]) = (x.rank().checked_sub(place + 1), pair) else { return wrong("odd pads") };
+            let (Some(dim), [low, high]) = (x.rank().checked_sub(place + 1), pair) else {
+                return wrong("odd pads");
+            };
             before[dim] = *low;
             shape[dim] = usize::try_from(shape[dim] as i64 + low + high).unwrap_or(0);
         }
@@ -380,7 +257,8 @@ impl Call<'_, '_> {
     fn diagonal(&mut self) -> Made<T> {
         let x = self.tensor(0, "self")?;
         let offset = self.int(1, "offset", 0);
-        let (a, b) = (self.dim(self.int(2, "dim1", 0), x.rank())?, self.dim(self.int(3, "dim2", 1), x.rank())?);
+        let (a, b) =
+            (self.dim(self.int(2, "dim1", 0), x.rank())?, self.dim(self.int(3, "dim2", 1), x.rank())?);
         let (skip_a, skip_b) = ((-offset).max(0) as usize, offset.max(0) as usize);
         let length = x.shape[a].saturating_sub(skip_a).min(x.shape[b].saturating_sub(skip_b));
         let rest: Vec<usize> = (0..x.rank()).filter(|dim| *dim != a && *dim != b).collect();
@@ -434,22 +312,12 @@ impl Call<'_, '_> {
         let dim = self.dim(self.int(1, "dim", -1), x.rank())?;
         let half = x.shape[dim] as i64 / 2;
         let (a, b) = (self.range(&x, dim, 0, half, 1)?, self.range(&x, dim, half, 2 * half, 1)?);
-        let gate = super::run(self.tape, self.env, "aten.sigmoid.default", vec![super::Arg::Tensor(b)], vec![])?;
+        let gate =
+            super::run(self.tape, self.env, "aten.sigmoid.default", vec![super::Arg::Tensor(b)], vec![])?;
         let [gate] = &gate[..] else { return wrong("no gate") };
         let args = [&a, gate].map(|x| super::Arg::Tensor(x.clone())).to_vec();
         super::run(self.tape, self.env, "aten.mul.Tensor", args, vec![])
     }
-}
-
-fn pieces(size: i64, each: i64) -> Vec<i64> {
-    if each < 1 {
-        return vec![size];
-    }
-    let full = size / each;
-    let rest = size % each;
-    let mut found = vec![each; full as usize];
-    found.extend((rest > 0 || size == 0).then_some(rest));
-    found
 }
 
 fn resolved(sizes: &[i64], count: usize) -> Made<Vec<i64>> {
@@ -482,7 +350,8 @@ pub(super) fn permuted(x: &T, order: &[usize]) -> T {
 pub(super) fn along(x: &T, shape: Vec<usize>, dim: usize, from: impl Fn(usize) -> usize) -> T {
     let steps = strides(&x.shape);
     picked(x, shape, |index| {
-        let place = |(at_dim, at): (usize, &usize)| steps[at_dim] * if at_dim == dim { from(*at) } else { *at };
+        let place =
+            |(at_dim, at): (usize, &usize)| steps[at_dim] * if at_dim == dim { from(*at) } else { *at };
         index.iter().enumerate().map(place).sum()
     })
 }

@@ -22,7 +22,10 @@ impl Call<'_, '_> {
             "rms_norm" => self.root_mean_square().map(Some),
             "group_norm" => self.groups(1, 2, 3, 4).map(Some),
             "native_group_norm" => self.groups(6, 1, 2, 7).map(Some),
-            "batch_norm" | "_native_batch_norm_legit_functional" | "_native_batch_norm_legit" | "native_batch_norm"
+            "batch_norm"
+            | "_native_batch_norm_legit_functional"
+            | "_native_batch_norm_legit"
+            | "native_batch_norm"
             | "_native_batch_norm_legit_no_training" => self.batches(),
             _ => Ok(None),
         }
@@ -31,7 +34,9 @@ impl Call<'_, '_> {
     fn layer(&mut self) -> Made<Vec<T>> {
         let x = self.tensor(0, "input")?;
         let inner = self.sizes(1, "normalized_shape")?.len();
-        let Some(kept) = x.rank().checked_sub(inner) else { return wrong("a norm over more dims than there are") };
+        let Some(kept) = x.rank().checked_sub(inner) else {
+            return wrong("a norm over more dims than there are");
+        };
         let eps = self.number(4, "eps").unwrap_or(Num::float(1e-5));
         let normed = self.normed(&x, &(kept..x.rank()).collect::<Vec<_>>(), eps);
         let found = self.weighted(&normed.x, (2, 3), kept)?;
@@ -94,7 +99,9 @@ impl Call<'_, '_> {
     fn root_mean_square(&mut self) -> Made<Vec<T>> {
         let x = self.tensor(0, "input")?;
         let inner = self.sizes(1, "normalized_shape")?.len();
-        let Some(kept) = x.rank().checked_sub(inner) else { return wrong("a norm over more dims than there are") };
+        let Some(kept) = x.rank().checked_sub(inner) else {
+            return wrong("a norm over more dims than there are");
+        };
         let eps = self.number(3, "eps").unwrap_or(Num::float(f64::EPSILON));
         let eps = self.tape.constant(eps);
         let dims: Vec<usize> = (kept..x.rank()).collect();
@@ -170,8 +177,7 @@ impl Call<'_, '_> {
             let found = self.by_channel(&normed.x, weight, bias)?;
             let count = (x.numel() / channels.max(1)) as f64;
             let unbiased = Num::float(count / (count - 1.0).max(1.0));
-            let mut made =
-                vec![found, per_channel(normed.means.clone()), per_channel(normed.scales.clone())];
+            let mut made = vec![found, per_channel(normed.means.clone()), per_channel(normed.scales.clone())];
             for (old, new, factor) in [(old.0, &normed.means, Num::ONE), (old.1, &normed.vars, unbiased)] {
                 let Some(old) = old else { continue };
                 let moved = old.at.iter().zip(new).map(|(old, new)| {

@@ -27,7 +27,8 @@ impl Call<'_, '_> {
                 return Ok(Some(made));
             }
             "sw.draw" => {
-                let (kind, size) = (self.text(0, "kind").unwrap_or_default().to_owned(), self.sizes(1, "size")?);
+                let (kind, size) =
+                    (self.text(0, "kind").unwrap_or_default().to_owned(), self.sizes(1, "size")?);
                 let (p, made) = (self.number(2, "p").unwrap_or(Num::ZERO), self.kind_of(3, "dtype"));
                 let op = u32::try_from(self.int(4, "operator", -1)).unwrap_or(u32::MAX);
                 if kind == "integers" {
@@ -80,7 +81,8 @@ impl Call<'_, '_> {
     fn picked_of_part(&mut self) -> Made<T> {
         let (x, targets) = (self.tensor(0, "x")?, self.tensor(1, "targets")?);
         let dim = self.dim(self.int(2, "dim", 0), x.rank())?;
-        let (start, ignored, total) = (self.int(3, "start", 0), self.int(4, "ignore_index", -100), self.int(5, "total", 1));
+        let (start, ignored, total) =
+            (self.int(3, "start", 0), self.int(4, "ignore_index", -100), self.int(5, "total", 1));
         let mut shape = x.shape.clone();
         if x.rank() == 0 {
             return wrong("columns of a number");
@@ -93,9 +95,7 @@ impl Call<'_, '_> {
         for (mut index, target) in indices(&shape).zip(targets.at.iter()) {
             let target = self.tape.value(*target);
             let column = target.index(total.max(1) as usize) as i64 - start;
-            if target == Num::UNKNOWN {
-                at.push(self.tape.constant(target));
-            } else if target == Num::int(ignored) || !(0..columns).contains(&column) {
+            if target == Num::int(ignored) || !(0..columns).contains(&column) {
                 at.push(self.tape.constant(Num::ZERO));
             } else {
                 index.insert(dim, column as usize);
@@ -105,4 +105,3 @@ impl Call<'_, '_> {
         Ok(T::new(x.kind, shape, at))
     }
 }
-

@@ -69,7 +69,9 @@ impl Call<'_, '_> {
             "masked_fill" => self.filled()?,
             "lerp" => self.between()?,
             "addcmul" | "addcdiv" => self.added_product()?,
-            "clone" | "contiguous" | "alias" | "lift_fresh_copy" | "positive" | "real" => self.tensor(0, "self")?,
+            "clone" | "contiguous" | "alias" | "lift_fresh_copy" | "positive" | "real" => {
+                self.tensor(0, "self")?
+            }
             "detach" | "detach_copy" => self.cut_off()?,
             "to" | "_to_copy" | "type_as" => self.cast()?,
             "zeros_like" | "zero" => self.all_of(Num::ZERO)?,
@@ -122,7 +124,9 @@ impl Call<'_, '_> {
         each(self.tape, &[a, b], kind, |tape, at| {
             let (x, y) = (tape.value(at[0]), tape.value(at[1]));
             let value = match whole(x, y) {
-                Some((x, y)) if mode == "floor" => Num::int(x.div_euclid(y) - i64::from(y < 0 && x.rem_euclid(y) != 0)),
+                Some((x, y)) if mode == "floor" => {
+                    Num::int(x.div_euclid(y) - i64::from(y < 0 && x.rem_euclid(y) != 0))
+                }
                 Some((x, y)) => Num::int(x / y),
                 None => opaque_of(&[x, y], &[31, mode.len() as u64]),
             };
@@ -161,7 +165,10 @@ impl Call<'_, '_> {
         if exponent == -0.5 {
             return Ok(Some(vec![self.one(rsqrt)?]));
         }
-        if exponent.fract() != 0.0 || exponent.abs() > 64.0 || !matches!(self.arg(0, "self"), Some(Arg::Tensor(_))) {
+        if exponent.fract() != 0.0
+            || exponent.abs() > 64.0
+            || !matches!(self.arg(0, "self"), Some(Arg::Tensor(_)))
+        {
             return Ok(Some(vec![self.opaque(true)?]));
         }
         let (times, inverted) = (exponent.abs() as u64, exponent < 0.0);
@@ -187,7 +194,8 @@ impl Call<'_, '_> {
             if is_there && is_asked {
                 let bound = self.operand(at, name)?;
                 let kind = joined(&found, &bound);
-                found = each(self.tape, &[found, bound], kind, |tape, at| chosen(tape, at[0], at[1], wanted))?;
+                found =
+                    each(self.tape, &[found, bound], kind, |tape, at| chosen(tape, at[0], at[1], wanted))?;
             }
         }
         Ok(found)
@@ -197,11 +205,7 @@ impl Call<'_, '_> {
         let (a, b) = self.pair()?;
         each(self.tape, &[a, b], Kind::Bool, |tape, at| {
             let (x, y) = (tape.value(at[0]), tape.value(at[1]));
-            let value = match (x, y) {
-                (Num::UNKNOWN, _) | (_, Num::UNKNOWN) => Num::UNKNOWN,
-                _ => Num::of_bool(holds(x.compare(y))),
-            };
-            tape.constant(value)
+            tape.constant(Num::of_bool(holds(x.compare(y))))
         })
     }
 
@@ -209,8 +213,7 @@ impl Call<'_, '_> {
         let (a, b) = self.pair()?;
         each(self.tape, &[a, b], Kind::Bool, |tape, at| {
             let (x, y) = (tape.value(at[0]), tape.value(at[1]));
-            let unknown = x == Num::UNKNOWN || y == Num::UNKNOWN;
-            tape.constant(if unknown { Num::UNKNOWN } else { Num::of_bool(holds(x.is_true(), y.is_true())) })
+            tape.constant(Num::of_bool(holds(x.is_true(), y.is_true())))
         })
     }
 
@@ -218,7 +221,7 @@ impl Call<'_, '_> {
         let x = self.tensor(0, "self")?;
         each(self.tape, &[x], Kind::Bool, |tape, at| {
             let x = tape.value(at[0]);
-            tape.constant(if x == Num::UNKNOWN { x } else { Num::of_bool(holds(x)) })
+            tape.constant(Num::of_bool(holds(x)))
         })
     }
 
@@ -235,7 +238,8 @@ impl Call<'_, '_> {
     }
 
     fn is_bool(&self) -> bool {
-        let tensors = self.args.iter().filter_map(|arg| if let Arg::Tensor(x) = arg { Some(x.kind) } else { None });
+        let tensors =
+            self.args.iter().filter_map(|arg| if let Arg::Tensor(x) = arg { Some(x.kind) } else { None });
         tensors.into_iter().all(|kind| kind == Kind::Bool)
     }
 
@@ -290,7 +294,7 @@ impl Call<'_, '_> {
         });
         let asked = asked.unwrap_or(x.kind);
         match (x.kind, asked) {
-            (_, Kind::Bool) => self.told(|x| x.is_true() && x != Num::UNKNOWN),
+            (_, Kind::Bool) => self.told(Num::is_true),
             (Kind::Float, Kind::Int) => each(self.tape, &[x], Kind::Int, |tape, at| {
                 let given = tape.value(at[0]);
                 let is_whole = !given.is_special() && given.signed().abs() < 1 << 40;
@@ -324,7 +328,11 @@ impl Call<'_, '_> {
     fn opaque(&mut self, slopes: bool) -> Made<T> {
         let which = self.signature();
         let mut all = vec![];
-        self.args.iter().for_each(|arg| if let Arg::Tensor(x) = arg { all.push(x.clone()) });
+        self.args.iter().for_each(|arg| {
+            if let Arg::Tensor(x) = arg {
+                all.push(x.clone())
+            }
+        });
         let kind = if slopes { Kind::Float } else { all.first().map_or(Kind::Float, |x| x.kind) };
         let name = self.target.to_owned();
         *self.env.opaque.entry(name).or_default() += 1;
@@ -335,16 +343,14 @@ impl Call<'_, '_> {
                 return tape.constant(value);
             }
             let slope = |place: usize| opaque_of(&given, &[which, 1 + place as u64]);
-            let edges: Vec<(u32, Num)> = at.iter().enumerate().map(|(place, at)| (*at, slope(place))).collect();
+            let edges: Vec<(u32, Num)> =
+                at.iter().enumerate().map(|(place, at)| (*at, slope(place))).collect();
             tape.node(value, edges)
         })
     }
 }
 
 pub(super) fn opaque_of(given: &[Num], which: &[u64]) -> Num {
-    if given.contains(&Num::UNKNOWN) {
-        return Num::UNKNOWN;
-    }
     if given.contains(&Num::NAN) {
         return Num::NAN;
     }
@@ -379,15 +385,8 @@ fn chosen(tape: &mut Tape, a: u32, b: u32, wanted: Ordering) -> u32 {
     sum(tape, &[from])
 }
 
-fn either(tape: &mut Tape, condition: u32, a: u32, b: u32) -> u32 {
-    match tape.value(condition) {
-        Num::UNKNOWN => {
-            let unknown = Num::UNKNOWN;
-            tape.node(unknown, [(a, unknown), (b, unknown)])
-        }
-        Num::ZERO => b,
-        _ => a,
-    }
+fn either(tape: &Tape, condition: u32, a: u32, b: u32) -> u32 {
+    if tape.value(condition).is_true() { a } else { b }
 }
 
 /// Functions of an element with a derivative.

@@ -13,7 +13,9 @@ impl Call<'_, '_> {
             return super::wrong("a window over more dims than there are");
         }
         match name {
-            "adaptive_avg_pool" | "_adaptive_avg_pool" => self.adaptive(&x, dims).map(|made| Some(vec![made])),
+            "adaptive_avg_pool" | "_adaptive_avg_pool" => {
+                self.adaptive(&x, dims).map(|made| Some(vec![made]))
+            }
             "max_pool" if !self.flag(5, "ceil_mode", false) => {
                 let pick = |tape: &mut Tape, all: &[u32], _: usize| {
                     let (best, _) = extreme(tape, all, true)?;
@@ -64,7 +66,8 @@ impl Call<'_, '_> {
             let element = |within: &Vec<usize>| {
                 let mut from = index[..lead].to_vec();
                 for dim in 0..dims {
-                    let place = index[lead + dim] as i64 * stride[dim] - padding[dim] + within[dim] as i64 * apart[dim];
+                    let place = index[lead + dim] as i64 * stride[dim] - padding[dim]
+                        + within[dim] as i64 * apart[dim];
                     from.push(usize::try_from(place).ok().filter(|at| *at < x.shape[lead + dim])?);
                 }
                 Some(x.at[linear(&from, &x.shape)])
@@ -78,7 +81,9 @@ impl Call<'_, '_> {
     fn adaptive(&mut self, x: &T, dims: usize) -> Made<T> {
         let lead = x.rank() - dims;
         let sizes = match self.arg(1, "output_size") {
-            Some(super::Arg::List(items)) => items.iter().map(|item| if let super::Arg::Int(v) = item { *v } else { -1 }).collect(),
+            Some(super::Arg::List(items)) => {
+                items.iter().map(|item| if let super::Arg::Int(v) = item { *v } else { -1 }).collect()
+            }
             Some(super::Arg::Int(size)) => vec![*size; dims],
             _ => vec![-1; dims],
         };
@@ -110,6 +115,7 @@ impl Call<'_, '_> {
 }
 
 fn split_name(name: &str) -> Option<(&str, usize)> {
-    let (name, dims) = name.strip_suffix('d').and_then(|rest| rest.split_at_checked(rest.len().checked_sub(1)?))?;
+    let (name, dims) =
+        name.strip_suffix('d').and_then(|rest| rest.split_at_checked(rest.len().checked_sub(1)?))?;
     Some((name, dims.parse().ok().filter(|dims| (1..=3).contains(dims))?))
 }

@@ -14,7 +14,12 @@ use crate::tape::{Kind, T};
 pub enum Draws<'a> {
     /// One device: always all of it, by the numbers that these operators have where they are drawn in parts.
     All(&'a Graph),
-    Rank { graph: &'a Graph, program: &'a Program, role: &'a Role, at: usize },
+    Rank {
+        graph: &'a Graph,
+        program: &'a Program,
+        role: &'a Role,
+        at: usize,
+    },
 }
 
 /// Which elements of the whole are drawn, and how wide the whole's last dim is.
@@ -55,9 +60,8 @@ impl Call<'_, '_> {
     pub(super) fn random(&mut self) -> Made<Option<Vec<T>>> {
         match self.name {
             "dropout" | "native_dropout" => self.dropped_in_training().map(Some),
-            "rand" | "randn" | "randint" | "rand_like" | "randn_like" | "randint_like" | "bernoulli" | "exponential" => {
-                self.drawn_alone()
-            }
+            "rand" | "randn" | "randint" | "rand_like" | "randn_like" | "randint_like" | "bernoulli"
+            | "exponential" => self.drawn_alone(),
             _ => Ok(None),
         }
     }
@@ -97,7 +101,8 @@ impl Call<'_, '_> {
     fn drawn_alone(&mut self) -> Made<Option<Vec<T>>> {
         let Some(op) = self.env.op else { return Ok(None) };
         let Draws::All(graph) = self.env.draws else { return Ok(None) };
-        let Some(tensor) = graph.ops.get(op as usize).and_then(|op| op.outputs.first().copied().flatten()) else {
+        let Some(tensor) = graph.ops.get(op as usize).and_then(|op| op.outputs.first().copied().flatten())
+        else {
             return Ok(None);
         };
         let tensor = graph.tensor(tensor);
@@ -113,7 +118,15 @@ impl Call<'_, '_> {
         Ok(Some(vec![self.draw(what, &shape, p, kind, op, 0)?]))
     }
 
-    pub(super) fn draw(&mut self, what: &str, size: &[i64], p: Num, kind: Kind, op: u32, slot: i64) -> Made<T> {
+    pub(super) fn draw(
+        &mut self,
+        what: &str,
+        size: &[i64],
+        p: Num,
+        kind: Kind,
+        op: u32,
+        slot: i64,
+    ) -> Made<T> {
         let shape: Vec<usize> = size.iter().map(|size| (*size).max(0) as usize).collect();
         let places = self.places(op, slot, shape.iter().product())?;
         let mut at = vec![];

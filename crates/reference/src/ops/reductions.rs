@@ -65,8 +65,14 @@ impl Call<'_, '_> {
         let along = self.dims(dims, "dim", x.rank())?;
         let keep = self.flag(keep, "keepdim", false);
         let asked = self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg));
-        let asked = asked.into_iter().find_map(|arg| if let super::Arg::Dtype(d) = arg { Some(super::kind(*d)) } else { None });
-        let made = asked.or(kind).unwrap_or(if x.kind == Kind::Bool && self.name == "sum" { Kind::Int } else { x.kind });
+        let asked = asked
+            .into_iter()
+            .find_map(|arg| if let super::Arg::Dtype(d) = arg { Some(super::kind(*d)) } else { None });
+        let made = asked.or(kind).unwrap_or(if x.kind == Kind::Bool && self.name == "sum" {
+            Kind::Int
+        } else {
+            x.kind
+        });
         let found = rows(&x, &along);
         let at = found.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<u32>>>()?;
         Ok(T::new(made, found.shape_of(keep), at))
@@ -85,13 +91,17 @@ impl Call<'_, '_> {
         let x = self.tensor(0, "self")?;
         let greatest = self.name == "max";
         let all = self.target.ends_with(".default");
-        let dims = if all { (0..x.rank()).collect() } else { vec![self.dim(self.int(1, "dim", 0), x.rank())?] };
+        let dims =
+            if all { (0..x.rank()).collect() } else { vec![self.dim(self.int(1, "dim", 0), x.rank())?] };
         let keep = self.flag(2, "keepdim", false) && !all;
         let Rows { kept, shape, rows } = rows(&x, &dims);
         let (mut values, mut places) = (vec![], vec![]);
         for row in &rows {
-            let (at, place) =
-                if all { extreme_of_row(self.tape, row, greatest)? } else { extreme(self.tape, row, greatest)? };
+            let (at, place) = if all {
+                extreme_of_row(self.tape, row, greatest)?
+            } else {
+                extreme(self.tape, row, greatest)?
+            };
             values.push(sum(self.tape, &[at]));
             places.push(self.tape.constant(Num::count(place)));
         }
@@ -108,9 +118,8 @@ impl Call<'_, '_> {
         let keep = self.flag(2, "keepdim", false);
         let mut at = vec![];
         for row in &found.rows {
-            let (best, place) = extreme(self.tape, row, greatest)?;
-            let unknown = self.tape.value(best) == Num::UNKNOWN;
-            at.push(self.tape.constant(if unknown { Num::UNKNOWN } else { Num::count(place) }));
+            let (_, place) = extreme(self.tape, row, greatest)?;
+            at.push(self.tape.constant(Num::count(place)));
         }
         Ok(T::new(Kind::Int, found.shape_of(keep), at))
     }
@@ -174,17 +183,13 @@ fn product(tape: &mut Tape, row: &[u32]) -> u32 {
 }
 
 fn any(tape: &mut Tape, row: &[u32], wanted: bool) -> u32 {
-    let values: Vec<Num> = row.iter().map(|at| tape.value(*at)).collect();
-    let found = values.iter().any(|x| x.is_true() == wanted) == wanted;
-    let value = if values.contains(&Num::UNKNOWN) { Num::UNKNOWN } else { Num::of_bool(found) };
-    tape.constant(value)
+    let found = row.iter().any(|at| tape.value(*at).is_true() == wanted) == wanted;
+    tape.constant(Num::of_bool(found))
 }
 
 fn count(tape: &mut Tape, row: &[u32]) -> u32 {
-    let values: Vec<Num> = row.iter().map(|at| tape.value(*at)).collect();
-    let found = values.iter().filter(|x| x.is_true()).count();
-    let value = if values.contains(&Num::UNKNOWN) { Num::UNKNOWN } else { Num::count(found) };
-    tape.constant(value)
+    let found = row.iter().filter(|at| tape.value(**at).is_true()).count();
+    tape.constant(Num::count(found))
 }
 
 pub(super) fn log_sum_exp(tape: &mut Tape, row: &[u32]) -> Made<u32> {

@@ -12,7 +12,8 @@ pub(super) fn run(call: &mut Call<'_, '_>) -> Made<Vec<T>> {
     let mut operands = vec![];
     let keywords = call.kwargs.iter().map(|(_, arg)| arg);
     call.args.iter().chain(keywords).for_each(|arg| tensors(arg, &mut operands));
-    let mut words = vec![call.signature(), call.env.batch * u64::from(call.env.op.is_some_and(|_| is_random(call.name)))];
+    let mut words =
+        vec![call.signature(), call.env.batch * u64::from(call.env.op.is_some_and(|_| is_random(call.name)))];
     for x in &operands {
         words.extend(x.shape.iter().map(|size| *size as u64));
         words.extend(x.at.iter().map(|at| call.tape.value(*at).bits()));
@@ -25,7 +26,8 @@ pub(super) fn run(call: &mut Call<'_, '_>) -> Made<Vec<T>> {
         return Err(Stop::Unknown(call.target.to_owned()));
     };
     *call.env.opaque.entry(call.target.to_owned()).or_default() += 1;
-    let given: Vec<u32> = operands.iter().filter(|x| x.kind == Kind::Float).flat_map(|x| x.at.iter().copied()).collect();
+    let given: Vec<u32> =
+        operands.iter().filter(|x| x.kind == Kind::Float).flat_map(|x| x.at.iter().copied()).collect();
     let slopes = given.iter().enumerate().map(|(at, from)| (*from, opaque_of(&[], &[which, 1, at as u64])));
     let slopes: Vec<(u32, Num)> = slopes.collect();
     let hub = call.tape.node(Num::ZERO, slopes);
