@@ -6,8 +6,10 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use graph::Graph;
+use plan::Plan;
 use rules::Analysis;
-use support::harness::{mutate, table};
+use support::harness::{Row, mutate, table};
 use support::{MODELS, boundaries, compiled, drawn, graph, named};
 
 const PLANS: &[(&str, u32)] = &[
@@ -30,19 +32,27 @@ fn main() {
     let (each, seed) = (arguments.next().unwrap_or(4), u64::from(arguments.next().unwrap_or(0)));
     let mut rows = vec![];
     for model in MODELS {
-        let graph = graph(model);
-        let analysis = Analysis::of(&graph);
-        let plans = PLANS.iter().filter_map(|(name, devices)| {
-            Some(((*name).to_owned(), named(&graph, &analysis, name, *devices).ok()?))
-        });
-        let random = (0..4).map(|number| (format!("random {number}"), drawn(&graph, &analysis, number)));
-        for (name, plan) in plans.chain(random) {
-            for boundary in boundaries(&graph) {
-                let Ok(program) = compiled(&graph, &analysis, &plan, &boundary) else { continue };
-                mutate(&format!("{model}, {name}"), &graph, &program, (seed, each), &mut rows);
-            }
+        for (name, devices) in PLANS {
+            let graph = graph(model, name);
+            let analysis = Analysis::of(&graph);
+            let Ok(plan) = named(&graph, &analysis, name, *devices) else { continue };
+            of_plan(model, &graph, &plan, (seed, each), &mut rows);
+        }
+        for number in 0..4 {
+            let graph = graph(model, "random");
+            let plan = drawn(&graph, &Analysis::of(&graph), number);
+            of_plan(model, &graph, &plan, (seed, each), &mut rows);
         }
     }
     println!("{}", table(&rows));
     assert!(rows.iter().all(|row| row.survived.is_empty()), "the check accepts a program that is different");
+}
+
+fn of_plan(model: &str, graph: &Graph, plan: &Plan, many: (u64, u32), rows: &mut Vec<Row>) {
+    let analysis = Analysis::of(graph);
+    for boundary in boundaries(graph) {
+        if let Ok(program) = compiled(graph, &analysis, plan, &boundary) {
+            mutate(&format!("{model}, {}", plan.name), graph, &program, many, rows);
+        }
+    }
 }

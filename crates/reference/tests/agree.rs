@@ -52,9 +52,9 @@ fn larger_models_are_equal() {
 fn equal(models: &[&str], plans: &[(&str, u32)]) -> u32 {
     let (mut seen, mut wrong) = (0, vec![]);
     for model in models {
-        let graph = graph(model);
-        let analysis = Analysis::of(&graph);
         for (name, devices) in plans {
+            let graph = graph(model, name);
+            let analysis = Analysis::of(&graph);
             for boundary in boundaries(&graph) {
                 let made = named(&graph, &analysis, name, *devices)
                     .and_then(|plan| compiled(&graph, &analysis, &plan, &boundary));
@@ -78,7 +78,7 @@ fn equal(models: &[&str], plans: &[(&str, u32)]) -> u32 {
 fn random_plans_are_equal() {
     let mut wrong = vec![];
     for model in &MODELS[..2] {
-        let graph = graph(model);
+        let graph = graph(model, "random");
         let analysis = Analysis::of(&graph);
         for seed in 0..12 {
             let plan = drawn(&graph, &analysis, seed);

@@ -17,7 +17,7 @@ const PROGRAMS: &[(&str, &str, u32)] = &[
 fn what_is_different_is_refused() {
     let mut rows = vec![];
     for (model, name, devices) in PROGRAMS {
-        let graph = graph(model);
+        let graph = graph(model, name);
         let analysis = Analysis::of(&graph);
         let plan = named(&graph, &analysis, name, *devices).expect("a plan");
         let program = compiled(&graph, &analysis, &plan, &boundaries(&graph)[0]).expect("it compiles");
