@@ -18,9 +18,11 @@ import shardwright as sw
 from models import MODELS
 from shardwright._core import Graph
 from shardwright.cli import main
-from shardwright.comparing.judging import apart
+from shardwright.comparing.judging import Judge, apart
 from shardwright.comparing.order import order_of
+from shardwright.comparing.ranks import Part, Rank
 from shardwright.comparing.rounding import LAMBDA, Spreads
+from shardwright.comparing.step import Values
 from shardwright.runtime.execution.run import Run
 
 
@@ -162,8 +164,7 @@ def test_what_is_rounding_in_float32(size: float, equal: bool, monkeypatch: pyte
     assert found.first.operator == "aten.embedding.default" and found.first.path == "wte"
 
 
-def test_the_limit_follows_from_what_is_rounded() -> None:
-    text = """shardwright-graph 1
+GRAPH = """shardwright-graph 1
 model "M"
 module "" "M"
 input %x f32[4,64] 0
@@ -173,6 +174,10 @@ op %z f32[4,8] = aten.relu.default(%y) in "" at "m.py:2"
 op %s f32[] = aten.sum.default(%z) in "" at "m.py:3"
 output %s
 """
+
+
+def test_the_limit_follows_from_what_is_rounded() -> None:
+    text = GRAPH
     graph, order = Graph(text), order_of(text)
     unit = 2.0**-24
     spreads = Spreads(graph, order, parts=0)
@@ -185,6 +190,22 @@ output %s
     halves = order_of(text.replace("f32", "bf16"))
     coarse = Spreads(Graph(text.replace("f32", "bf16")), halves, 0).of_value("y")
     assert coarse.most < 1.01 * 2.0**-16, "16-bit numbers are added up in float32"
+
+
+def test_a_gradient_that_the_model_does_not_have_is_a_difference() -> None:
+    """Even where it has none at all."""
+    module, args = net()
+    order = order_of(sw.compile_model(module, args, plan="data", devices=2)[0].graph_text)
+    whole, part = Values(), torch.ones(16)
+    whole.put("loss", "loss", torch.ones(()))
+    rank = Rank(whole, [Part("gradient", "up.bias", [[16]], ((0, 16),), part)])
+    judge = Judge("float64", whole, order, Spreads(Graph(GRAPH), order_of(GRAPH), 0), {})
+    assert [(row.name, row.state) for row in judge.rows([rank])] == [
+        ("loss", "equal"),
+        ("up.bias", "differs"),
+    ]
+    part.zero_()
+    assert [row.name for row in judge.rows([rank])] == ["loss"], "zeros change nothing"
 
 
 def test_not_a_number_is_no_equality() -> None:

@@ -13,7 +13,7 @@ from ..capture.text import DTYPES
 from ..runtime.programs.regions import Factors, Region, cut, local_factors, shape_of, window
 from .order import Order
 from .ranks import Part, Rank
-from .result import Row
+from .result import KINDS, Row
 from .rounding import FINE, LAMBDA, SMALL, Spread, Spreads, unit_of
 from .step import RATE, Values
 
@@ -88,7 +88,8 @@ class Judge:
 
     def rows(self, ranks: Sequence[Rank]) -> list[Row]:
         found = []
-        for kind, whole in self.expected.of.items():
+        for kind in KINDS:
+            whole = self.expected.of.get(kind, {})
             parts = parts_of(ranks, kind)
             sizes = self._sizes(kind)
             owns = self._owns(kind, sizes)
@@ -147,7 +148,7 @@ class Judge:
 
     def _sizes(self, kind: str) -> dict[str, float]:
         """What a difference is measured by: a gradient that is mathematically zero has no size of its own."""
-        norms = {name: norm_of(x) for name, x in self.expected.of[kind].items()}
+        norms = {name: norm_of(x) for name, x in self.expected.of.get(kind, {}).items()}
         typical = (sum(n * n for n in norms.values()) / max(len(norms), 1)) ** 0.5
         return {name: max(norm, SMALL * typical) for name, norm in norms.items()}
 
@@ -158,7 +159,7 @@ class Judge:
         truth = self.truth.of.get(kind, {})
         found = {
             name: apart(x, truth[name]) / (sizes[name] or 1.0)
-            for name, x in self.expected.of[kind].items()
+            for name, x in self.expected.of.get(kind, {}).items()
             if name in truth and x.is_floating_point()
         }
         usual = (sum(x * x for x in found.values()) / max(len(found), 1)) ** 0.5
