@@ -241,8 +241,7 @@ class Run:
             elif forget:
                 results, saved = call_giving(*given, halves=halves)
             else:
-                in_one = halves is None
-                results, saved = call_saving(*given) if in_one else call_in_halves(*given, halves)
+                results, saved = call_saving(*given) if halves is None else call_in_halves(*given, halves)
             self._saved[number] = saved
             self._read[number] = read
             return self._own(results, read)

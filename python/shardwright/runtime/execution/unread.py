@@ -31,7 +31,9 @@ class Unread(Tensor):
         return f"<a parameter that is not gathered, {tuple(self.shape)}, {self.dtype}>"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # Autograd makes a tensor of its own of what it is handed.
         if func is torch.ops.aten.detach.default:
             return cls(args[0])
