@@ -117,7 +117,7 @@ impl fmt::Display for Reason {
 pub fn compare(model: &Graph, program: &Program, seed: u64, batches: u32) -> Result<Verdict> {
     let rewritten = program.rewritten(model)?;
     if let Some(what) = sound::fault(&rewritten.graph, program) {
-        return Ok(Verdict::Different(fault(what, String::new())));
+        return Ok(Verdict::Different(fault(&what, "the program")));
     }
     let batches = batches.max(step::least_batches(program));
     let sources = Sources::new(model, seed);
@@ -125,8 +125,8 @@ pub fn compare(model: &Graph, program: &Program, seed: u64, batches: u32) -> Res
     Ok(run.verdict())
 }
 
-fn fault(what: String, place: String) -> Difference {
-    let what = if place.is_empty() { "the program".to_owned() } else { place } + " " + &what;
+fn fault(what: &str, place: &str) -> Difference {
+    let what = format!("{place} {what}");
     Difference { what, tensor: String::new(), rank: 0, element: None, text: "so it does not run".into() }
 }
 
@@ -278,7 +278,8 @@ impl<'r> Run<'r> {
 
 fn verdict_of(trouble: Trouble) -> Verdict {
     match trouble {
-        Trouble::Fault { what, place } => Verdict::Different(fault(what, place)),
+        Trouble::Fault { what, place } if place.is_empty() => Verdict::Different(fault(&what, "the program")),
+        Trouble::Fault { what, place } => Verdict::Different(fault(&what, &place)),
         Trouble::TooLarge => Verdict::Unknown(Reason::TooLarge),
         Trouble::Unknown(target) => Verdict::Unknown(Reason::Operator(target)),
     }

@@ -65,6 +65,9 @@ pub enum Progress {
     Done,
 }
 
+/// What all members of a group gave, and which of them this one is.
+pub type Met = (Vec<Vec<Value>>, usize);
+
 /// What happens when the gradients of a step are whole.
 pub type Finished<'f> = &'f mut dyn FnMut(&Rank<'_>, u32, Vec<Value>) -> Result<(), Trouble>;
 
@@ -259,7 +262,7 @@ impl<'a> Machine<'a> {
         grouping: GroupingId,
         what: &str,
         give: impl FnOnce(&mut Self, &mut Rank<'a>) -> Result<Vec<Value>, Trouble>,
-    ) -> Result<Option<(Vec<Vec<Value>>, usize)>, Trouble> {
+    ) -> Result<Option<Met>, Trouble> {
         let (number, group, own) = self.group(grouping, rank)?;
         let name = format!("{}", grouping.0);
         let key = (grouping, number, rank.met.get(&name).copied().unwrap_or(0));

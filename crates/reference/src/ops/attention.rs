@@ -35,19 +35,19 @@ impl Call<'_, '_> {
             grouped: self.flag(7, "enable_gqa", false),
             kept,
         };
-        Ok(Some(vec![self.attend(q, k, v, &asked)?]))
+        Ok(Some(vec![self.attend(&q, &k, &v, &asked)?]))
     }
 
-    pub(super) fn attend(&mut self, q: T, mut k: T, mut v: T, asked: &Asked) -> Made<T> {
+    pub(super) fn attend(&mut self, q: &T, k: &T, v: &T, asked: &Asked) -> Made<T> {
         let target = self.target;
         let least = |x: &T| x.rank() >= 2;
-        if ![&q, &k, &v].into_iter().all(least) {
+        if ![q, k, v].into_iter().all(least) {
             return wrong(format!("{target}: no matrices"));
         }
-        if asked.grouped && q.rank() > 2 {
-            (k, v) = (grouped(&q, &k)?, grouped(&q, &v)?);
-        }
-        let [queries, width] = last(&q);
+        let repeats = asked.grouped && q.rank() > 2;
+        let heads = |x: &T| if repeats { grouped(q, x) } else { Ok(x.clone()) };
+        let (k, v) = (heads(k)?, heads(v)?);
+        let [queries, width] = last(q);
         let [keys, other] = last(&k);
         let [values, made] = last(&v);
         if width != other || keys != values {
@@ -58,7 +58,7 @@ impl Call<'_, '_> {
         let count: usize = batch.iter().product();
         self.room(2 * count * queries * keys * (width + made))?;
         let all = |x: &T, size: [usize; 2]| expand(x, &[&batch[..], &size].concat());
-        let (q, k, v) = (all(&q, [queries, width])?, all(&k, [keys, width])?, all(&v, [keys, made])?);
+        let (q, k, v) = (all(q, [queries, width])?, all(&k, [keys, width])?, all(&v, [keys, made])?);
         let mask = asked.mask.as_ref().map(|mask| all(mask, [queries, keys])).transpose()?;
         let scale = asked.scale.unwrap_or_else(|| Num::float((width as f64).powf(-0.5)));
         let mut at = Vec::with_capacity(count * queries * made);

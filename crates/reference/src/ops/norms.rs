@@ -130,23 +130,24 @@ impl Call<'_, '_> {
         let flat = T { shape: vec![batch, count, x.numel() / (batch * count).max(1)], ..x.clone() };
         let normed = self.normed(&flat, &[2], eps);
         let back = T { shape: x.shape, ..normed.x.clone() };
-        let found = self.by_channel(&back, self.maybe(weight, "weight"), self.maybe(bias, "bias"))?;
+        let found =
+            self.by_channel(&back, self.maybe(weight, "weight").as_ref(), self.maybe(bias, "bias").as_ref())?;
         Ok(self.with_statistics(found, &normed, &[batch, count]))
     }
 
-    fn by_channel(&mut self, x: &T, weight: Option<T>, bias: Option<T>) -> Made<T> {
+    fn by_channel(&mut self, x: &T, weight: Option<&T>, bias: Option<&T>) -> Made<T> {
         let (channels, inner) = (x.shape[1], x.shape[2..].iter().product::<usize>());
-        if [&weight, &bias].iter().any(|it| it.as_ref().is_some_and(|it| it.numel() != channels)) {
+        if [weight, bias].iter().flatten().any(|it| it.numel() != channels) {
             return wrong(format!("{}: a weight that does not fit", self.target));
         }
         let mut at = vec![];
         for (place, one) in x.at.iter().enumerate() {
             let channel = place / inner.max(1) % channels;
             let mut found = *one;
-            if let Some(weight) = &weight {
+            if let Some(weight) = weight {
                 found = mul(self.tape, found, weight.at[channel]);
             }
-            if let Some(bias) = &bias {
+            if let Some(bias) = bias {
                 found = add(self.tape, found, bias.at[channel]);
             }
             at.push(found);
@@ -174,7 +175,7 @@ impl Call<'_, '_> {
         let per_channel = |at: Vec<u32>| T::new(Kind::Float, vec![channels], at);
         if trains {
             let normed = self.normed(&x, &dims, eps);
-            let found = self.by_channel(&normed.x, weight, bias)?;
+            let found = self.by_channel(&normed.x, weight.as_ref(), bias.as_ref())?;
             let count = (x.numel() / channels.max(1)) as f64;
             let unbiased = Num::float(count / (count - 1.0).max(1.0));
             let mut made = vec![found, per_channel(normed.means.clone()), per_channel(normed.scales.clone())];
@@ -201,7 +202,7 @@ impl Call<'_, '_> {
             made.push(each.collect::<Vec<u32>>());
         }
         let normed = unrows(&x.shape, &dims, &made, x.kind);
-        let found = self.by_channel(&normed, weight, bias)?;
+        let found = self.by_channel(&normed, weight.as_ref(), bias.as_ref())?;
         let empty = || T::new(Kind::Float, vec![0], vec![]);
         Ok(Some(vec![found, empty(), empty(), mean, var]))
     }

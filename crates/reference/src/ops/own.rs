@@ -45,7 +45,7 @@ impl Call<'_, '_> {
                     grouped: self.flag(4, "enable_gqa", false),
                     kept: None,
                 };
-                self.attend(q, k, v, &asked)?
+                self.attend(&q, &k, &v, &asked)?
             }
             "sw.attention" => {
                 let [q, k, v] = [self.tensor(0, "q")?, self.tensor(1, "k")?, self.tensor(2, "v")?];
@@ -59,7 +59,7 @@ impl Call<'_, '_> {
                     grouped: self.flag(7, "enable_gqa", false),
                     kept: Some(kept),
                 };
-                self.attend(q, k, v, &asked)?
+                self.attend(&q, &k, &v, &asked)?
             }
             _ => return Ok(None),
         };

@@ -88,7 +88,7 @@ impl Call<'_, '_> {
 
     fn one(&mut self, mut f: impl FnMut(&mut Tape, u32) -> u32) -> Made<T> {
         let x = self.tensor(0, "self")?;
-        each(self.tape, &[x.clone()], x.kind, |tape, at| f(tape, at[0]))
+        each(self.tape, std::slice::from_ref(&x), x.kind, |tape, at| f(tape, at[0]))
     }
 
     fn two(&mut self, mut f: impl FnMut(&mut Tape, u32, u32) -> u32) -> Made<T> {
@@ -330,7 +330,7 @@ impl Call<'_, '_> {
         let mut all = vec![];
         self.args.iter().for_each(|arg| {
             if let Arg::Tensor(x) = arg {
-                all.push(x.clone())
+                all.push(x.clone());
             }
         });
         let kind = if slopes { Kind::Float } else { all.first().map_or(Kind::Float, |x| x.kind) };
