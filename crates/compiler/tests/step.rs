@@ -147,7 +147,8 @@ fn recomputation_is_a_forward_more() {
     let seconds = |plan| model.step(plan, 1, &devices(1, FREE), 1).expect("a step").estimate.simulation;
     let (plain, again) = (seconds(plain), seconds(again));
     near(again.seconds - plain.seconds, again.ranks[0].again);
-    assert!(again.ranks[0].again > 0.5 * again.ranks[0].forward);
+    // Eight linears in three segments: what each begins with is kept, and the last one is not computed again.
+    near(again.ranks[0].again, 3.0 / 8.0 * again.ranks[0].forward);
 }
 
 #[test]

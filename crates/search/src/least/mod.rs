@@ -146,7 +146,7 @@ impl Ground {
         let costs = self.parts.of_all(of, plan);
         let stages = Stages::of(graph, plan);
         let line = Line::of(cluster, plan, &stages);
-        let again = stages.again(plan, &costs);
+        let again = stages.again(plan, &costs, needs_grad);
         let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
         let mut loads = busiest(&mut self.parts, of, plan, (&stages, &again));
         let (costs, stages, line) = (&costs[..], &stages, &line);

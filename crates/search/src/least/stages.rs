@@ -57,21 +57,32 @@ impl<'g> Stages<'g> {
         Self { graph, count: firsts.len(), of, sample, ends, is_row }
     }
 
-    /// The operators that are computed again, whatever else forward keeps: what backward needs of a span, and what that
-    /// is made of.
-    pub(super) fn again(&self, plan: &Plan, costs: &[Rc<Cost>]) -> Vec<bool> {
+    /// The operators that are surely computed again: what backward needs of a span, and what that is made of, up to
+    /// what somebody outside reads, which forward may keep. What reads a buffer that forward updates is in no span.
+    pub(super) fn again(&self, plan: &Plan, costs: &[Rc<Cost>], needs_grad: &[bool]) -> Vec<bool> {
         let mut again = vec![false; self.graph.ops.len()];
-        // The last span that needs each tensor.
+        let teaches = plan::teaching(self.graph, needs_grad);
+        let updated =
+            |op: &OpId| self.graph.op(*op).inputs().iter().any(|t| self.graph.new_value(*t).is_some());
+        let uses = self.graph.uses();
+        // The last span that each operator is in, and the last one that needs each tensor.
+        let mut inside = vec![None; self.graph.ops.len()];
         let mut needed = vec![None; self.graph.tensors.len()];
         for (number, span) in plan.recompute.iter().enumerate() {
             let number = Some(number);
+            let span: Vec<OpId> =
+                span.iter().copied().filter(|op| teaches[op.index()] && !updated(op)).collect();
+            span.iter().for_each(|op| inside[op.index()] = number);
+            let is_own =
+                |tensor: &TensorId| uses[tensor.index()].iter().all(|(op, _)| inside[op.index()] == number);
             for op in span.iter().filter(|op| costs[op.index()].backward.bytes > 0.0) {
                 let inputs = self.graph.op(*op).inputs();
                 costs[op.index()].kept.iter().for_each(|input| needed[inputs[*input].index()] = number);
             }
             for op in span.iter().rev() {
                 let given = self.graph.op(*op);
-                let read = given.outputs.iter().flatten().any(|tensor| needed[tensor.index()] == number);
+                let mut outputs = given.outputs.iter().flatten();
+                let read = outputs.any(|tensor| needed[tensor.index()] == number && is_own(tensor));
                 let cost = &costs[op.index()];
                 if read || cost.keeps_own && cost.backward.bytes > 0.0 {
                     again[op.index()] = true;
