@@ -52,7 +52,7 @@ pub fn mutate(what: &str, graph: &Graph, program: &Program, (seed, each): (u64, 
                 (true, Ok(Verdict::Equal(_))) => row.equal += 1,
                 (true, Ok(Verdict::Unknown(_))) => row.unknown += 1,
                 (true, Ok(Verdict::Different(it))) => {
-                    row.survived.push(format!("{what}, mutant {number}: {it}"))
+                    row.survived.push(format!("{what}, mutant {number}: {it}"));
                 }
                 (true, Err(error)) => row.survived.push(format!("{what}, mutant {number}: {error}")),
             }
