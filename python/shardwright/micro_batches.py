@@ -113,8 +113,8 @@ def weight_of(two: Captured, graph_text: str) -> Cut:
     names = two.in_spec.input_names()
     if read := [names[at] for at in positions if names[at] in two.known_names]:
         raise PlanError(
-            "SW0360",
-            "the model cannot be trained in micro-batches",
+            "SW0361",
+            "an input that is known is cut into micro-batches",
             why=f"it reads values of `{read[0]}` in Python, and of a part perhaps others than of the whole",
             fix="let `micro_batches` be 1, or give a list of batches to `train_step`, which is the mean of"
             " their losses",

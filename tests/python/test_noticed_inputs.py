@@ -312,7 +312,7 @@ def test_of_parts_of_a_batch_nothing_is_read() -> None:
         options: dict[str, Any] = {"plan": "data", "cache": False, "micro_batches": 2}
         return sw.parallelize(Does(forward), args, comm=comm, known_inputs=names, **options)
 
-    for names, code in ((None, "SW0102"), ("*", "SW0360")):
+    for names, code in ((None, "SW0102"), ("*", "SW0361")):
         with pytest.raises(sw.ShardwrightError) as refused:
             run_local(1, lambda number, comm, names=names: rank(number, comm, names))
         assert refused.value.code == code

@@ -175,7 +175,10 @@ fn add(
     buf: BufId,
     (region, share): (ListId, ShareId),
 ) -> Result<(), Fault> {
-    let held = rank.held(buf).expect("operands of found operators are known");
+    // A code may stand before the one whose values it reads; what is amiss with that is said there.
+    let Some(held) = rank.held(buf) else {
+        return Err(Fault::new("SW0509", "a gradient flows to a value that is not there"));
+    };
     let (region, shares) = match sums.get(buf) {
         Some((known, had)) if known == region => (region, vec![had, share]),
         Some((known, had)) => {

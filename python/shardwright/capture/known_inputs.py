@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from hashlib import sha256
@@ -89,13 +90,17 @@ def values_of(tensor: Tensor) -> str:
     if has_no_value(tensor):
         return "no values"
     now = tensor.detach().cpu()
+    if now.is_complex():
+        now = torch.view_as_real(now.resolve_conj())
     if now.numel() <= _MOST_TOLD:
         return json.dumps(now.tolist())
     return f"{dtype_name(now.dtype)}{list(now.shape)} {sha256(_bytes(now)).hexdigest()}"
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    """Its memory; there may be no NumPy, through which tensors else give theirs."""
+    own = tensor.resolve_neg().contiguous()
+    return ctypes.string_at(own.data_ptr(), own.nbytes)
 
 
 def said_of_known(names: Sequence[str], *, whole: bool) -> list[str]:

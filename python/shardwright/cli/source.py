@@ -131,15 +131,17 @@ class ModuleSource(Source):
 
 def _capturing(arguments: argparse.Namespace) -> dict[str, Any]:
     """What capture is told, where a command asks for it."""
-    names = getattr(arguments, "known_inputs", None)
     return {
         "discover": getattr(arguments, "discover", False),
-        "known_inputs": None if names is None else _named(names),
+        "known_inputs": known_inputs_of(arguments),
     }
 
 
-def _named(names: str) -> tuple[str, ...]:
-    """None also where a person writes what Python has for that."""
+def known_inputs_of(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    """The inputs that are named; none also where a person writes what Python has for that."""
+    names: str | None = getattr(arguments, "known_inputs", None)
+    if names is None:
+        return None
     return () if names in ("()", "none") else tuple(name.strip() for name in names.split(",") if name.strip())
 
 

@@ -48,6 +48,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ..comparing import verify
+    from .source import known_inputs_of
     from .valued import module_and_example
 
     module, (args, kwargs) = module_and_example(arguments)
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         processes=not arguments.threads,
         cluster=arguments.cluster,
         discover=arguments.discover,
-        known_inputs=[name.strip() for name in arguments.known_inputs.split(",") if name.strip()],
+        known_inputs=known_inputs_of(arguments),
     )
     if arguments.json:
         print(json.dumps(found.plain()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .._core import Graph, Plan
-from ..capture.known_inputs import asked_for
+from ..capture.known_inputs import KnownInputs, asked_for
 from ..choosing import AUTO, Choice, cluster_here, cluster_of
 from ..compiling import Bundle, captured_model, compile_plan, sources
 from ..errors import RuntimeFault, ShardwrightError
@@ -53,7 +53,7 @@ def verify(
     processes: bool = False,
     cluster: str | None = None,
     discover: bool = False,
-    known_inputs: str | Sequence[str] = (),
+    known_inputs: KnownInputs = None,
 ) -> Comparison:
     """Runs a compiled model on local ranks, one step, beside the module on one device, and compares them.
 
