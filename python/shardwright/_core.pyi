@@ -34,6 +34,7 @@ __all__ = [
     "plan_names",
     "plan_rows",
     "prove_filled",
+    "reached_from",
     "rule_coverage",
     "search_order",
     "search_plan",
@@ -403,6 +404,7 @@ def prove_filled(
     of each tensor its tails (dim, rows, blocks in both, elements of a block), and what stands in each set of
     them: `wild`, `low`, `mixed`, or `within` two numbers."""
 
+def reached_from(text: str, outputs: Sequence[int]) -> tuple[list[str], list[int]]: ...
 def micro_batch_weight(whole: Graph, one: Graph) -> tuple[str, list[int], int]: ...
 def plan_devices(name: str) -> int | None: ...
 def _fail(plan: Plan) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .cache import open_cache
 from .capture.known_inputs import KnownInputs, asked_for
@@ -29,6 +30,7 @@ from .precision import Precision, precision_of
 from .profiling.origin import require_from_here
 from .progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
+from .runtime.agreement.alike import Words, kind_of, require_alike
 from .runtime.agreement.together import each, from_rank_0
 from .runtime.communication.joining import joined
 from .runtime.execution.inputs import arguments_of, plain
@@ -100,12 +102,34 @@ def parallelize(
     else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them
     to `"whole"` or `"local"`, this rank's part.
     """
-    require_one_of("inputs", inputs, ("global", "local"))
-    if constraints is not None and plan != AUTO:
-        raise nothing_to_choose(plan)
-    require_outputs(outputs)
-    require_one_of("randomness", randomness, MODES)
     comm = comm or joined()
+
+    def asked() -> dict[str, Any]:
+        require_one_of("inputs", inputs, ("global", "local"))
+        if constraints is not None and plan != AUTO:
+            raise nothing_to_choose(plan)
+        require_outputs(outputs)
+        require_one_of("randomness", randomness, MODES)
+        return {
+            "plan": plan,
+            "devices": devices,
+            "cluster": cluster,
+            "constraints": constraints,
+            "micro_batches": micro_batches,
+            "lengths": lengths,
+            "inputs": inputs,
+            "outputs": outputs,
+            "randomness": randomness,
+            "seed": seed,
+            "discover": discover,
+            "known_inputs": known_inputs,
+            "precision": precision_of(precision),
+            "memory": memory,
+            "optimizer": optimizer,
+            **_kinds(args, kwargs),
+        }
+
+    require_alike(comm, "sw.parallelize", asked)
     unit, units = units_of(devices, comm.world)
     if kwargs is None:
         args, kwargs = arguments_of(args)
@@ -122,7 +146,9 @@ def parallelize(
         "discover": discover,
         "known_inputs": asked_for(known_inputs, inputs),
     }
-    choice = _choice(cluster, comm, unit, optimizer, memory, constraints, inputs) if plan == AUTO else None
+    choice = None
+    if plan == AUTO:
+        choice = each(comm, lambda: _choice(cluster, comm, unit, optimizer, memory, constraints, inputs))
     require_one_model(comm, module)
     number: Any = micro_batches
     if number == "auto":
@@ -151,7 +177,10 @@ def parallelize(
         return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
 
     bundle, cut = from_rank_0(comm, compile_here)
-    program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
+    program = each(
+        comm,
+        lambda: load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text),
+    )
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)
@@ -175,6 +204,13 @@ def parallelize(
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))
     return model
+
+
+def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
+    """By its place in the example what each value is; tensors may have other values on each rank."""
+    given = arguments_of(args) if kwargs is None else (args, kwargs)
+    leaves, _ = pytree.tree_flatten_with_path(given)
+    return {f"example{pytree.keystr(path)}": kind_of(value) for path, value in leaves}
 
 
 def _choice(

@@ -14,7 +14,7 @@ from .capture.remembered import tensors_in
 from .compiling import Bundle
 from .contents import has_attributes, walk
 from .runtime import Comm, load_program
-from .runtime.agreement.together import from_rank_0
+from .runtime.agreement.together import each, from_rank_0
 from .runtime.execution.variants import Compile, Made
 from .runtime.shards.shards import without_value
 from .starting import Starter
@@ -67,7 +67,12 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
         # Ranks may be threads: nobody runs anything while the model is traced.
         comm.barrier()
         bundle = from_rank_0(comm, make)
-        program = load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text)
+        program = each(
+            comm,
+            lambda: load_program(
+                bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text
+            ),
+        )
         return Made(program, bundle.captured, bundle.captured.constants)
 
     return compile

@@ -1,6 +1,6 @@
 """Ranks that have built other models than rank 0 are told so, all of them, before anything is compiled.
 
-Compared is what modules and tensors there are, by name, class, shape and dtype. Values are compared
+Compared is what modules and tensors there are, by name, class, mode, shape and dtype. Values are compared
 later, and may differ: then all ranks start with those of rank 0.
 """
 
@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 from .errors import RuntimeFault
 from .runtime import Comm
 from .runtime.agreement.agreement import number_of
+from .runtime.agreement.alike import same_everywhere
 from .runtime.communication.verdicts import listed
-from .weights import same_everywhere
 
 
 def require_one_model(comm: Comm, module: nn.Module) -> None:
@@ -37,7 +37,9 @@ def _described(module: nn.Module) -> Iterator[str]:
     for path, part in module.named_modules(remove_duplicate=False):
         # What other classes say of themselves may be another text in each process.
         known = type(part).__module__.startswith("torch.nn.")
-        yield f"`{path or 'the model'}`: {type(part).__name__}({part.extra_repr() if known else ''})"
+        mode = "" if part.training else " in evaluation mode"
+        said = f"{type(part).__name__}({part.extra_repr() if known else ''}){mode}"
+        yield f"`{path or 'the model'}`: {said}"
     for name, parameter in module.named_parameters(remove_duplicate=False):
         frozen = "" if parameter.requires_grad else ", frozen"
         yield f"`{name}`: {_kind(parameter)}{frozen}"

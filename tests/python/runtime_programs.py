@@ -186,7 +186,9 @@ class Tables:
     def files(self, **sources: str) -> dict[str, str]:
         roles = [self.complete(role) for role in self.json["roles"]]
         texts = {f"{name}.py": HEADER + stepping(text) for name, text in sources.items()}
-        return {"program.json": json.dumps({**self.json, "roles": roles}), **texts}
+        every = zip(*(role["outputs"] for role in roles), strict=True)
+        leave = ["whole" if any(of_roles) else "none" for of_roles in every]
+        return {"program.json": json.dumps({**self.json, "outputs": leave, "roles": roles}), **texts}
 
 
 def _mlp_tables(world: int, size: int) -> Tables:

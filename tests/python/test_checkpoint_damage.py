@@ -135,7 +135,7 @@ def test_a_checkpoint_without_digests_is_loaded_with_a_warning(
     assert main(["ckpt", "info", str(tmp_path)]) == 0
     assert "without digests of its data" in capsys.readouterr().out
     assert main(["ckpt", "info", str(tmp_path), "--verify"]) == 1
-    assert "error[SW0754]" in capsys.readouterr().err
+    assert "error[SW0755]" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_verified_without_its_model(

@@ -425,7 +425,7 @@ def another_number_of_groups(model: nn.Module) -> Any:
 
 REFUSED: list[tuple[str, Grouping, str]] = [
     ("zero", by_elements, "SW0761.*'up.weight' into different"),
-    ("data", another_number_of_groups, "SW0761.*between 1 and 2"),
+    ("data", another_number_of_groups, "SW0835[^|]*the number of groups: rank 0: 1; rank 1: 2"),
     ("data", lambda model: [nn.Parameter(torch.zeros(3))], "SW0716.*not parameters of this model"),
     ("data", lambda model: ["up.nothing"], "SW0716.*'up.nothing'"),
     ("data", lambda model: [{"params": ["up.*"]}, {"params": ["*.bias"]}], "SW0716.*'up.bias' is in groups"),

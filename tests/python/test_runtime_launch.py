@@ -180,7 +180,7 @@ def test_a_rank_that_dies_or_freezes_without_a_launcher_ends_the_others(how: int
         start = time.monotonic()
         _, errors = ranks[0].communicate(timeout=90)
         assert time.monotonic() - start < 120  # far from the hours that a hang would take
-        assert "rank 0 ends because of rank 1: no sign of life for 20 seconds" in errors
+        assert "rank 0 ends because of rank 1: it gives no sign of life for 20 seconds" in errors
     finally:
         for process in ranks:
             process.kill()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use graph::OpId;
+use graph::{OpId, Source};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rules::families::registered;
@@ -12,6 +12,26 @@ use rules::{Analysis, Kind, View};
 use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
 use crate::rule_py::refused;
+
+/// The parameters, by all their names, and the inputs, by position, that have a gradient where these outputs alone
+/// are given one: all others have none, not zeros.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "what comes from Python is owned")]
+pub(crate) fn reached_from(text: &str, outputs: Vec<usize>) -> PyResult<(Vec<String>, Vec<usize>)> {
+    guarded(Evidence::text(text), || {
+        let graph: graph::Graph = text.parse()?;
+        let reached = graph.needs_grad_of(|number| outputs.contains(&number));
+        let (mut names, mut positions) = (vec![], vec![]);
+        for (tensor, _) in graph.tensors.iter().zip(reached).filter(|(_, reached)| *reached) {
+            match &tensor.source {
+                Source::Param { names: all, .. } => names.extend(all.iter().cloned()),
+                Source::Input { position, .. } => positions.push(*position),
+                _ => {}
+            }
+        }
+        Ok((names, positions))
+    })
+}
 
 /// A graph with its dims followed through, shared by everything that speaks of it.
 pub(crate) struct Model {

@@ -28,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use super::filling_py::prove_filled;
     #[pymodule_export]
-    use super::graph_py::{Graph, Operator};
+    use super::graph_py::{Graph, Operator, reached_from};
     #[pymodule_export]
     use super::inside_py::{DecisionTables, decision_tables};
     #[pymodule_export]

@@ -97,7 +97,7 @@ class Checkpoint:
         """Compares all that there is, whoever may read it."""
         if self.digests is None:
             raise RuntimeFault(
-                "SW0754",
+                "SW0755",
                 f"the checkpoint {self.path} cannot be verified",
                 why="it was saved without digests of its data, by an earlier version",
                 fix="load it and save it again; what is loaded then is not known to be what was saved",

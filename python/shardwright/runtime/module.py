@@ -18,6 +18,7 @@ from ..errors import RuntimeFault
 from ..precision import Precision
 from .agreement.agreement import Agreement
 from .agreement.together import each
+from .agreement.trained import Trained
 from .communication.comm import Comm
 from .communication.timed import Notes, recorder
 from .communication.watch import inside
@@ -29,6 +30,7 @@ from .execution.outside import (
     differentiable,
 )
 from .execution.pieces import Pieces
+from .execution.reach import reach_of, used_anywhere
 from .execution.run import Issued, Run, begin
 from .execution.scaling import LossScaling
 from .execution.shared import handed_round, in_steps_only, known_to_all
@@ -45,7 +47,8 @@ from .guards.part_gradients import guard
 from .guards.walks import exporting, refuse_tracing, refuse_walk
 from .likeness.absent import marked
 from .likeness.passing import Whole, passed_on, program_runs
-from .likeness.places import build, hold, set_attribute
+from .likeness.places import build, hold, set_attribute, stand_in
+from .optimizers.said import Stepping
 from .optimizers.step_guard import guard_steps
 from .programs.parts import OutputPart, output_parts
 from .programs.program import Program, TensorInfo, kept_in
@@ -174,6 +177,7 @@ class ParallelModule(nn.Module):
         # Whether a forward has updated buffers as its backward would, which is yet to come.
         self._owed = False
         self._likeness = variants.likeness
+        self.stepping = Stepping(program)
         self._likeness.alike = alike_everywhere(program)
         build(self, self._likeness, self._set_mode)
         self._places = hold(self, self.shards, self._likeness, self._set_mode)
@@ -181,6 +185,7 @@ class ParallelModule(nn.Module):
         self._in_parts = in_parts(self.shards)
         self._likeness.know(shapes, self._in_parts)
         self._likeness.state_dict = self._state_below
+        variants.trained = Trained(self.shards, stand_in(self.shards, self._likeness))
         refuse_plain_clipping(self)
         if watch(self):
             refuse_mixing()
@@ -250,6 +255,13 @@ class ParallelModule(nn.Module):
         refuse_walk(self._likeness.alike)
         return super().named_children()
 
+    def requires_grad_(self, requires_grad: bool = True) -> ParallelModule:
+        """Also of parameters of which this rank holds nothing."""
+        super().requires_grad_(requires_grad)
+        for parameter in self._likeness.below(""):
+            parameter.requires_grad_(requires_grad)
+        return self
+
     def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
         with Whole("apply", self._likeness.all_shapes):
             return super().apply(fn)
@@ -260,6 +272,8 @@ class ParallelModule(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             likeness = self.__dict__.get("_likeness")
+            if likeness is not None and ("", name) in likeness.elsewhere:
+                return likeness.elsewhere["", name]
             if likeness is None or likeness.skeleton is None:
                 raise
         return passed_on(self, likeness.skeleton, name)
@@ -290,7 +304,8 @@ class ParallelModule(nn.Module):
             if several:
                 run.worker.mail.clear()
                 outputs = handed_round(variant.worker.program, self.comm, outputs)
-                outputs = in_steps_only(outputs) if torch.is_grad_enabled() else outputs
+                if torch.is_grad_enabled():
+                    outputs = in_steps_only(variant.worker.program, outputs)
             self._count(variant)
             self._owed = bool(variant.captured.for_backward)
             if saving:
@@ -596,7 +611,9 @@ class ParallelModule(nn.Module):
                 "SW0806",
                 "the model's hooks would not run in `train_step`",
                 why="they are hooks of its call",
-                fix="`loss = model(...); loss.backward()`, which is the same step",
+                fix="`loss = model(...); loss.backward()`, which is the same step"
+                if self.program.blocks == 1
+                else "remove them, and do before and after `train_step` what they do",
             )
 
     def _filled(self, call: given_inputs.Arguments) -> given_inputs.Arguments:
@@ -623,24 +640,31 @@ class ParallelModule(nn.Module):
             self.variants.fixed.require()
             return [given_inputs.read_by(self.variants, *self._filled(call)) for call in given()]
 
-        return self._agreement.meet(
+        calls = self._agreement.meet(
             kind,
             make,
             names=lambda call: captured.tensor_names(call.structure),
             training=self.training,
-            settings=(*self.variants.settings(), *self._other_modes),
+            settings=(*self.variants.settings(), *self._other_modes, *self.stepping.settings()),
             scale=scale,
             says=says,
+            news=self.variants.trained.has_news(),
         )
+        if self._agreement.news:
+            self.variants.trained.agree(self.comm)
+        return calls
 
     def _through(
-        self, run: Run, variant: Variant, seeds: Sequence[Tensor]
+        self, run: Run, variant: Variant, seeds: Sequence[Tensor], used: Sequence[int]
     ) -> tuple[Mapping[int, Tensor], dict[int, Tensor]]:
         """A backward that the caller has started; autograd adds what it gives to parameters."""
         self._owed = False
+        program = variant.worker.program
+        reach = reach_of(program, used_anywhere(program, self.comm, used, variant.captured.output_names()))
         with program_runs(), self.shards.collecting() as arrived:
             gradients = run.backward(seeds)
             variant.after(gradients=True)
+        reach.keep(gradients, arrived, self.shards)
         self._agree_about_overflow(arrived)
         self._agreement.count_step()
         after_this_backward(partial(guard, self._in_parts))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..runtime import Comm
-from ..runtime.agreement.agreement import number_of
+from ..runtime.agreement.alike import same_everywhere
 from ..runtime.agreement.together import each, from_rank_0
 from ..runtime.communication.verdicts import listed
 from ..runtime.programs.program import Program, TensorInfo
@@ -54,16 +54,6 @@ def one_generator(comm: Comm, generator: torch.Generator) -> None:
     state = generator.get_state()
     if not same_everywhere(comm, state.tolist()):
         generator.set_state(from_rank_0(comm, lambda: state))
-
-
-def same_everywhere(comm: Comm, marks: Sequence[int]) -> bool:
-    """Whether all ranks have the same marks. All ranks call this."""
-    if comm.world == 1:
-        return True
-    mine = number_of(repr(marks).encode())
-    # The sum alone could be right on one rank by chance, and all have to decide alike.
-    squares = [mine, (mine % (1 << 20)) ** 2]
-    return comm.tally(squares) == [comm.world * number for number in squares]
 
 
 def _said(ranks: Sequence[int], differing: Sequence[TensorInfo], count: int) -> str:

@@ -61,8 +61,8 @@ class Agreement:
     def __init__(self, comm: Comm, model: str, pieces: Pieces | None):
         self.comm, self.model, self.pieces = comm, model, pieces
         self.steps = 0
-        # Whether any rank said something with the last call.
-        self.said = False
+        # Whether any rank said something with the last call, and whether it had news.
+        self.said = self.news = False
         self._seen: Counter[int] = Counter()
 
     def count_step(self) -> None:
@@ -79,15 +79,16 @@ class Agreement:
         settings: tuple[str, ...] = (),
         scale: float | None = None,
         says: bool = False,
+        news: bool = False,
     ) -> list[Call]:
         """The calls that all ranks make now. An error of any rank is raised on all, and what one
-        `says` all know."""
+        `says`, or that it has `news`, all know."""
         calls: list[Call] = []
         splits: list[list[Split]] = []
         sizes: list[list[int]] = []
         problem: Exception | None = None
         new = False
-        self.said = says
+        self.said, self.news = says, news
         try:
             calls = make()
             if self.pieces:
@@ -136,8 +137,8 @@ class Agreement:
         self._seen[fingerprint] += 1
         new = self._seen[fingerprint] <= FIRST and not problem
         content = digest(_given(calls)) if new and not self.pieces else 0
-        *sums, saying = self.comm.tally([fingerprint, content, self.said])
-        self.said = saying > 0
+        *sums, saying, knowing = self.comm.tally([fingerprint, content, self.said, self.news])
+        self.said, self.news = saying > 0, knowing > 0
         if sums != [self.comm.world * fingerprint, self.comm.world * content]:
             found = self.comm.all_gather_objects((record, content))
             if problem is not None:
@@ -231,6 +232,9 @@ def _difference(records: Sequence[Record], contents: Sequence[int]) -> RuntimeFa
     deeds = [record.deed for record in records]
     if len(set(deeds)) > 1:
         return _left(records, deeds)
+    for mode in (_mode, _grad_mode):
+        if len(set(map(mode, records))) > 1:
+            return _other_modes([mode(record) for record in records])
     if len({record.settings for record in records}) > 1:
         return _other_settings([record.settings for record in records])
     counts = [f"{len(record.tensors)} batches" for record in records]
@@ -239,7 +243,30 @@ def _difference(records: Sequence[Record], contents: Sequence[int]) -> RuntimeFa
             return _other_inputs(what)
     if len({record.scale for record in records}) > 1:
         return _other_inputs([f"scale {record.scale}" for record in records])
+    if len(set(contents)) == 1:
+        # What is compared, and has no words above, is told as it is.
+        return _other_inputs([repr(replace(record, steps=0)) for record in records])
     return other_batches(_others(contents), 'with inputs="global" every rank is given the whole batch')
+
+
+def _mode(record: Record) -> str:
+    return "training mode" if record.training else "evaluation mode"
+
+
+def _grad_mode(record: Record) -> str:
+    return "with gradients" if record.gradients else "without gradients"
+
+
+def _other_modes(modes: Sequence[str]) -> RuntimeFault:
+    ranks: dict[str, list[int]] = {}
+    for rank, mode in enumerate(modes):
+        ranks.setdefault(mode, []).append(rank)
+    return RuntimeFault(
+        "SW0781",
+        "the ranks call the model in different modes",
+        why=" | ".join(f"{listed(who)}: {mode}" for mode, who in ranks.items()),
+        fix="let all ranks call `train()`, `eval()` and `torch.no_grad()` alike",
+    )
 
 
 def _left(records: Sequence[Record], deeds: Sequence[str]) -> RuntimeFault:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import messages, watch
-from .watch import explain_once, wait_for
+from .watch import explain_once, explained, wait_for
 
 Ranks = tuple[int, ...]
 # A channel, and whether upwards from a smaller rank to a larger one.
@@ -298,21 +298,25 @@ class TorchComm:
             store.set(key, message)  # type: ignore[arg-type]
             return message
         # Capturing and planning a large model takes its time; a rank 0 that dies is noticed elsewhere.
-        store.wait([key], PATIENCE)
-        return store.get(key)
+        with explained():
+            store.wait([key], PATIENCE)
+            return store.get(key)
 
     def gather_objects(self, value: Any) -> list[Any] | None:
         if self.world == 1:
             return [value]
-        return messages.gathered(value, _host_group(), first=self.rank == 0)
+        with explained():
+            return messages.gathered(value, _host_group(), first=self.rank == 0)
 
     def tally(self, numbers: Sequence[int]) -> list[int]:
         sums = torch.tensor(numbers, dtype=torch.int64)
-        wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
+        with explained():
+            wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
         return sums.tolist()
 
     def all_gather_objects(self, value: Any) -> list[Any]:
-        return messages.all_gathered(value, _host_group())
+        with explained():
+            return messages.all_gathered(value, _host_group())
 
     def count_model(self) -> int:
         return next(_models)

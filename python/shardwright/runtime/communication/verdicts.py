@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -23,6 +24,20 @@ WAITS = (
 _HIDDEN = (os.path.dirname(_OURS), os.path.dirname(torch.__file__))
 
 
+SILENT = "it gives no sign of life"
+GONE = (
+    "look for what ended it: what it says itself, the launcher's log, and the system's where memory ran out"
+)
+
+
+class Echo(RuntimeFault):
+    """Another rank's end; `told` is what all are told of it."""
+
+    def __init__(self, *args: Any, told: str = "", **kwargs: Any):
+        self.told = told
+        super().__init__(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class State:
     """Where a rank is. `kind` is empty outside of what all ranks do together."""
@@ -37,6 +52,8 @@ class State:
     failed: str = ""
     """The error that ended this call on this rank."""
     ended: bool = False
+    lost: bool = False
+    """Whether this rank's call ended because a connection to another broke: it is not the one that failed."""
 
 
 def judge(states: Sequence[State], rank: int, patience: float) -> RuntimeFault | None:
@@ -44,7 +61,7 @@ def judge(states: Sequence[State], rank: int, patience: float) -> RuntimeFault |
     own = states[rank]
     others = [(at, state) for at, state in enumerate(states) if at != rank]
     for at, state in others:
-        if state.failed and state.call == own.call:
+        if state.failed and state.call == own.call and not state.lost:
             return failure(f"rank {at}: {state.failed}")
     gone = [at for at, state in others if state.ended and state.call < own.call]
     if gone:
@@ -55,12 +72,26 @@ def judge(states: Sequence[State], rank: int, patience: float) -> RuntimeFault |
 def failure(why: str) -> RuntimeFault:
     """`why` begins with the rank: `rank 1: ValueError: ...`."""
     who, _, error = why.partition(": ")
-    return RuntimeFault(
-        "SW0783",
-        f"{who} failed",
-        why=error,
-        fix="look at what that rank itself says; all ranks have to do each step together",
-    )
+    fix = "look at what that rank itself says; all ranks have to do each step together"
+    return Echo("SW0783", f"{who} failed", why=error, fix=GONE if error.startswith(SILENT) else fix, told=why)
+
+
+def gone(ranks: Sequence[int]) -> str:
+    """What to tell of ranks that have stopped without a word."""
+    return f"{listed(ranks)}: {SILENT}, and connections to it broke: its process was ended"
+
+
+def lost(error: BaseException) -> Echo:
+    """Nobody says who has gone."""
+    said = str(error).strip().partition("\n")[0]
+    return Echo("SW0783", "a rank has gone, nobody knows which", why=f"a connection broke: {said}", fix=GONE)
+
+
+def silent(states: Sequence[State], rank: int, alive: Collection[int]) -> list[int]:
+    """The ranks that have stopped without a word: those that are not `alive`, and have said of nothing that
+    ended them."""
+    others = ((at, state) for at, state in enumerate(states) if at != rank and at not in alive)
+    return [at for at, state in others if not (state.ended or state.failed or state.lost)]
 
 
 def left_the_loop(ranks: Sequence[int], steps: int, what: str) -> RuntimeFault:

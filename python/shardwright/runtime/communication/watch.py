@@ -26,14 +26,16 @@ from typing import Any
 import torch.distributed as dist
 
 from ...errors import RuntimeFault, ShardwrightError
-from .verdicts import State, failure, judge, place_of
+from .verdicts import SILENT, Echo, State, failure, gone, judge, lost, place_of, silent
 
 INTERVAL = 2.0
 PATIENCE = 20.0
 # How long the main thread may take to raise what the watcher has found.
 GRACE = 4.0
+# How long a rank whose connection broke may be silent before it counts as gone.
+QUIET = 3 * INTERVAL
 # How long to look for the reason why a connection was lost.
-SEARCH = 5.0
+SEARCH = QUIET + 4.0
 # How long an end may wait for the thread, which may stand in a message to the store.
 LAST = 10.0
 GIVEN_UP = "shardwright/given_up"
@@ -43,6 +45,9 @@ LOST = (
     "Broken pipe",
     "Connection refused",
     "Socket closed",
+    "Connection was likely closed",
+    "Failed to recv",
+    "failed to recv",
 )
 
 _watcher: Watcher | None = None
@@ -62,7 +67,7 @@ def watch(rank: int, world: int) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        watcher.give_up("".join(traceback.format_exception_only(kind, error)).strip())
+        watcher.give_up(error)
 
     sys.excepthook = hook
 
@@ -111,6 +116,27 @@ def inside(kind: str, *, new: bool = True) -> Iterator[None]:
         watcher.leave()
 
 
+@contextmanager
+def explained() -> Iterator[None]:
+    """Around what all ranks do on the host: a connection that broke says which rank has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise cause_of(error) from error
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether it says of a connection that it broke."""
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
+
+
+def cause_of(error: BaseException) -> RuntimeFault:
+    found = _watcher.search() if _watcher is not None else None
+    return found or lost(error)
+
+
 def count_step() -> None:
     if _watcher is not None:
         _watcher.steps += 1
@@ -146,7 +172,7 @@ class Watcher:
         self.fault: RuntimeFault | None = None
         self._kinds: list[str] = []
         self._failed = ""
-        self._failing = False
+        self._failing = self._lost = False
         self._main = threading.main_thread().ident
         self._seen: tuple[int, float] = (-1, time.monotonic())
         self._mark: tuple[Any, float] = (None, time.monotonic())
@@ -159,7 +185,7 @@ class Watcher:
 
     def enter(self, kind: str, new: bool) -> None:
         if not self._kinds:
-            self._failing, self._failed = False, ""
+            self._failing, self._lost, self._failed = False, False, ""
             self.calls += new
         self._kinds.append(kind)
         if self.fault is not None:
@@ -176,16 +202,23 @@ class Watcher:
         self._failing = True
         if error is self.fault or (isinstance(error, ShardwrightError) and error.everywhere):
             return
-        if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST):
-            cause = self._search()
-            if cause is not None:
-                raise cause from error
+        if isinstance(error, Echo):
+            return
+        if is_lost(error):
+            raise cause_of(error) from error
         self._failed = "".join(traceback.format_exception_only(type(error), error)).strip()
         self._try(self._tell)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, error: BaseException) -> None:
+        """An error that ends this process; that of another rank is told as that."""
         self._failing = True
-        self._try(lambda: self._give_up(f"rank {self.rank}: {why}"))
+        if isinstance(error, Echo) or is_lost(error):
+            told = getattr(error, "told", "")
+        else:
+            said = "".join(traceback.format_exception_only(type(error), error)).strip()
+            told = f"rank {self.rank}: {said}"
+        if told:
+            self._try(lambda: self._give_up(told))
 
     def close(self) -> None:
         if not self.closed.is_set():
@@ -227,7 +260,7 @@ class Watcher:
         elif own.kind and own.still >= INTERVAL and (found := judge(self._states(), self.rank, PATIENCE)):
             self._found(found)
         elif not self._is_finished(self.next) and self._has_stopped():
-            why = f"rank {self.next}: no sign of life for {PATIENCE:.0f} seconds"
+            why = f"rank {self.next}: {SILENT} for {PATIENCE:.0f} seconds"
             self._give_up(why)
             self._end(why)
 
@@ -240,7 +273,8 @@ class Watcher:
         return time.monotonic() - since > PATIENCE
 
     def _found(self, fault: RuntimeFault) -> None:
-        fault.everywhere = True
+        # Rank 0 explains what all raise, if it is there.
+        fault.everywhere = not fault.what.startswith("rank 0 ")
         self._found_at = time.monotonic()
         self.fault = fault
 
@@ -259,9 +293,8 @@ class Watcher:
         if mark != (now := (self.calls, self.messages, kind, place)):
             since = time.monotonic()
             self._mark = (now, since)
-        state = State(
-            self.calls, self.steps, kind, waiting, time.monotonic() - since, place, self._failed, ended
-        )
+        still = time.monotonic() - since
+        state = State(self.calls, self.steps, kind, waiting, still, place, self._failed, ended, self._lost)
         self.store.set(_state(self.rank), json.dumps(asdict(state)))
         return state
 
@@ -273,21 +306,31 @@ class Watcher:
         key = _state(rank)
         return self.store.check([key]) and State(**json.loads(self.store.get(key))).ended
 
-    def _search(self) -> RuntimeFault | None:
-        """Why a connection was lost: the others may say so a moment later."""
-        end = time.monotonic() + SEARCH
+    def search(self) -> RuntimeFault | None:
+        """Why a connection was lost: the others may say so a moment later, or have stopped."""
+        self._lost = True
+        begun = time.monotonic()
         try:
             self._tell()
-            while time.monotonic() < end:
-                found = judge(self._states(), self.rank, PATIENCE)
+            before = self._hearts()
+            while (passed := time.monotonic() - begun) < SEARCH:
+                states = self._states()
+                found = judge(states, self.rank, PATIENCE)
                 if found is None and self.store.check([GIVEN_UP]):
                     found = failure(self.store.get(GIVEN_UP).decode())
+                alive = [rank for rank, count in enumerate(self._hearts()) if count != before[rank]]
+                if found is None and passed > QUIET and (stopped := silent(states, self.rank, alive)):
+                    self._give_up(gone(stopped))
+                    found = failure(gone(stopped))
                 if found is not None:
                     return found
                 time.sleep(0.1)
         except Exception:
             return None
         return None
+
+    def _hearts(self) -> list[int]:
+        return [self.store.add(_heart(rank), 0) for rank in range(self.world)]
 
     def _give_up(self, why: str) -> None:
         if not self.store.check([GIVEN_UP]):

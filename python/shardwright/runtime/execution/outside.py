@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from ..communication.watch import inside
 from ..programs.program import Program
 from .run import Run
 
-# Of the seeds of a backward: the gradients of what was given, by position, and of parameters, by `id`.
-Through = Callable[[Sequence[Tensor]], tuple[Mapping[int, Tensor], dict[int, Tensor]]]
+# Of the seeds of a backward, and of the positions of the outputs that really have a gradient: the gradients
+# of what was given, by position, and of parameters, by `id`.
+Through = Callable[[Sequence[Tensor], Sequence[int]], tuple[Mapping[int, Tensor], dict[int, Tensor]]]
 
 
 def differentiable(
@@ -28,18 +29,22 @@ def differentiable(
 
     So `loss.backward()` starts the backward of every rank that has the loss. The node's gradients are
     those of the tensors that were given, and of this rank's parameters: autograd itself accumulates them,
-    calls their hooks, or gives them to who asked by `torch.autograd.grad`.
+    calls their hooks, or gives them to who asked by `torch.autograd.grad`. What only unused outputs read has
+    none.
     """
     found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
     places, seeded = _places(run, outputs), _seeded(run)
     wanting = [at for at, value in enumerate(given) if value.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
 
-    def backward(grads: Sequence[Tensor]) -> list[Tensor | None]:
+    likes = {place: _Like.of(outputs[place]) for place in seeded}
+
+    def backward(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         _refuse_second_order()
-        seeds = [grad for place, grad in zip(places, grads, strict=True) if place in seeded]
+        given_to = {place: grad for place, grad in zip(places, grads, strict=True) if grad is not None}
+        seeds = [given_to[at] if at in given_to else likes[at].zeros() for at in places if at in likes]
         with inside("backward", new=False):
-            gradients, arrived = through(seeds)
+            gradients, arrived = through(seeds, list(given_to))
         return [
             *(_as(gradients.get(at), given[at]) for at in wanting),
             *(arrived.pop(id(parameter), None) for parameter in trained),
@@ -75,18 +80,37 @@ def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
         )
 
 
-def require_one_loss(program: Program) -> None:
-    """Before a step of several blocks, of which only some ranks have the outputs: all refuse together."""
-    if program.blocks > 1 and len(program.seeded) != 1:
-        raise _not_one_loss(len(program.seeded))
+def require_one_loss(program: Program, names: Sequence[str]) -> None:
+    """Before a step, by what all ranks know, of which only some may have the outputs, which are called so."""
+    if not program.seeded:
+        raise nothing_trains()
+    outputs = (output for role in program.roles for output in enumerate(role.outputs))
+    shapes = {at: program.tensors[output.tensor].shape for at, output in outputs if output is not None}
+    scalars = [at for at in program.seeded if shapes[at] == ()]
+    others = [at for at in program.seeded if shapes[at] != ()]
+    if len(scalars) != 1 or (program.blocks > 1 and others):
+        told = [f"`{names[at]}`" if at < len(names) else f"output {at}" for at in scalars or others]
+        raise _not_one_loss(told if scalars else [], others=told, in_steps=program.blocks > 1)
 
 
-def _not_one_loss(count: int) -> RuntimeFault:
+def nothing_trains() -> RuntimeFault:
+    return RuntimeFault(
+        "SW0709",
+        "`train_step` has nothing to train",
+        why="no output of the model depends on a parameter that requires a gradient",
+        fix="let some require one, `requires_grad_(True)`, or call the model for its outputs alone",
+    )
+
+
+def _not_one_loss(scalars: Sequence[str], *, others: Sequence[str] = (), in_steps: bool) -> RuntimeFault:
+    found = f"the model has {', '.join(scalars)}" if scalars else f"the model has none: {', '.join(others)}"
+    by_hand = "call the model, and `backward` from what you compute of its outputs; or "
+    alone = "let the model compute its loss, and return that as its only scalar"
     return RuntimeFault(
         "SW0708",
-        f"train_step needs one scalar output to start from, the model has {count}",
-        why="it cannot know how several would be weighted",
-        fix="call the model and `backward` instead, or return the loss alone",
+        "`train_step` needs one scalar output to start from",
+        why=f"{found}, and it cannot know how they would be weighted",
+        fix=alone if in_steps else by_hand + alone,
     )
 
 
@@ -95,7 +119,7 @@ def loss_of(run: Run, outputs: Sequence[Any]) -> Tensor | None:
     places = _places(run, outputs)
     scalars = [outputs[place] for place in places if outputs[place].dim() == 0]
     if places and len(scalars) != 1:
-        raise _not_one_loss(len(scalars))
+        raise _not_one_loss([f"{len(scalars)} scalars"], in_steps=run.worker.program.blocks > 1)
     return scalars[0] if scalars else None
 
 
@@ -115,16 +139,33 @@ class _Outside(torch.autograd.Function):
     def forward(
         ctx: Any,
         anchor: Tensor,
-        backward: Callable[[Sequence[Tensor]], list[Tensor | None]],
+        backward: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
         boxes: list[list[Tensor]],
         *given: Tensor,
     ) -> Any:
+        # Zeros are a gradient, and an output that nobody uses has none.
+        ctx.set_materialize_grads(False)
         ctx.program_backward = backward
         return tuple(box[0].detach() for box in boxes)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
         return (None, None, None, *ctx.program_backward(grads))
+
+
+class _Like(NamedTuple):
+    """What an output looks like, without its memory."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(x: Tensor) -> _Like:
+        return _Like(x.shape, x.dtype, x.device)
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
 
 def _refuse_second_order() -> None:

@@ -594,7 +594,7 @@ class Run:
                 "SW0709",
                 "backward through the same forward a second time",
                 why="what it kept has been freed",
-                fix="run the forward again",
+                fix="run the forward again; from several outputs begin one backward, from their sum",
             )
         if self._versions != self.worker.shards.versions():
             raise RuntimeFault(

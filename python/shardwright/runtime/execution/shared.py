@@ -25,19 +25,21 @@ def known_to_all(program: Program, comm: Comm, loss: Tensor | None) -> Tensor | 
     return _handed(program, comm, program.seeded[0], loss) if len(program.seeded) == 1 else loss
 
 
-def in_steps_only(outputs: Sequence[Any]) -> list[Any]:
+def in_steps_only(program: Program, outputs: Sequence[Any]) -> list[Any]:
     """Backward from these is refused: blocks run it in the order that the timetable says."""
 
     def marked(value: Any) -> Any:
         floats = isinstance(value, Tensor) and value.is_floating_point()
-        return _InSteps.apply(value, torch.zeros((), requires_grad=True)) if floats else value
+        anchor = torch.zeros((), requires_grad=True)
+        return _InSteps.apply(value, anchor, program.goes_on) if floats else value
 
     return [marked(value) for value in outputs]
 
 
 class _InSteps(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:
+    def forward(ctx: Any, value: Tensor, anchor: Tensor, goes_on: bool) -> Tensor:
+        ctx.goes_on = goes_on
         return value.detach().view_as(value)
 
     @staticmethod
@@ -46,7 +48,10 @@ class _InSteps(torch.autograd.Function):
             "SW0812",
             "a backward by hand, under a plan that cuts the model into blocks",
             why="blocks run forward and backward in turns, as the timetable of a whole step says",
-            fix="`loss = model.train_step(batches)`, which is the whole step",
+            fix="`model.train_step(batches)`, which gives the gradients of the batches of the call before;"
+            " after the last one `model.finish()` gives its own"
+            if ctx.goes_on
+            else "`loss = model.train_step(batches)`, which is the whole step",
         )
 
 

@@ -111,21 +111,23 @@ class Steady:
         """On all ranks, for what all know."""
         variant = step.variant
         program, worker = variant.worker.program, variant.worker
+        require_one_loss(program, variant.captured.output_names())
         if worker.code.step is None and worker.code.blocks:
             raise without_backward()
-        require_one_loss(program)
         if step.count < program.blocks:
             raise _refused(
                 f"a step of {step.count} micro-batches, on {program.blocks} stages",
                 why="what is left of a step is run in the next one, which must be long enough for that",
-                fix=f"give `train_step` {program.blocks} micro-batches or more, or take `1f1b`",
+                fix=f"give `train_step` a list of {program.blocks} batches or more, or one that is cut:"
+                f" `sw.parallelize(..., micro_batches={program.blocks})`; or take `1f1b`",
             )
         others = step.variants | (self._before.step.variants if self._before else set())
         if len(others) > 1:
             raise _refused(
-                "micro-batches of different shapes are under way together",
-                why="each shape has a program of its own",
-                fix="call `model.finish()` before a step with others, and let those of one step be alike",
+                "micro-batches of different programs are under way together",
+                why="each shape and mode, and what is trained, has a program of its own",
+                fix="before a step with others call `model.finish()` and `optimizer.step()`; let those of one"
+                " step be alike",
             )
         if step.hooked_anywhere or worker.scaling or variant.borrowed:
             _refuse_settings(step)

@@ -13,6 +13,7 @@ from ..shards.hooks import has_hooks
 from ..shards.shards import Shards
 from . import inputs as given_inputs
 from .outside import accumulate, loss_of, pass_on, require_one_loss, seeds_of
+from .reach import reach_of_step
 from .run import Issued, Run, begin, no_numbers, without_backward
 from .timetable import Backward, Begin, End, Forward, Inputs, Task, Weights, code_of, tasks
 from .variants import Variant
@@ -50,11 +51,11 @@ class Step:
         self._losses: list[Tensor | None] = [None] * len(calls)
 
     def run(self, scale: float) -> None:
+        for variant in self._chosen:
+            require_one_loss(variant.worker.program, variant.captured.output_names())
         codes = [variant.worker.code for variant in self._chosen]
         if any(code.step is None and code.blocks for code in codes):
             raise without_backward()
-        for variant in self._chosen:
-            require_one_loss(variant.worker.program)
         pipelined = any(variant.worker.program.blocks > 1 for variant in self._chosen)
         # A hook of a parameter sees the gradient of each batch, as it does without `train_step`. Of another
         # block's parameters this rank knows nothing.
@@ -141,6 +142,7 @@ class Step:
             gradients = run.inputs_of(task.block, seeds)
         else:
             gradients = run.backward_of(task.block, seeds, last=task.last)
+        reach_of_step(run.worker.program).keep(gradients, {}, self._shards)
         pass_on(self._calls[task.batch].tensors, gradients)
         self._leave(task.batch, run)
 
@@ -155,7 +157,10 @@ class Step:
 
     def _end(self, variant: Variant, hooked: bool) -> None:
         run = Run(variant.worker, no_numbers, self.issued, saving=True, step=self.together)
-        with self._shards.collecting(hooked) as arrived:
+        reach = reach_of_step(variant.worker.program)
+        collected = hooked or not reach.everything
+        with self._shards.collecting(collected) as arrived:
             run.finish()
             variant.after(gradients=True)
-        accumulate(self._parameters if hooked else [], arrived)
+        reach.keep({}, arrived, self._shards)
+        accumulate(self._parameters if collected else [], arrived)

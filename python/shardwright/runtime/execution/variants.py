@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from ...errors import RuntimeFault, ShardwrightError
 from ...precision import Precision
 from ..agreement.together import each
+from ..agreement.trained import Trained
 from ..guards.fixed_values import FixedValues
 from ..likeness.likeness import Likeness
 from ..programs.parts import asks_for_more
 from ..programs.program import Program, kept_in
 from ..shards.borrowing import Borrowed
-from ..shards.held import elsewhere
 from .inputs import Call, fits, refuse_other_dtypes
 from .pieces import refuse_misfits
 from .worker import Worker
@@ -137,6 +137,7 @@ class Variants:
     ):
         self.first = first
         self.likeness = Likeness(skeleton, fixed=compile is None) if likeness is None else likeness
+        self.trained = Trained(first.worker.shards, {})
         self.fixed = FixedValues(first.worker.shards)
         self.fixed.know(first.captured.fixed)
         self._compile = compile
@@ -187,7 +188,7 @@ class Variants:
 
     def settings(self) -> tuple[str, ...]:
         """What a loop has changed of the model since: attributes, and parameters that are trained now."""
-        return *self.likeness.key, *(f"{name} is trained" for name in self._thawed())
+        return *self.likeness.key, *(f"{name} is trained" for name in self.trained.thawed)
 
     def modes(self) -> tuple[str, ...]:
         """The modules that are in another mode than the model."""
@@ -258,8 +259,8 @@ class Variants:
                 why="dropout and batch norm do something else in the other mode",
                 fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
             )
-        if self._thawed():
-            raise _frozen(self._thawed()[0], "the program was given without a way to make another one")
+        for name in self.trained.thawed:
+            raise _frozen(name, "the program was given without a way to make another one")
         if not self.first.suits(goes_back):
             raise RuntimeFault(
                 "SW0868",
@@ -280,22 +281,13 @@ class Variants:
         worker = first.sharing(program, borrowed.shards)
         return Variant(worker, made.captured, borrowed if borrowed.tensors else None)
 
-    def _thawed(self) -> list[str]:
-        """The parameters that the first program does not train, and that require gradients now."""
-        held = self.first.worker.shards.held
-        found = (s for s in held if s.tensor.kind == "param" and not s.tensor.trainable)
-        return list(dict.fromkeys(s.tensor.names[0] for s in found if s.data.requires_grad))
-
     def _thaw(self) -> None:
         """The model as it is compiled trains what is trained now."""
         assert self.skeleton is not None
-        program, thawed = self.first.worker.program, self._thawed()
-        frozen = [t for t in program.parameters() if t.frozen]
-        for tensor in elsewhere(program, frozen):
-            if tensor.names[0] in thawed:
-                raise _frozen(tensor.names[0], "some ranks do not hold it, and cannot know")
-        for tensor in frozen:
-            self.skeleton.get_parameter(tensor.names[0]).requires_grad_(tensor.names[0] in thawed)
+        thawed = self.trained.thawed
+        for tensor in self.first.worker.program.parameters():
+            if tensor.frozen:
+                self.skeleton.get_parameter(tensor.names[0]).requires_grad_(tensor.names[0] in thawed)
 
     def _count_of_read(self) -> int:
         """How many programs are for what they read."""

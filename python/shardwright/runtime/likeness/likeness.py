@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...errors import RuntimeFault
 from .contained import Contained
 from .contained import refusal as refused_inside
+from .elsewhere import Elsewhere
 from .named import named_in
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
@@ -36,6 +37,8 @@ class Likeness:
         self.alike = False
         # What a module's own gives, made whole: for a path, the module's way to it, and its arguments.
         self.state_dict: Callable[[str, Callable[..., Any], Any, Any], Any] = _nothing_yet
+        # By path and name the parameters of which this rank holds nothing.
+        self.elsewhere: dict[tuple[str, str], Elsewhere] = {}
         # By path and name what was set, and what was there before.
         self._changes: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._contained = Contained(skeleton)
@@ -47,6 +50,11 @@ class Likeness:
         """`in_parts` are those with which nobody computes something of the model's."""
         self.all_shapes = {id(parameter): shape for parameter, shape in parameters.items()}
         self.shapes = {id(parameter): self.all_shapes[id(parameter)] for parameter in in_parts}
+
+    def below(self, path: str) -> list[Elsewhere]:
+        """The parameters of a module, and of those inside, of which this rank holds nothing."""
+        inside = f"{path}." if path else ""
+        return [it for (at, _), it in self.elsewhere.items() if at == path or at.startswith(inside)]
 
     def copied(self) -> Likeness:
         """Another model that has been changed as this one. What its parameters are is not known yet."""

@@ -21,7 +21,7 @@ from ...errors import RuntimeFault
 
 _NOTHING = object()
 # Whatever is asked of a parameter but its values.
-_HARMLESS = {
+HARMLESS = {
     "requires_grad", "requires_grad_", "dtype", "device", "dim", "ndim", "is_floating_point", "is_complex",
     "is_leaf", "grad", "layout", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested",
     "element_size", "__hash__", "_backward_hooks", "_post_accumulate_grad_hooks", "grad_fn", "itemsize",
@@ -78,10 +78,10 @@ class Whole(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         part = None if getattr(_program, "runs", False) else self._part(args, kwargs or {})
         if part is not None:
-            name = _name_of(func)
+            name = name_of(func)
             if name in ("shape", "size", "numel", "nelement"):
                 return _sized(name, self._shapes[id(part)], args[1:], kwargs or {})
-            if name not in _HARMLESS:
+            if name not in HARMLESS:
                 raise _refusal(
                     self._method, f"it computes with a parameter of which a rank has a part (`{name}`)"
                 )
@@ -93,7 +93,7 @@ class Whole(TorchFunctionMode):
         return next((x for x in flat if isinstance(x, Tensor) and id(x) in self._shapes), None)
 
 
-def _name_of(func: Any) -> str:
+def name_of(func: Any) -> str:
     """Of a property's getter that of the property."""
     name = str(getattr(func, "__name__", ""))
     return (

@@ -14,6 +14,7 @@ from torch import nn
 from ...errors import RuntimeFault
 from ..guards.walks import refuse_walk
 from ..shards.shards import Shard, Shards
+from .elsewhere import Elsewhere
 from .likeness import Likeness, refusal
 from .passing import Whole, passed_on
 
@@ -58,6 +59,12 @@ class Place(nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._likeness.state_dict(self._path, super().state_dict, args, kwargs)
 
+    def requires_grad_(self, requires_grad: bool = True) -> Place:
+        super().requires_grad_(requires_grad)
+        for parameter in self._likeness.below(self._path):
+            parameter.requires_grad_(requires_grad)
+        return self
+
     def apply(self, fn: Any) -> Any:
         with Whole("apply", self._likeness.all_shapes):
             return super().apply(fn)
@@ -66,7 +73,10 @@ class Place(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            module = self.__dict__["_likeness"].at(self._path) if "_likeness" in self.__dict__ else None
+            likeness = self.__dict__.get("_likeness")
+            if likeness is not None and (self._path, name) in likeness.elsewhere:
+                return likeness.elsewhere[self._path, name]
+            module = likeness.at(self._path) if likeness is not None else None
             if module is None:
                 raise
         if name in _EXACT:
@@ -176,3 +186,16 @@ def hold(
             if not shard.tensor.persistent:
                 place._non_persistent_buffers_set.add(last)
     return places
+
+
+def stand_in(shards: Shards, likeness: Likeness) -> dict[int, Elsewhere]:
+    """Puts something in the places of the parameters that this rank has nothing of; by their numbers."""
+    held = {shard.tensor.id for shard in shards.held}
+    absent = [tensor for tensor in shards.program.parameters() if tensor.id not in held]
+    found = {tensor.id: Elsewhere.of(tensor) for tensor in absent}
+    likeness.elsewhere = {
+        (name.rpartition(".")[0], name.rpartition(".")[2]): found[tensor.id]
+        for tensor in absent
+        for name in tensor.names
+    }
+    return found

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from ...errors import RuntimeFault
+from ..agreement.alike import require_alike, same_everywhere
+from ..communication.comm import Comm
 from ..guards.part_gradients import plain
 from ..module import ParallelModule
 from ..programs.regions import extents, narrow, within
@@ -34,6 +36,7 @@ def clip_grad_norm_(
     if not parallel:
         parameters = model.parameters()
         return clip_grad.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+    _refuse_other_norms(parallel[0].comm, float(max_norm), float(norm_type), bool(error_if_nonfinite))
     total = _Total(float(norm_type), parallel)
     for number, part in enumerate(parallel):
         for at, shard in enumerate(part.shards.held):
@@ -52,6 +55,13 @@ def clip_grad_norm_(
     held = [shard.data for part in parallel for shard in part.shards.held]
     _scale([plain(p.grad) for p in (*held, *ordinary) if p.grad is not None], factor, foreach)
     return norm
+
+
+def _refuse_other_norms(comm: Comm, *given: float) -> None:
+    """On all ranks alike, before they sum up anything."""
+    if not same_everywhere(comm, given):
+        names = ("max_norm", "norm_type", "error_if_nonfinite")
+        require_alike(comm, "sw.clip_grad_norm_", lambda: dict(zip(names, given, strict=True)))
 
 
 class _Total:

@@ -10,12 +10,30 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
+from ..likeness.elsewhere import Elsewhere
 from ..module import ParallelModule
 from ..programs.program import TensorInfo
 from .rules import Group
 
 # Stands for "no shard here" where ranks compare numbers of groups.
 NOWHERE = -(1 << 40)
+
+
+def listed_params(params: Iterable[Any] | None) -> list[Any] | None:
+    """What may be a generator, so that it can be gone through more than once."""
+    if params is None:
+        return None
+    return [
+        {**entry, "params": given_params(entry["params"])}
+        if isinstance(entry, Mapping) and "params" in entry
+        else entry
+        for entry in params
+    ]
+
+
+def given_params(params: Any) -> Any:
+    """Those of one group, of which some may be a generator."""
+    return params if isinstance(params, (str, Tensor)) else list(params)
 
 
 def resolve(model: ParallelModule, params: Iterable[Any] | None, *, rest: bool = True) -> list[Group]:
@@ -117,7 +135,7 @@ def _tensors(model: ParallelModule, item: Any) -> list[Tensor]:
             why=f"it is a {type(item).__name__}, neither a parameter nor a name",
             fix="give parameters of the parallelized model, or names of the single-device model's",
         )
-    return [item]
+    return [] if isinstance(item, Elsewhere) else [item]
 
 
 def _agreed(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ...errors import RuntimeFault
+from ..agreement.alike import Words, require_alike
 from ..guards.overflow_guard import belongs_to
 from ..module import ParallelModule
 from ..shards.own_state import keep_state_here
-from .groups import resolve
+from .groups import given_params, listed_params, resolve
 from .loading import know_groups
 from .rules import Group, Rules
 from .step_guard import trust
@@ -35,7 +37,14 @@ def optimizer(
     leave out is in a last group with the default options. `elementwise` says of a class of your own
     that it treats each element of a tensor by itself; without it that is tried out.
     """
-    _refuse_other_things(model, cls)
+    _refuse_other_model(model)
+    params = listed_params(params)
+
+    def asked() -> dict[str, Any]:
+        _refuse_other_class(cls)
+        return {"the class": cls, **options, "elementwise": elementwise, **_groups(params)}
+
+    require_alike(model.comm, "sw.optimizer", asked)
     rules = Rules(model.program, model.comm.device, cls, options, elementwise)
     groups = resolve(model, params)
     wholes = Wholes(model.shards, model.comm, rules.check(groups))
@@ -45,6 +54,8 @@ def optimizer(
     plain = made.add_param_group
 
     def add_param_group(param_group: Mapping[str, Any]) -> None:
+        param_group = {**param_group, "params": given_params(param_group["params"])}
+        require_alike(model.comm, "add_param_group", lambda: _groups([param_group]))
         added = resolve(model, [param_group], rest=False)
         wholes.add(rules.check(added))
         wholes.fetch()
@@ -57,6 +68,7 @@ def optimizer(
     keep_state_here(model, made)
     know_groups(made, model, groups)
     belongs_to(made, model.comm)
+    model.stepping.add(made, alike=True)
     trust(made)
     return made
 
@@ -68,8 +80,26 @@ def _serve(wholes: Wholes, made: Optimizer, groups: Sequence[Group]) -> None:
         wholes.serve(made)
 
 
-def _refuse_other_things(model: Any, cls: Any) -> None:
-    """The first two arguments, in another order or already used."""
+def _groups(params: list[Any] | None) -> dict[str, Any]:
+    """By name what each group is given. Of tensors ranks hold others: what they mean is compared later."""
+    if params is None or not params or not all(isinstance(entry, Mapping) for entry in params):
+        return {"params": _means(params)}
+    found: dict[str, Any] = {"the number of groups": len(params)}
+    for at, group in enumerate(params):
+        for key, value in group.items():
+            found[f"{key} of group {at}"] = _means(value) if key == "params" else value
+    return found
+
+
+def _means(params: Any) -> Any:
+    """Names, or what they are else. A rank of a pipeline may hold none of a group's parameters."""
+    given = [params] if isinstance(params, (str, Tensor)) else params
+    if given is None or (given and all(isinstance(item, str) for item in given)):
+        return given
+    return Words("parameters")
+
+
+def _refuse_other_model(model: Any) -> None:
     if not isinstance(model, ParallelModule):
         raise RuntimeFault(
             "SW0831",
@@ -78,6 +108,10 @@ def _refuse_other_things(model: Any, cls: Any) -> None:
             fix="parallelize first: `model = sw.parallelize(model, example)`; for a module that holds a"
             " parallelized one, call this for the inner model",
         )
+
+
+def _refuse_other_class(cls: Any) -> None:
+    """One that is made already, or the arguments in another order."""
     if isinstance(cls, Optimizer) or not callable(cls):
         made = isinstance(cls, Optimizer)
         raise RuntimeFault(

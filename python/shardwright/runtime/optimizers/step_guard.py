@@ -69,6 +69,7 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for model in _stepped(optimizer):
             _require_right(model, optimizer)
             keep_state_here(model, optimizer)
+            model.stepping.add(optimizer, alike=False)
         if all(id(p) not in _originals for p in _parameters(optimizer)):
             _right[optimizer] = _count(optimizer)
     part_gradients.lend(_parameters(optimizer))

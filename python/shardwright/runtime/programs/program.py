@@ -261,6 +261,8 @@ class Program:
     world: int
     # What each rank is given of the inputs, "global" or "local", and gets the gradient of.
     given: str
+    # Of each output what leaves: "none", "whole" (of it, on each rank) or "local" (the rank's part).
+    leaves: list[str]
     groups: list[list[list[int]]]
     tensors: dict[int, TensorInfo]
     roles: list[Role]
@@ -360,7 +362,7 @@ def load_program(
         "SW0702",
         "compile the model again with this version of shardwright",
     )
-    _require(tables, "shardwright", version or _own_version(), "SW0703", "compile the model again")
+    _require(tables, "shardwright", version or own_version(), "SW0703", "compile the model again")
     _require(tables, "digest", digest, "SW0704", "the model has changed since: compile it again")
     _require(
         tables,
@@ -437,7 +439,7 @@ def _require(tables: dict[str, Any], key: str, expected: Any, code: str, fix: st
         )
 
 
-def _own_version() -> str | None:
+def own_version() -> str | None:
     import shardwright
 
     try:
@@ -457,6 +459,7 @@ def _program(tables: dict[str, Any], texts: Mapping[str, str], folder: Path | No
         digest=tables["digest"],
         world=tables["world"],
         given=tables.get("inputs", "global"),
+        leaves=tables["outputs"],
         groups=[groups_of(entry) for entry in tables["groups"]],
         tensors={tensor.id: tensor for tensor in tensors},
         roles=roles,
