@@ -82,7 +82,14 @@ def graph() -> Graph:
 
 
 class Branch(nn.Module):
+    """Goes by what it computes with a parameter; what it reads of inputs alone would be noticed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
     def forward(self, x: Tensor) -> Tensor:
+        x = self.scale * x
         if x.sum() > 0:
             x = -x
         return x.sum()
@@ -579,8 +586,12 @@ def number():
 
 def branch():
     class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
         def forward(self, x):
-            return x.sum() if x.sum() > 0 else -x.sum()
+            return x.sum() if (self.scale * x).sum() > 0 else -x.sum()
     return Branch(), torch.ones(2)
 
 three = 3
