@@ -161,7 +161,9 @@ class _Side:
         plan = asked.make_plan(graph) if before is None else before.transferred(graph)
         bundle, compiled = compile_plan(captured, plan, outputs=asked.outputs)
         cut = None if two is None else proved(module, two, bundle.graph_text, asked.capturing)
-        program = load_program(bundle.files, digest=bundle.digest, world=plan.devices)
+        program = load_program(
+            bundle.files, digest=bundle.digest, world=plan.devices, graph=bundle.graph_text
+        )
         return _Side(
             asked,
             module,
@@ -233,6 +235,7 @@ class _Side:
         return Job(
             files=self.bundle.files,
             digest=self.bundle.digest,
+            graph=self.bundle.graph_text,
             devices=self.plan.devices,
             captured=captured,
             skeleton=skeleton_of(self.module, captured.fixed),

@@ -27,6 +27,7 @@ class Job:
 
     files: dict[str, str]
     digest: str
+    graph: str
     devices: int
     captured: Captured
     skeleton: nn.Module
@@ -96,7 +97,7 @@ def _read(file: Path) -> Rank:
 
 
 def _step(job: Job, values: dict[str, Tensor], comm: Comm) -> Rank:
-    program = load_program(job.files, digest=job.digest, world=job.devices)
+    program = load_program(job.files, digest=job.digest, world=job.devices, graph=job.graph)
     model = ParallelModule(
         program,
         comm,
