@@ -185,7 +185,7 @@ case("grids", "grid_sampler_2d", lambda x, g: aten.grid_sampler_2d(x, g, 0, 0, F
 case("grids-3d", "grid_sampler_3d", lambda x, g: aten.grid_sampler_3d(x, g, 0, 0, False),
     normal(3, 4, 2, 2, 2), between(-0.9, 0.9, 3, 3, 2, 2, 3), made=(0,), dims="a=3 b=4 c=3 d=2 e=2")
 case("istft", "istft", lambda x, w: torch.istft(torch.view_as_complex(x), 4, 2, window=w), normal(3, 3, 6, 2),
-    ("input", lambda: torch.hann_window(4, dtype=torch.float64) + 0.5), others="view_as_complex",
+    ("input", lambda: torch.hann_window(4, dtype=torch.float64) + 0.5), others="contiguous view_as_complex",
     halves=False, about=True, dims="a=3")
 case("random-plain", "rand randn bernoulli.p",
     lambda x: [torch.rand(5, 7, dtype=x.dtype) * x, torch.randn(5, 7, dtype=x.dtype) * x,
