@@ -204,9 +204,12 @@ def test_a_causal_mask_without_padding_is_captured_as_it_runs() -> None:
     model = transformers.Aimv2TextModel._from_config(config, attn_implementation="sdpa")
     tokens = torch.arange(12).reshape(2, 6) + 2
     assert capture(model, (), {"input_ids": tokens}).verified
+    masked = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     with pytest.raises(CaptureError, match="SW0114") as caught:
-        capture(model, (), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+        capture(model, (), masked, known_inputs=())
     assert "transformers/masking_utils.py" in str(caught.value.place)
+    captured = capture(model, (), masked)
+    assert captured.verified and captured.known_names == ("attention_mask",)
 
 
 def test_a_later_start_is_compared_too_also_where_a_parameter_is_a_result() -> None:
