@@ -140,6 +140,8 @@ def made_up(cost: Cost) -> list[Tensor]:
         kind = getattr(torch, dtype.removeprefix("torch."))
         if name not in known and (kind.is_floating_point or kind.is_complex):
             values = torch.rand(shape) + 3 * torch.eye(shape[-1]) if positive else torch.rand(shape)
+            if ".contiguous()" in cost.call:  # What lies so already would be given as it is.
+                values = values.mT.contiguous().mT if values.dim() > 1 else values
             known[name] = values.to(kind).requires_grad_(learns)
         elif name not in known:
             known[name] = torch.full(shape, int(divides), dtype=kind)
