@@ -152,8 +152,11 @@ def call_giving(
     halves: Gathered | None = None,
 ) -> tuple[Any, Saved]:
     """As `call_saving`, but nothing is kept of its arguments: backward is given them again."""
-    forgotten = Forgotten([x for x in args if isinstance(x, Tensor) and id(x) not in leaves], away)
-    results, saved = _call_packing(function, args, leaves, needs, forgotten, halves=halves)
+    given = [x for x in args if isinstance(x, Tensor) and id(x) not in leaves]
+    forgotten = Forgotten(given, away)
+    # A model may take gradients in its forward, which go back through a part of the call at once.
+    with forgotten.given([x.detach() for x in given]):
+        results, saved = _call_packing(function, args, leaves, needs, forgotten, halves=halves)
     saved.forgotten = forgotten
     return results, saved
 
