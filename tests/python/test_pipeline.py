@@ -421,7 +421,7 @@ def test_an_order_by_hand_is_completed_and_equal(lines: list[str], step: list[st
         (["timetable 0: F0 F1 B0"], "SW0422", "the timetable of device 0 has `F1`"),
         (["timetable 0: F0 F0 B0"], "SW0422", "does not run `F0` for each micro-batch once"),
         (["timetable 0 by 2: F0 F0+1 B0+1 B0"], "SW0422", "does not run `B0` for each micro-batch once"),
-        (["timetable 0: B0 F0"], "SW0422", "would wait for each other for ever"),
+        (["timetable 0: B0 F0"], "SW0422", "the timetable of device 0 runs `B0` before `F0`"),
         (["timetable 0 F0 B0"], "SW0329", "`:` is missing"),
         (["timetable 0:"], "SW0329", "a timetable without tasks"),
         (["timetable 0 by 0: F0"], "SW0329", "goes on by no such number"),
