@@ -134,13 +134,13 @@ def _tensors_of(captured: Captured) -> Callable[[Sequence[Any], Mapping[str, Any
     return lambda args, kwargs: captured.in_spec.describe(args, kwargs)[1]
 
 
-def _count(evaluator: Evaluator, positions: Collection[int], tensors: Sequence[Tensor]) -> float:
+def _count(evaluator: Evaluator, positions: Collection[int], tensors: Sequence[Tensor]) -> Tensor:
     """The graph counts for two: of one twice it is double. It reads nothing but inputs."""
     twice = [torch.cat([x, x]) if at in positions else x for at, x in enumerate(tensors)]
     given = Given(twice, lambda name: twice[0], {}, {}, twice[0].device)
     [found] = evaluator.run(given).outputs
     assert found is not None
-    return float(found) / 2
+    return found.double() / 2
 
 
 def refuse_unchosen(chooses: bool, inputs: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -26,7 +27,7 @@ class MicroBatches:
     # Whether the loss is a sum; else it is a mean.
     is_sum: bool
     # Over how much it is the mean, of the tensors of one; else over as much for each.
-    count: Callable[[Sequence[Tensor]], float] | None
+    count: Callable[[Sequence[Tensor]], Tensor] | None
     # Into how many each batch of the last call was cut.
     numbers: list[int] = field(default_factory=list)
 
@@ -37,17 +38,18 @@ class MicroBatches:
 
     def shares(self, calls: Sequence[Call]) -> list[float]:
         """What each counts in the loss of its batch."""
-        found: list[float] = []
-        for number in self.numbers:
-            found += self._shares(calls[len(found) : len(found) + number])
-        return found
-
-    def _shares(self, calls: Sequence[Call]) -> list[float]:
         if self.is_sum:
             return [1.0] * len(calls)
-        counts = [1.0 if self.count is None else self.count(call.tensors) for call in calls]
-        total = sum(counts)
-        return [count / total if total else float("nan") for count in counts]
+        counts, found = self._counts(calls), list[float]()
+        for number in self.numbers:
+            found += _shares(counts[len(found) : len(found) + number])
+        return found
+
+    def _counts(self, calls: Sequence[Call]) -> list[float]:
+        """Read together: the host waits for the device once at most."""
+        if self.count is None:
+            return [1.0] * len(calls)
+        return torch.stack([self.count(call.tensors) for call in calls]).tolist()
 
     def _pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Arguments]:
         args, kwargs = tuple(map(plain, args)), {name: plain(x) for name, x in kwargs.items()}
@@ -63,6 +65,11 @@ class MicroBatches:
                 fix=f"give a batch whose rows are a multiple of {self.rows}: leave the rest out, or pad it",
             )
         return [rows_of((args, kwargs), cut, at, at + self.rows) for at in range(0, length, self.rows)]
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    total = sum(counts)
+    return [count / total if total else float("nan") for count in counts]
 
 
 def rows_of(call: Arguments, cut: Collection[int], low: int, high: int) -> Arguments:
