@@ -21,6 +21,7 @@ __all__ = [
     "blocks_of_shape",
     "check_rule",
     "cluster_devices",
+    "cluster_of_gpus",
     "cluster_origin",
     "communications",
     "compare_numbers",
@@ -442,6 +443,16 @@ def search_plan(
     constraints: tuple[str, str] | None = None,
     inputs: str = "global",
 ) -> Found: ...
+def cluster_of_gpus(
+    name: str,
+    memory: int,
+    multiprocessors: int,
+    capability: tuple[int, int],
+    clock: float | None,
+    bandwidth: float | None,
+    local: int,
+    nodes: int,
+) -> tuple[str, str | None, int | None]: ...
 def cluster_origin(cluster: str, text: str | None = None) -> tuple[str, str, int] | None: ...
 def decision_tables(
     graph: Graph,

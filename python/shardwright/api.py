@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from .cache import open_cache
 from .capture.known_inputs import KnownInputs, asked_for
-from .choosing import AUTO, Choice, cluster_here, cluster_of, memory_here
+from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
 from .errors import RuntimeFault
@@ -222,11 +222,13 @@ def _choice(
     constraints: ConstraintsLike | None,
     inputs: str,
 ) -> Choice:
-    if not cluster:
-        cluster = cluster_here(comm.device.type, devices)
-        memory = memory_here(comm.device.type, cluster) if memory is None else memory
-    name, text = cluster_of(cluster)
-    require_from_here(name, text, comm.device)
+    if cluster:
+        name, text = cluster_of(cluster)
+        require_from_here(name, text, comm.device)
+    else:
+        here = cluster_here(comm.device.type, devices)
+        name, text = here.name, here.text
+        memory = here.memory if memory is None else memory
     return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 
 

@@ -8,26 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._core import Found, Graph, Plan, search_plan
+from ._core import Found, Graph, Plan, cluster_of_gpus, search_plan
 from .errors import ClusterError
 from .memory import OPTIMIZER
 from .summary import time_of
 
 AUTO = "auto"
-
-# Words of the name that CUDA has for a device, and what the catalog calls it.
-KNOWN = {
-    "H200": "h200",
-    "H100 80GB": "h100",
-    "H100 PCIe": "h100",
-    "A100 80GB": "a100",
-    "A100 40GB": "a100-40g",
-    "V100 32GB": "v100",
-    "V100S 32GB": "v100",
-    "L4": "l4",
-}
-# The catalog's memory of each, in GB.
-MEMORY = {"h200": 141, "h100": 80, "a100": 80, "a100-40g": 40, "v100": 32, "l4": 24}
 
 
 @dataclass(frozen=True)
@@ -100,38 +86,57 @@ def cluster_of(name: str) -> tuple[str, str | None]:
         ) from None
 
 
-def cluster_here(device: str, world: int) -> str:
+@dataclass(frozen=True)
+class Here:
+    """The devices on which this runs, as a cluster."""
+
+    name: str
+    text: str | None = None
+    """Of its file, if a name says too little."""
+    memory: int | None = None
+    """Bytes of each device, where that is less than the name says."""
+
+
+def cluster_here(device: str, world: int) -> Here:
     """What is known of the devices on which this runs, if nobody says more."""
     if device == "cpu":
-        return f"cpu:{world}"
-    import torch
-
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    kind = _kind_of(name)
-    if kind is None:
+        return Here(f"cpu:{world}")
+    if device != "cuda":
         raise ClusterError(
             "SW0923",
-            f"nothing is known of the device {name}",
+            f"nothing is known of the device {device}",
             why="a plan is chosen by what devices and links take, and the memory that there is",
             fix="give cluster=, a name or the path of a cluster's file, or name a plan",
         )
-    local = min(int(os.environ.get("LOCAL_WORLD_SIZE", world)), world)
-    return f"{kind}:{local}x{-(-world // local)}"
+    local = _tasks_of_a_node(world)
+    return Here(*cluster_of_gpus(*_driver(), local, -(-world // local)))
 
 
-def memory_here(device: str, cluster: str) -> int | None:
-    """Of the device on which this runs, where that is less than `cluster`, as it is known here, says."""
-    if device == "cpu":
-        return None
+def _driver() -> tuple[str, int, int, tuple[int, int], float | None, float | None]:
+    """What the driver says of this GPU: rates in hertz, and bytes a second; some leave these out."""
     import torch
 
-    there: int = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    return there if there < MEMORY[cluster.partition(":")[0]] * 10**9 else None
+    it = torch.cuda.get_device_properties(torch.cuda.current_device())
+    clock, memory_clock, bus = (
+        getattr(it, name, 0) or 0 for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
+    )
+    # In kilohertz, two words a clock; and in bits.
+    bandwidth = 2 * memory_clock * 1e3 * bus / 8
+    return (
+        it.name,
+        it.total_memory,
+        it.multi_processor_count,
+        (it.major, it.minor),
+        clock * 1e3 or None,
+        bandwidth or None,
+    )
 
 
-def _kind_of(name: str) -> str | None:
-    words = {*re.split(r"[\s-]+", name.upper())}
-    # A part of a device computes less than its name says.
-    if "MIG" in words:
-        return None
-    return next((kind for known, kind in KNOWN.items() if words >= {*known.upper().split()}), None)
+def _tasks_of_a_node(world: int) -> int:
+    """As `torchrun` or Slurm says; else as many as there are GPUs."""
+    import torch
+
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        if found := re.match(r"\d+", os.environ.get(name, "")):
+            return max(1, min(int(found[0]), world))
+    return max(1, min(torch.cuda.device_count(), world))

@@ -45,9 +45,7 @@ def gpt2(batch: int, length: int, **options: Any) -> tuple[nn.Module, Batch]:
 
 
 def small_llama(batch: int = 4, length: int = 16) -> tuple[nn.Module, Batch]:
-    return llama(
-        batch, length, 4, 32, vocab_size=64, num_attention_heads=4, num_key_value_heads=2
-    )
+    return llama(batch, length, 4, 32, vocab_size=64, num_attention_heads=4, num_key_value_heads=2)
 
 
 def small_gpt2(batch: int = 4, length: int = 16, *, dropout: float = 0.1) -> tuple[nn.Module, Batch]:
@@ -70,7 +68,10 @@ def small_t5(batch: int = 4, length: int = 16) -> tuple[nn.Module, Batch]:
         use_cache=False,
     )
     given = _words(64, batch, length)
-    return T5ForConditionalGeneration(config).train(), {**given, "attention_mask": given["labels"].ne(0).long()}
+    return T5ForConditionalGeneration(config).train(), {
+        **given,
+        "attention_mask": given["labels"].ne(0).long(),
+    }
 
 
 def small_mixtral(batch: int = 4, length: int = 16) -> tuple[nn.Module, Batch]:
@@ -107,7 +108,9 @@ class Waves(nn.Module):
         mixed = back @ (torch.eye(size, dtype=x.dtype, device=x.device) * 0.5)
         upper = torch.triu_indices(size, size, device=x.device)
         ramp = torch.linspace(0, 1, size, dtype=x.dtype, device=x.device)
-        return self.last(mixed + ramp).square().mean() + mixed.T[:, :size].sum() * 0 + upper.float().mean() * 0
+        return (
+            self.last(mixed + ramp).square().mean() + mixed.T[:, :size].sum() * 0 + upper.float().mean() * 0
+        )
 
 
 def waves(batch: int = 8, width: int = 16) -> tuple[nn.Module, Batch]:

@@ -45,9 +45,7 @@ def host_seconds(step: Callable[[], object], device: torch.device) -> float:
     return found
 
 
-def in_turns(
-    steps: dict[str, Callable[[], object]], device: torch.device, rounds: int
-) -> dict[str, float]:
+def in_turns(steps: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
     """The median of each, measured one after the other in every round."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):

@@ -14,7 +14,8 @@ import torch
 import models
 import shardwright as sw
 from shardwright import api
-from shardwright.choosing import KNOWN, MEMORY, Choice, cluster_here, memory_here
+from shardwright._core import cluster_devices
+from shardwright.choosing import Choice, Here, cluster_here
 from shardwright.cli import main
 from shardwright.runtime import run_local
 
@@ -175,15 +176,18 @@ def _graph(module: Any, given: Any, parts: int) -> sw.Graph:
 
 
 def test_what_is_known_of_the_devices_here() -> None:
-    assert cluster_here("cpu", 4) == "cpu:4"
+    assert cluster_here("cpu", 4) == Here("cpu:4")
     with pytest.raises(sw.ClusterError, match="SW0923"):
         cluster_here("abacus", 4)
 
 
-def gpus(monkeypatch: pytest.MonkeyPatch, name: str, memory: int = 10**12) -> None:
+def gpus(monkeypatch: pytest.MonkeyPatch, name: str, memory: int = 10**12, **said: Any) -> None:
+    for variable in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
-    properties = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    properties = {"multi_processor_count": 132, "major": 9, "minor": 0, **said}
+    properties = SimpleNamespace(name=name, total_memory=memory, **properties)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
 
@@ -191,43 +195,78 @@ def gpus(monkeypatch: pytest.MonkeyPatch, name: str, memory: int = 10**12) -> No
     ("name", "kind"),
     [
         ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA A100 80GB PCIe", "a100"),
-        ("NVIDIA A100-PCIE-40GB", "a100-40g"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40g-pcie"),
         ("NVIDIA A100-SXM4-40GB", "a100-40g"),
         ("A100-SXM4-40GB", "a100-40g"),
-        ("NVIDIA A100-SXM-64GB", None),
         ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),
+        ("NVIDIA A10G", "a10g"),
         ("Tesla V100-SXM2-32GB", "v100"),
         ("Tesla V100S-PCIE-32GB", "v100"),
-        ("Tesla V100-SXM2-16GB", None),
         ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", "h100"),
-        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA H200", "h200"),
-        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA H20", "h20"),
         ("NVIDIA L4", "l4"),
-        ("NVIDIA L40", None),
-        ("NVIDIA L40S", None),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA GeForce RTX 4090", None),
     ],
 )
-def test_a_gpu_is_known_by_the_words_of_its_name(
+def test_a_gpu_is_known_by_the_words_of_its_name_or_described(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: str | None
 ) -> None:
     gpus(monkeypatch, name)
+    found = cluster_here("cuda", 4)
     if kind is not None:
-        assert cluster_here("cuda", 4) == f"{kind}:4x1"
-        return
-    with pytest.raises(sw.ClusterError, match="SW0923") as caught:
-        cluster_here("cuda", 4)
-    assert name in caught.value.what and caught.value.why and "cluster=" in str(caught.value.fix)
+        assert found == Here(f"{kind}:4x1")
+    else:
+        assert found.name == name and found.text is not None
+    assert cluster_devices(found.name, found.text) == 4
+
+
+def test_a_gpu_without_a_name_is_described_from_what_its_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"clock_rate": 2_520_000, "memory_clock_rate": 10_501_000, "memory_bus_width": 384}
+    gpus(
+        monkeypatch,
+        "NVIDIA GeForce RTX 4090",
+        25 * 10**9,
+        multi_processor_count=128,
+        major=8,
+        minor=9,
+        **said,
+    )
+    text = cluster_here("cuda", 16).text
+    assert text is not None and "count = 2" in text and 'devices = "here:8"' in text
+    assert 'memory = "25.000 GB"' in text and 'bandwidth = "1008.1 GB/s"' in text
+    assert 'bf16 = "330.3 TFLOP/s"' in text
+
+
+def test_how_many_ranks_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, "NVIDIA H100 80GB HBM3")
+    assert cluster_here("cuda", 64).name == "dgx-h100:8x8"
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "4(x16)")
+    assert cluster_here("cuda", 64).name == "dgx-h100:4x16"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert cluster_here("cuda", 64).name == "dgx-h100:2x32"
+    gpus(monkeypatch, "NVIDIA H100 PCIe")
+    assert cluster_here("cuda", 64).name == "h100-pcie:8x8"
 
 
 def test_a_device_has_no_more_memory_than_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, "NVIDIA L4", 23 * 10**9)
-    assert memory_here("cuda", "l4:8x1") == 23 * 10**9
-    assert memory_here("cuda", "l4:1x1") == 23 * 10**9
+    assert cluster_here("cuda", 8) == Here("l4:8x1", None, 23 * 10**9)
+    gpus(monkeypatch, "Tesla V100-SXM2-16GB", 17 * 10**9)
+    assert cluster_here("cuda", 1) == Here("v100:1x1", None, 17 * 10**9)
     gpus(monkeypatch, "NVIDIA H100 80GB HBM3", 85 * 10**9)
-    assert memory_here("cuda", "h100:8x1") is None and memory_here("cpu", "cpu:4") is None
+    assert cluster_here("cuda", 8).memory is None
 
 
 def test_a_plan_is_chosen_for_the_memory_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +278,6 @@ def test_a_plan_is_chosen_for_the_memory_that_is_here(monkeypatch: pytest.Monkey
     gpus(monkeypatch, "NVIDIA L4", 23 * 10**9)
     assert memory(None, None) == 23 * 10**9
     assert memory(None, "8GiB") == "8GiB" and memory("l4:2", None) is None
-
-
-def test_the_memory_of_known_devices_is_the_catalogs() -> None:
-    assert {*MEMORY} == {*KNOWN.values()}
-    graph = sw.Graph(Path(GRAPH).read_text())
-    for kind, memory in MEMORY.items():
-        _, _, there = Choice(f"{kind}:1").search(graph, 1).rows[0]["memory"]
-        assert there == memory * 10**9
 
 
 VIEW = """shardwright-graph 1

@@ -3,18 +3,17 @@
 use diag::{Error, Result};
 use graph::Dtype;
 
-use crate::{Cluster, Device, Link, Node, Runtime};
-
-/// The names of the devices that need no description.
-pub const DEVICES: [&str; 7] = ["v100", "a100", "a100-40g", "h100", "h200", "l4", "cpu"];
+use crate::{Cluster, Device, Link, Node, Runtime, cards};
 
 /// Clusters by name, as they are written: devices of a node, and how many nodes.
-pub const NAMES: [(&str, &str); 8] = [
+pub const NAMES: [(&str, &str); 10] = [
     ("dgx-h100:8x4", "nodes of H100 on NVSwitch, 400 Gbit/s of network for each device"),
     ("dgx-h200:8x4", "nodes of H200 on NVSwitch, 400 Gbit/s of network for each device"),
+    ("dgx-b200:8x4", "nodes of B200 on NVSwitch, 400 Gbit/s of network for each device"),
+    ("dgx-b300:8x4", "nodes of B300 on NVSwitch, 800 Gbit/s of network for each device"),
     ("dgx-a100:8x2", "nodes of A100 80 GB on NVSwitch, 200 Gbit/s of network for each device"),
     ("dgx-v100:16x2", "nodes of V100 32 GB on NVLink, 100 Gbit/s of network for a node"),
-    ("h200:1", "so many devices of a kind in one node: v100, a100, h100, h200, l4"),
+    ("h200:1", "so many devices of a kind in one node: v100, a100, h100, b200, l40s and others"),
     ("ethernet-25g:4x8", "nodes of A100 40 GB on PCIe, 25 Gbit/s of network for a node"),
     ("l4:8x2", "nodes of L4 on PCIe, 100 Gbit/s of network for a node"),
     ("cpu:4", "processes of this machine; profile it to know more"),
@@ -26,54 +25,39 @@ const MICRO: f64 = 1e-6;
 
 /// A device by its name.
 pub(crate) fn device(name: &str) -> Option<Device> {
-    // Of the memory of a server's sockets each of its devices has a part.
-    let gpu = |memory: u64, bandwidth: f64, peak: &[(Dtype, f64)], host: (f64, u64, f64)| Device {
+    if name != "cpu" {
+        return cards::device(name);
+    }
+    Some(Device {
         name: name.into(),
-        memory: memory * 1_000_000_000,
-        bandwidth: bandwidth * TERA,
-        peak: peak.iter().map(|(dtype, rate)| (*dtype, rate * TERA)).collect(),
-        overhead: 4.0 * MICRO,
-        reached: (0.8, 0.9),
-        host: host.0 * GIGA,
-        host_memory: host.1 * 1_000_000_000,
-        host_bandwidth: host.2 * GIGA,
+        memory: 8_000_000_000,
+        bandwidth: 8.0 * GIGA,
+        peak: vec![(Dtype::F64, 0.02 * TERA), (Dtype::F32, 0.04 * TERA)],
+        overhead: 6.0 * MICRO,
+        reached: (0.8, 0.8),
+        host: 5.0 * GIGA,
+        host_memory: 8_000_000_000,
+        host_bandwidth: 6.4 * GIGA,
         measured: vec![],
         runtime: Runtime::default(),
-    };
-    let (f64_, f32_, f16, bf16) = (Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16);
-    Some(match name {
-        "v100" => gpu(32, 0.9, &[(f64_, 7.8), (f32_, 15.7), (f16, 125.0)], (12.0, 96, 12.0)),
-        "a100" => gpu(80, 2.0, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 256, 40.0)),
-        "a100-40g" => {
-            gpu(40, 1.555, &[(f64_, 19.5), (f32_, 19.5), (f16, 312.0), (bf16, 312.0)], (25.0, 128, 40.0))
-        }
-        "h100" => {
-            gpu(80, 3.35, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256, 60.0))
-        }
-        "h200" => {
-            gpu(141, 4.8, &[(f64_, 67.0), (f32_, 67.0), (f16, 989.0), (bf16, 989.0)], (50.0, 256, 60.0))
-        }
-        "l4" => gpu(24, 0.3, &[(f64_, 0.5), (f32_, 30.0), (f16, 121.0), (bf16, 121.0)], (25.0, 48, 25.0)),
-        "cpu" => Device {
-            name: name.into(),
-            memory: 8_000_000_000,
-            bandwidth: 8.0 * GIGA,
-            peak: vec![(f64_, 0.02 * TERA), (f32_, 0.04 * TERA)],
-            overhead: 6.0 * MICRO,
-            reached: (0.8, 0.8),
-            host: 5.0 * GIGA,
-            host_memory: 8_000_000_000,
-            host_bandwidth: 6.4 * GIGA,
-            measured: vec![],
-            runtime: Runtime::default(),
-        },
-        _ => return None,
     })
+}
+
+/// The names of all devices that need no description.
+pub fn devices() -> impl Iterator<Item = &'static str> {
+    cards::names().chain(["cpu"])
 }
 
 /// The link between devices of a kind in one node.
 pub(crate) fn link_of(device: &str) -> Link {
-    let nvlink = |bandwidth: f64, sums: bool| Link {
+    match device {
+        "cpu" => Link { latency: 60.0 * MICRO, start: 120.0 * MICRO, ..shared(2.0) },
+        _ => cards::link_of(device).unwrap_or_else(pcie),
+    }
+}
+
+pub(crate) fn nvlink(bandwidth: f64, sums: bool) -> Link {
+    Link {
         bandwidth: bandwidth * GIGA,
         latency: 3.4 * MICRO,
         start: 8.4 * MICRO,
@@ -81,14 +65,11 @@ pub(crate) fn link_of(device: &str) -> Link {
         shared: false,
         sums,
         measured: vec![],
-    };
-    match device {
-        "v100" => nvlink(150.0, false),
-        "a100" => nvlink(300.0, false),
-        "h100" | "h200" => nvlink(450.0, true),
-        "cpu" => Link { latency: 60.0 * MICRO, start: 120.0 * MICRO, ..shared(2.0) },
-        _ => Link { latency: 5.0 * MICRO, ..shared(25.0) },
     }
+}
+
+pub(crate) fn pcie() -> Link {
+    Link { latency: 5.0 * MICRO, ..shared(25.0) }
 }
 
 /// A network of so many Gbit/s.
@@ -115,10 +96,12 @@ pub fn named(text: &str) -> Result<Cluster> {
     let (device, network) = match name {
         "dgx-h100" => ("h100", network(400.0, false)),
         "dgx-h200" => ("h200", network(400.0, false)),
+        "dgx-b200" => ("b200", network(400.0, false)),
+        "dgx-b300" => ("b300", network(800.0, false)),
         "dgx-a100" => ("a100", network(200.0, false)),
         "dgx-v100" => ("v100", network(100.0, true)),
         "ethernet-25g" => ("a100-40g", network(25.0, true)),
-        other if DEVICES.contains(&other) => (other, network(100.0, true)),
+        other if devices().any(|known| known == other) => (other, network(100.0, true)),
         _ => return Err(unknown(text)),
     };
     let (devices, nodes) = size_of(text, size)?;

@@ -7,6 +7,7 @@
 //! has, [`Cluster::collective`] which devices exchange how much. Formulas and their calibration are in
 //! `docs/cost-model.md`.
 
+mod cards;
 mod catalog;
 mod collective;
 mod device;
@@ -16,7 +17,8 @@ mod quantity;
 mod read;
 mod read_measured;
 
-pub use catalog::{DEVICES, NAMES, named};
+pub use cards::{Driver, Here, here, known};
+pub use catalog::{NAMES, devices, named};
 pub use collective::{Crowd, Pattern};
 pub use device::{COPIES, Device, Effort, Sort};
 pub use link::Link;

@@ -320,7 +320,7 @@ impl Reader<'_> {
     }
 
     fn of_catalog(&self, name: &str, span: Range<usize>) -> Result<Device> {
-        let known = catalog::DEVICES.join(", ");
+        let known = catalog::devices().collect::<Vec<_>>().join(", ");
         let why = format!("describe it under [devices.{name}], or name one of {known}");
         catalog::device(name).ok_or_else(|| self.refuse(span, &format!("there is no device {name:?}"), &why))
     }

@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use super::rule_py::check_rule;
     #[pymodule_export]
-    use super::search_py::{Found, cluster_devices, cluster_origin, search_plan};
+    use super::search_py::{Found, cluster_devices, cluster_of_gpus, cluster_origin, search_plan};
     #[pymodule_export]
     use super::step_py::{Simulated, communications, simulate_step};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::Cluster;
+use cluster::{Cluster, Driver};
 use compiler::Masters;
 use graph::OpId;
 use program::Inputs;
@@ -254,6 +254,26 @@ pub(crate) fn cluster_of(name: &str, text: Option<&str>) -> diag::Result<Cluster
 #[pyo3(signature = (cluster, text = None))]
 pub(crate) fn cluster_devices(cluster: &str, text: Option<&str>) -> PyResult<u32> {
     guarded(Evidence::none(), || Ok(cluster_of(cluster, text)?.devices()))
+}
+
+/// The cluster of `nodes` of `local` GPUs, of one that its driver describes: its name, the text of its file if a name says
+/// too little, and the bytes of a device where that is less than the name says.
+#[pyfunction]
+#[pyo3(signature = (name, memory, multiprocessors, capability, clock, bandwidth, local, nodes))]
+#[expect(clippy::too_many_arguments, reason = "what the driver says, by name")]
+pub(crate) fn cluster_of_gpus(
+    name: String,
+    memory: u64,
+    multiprocessors: u32,
+    capability: (u32, u32),
+    clock: Option<f64>,
+    bandwidth: Option<f64>,
+    local: u32,
+    nodes: u32,
+) -> PyResult<(String, Option<String>, Option<u64>)> {
+    let driver = Driver { name, memory, multiprocessors, capability, clock, bandwidth };
+    let here = guarded(Evidence::none(), || cluster::here(&driver, local, nodes))?;
+    Ok((here.name, here.text, here.memory))
 }
 
 /// Where the measured figures of a cluster's file are from: the device, the version of PyTorch, and the threads of a rank.

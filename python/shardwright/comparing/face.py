@@ -134,7 +134,7 @@ class _Asked:
         if self.plan != AUTO:
             return make_plan(graph, self.plan, self.devices)
         devices = self.devices or DEVICES
-        name, text = cluster_of(self.cluster or cluster_here("cpu", devices))
+        name, text = cluster_of(self.cluster or cluster_here("cpu", devices).name)
         return make_plan(graph, AUTO, devices, Choice(name, text, self.micro_batches, OPTIMIZER))
 
 

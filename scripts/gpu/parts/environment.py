@@ -27,7 +27,9 @@ def run(setting: Setting, finding: Finding) -> None:
     if not setting.dry:
         table.row("CUDA, NCCL", f"{torch.version.cuda}, {'.'.join(map(str, torch.cuda.nccl.version()))}")
         properties = torch.cuda.get_device_properties(0)
-        table.row("card", f"{properties.name}, {properties.multi_processor_count} SMs, {properties.total_memory} B")
+        table.row(
+            "card", f"{properties.name}, {properties.multi_processor_count} SMs, {properties.total_memory} B"
+        )
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader"]
         table.row(ASKED, subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())

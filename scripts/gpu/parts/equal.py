@@ -65,7 +65,9 @@ class Subject:
 
 
 def run(setting: Setting, finding: Finding) -> None:
-    table = finding.table(f"{STEPS} steps of {BATCHES} micro-batches", ["model", "plan", "largest difference", "s"])
+    table = finding.table(
+        f"{STEPS} steps of {BATCHES} micro-batches", ["model", "plan", "largest difference", "s"]
+    )
     for name, make in models.SMALL.items():
         with finding.trying(name):
             _model(setting, finding, table, name, make)

@@ -1,4 +1,4 @@
-"""What the runtime costs the host, in microseconds: one rank of many, whose tensors are too small to count."""
+"""Microseconds that the runtime takes on the host: one rank of many, with tensors too small to count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+from shardwright.runtime.communication.alone import Alone
 
 import models
 import shardwright as sw
 from finding import Finding, Setting
-from shardwright.runtime.communication.alone import Alone
 from shardwright.runtime.execution import run as execution
 from timing import synchronize
 
@@ -48,7 +48,9 @@ def _case(
     )
     comm = Alone(0, ranks, setting.device)
     batch = {key: x.repeat(max(1, ranks // 8), 1) for key, x in batch.items()}
-    model = sw.parallelize(module, (), batch, plan=plan, devices=ranks, comm=comm, cache=False, progress=False)
+    model = sw.parallelize(
+        module, (), batch, plan=plan, devices=ranks, comm=comm, cache=False, progress=False
+    )
     fused = {"fused": True} if setting.device.type == "cuda" else {}
     adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-3, **fused)
     batch = {key: x.to(setting.device) for key, x in batch.items()}

@@ -1,4 +1,4 @@
-"""Each message of `TorchComm` in a world of one, in every dtype; and that what it reads is kept until then."""
+"""Each message of `TorchComm` in a world of one, in every dtype; what it reads is kept until it is done."""
 
 from __future__ import annotations
 

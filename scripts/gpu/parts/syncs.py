@@ -1,4 +1,4 @@
-"""A step in its stride makes the host wait for nothing: batches on the host and on the GPU, clipping, AdamW."""
+"""A later step makes the host wait for nothing: batches on the host and on the GPU, clipping, AdamW."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from shardwright.runtime.communication.alone import Alone
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import models
 import shardwright as sw
 from finding import Finding, Setting
-from shardwright.runtime.communication.alone import Alone
 
 PLANS = [
     ("replicate", 1),
@@ -56,7 +56,15 @@ def _waits(setting: Setting, plan: str, ranks: int, where: str) -> list[str]:
     )
     comm = Alone(0, ranks, setting.device)
     model = sw.parallelize(
-        module, (), batch, plan=plan, devices=ranks, micro_batches=BATCHES, comm=comm, cache=False, progress=False
+        module,
+        (),
+        batch,
+        plan=plan,
+        devices=ranks,
+        micro_batches=BATCHES,
+        comm=comm,
+        cache=False,
+        progress=False,
     )
     adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-3)
     batch = {key: x.to(where) for key, x in batch.items()}

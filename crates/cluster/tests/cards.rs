@@ -1,0 +1,54 @@
+//! GPUs are known by the words of their names, and what is not known is described.
+
+use cluster::{Driver, here, known, named, read};
+
+fn driver(name: &str, memory: u64) -> Driver {
+    Driver {
+        name: name.into(),
+        memory,
+        multiprocessors: 132,
+        capability: (9, 0),
+        clock: None,
+        bandwidth: None,
+    }
+}
+
+#[test]
+fn each_card_is_a_device_of_the_catalog() {
+    for name in cluster::devices() {
+        let cluster = named(&format!("{name}:8x2")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(cluster.devices(), 16);
+        assert!(cluster.device(0).memory > 0);
+    }
+}
+
+#[test]
+fn several_nodes_of_what_is_sold_as_dgx_have_its_network() {
+    let of = |name: &str, nodes| here(&driver(name, 1 << 40), 8, nodes).expect("described").name;
+    assert_eq!(of("NVIDIA H100 80GB HBM3", 8), "dgx-h100:8x8");
+    assert_eq!(of("NVIDIA H100 80GB HBM3", 1), "h100:8x1");
+    assert_eq!(of("NVIDIA H100 PCIe", 8), "h100-pcie:8x8");
+    let (dgx, plain) = (named("dgx-h100:8x8").expect("known"), named("h100:8x8").expect("known"));
+    assert!(dgx.network.bandwidth > 3.9 * plain.network.bandwidth && !dgx.network.shared);
+}
+
+#[test]
+fn a_part_of_a_gpu_is_described_from_what_its_driver_says() {
+    let slice = Driver { multiprocessors: 60, ..driver("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 42_000_000_000) };
+    assert_eq!(known(&slice), None);
+    let found = here(&slice, 2, 1).expect("described");
+    let text = found.text.expect("a file");
+    let cluster = read(&text, "here").expect("valid");
+    assert_eq!((cluster.devices(), cluster.device(0).memory), (2, 42_000_000_000));
+    let whole = named("h100:1").expect("known");
+    let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(graph::Dtype::Bf16);
+    assert!((0.3..0.6).contains(&(rate(&cluster) / rate(&whole))), "{}", rate(&cluster));
+}
+
+#[test]
+fn names_that_a_driver_makes_up_do_no_harm() {
+    for name in ["", "\"]\n[x", "NVIDIA \u{1F600}", "é\\"] {
+        let found = here(&driver(name, 0), 1, 1).expect("described");
+        assert!(read(&found.text.expect("a file"), "here").is_ok());
+    }
+}
