@@ -78,22 +78,15 @@ class _Total:
         self.sum = torch.full((size,), start, dtype=torch.float64, device=self.comm.device)
         # Backends may lose it in a maximum.
         self.has_nan = torch.zeros((), dtype=torch.float64, device=self.comm.device)
+        self._grads: list[tuple[int, Tensor]] = []
 
     def add(self, key: tuple[int, int], grad: Tensor) -> None:
-        if not grad.numel():
-            return
-        wide = torch.float64 if grad.dtype in (torch.float64, torch.complex128) else torch.float32
-        norm = torch.linalg.vector_norm(grad, self.norm_type, dtype=_like(grad, wide)).to(self.sum)
-        place = self.places.get(key, 0)
-        if abs(self.norm_type) == EVERYTHING:
-            self.has_nan += norm.isnan()
-            combine = torch.fmax if self.norm_type > 0 else torch.fmin
-            self.sum[place] = combine(self.sum[place], norm)
-        else:
-            self.sum[place] += norm if self.norm_type == 0 else norm**self.norm_type
+        if grad.numel():
+            self._grads.append((self.places.get(key, 0), grad))
 
     def over_ranks(self, everywhere: Sequence[Tensor]) -> Tensor:
         """`everywhere` are gradients that every rank has: they count once."""
+        self._add_up()
         if self.comm.world > 1:
             ranks = tuple(range(self.comm.world))
             op = "sum"
@@ -107,7 +100,25 @@ class _Total:
                 extra += int(bool(grad.count_nonzero()))
             else:
                 self.add((0, 0), grad)
+        self._add_up()
         return self._norm(extra).to(self.dtype)
+
+    def _add_up(self) -> None:
+        """All gradients of a kind in a few kernels, not some for each of them."""
+        kinds: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
+        for place, grad in self._grads:
+            kinds.setdefault((grad.device, grad.dtype), []).append((place, grad))
+        self._grads = []
+        for (_, dtype), alike in kinds.items():
+            norms = torch.stack(_norms([grad for _, grad in alike], self.norm_type, dtype)).to(self.sum)
+            if abs(self.norm_type) == EVERYTHING:
+                self.has_nan += norms.isnan().any()
+                both = torch.cat([self.sum, norms])
+                self.sum[0] = both.amax() if self.norm_type > 0 else both.amin()
+            elif self.norm_type == 0:
+                self.sum.index_add_(0, _index([place for place, _ in alike], self.sum.device), norms)
+            else:
+                self.sum[0] += (norms**self.norm_type).sum()
 
     def _norm(self, extra: int) -> Tensor:
         if self.norm_type == 0:
@@ -117,8 +128,17 @@ class _Total:
         return self.sum[0] ** (1 / self.norm_type)
 
 
-def _like(grad: Tensor, wide: torch.dtype) -> torch.dtype:
-    return wide.to_complex() if grad.is_complex() else wide
+def _norms(grads: list[Tensor], order: float, dtype: torch.dtype) -> list[Tensor]:
+    """Computed in single, of what is double in double."""
+    wide = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+    if dtype.is_complex or order not in (1, 2, EVERYTHING):
+        like = wide.to_complex() if dtype.is_complex else wide
+        return [torch.linalg.vector_norm(grad, order, dtype=like) for grad in grads]
+    return list(torch._foreach_norm(grads, order, dtype=wide))
+
+
+def _index(places: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(places, device=device)
 
 
 def _dtype(models: Sequence[ParallelModule]) -> torch.dtype:
