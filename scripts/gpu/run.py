@@ -91,8 +91,10 @@ def _part(name: str, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    python = [str(HERE.parent.parent / "python")] if (HERE.parent.parent / "python").is_dir() else []
-    path = os.pathsep.join([*python, *filter(None, [os.environ.get("PYTHONPATH")])])
+    """The package that was asked for, or else that of this checkout, where it was built."""
+    given, own = os.environ.get("PYTHONPATH", ""), HERE.parent.parent / "python"
+    built = any(own.glob("shardwright/_core*.so"))
+    path = os.pathsep.join([*filter(None, [given]), *([str(own)] if built else [])])
     return {**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 
