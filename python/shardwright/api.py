@@ -138,7 +138,7 @@ def parallelize(
     if filling is not None:
         args, kwargs = filling.first(*example)
         example = (tuple(args), dict(kwargs))
-    first = comm.rank == 0
+    first = comm.leads
     says = Progress(first and wanted(progress))
     capturing = {
         "precision": precision_of(precision),

@@ -1,5 +1,6 @@
 """What a compiled program runs on: shards, communications, the step driver."""
 
+from .communication.alone import Alone
 from .communication.comm import Comm, TorchComm
 from .communication.launch import launch
 from .communication.local import LocalComm, run_local
@@ -9,6 +10,7 @@ from .optimizers.optimizer import optimizer
 from .programs.program import Program, load_program
 
 __all__ = [
+    "Alone",
     "Comm",
     "LocalComm",
     "ParallelModule",

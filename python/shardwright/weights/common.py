@@ -86,7 +86,7 @@ class _FromRank0:
 
     def _handed(self, device: torch.device) -> Iterator[tuple[TensorInfo, Tensor]]:
         """The whole tensors, one at a time, in the order in which rank 0 has them."""
-        source = self._of_rank_0(device) if self.comm.rank == 0 else iter(())
+        source = self._of_rank_0(device) if self.comm.leads else iter(())
         for _ in self.differing:
             full: Tensor | None = None
 

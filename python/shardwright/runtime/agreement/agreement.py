@@ -151,19 +151,15 @@ class Agreement:
     ) -> list[Call]:
         """The calls with whole shapes, from what all ranks were given."""
         assert self.pieces is not None
-        world, rank = self.comm.world, self.comm.rank
         own = [
             number
             for call, row in zip(calls, sizes, strict=True)
             for number in (digest(_given([call])) if new else 0, *row)
         ]
-        everyone = [0] * (world * len(own))
-        everyone[rank * len(own) : (rank + 1) * len(own)] = own
-        if world > 1:
-            everyone = self.comm.tally(everyone)
+        everyone = self.comm.rows(own)
         found, at = [], 0
         for call, split, row in zip(calls, splits, sizes, strict=True):
-            rows = [everyone[start + at :][: 1 + len(row)] for start in range(0, len(everyone), len(own))]
+            rows = [theirs[at : at + 1 + len(row)] for theirs in everyone]
             whole = self.pieces.together(call, split, [lengths for _, *lengths in rows])
             found.append(replace(whole, contents=tuple(content for content, *_ in rows) if new else ()))
             at += 1 + len(row)

@@ -20,7 +20,7 @@ def from_rank_0(comm: Comm, make: Callable[[], Made]) -> Made:
     """What rank 0 makes, handed to the others; its error reaches all of them. All ranks must call this."""
     if comm.world == 1:
         return make()
-    if comm.rank != 0:
+    if not comm.leads:
         return _opened(comm.hand(None))
     try:
         made = make()

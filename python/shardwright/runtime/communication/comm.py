@@ -45,6 +45,10 @@ class Comm(Protocol):
     world: int
     device: torch.device
 
+    @property
+    def leads(self) -> bool:
+        """Whether what one rank makes for all, rank 0, is made here."""
+
     def prepare(
         self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
     ) -> None:
@@ -81,6 +85,9 @@ class Comm(Protocol):
 
     def tally(self, numbers: Sequence[int]) -> list[int]:
         """Each number's sum over all ranks of the world; on the host, and gives up on ranks that left."""
+
+    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+        """As many numbers of each rank, in the order of the ranks; as `tally`."""
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         """The plain data of all ranks, in their order; on the host."""
@@ -162,6 +169,10 @@ class TorchComm:
         self._watch = watch and self.world > 1
         _comms.add(self)
         explain_once(self.rank)
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
 
     def prepare(
         self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
@@ -313,6 +324,13 @@ class TorchComm:
         with explained():
             wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
         return sums.tolist()
+
+    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+        width = len(numbers)
+        everyone = [0] * (self.world * width)
+        everyone[self.rank * width : (self.rank + 1) * width] = numbers
+        found = self.tally(everyone) if self.world > 1 else everyone
+        return [found[start : start + width] for start in range(0, len(found), max(width, 1))]
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         with explained():

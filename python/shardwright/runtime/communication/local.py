@@ -201,6 +201,10 @@ class LocalComm:
         self._count: dict[tuple[bool, Ranks], int] = {}
         self._models = count()
 
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
     def prepare(
         self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
     ) -> None:
@@ -288,6 +292,9 @@ class LocalComm:
 
     def tally(self, numbers: Sequence[int]) -> list[int]:
         return [sum(column) for column in zip(*self._meet("tally", self._everyone, numbers), strict=True)]
+
+    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+        return [list(row) for row in self._meet("rows", self._everyone, numbers)]
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         return self._meet("all_gather_objects", self._everyone, value)
