@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import models
 import torch
 from torch import nn
+
+import models
 
 Batch = dict[str, torch.Tensor]
 
@@ -125,7 +126,11 @@ class Made:
         generator = torch.Generator(device).manual_seed(tensor.id)
         # Of one dim are scales of norms and biases, and frequencies.
         narrow = made.dim() < 2
-        return made.uniform_(0.5, 1.0, generator=generator) if narrow else made.normal_(0.0, 0.02, generator=generator)
+        return (
+            made.uniform_(0.5, 1.0, generator=generator)
+            if narrow
+            else made.normal_(0.0, 0.02, generator=generator)
+        )
 
 
 def started(ready: Ready, device: torch.device) -> Any:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timing
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+import timing
 
 Span = tuple[float, float]
 

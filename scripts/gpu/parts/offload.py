@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 import building
 import kernels
 import timing
-import torch
 from building import Case, Ready
 from finding import Finding, Setting, Table
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+import torch
+
 import building
 import timing
-import torch
 from building import Case, Ready
 from finding import Finding, Setting, Table
 
@@ -106,7 +107,9 @@ def _measure(setting: Setting, finding: Finding, table: Table, case: Case, ready
     )
     off = ready.computes / takes - 1
     finding.expect(abs(off) <= TIME, f"{name}: the time that is told is off by {off:+.0%}")
-    finding.expect(enqueued < 0.95 * takes, f"{name}: the host needs {enqueued / takes:.2f} of the device's time")
+    finding.expect(
+        enqueued < 0.95 * takes, f"{name}: the host needs {enqueued / takes:.2f} of the device's time"
+    )
 
 
 def _optimizer(setting: Setting, model: Any) -> Any:

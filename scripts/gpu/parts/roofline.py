@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
 import building
 import kernels
 import timing
-import torch
-import torch.nn.functional as F
 from finding import Finding, Setting, Table
-from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 # Aims: of the median, and of any.
 MEDIAN, WORST = 0.2, 2.0
@@ -101,8 +102,12 @@ def _operators(small: bool) -> Iterator[Operator]:
     yield Operator("gelu", "aten.gelu.default", "", [(inner, 0)], inner, F.gelu)
     yield Operator("mul", "aten.mul.Tensor", "", [(inner, 0)] * 2, inner, torch.mul)
     yield Operator("add", "aten.add.Tensor", "", [(wide, 0)] * 2, wide, torch.add)
-    yield Operator("pow", "aten.pow.Tensor_Scalar", ", 2", [(wide, 0)], wide, lambda x: x.pow(2), dtype=torch.float32)
-    yield Operator("mean", "aten.mean.dim", ", [-1], True", [(wide, 0)], (wide[0], 1), _mean, dtype=torch.float32)
+    yield Operator(
+        "pow", "aten.pow.Tensor_Scalar", ", 2", [(wide, 0)], wide, lambda x: x.pow(2), dtype=torch.float32
+    )
+    yield Operator(
+        "mean", "aten.mean.dim", ", [-1], True", [(wide, 0)], (wide[0], 1), _mean, dtype=torch.float32
+    )
     yield Operator("clone", "aten.clone.default", "", [(inner, 0)], inner, torch.clone)
     yield Operator("to float32", "aten.to.dtype", ", f32", [(wide, 0)], wide, _wider, gives=torch.float32)
     yield Operator("softmax", "aten.softmax.int", ", -1", [(inner, 0)], inner, lambda x: x.softmax(-1))
@@ -254,7 +259,9 @@ def _list(shape: tuple[int, ...]) -> str:
 def _told(cluster: str, operator: Operator) -> list[float]:
     """Seconds forward and backward, in a step of it alone."""
     whole = _lane(cluster, _graph(operator))
-    rest = _lane(cluster, _graph(operator, alone=True)) if operator.result else {"forward": 0.0, "backward": 0.0}
+    rest = (
+        _lane(cluster, _graph(operator, alone=True)) if operator.result else {"forward": 0.0, "backward": 0.0}
+    )
     return [whole[way] - rest[way] for way in ("forward", "backward")]
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
+
 import building
 import kernels
 import models
-import timing
-import torch
-from finding import Finding, Setting, Table
-from torch import nn
-
 import shardwright as sw
+import timing
+from finding import Finding, Setting, Table
 
 PEAK = 989e12
 """Operations a second of an H100 or H200, dense, in 16 bits."""
