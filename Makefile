@@ -49,7 +49,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz mutate zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel clean
+.PHONY: help demo test fuzz mutate zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,15 @@ oldest: $(OLDEST)/.built ## the sample of the tests on the oldest supported torc
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m oldest
 
 wheel: $(WHEELS)/.built ## the wheel, in target/wheels
+
+gpu: wheel ## what a GPU shows of it, in target/gpu; without one, how to run that elsewhere
+	@if $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then \
+	  rm -rf target/site && $(BIN)/python -m zipfile -e $(WHEELS)/*.whl target/site \
+	  && PYTHONPATH=target/site $(BIN)/python scripts/gpu/run.py --out target/gpu; \
+	else \
+	  echo "There is no GPU here. Where there is one, with scripts/gpu and target/wheels of this folder:"; \
+	  echo "pip install --no-index --no-deps --target site $(WHEELS)/*.whl && PYTHONPATH=site python3 scripts/gpu/run.py --out DIR"; \
+	fi
 
 clean: ## removes all that was built
 	cargo clean

@@ -12,7 +12,8 @@ Batch = dict[str, torch.Tensor]
 
 
 def _words(vocabulary: int, batch: int, length: int) -> Batch:
-    ids = torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocabulary, (batch, length), generator=generator, device="cpu")
     return {"input_ids": ids, "labels": ids.clone()}
 
 

@@ -1,0 +1,48 @@
+"""`make gpu` where there is no GPU: each part runs as a whole, and finds the fault that it plants.
+
+Times mean nothing then, and none is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "gpu"
+PARTS = sorted(path.stem for path in (SCRIPTS / "parts").glob("[!_]*.py"))
+
+pytestmark = pytest.mark.slow
+
+
+def run(part: str, out: Path, *flags: str) -> tuple[int, dict[str, Any], str]:
+    command = [sys.executable, str(SCRIPTS / "run.py"), "--dry", *flags, "--only", part, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    return done.returncode, json.loads((out / "gpu.json").read_text())[part], done.stdout + done.stderr
+
+
+def test_no_part_is_left_out():
+    listed = [line.split('"')[1] for line in (SCRIPTS / "run.py").read_text().splitlines() if '": ' in line]
+    assert set(PARTS) <= set(listed)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_runs_as_a_whole(part: str, tmp_path: Path):
+    code, found, said = run(part, tmp_path)
+    assert not found["failures"], said
+    assert code == 0, said
+    assert any(table["rows"] for table in found["tables"]), said
+    assert f"## {part.capitalize()}" in (tmp_path / "gpu.md").read_text()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_finds_the_fault_that_it_plants(part: str, tmp_path: Path):
+    code, found, said = run(part, tmp_path, "--planted")
+    assert found["failures"], said
+    # It was found by looking, and nothing else went wrong.
+    assert not [why for why in found["failures"] if "ended with" in why or "not done after" in why], said
+    assert code == 0, said
