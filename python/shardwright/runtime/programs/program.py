@@ -280,6 +280,7 @@ class Program:
     # The text of the model's graph, if it is known.
     graph: str = ""
     _codes: dict[str, Code] = field(default_factory=dict)
+    _groups_of: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def blocks(self) -> int:
@@ -313,6 +314,13 @@ class Program:
         return self._codes[file]
 
     def group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
+        """Asked for by each communication: looked for once."""
+        key = grouping, rank
+        if key not in self._groups_of:
+            self._groups_of[key] = self._group_of(grouping, rank)
+        return self._groups_of[key]
+
+    def _group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
         for ranks in self.groups[grouping]:
             if rank in ranks:
                 return tuple(ranks)
