@@ -138,7 +138,7 @@ class Worker:
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":
             return single_device_masks(self.program, self.comm.rank, self.generator)
-        return keyed_masks(self.table.random, self.seed, step, micro_batch)
+        return keyed_masks(self.program, self.comm.rank, self.seed, step, micro_batch)
 
     def modules(self, step: int, micro_batch: int) -> Modules | None:
         if self._modules is None:
