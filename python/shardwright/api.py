@@ -32,7 +32,8 @@ from .progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.alike import Words, kind_of, require_alike
 from .runtime.agreement.together import each, from_rank_0
-from .runtime.communication.joining import joined
+from .runtime.communication.devices import DeviceLike, require_same
+from .runtime.communication.joining import joined, seconds_of
 from .runtime.execution.inputs import arguments_of, plain
 from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
@@ -69,6 +70,8 @@ def parallelize(
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
+    device: DeviceLike = None,
+    timeout: float | None = None,
     comm: Comm | None = None,
 ) -> ParallelModule:
     """This rank's part of a model, for the process group it finds itself in.
@@ -95,14 +98,21 @@ def parallelize(
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
     what is between communications is compiled by `torch.compile`, at the first call.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
-    `cache` is false; `progress` says whether rank 0 tells what it does. `comm` is how ranks talk, if not by
+    `cache` is false; `progress` says whether rank 0 tells what it does.
+
+    `device` is that of this rank: "cpu", "cuda", "cuda:1" or a `torch.device`; without it a GPU if there is
+    one, and if the process group, where there is one already, has a backend for it. `timeout` is how many
+    seconds a communication may take, in groups that are made here. `comm` is how ranks talk, if not by
     torch.distributed.
 
     Of inputs that require a gradient each rank gets the gradient of what it is given. `outputs` says what
     else than the loss leaves: `"all"`, names such as `"logits"` or `"hidden_states.*"`, or a dict of them
     to `"whole"` or `"local"`, this rank's part.
     """
-    comm = comm or joined()
+    if comm is None:
+        comm = joined(device, seconds_of(timeout))
+    else:
+        require_same(device, comm.device)
 
     def asked() -> dict[str, Any]:
         require_one_of("inputs", inputs, ("global", "local"))
@@ -126,6 +136,7 @@ def parallelize(
             "precision": precision_of(precision),
             "memory": memory,
             "optimizer": optimizer,
+            "device": comm.device.type,
             **_kinds(args, kwargs),
         }
 

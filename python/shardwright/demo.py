@@ -115,7 +115,7 @@ def main(devices: int = 4, plan: str = "data:2 x megatron:2", folder: str | None
     print(f"A GPT with {LAYERS} layers, plan `{plan}`, {devices} processes on this machine, float64.\n")
     start = time.perf_counter()
     theirs = single()
-    ours, issued = launch(parallel, devices=devices, args=(plan, str(target)))
+    ours, issued = launch(parallel, devices=devices, args=(plan, str(target)), device="cpu")
     print("step   one device       parallel         difference")
     for step, (a, b) in enumerate(zip(theirs, ours, strict=True)):
         print(f"{step:4}   {a:.12f}   {b:.12f}   {abs(a - b):.1e}")

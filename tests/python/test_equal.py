@@ -224,6 +224,20 @@ def test_keyed_dropout_agrees_among_replicas(plan: str, devices: int) -> None:
     assert first.losses != other.losses
 
 
+@pytest.mark.parametrize(("plan", "devices"), DROPOUT_PLANS)
+def test_keyed_dropout_is_the_same_under_every_plan(plan: str, devices: int) -> None:
+    module, args = models.gpt(dropout=0.2)
+    captured = capture(module, args)
+    graph = Graph(captured.graph_text)
+    one, found = (
+        equality.run(
+            bundle_of(Plan.named(graph, name, number), captured)[0], module, args, options=lambda: {"seed": 1}
+        )
+        for name, number in (("data", 1), (plan, devices))
+    )
+    equality.assert_equal(found, one, plan)
+
+
 def test_evaluation_is_a_program_of_its_own() -> None:
     module, args = models.gpt(dropout=0.2)
     trained = sw.parallelize(module, args, plan="replicate")

@@ -18,7 +18,7 @@ from shardwright._core import verify
 from shardwright.capture import capture
 from shardwright.errors import CheckError, RuntimeFault
 from shardwright.runtime import LocalComm, TorchComm, load_program, run_local
-from shardwright.runtime.communication import comm, local
+from shardwright.runtime.communication import groups, local
 from shardwright.runtime.execution.worker import lines
 from test_pipeline import bundle, random_cut
 
@@ -196,23 +196,31 @@ def test_exchanges_move_both_ways_at_once() -> None:
 def _tags(rank: int) -> list[int]:
     end = TorchComm(watch=False)
     for tables in (6, 2):
-        end.prepare([], {(table, True): [0, 1] for table in range(tables)})
+        end.prepare([], {(table, True): [(0, 1)] for table in range(tables)})
     return [end._tag(table, batch) for table in range(6) for batch in range(5)]
 
 
 def test_lines_are_for_each_way_and_stay_for_programs_that_use_more_or_less(monkeypatch: Any) -> None:
     _, captured, plan = crossed()
     there = lines(load_program(bundle(plan, captured).files))
-    assert set(there.values()) == {(0, 1)}
+    assert set(there.values()) == {((0, 1),), ((1, 0),)}
     assert {(table, not up) for table, up in there} == set(there)
     made: list[list[int]] = []
-    monkeypatch.setattr(comm.dist, "new_group", lambda ranks: made.append(ranks) or len(made))
-    one = object.__new__(TorchComm)
-    one._lines = {}
-    for ranks in ((0, 1), (1, 2), (0, 2)):
-        one._make_lines({(4, True): ranks})
+    monkeypatch.setattr(groups.dist, "new_group", lambda ranks: made.append(ranks) or len(made))
+    groups.let_go()
+    one, other = (object.__new__(TorchComm) for _ in range(2))
+    for end in (one, other):
+        end._lines, end._letters, end._owner, end._kind = {}, None, None, groups.Kind(None, None)
+        for pair in ((0, 1), (1, 2), (0, 2)):
+            end._make_lines({(4, True): [pair]})
+        assert (end._line(1, 2, 4), end._line(2, 1, 4)) == (2, None)
+    # The second model goes by the lines of the first.
     assert made == [[0, 1], [0, 1, 2]]
-    assert (one._line(1, 2, 4), one._line(2, 1, 4)) == (2, None)
+    # Not one whose messages may be under way between steps.
+    other._lines, other._owner = {}, "of model 0"
+    other._make_lines({(4, True): [(0, 1)]})
+    assert len(made) == 3
+    groups.let_go()
 
 
 @pytest.mark.processes
@@ -234,3 +242,31 @@ def test_a_timetable_that_sends_in_another_order_than_it_receives_is_refused() -
     with pytest.raises(CheckError, match="SW0517") as refused:
         verify(captured.graph_text, files | {"rank_1.py": swapped})
     assert "in another order than that of the messages" in str(refused.value)
+
+
+# ---- lines that connect where they are first used ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "devices"), [("stages:4 x bidirectional", 4), ("stages:2 x interlaced", 2)], ids=str
+)
+def test_lines_are_used_once_before_they_are_needed(plan: str, devices: int, monkeypatch: Any) -> None:
+    """NCCL connects two ranks where the first message begins, and both of them wait for each other there."""
+    module, args = models.MODELS["gpt"]()
+    captured = capture(module, args)
+    files = bundle(Plan.named(Graph(captured.graph_text), plan, devices), captured)
+    batches = equality.micro_batches(args, 4)
+    lazy = functools.partial(run_local, rendezvous=True, lazy=True)
+    found = equality.run_steps(files, module, batches, 2, local=lazy)
+    equality.assert_equal(found, equality.steps_reference(module, batches, 2), plan)
+    monkeypatch.setattr(local, "first_uses", lambda lines, rank: ())
+    if plan.endswith("bidirectional"):
+        with pytest.raises(RuntimeFault, match="waits in the first use of line"):
+            equality.run_steps(files, module, batches, 2, local=lazy)
+
+
+def test_first_uses_are_in_one_order_on_all_ranks() -> None:
+    ways = {(3, True): ((0, 2), (0, 1)), (1, False): ((2, 0), (1, 0)), (1, True): ((0, 1),)}
+    everything = [(at, pair) for at in sorted(ways) for pair in sorted(ways[at])]
+    for rank in range(3):
+        assert list(groups.first_uses(ways, rank)) == [it for it in everything if rank in it[1]]

@@ -69,7 +69,8 @@ class _FakeRun:
 @pytest.fixture
 def drawing() -> Any:
     regions = {17: [((0, 2), (0, 3)), ((2, 4), (0, 3))]}
-    token = _current.set(_FakeRun(keyed_masks(regions, seed=1, step=2, micro_batch=3)))  # type: ignore[arg-type]
+    program: Any = SimpleNamespace(ranks=[SimpleNamespace(random=regions)], draws={}, tensors={})
+    token = _current.set(_FakeRun(keyed_masks(program, 0, seed=1, step=2, micro_batch=3)))  # type: ignore[arg-type]
     yield
     _current.reset(token)
 

@@ -15,6 +15,9 @@ def add(commands: Commands) -> None:
     profile.add_argument(
         "--devices", type=int, default=2, help="processes that run at the same time; under torchrun, its own"
     )
+    profile.add_argument(
+        "--device", choices=("cpu", "cuda"), help="what is measured; without it GPUs, if there are any"
+    )
     profile.add_argument("-o", "--to", required=True, metavar="FILE", help="the cluster's file")
     profile.set_defaults(run=run)
 
@@ -37,18 +40,18 @@ def run(arguments: argparse.Namespace) -> None:
             why="there is no such folder",
             fix="name a file in a folder that is there",
         )
-    text = _measured(arguments.devices)
+    text = _measured(arguments.devices, arguments.device)
     if text is not None:
         write("SW0916", "the cluster's file", path, text)
         print(text, end="")
 
 
-def _measured(devices: int) -> str | None:
+def _measured(devices: int, device: str | None) -> str | None:
     """What is to be written, by one of the processes."""
     from ..profiling.measuring import profile, profile_joined
     from ..runtime.communication.joining import is_started, joined
 
     if is_started():
-        return profile_joined(joined())
+        return profile_joined(joined(device))
     print(f"measuring on {devices} processes ...", file=sys.stderr)
-    return profile(devices)
+    return profile(devices, device)

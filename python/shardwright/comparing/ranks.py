@@ -68,7 +68,7 @@ def steps_of_ranks(
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
         for number, of in enumerate(values):
             torch.save(dict(of), Path(folder, f"values-{number}.pt"))
-        launch(_in_process, devices=jobs[0].devices, args=(list(jobs), folder))
+        launch(_in_process, devices=jobs[0].devices, args=(list(jobs), folder), device="cpu")
         return [
             [_read(_file(folder, number, rank)) for rank in range(job.devices)]
             for number, job in enumerate(jobs)

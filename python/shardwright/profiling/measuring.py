@@ -11,6 +11,7 @@ import torch
 
 from ..errors import ClusterError
 from ..runtime.communication.comm import Comm, TorchComm
+from ..runtime.communication.devices import DeviceLike, fewer, number_here
 from ..runtime.communication.launch import launch
 from . import messages, operators, overhead
 from .clock import seconds
@@ -51,9 +52,12 @@ class Measured:
     steps: list[float]
 
 
-def profile(devices: int, backend: str = "gloo") -> str:
-    """The file of a cluster with so many devices like those here: rank 0's text."""
-    return _file(launch(_measured, devices, (devices, devices), backend=backend), devices)
+def profile(devices: int, device: DeviceLike = None) -> str:
+    """The file of a cluster with so many devices like those here, GPUs if there are any: rank 0's text."""
+    number = number_here()
+    if device is None and 0 < number < devices:
+        raise fewer(devices, number)
+    return _file(launch(_measured, devices, (devices, devices), device=device), devices)
 
 
 def profile_joined(comm: Comm) -> str | None:
@@ -68,7 +72,7 @@ def profile_joined(comm: Comm) -> str | None:
             fix="measure one machine, then the network with one process on each, and write its rate into the"
             " first file, under [network]",
         )
-    measured = _measured(comm.rank, comm.world, local)
+    measured = _measured_by(comm, comm.world, local)
     return _file(measured, comm.world) if comm.rank == 0 else None
 
 
@@ -80,9 +84,12 @@ def _file(measured: Measured, devices: int) -> str:
 
 
 def _measured(rank: int, devices: int, local: int) -> Measured:
+    return _measured_by(TorchComm(), devices, local)
+
+
+def _measured_by(comm: Comm, devices: int, local: int) -> Measured:
     """Of one of so many processes, of which so many share a machine; with the threads that it has, as in a
     run."""
-    comm = TorchComm()
     groups = messages.groups_of(devices)
     comm.prepare([groups[size] for size in groups] or [[range(devices)]])
     curves = operators.measured(comm, _types(comm))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
@@ -17,12 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import messages, watch
+from . import devices, groups, messages, watch
+from .devices import DeviceLike
+from .groups import Group, Kind, Line, Lines, line
+from .places import place_of
 from .watch import explain_once, explained, wait_for
+from .wires import added, moved, placed
 
 Ranks = tuple[int, ...]
-# A channel, and whether upwards from a smaller rank to a larger one.
-Line = tuple[int, bool]
 
 KEY = "shardwright/message"
 # The tags of what is gathered, and of what is summed in parts.
@@ -50,9 +53,15 @@ class Comm(Protocol):
         """Whether what one rank makes for all, rank 0, is made here."""
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
+        self,
+        groupings: Sequence[Sequence[Sequence[int]]],
+        lines: Lines | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """Makes all groups, and lines for messages. Every rank calls this for each program, between steps."""
+        """Makes all groups, and lines for messages, with who sends to whom on them. Every rank calls this for
+        each program, between steps. Messages of one that `goes_on` may be under way between steps, and meet
+        those of no other."""
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         """In place, and asynchronous. `op` is sum, max or min."""
@@ -144,13 +153,9 @@ class Sorted:
 
     def wait(self) -> None:
         self._work.wait()
-        self._rows[self._order] = self._arrived
-
-
-def line(sender: int, receiver: int, channel: int) -> Line:
-    """Messages of a line come one behind the other. What two ranks send each other is on two: neither could
-    receive before the other one has."""
-    return channel, sender < receiver
+        # Not by an index, which would come from the host.
+        for row, at in zip(self._arrived, self._order, strict=True):
+            self._rows[at].copy_(row)
 
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -159,11 +164,21 @@ OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.
 class TorchComm:
     """`torch.distributed`: Gloo on CPUs, NCCL on GPUs. The process group must be initialised."""
 
-    def __init__(self, device: torch.device | str | None = None, *, watch: bool = True):
+    def __init__(self, device: DeviceLike = None, *, watch: bool = True, timeout: timedelta | None = None):
+        """`timeout` is for the groups that it makes: how long one of their communications may take."""
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device(device) if device else _default_device()
-        self._groups: dict[frozenset[int], Any] = {}
-        self._lines: dict[Line, tuple[frozenset[int], Any]] = {}
+        backends = devices.backends_here()
+        self.device = devices.take(device, place_of(), backends)
+        # It has no tags, and its collectives of single tensors are the quick ones.
+        self._as_nccl = self.device.type == "cuda"
+        # Of several backends groups have only that of the device.
+        backend = backends.get(self.device.type) if len(set(backends.values())) > 1 else None
+        self._kind = Kind(backend, timeout)
+        self._groups: dict[Ranks, Any] = {}
+        self._members: dict[frozenset[int], Group] = {}
+        self._lines: dict[Line, Group] = {}
+        self._letters: Group | None = None
+        self._owner: str | None = None
         self._summing: Summed | None = None
         self._tags = 1
         self._watch = watch and self.world > 1
@@ -175,57 +190,100 @@ class TorchComm:
         return self.rank == 0
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
+        self,
+        groupings: Sequence[Sequence[Sequence[int]]],
+        lines: Lines | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         everyone = frozenset(range(self.world))
-        self._groups[everyone] = None
-        for group in (frozenset(group) for grouping in groups for group in grouping):
-            if len(group) > 1 and group not in self._groups:
-                self._groups[group] = dist.new_group(sorted(group))
+        self._members[everyone] = Group(everyone, None)
+        wanted = dict.fromkeys(frozenset(group) for grouping in groupings for group in grouping)
+        made = [self._make(group) for group in wanted if len(group) > 1]
         lines = lines or {}
         # Programs of one model take turns, and the first one goes on with what it has.
         self._tags = max([self._tags, *(channel + 1 for channel, _ in lines)])
-        if self.device.type == "cuda":
+        if goes_on and self._owner is None:
+            self._owner = f"of model {next(_owners)}"
+        if self._as_nccl:
             self._make_lines(lines)
+        elif self._owner and lines:
+            self._letters, _ = groups.group_of(everyone, replace(self._kind, use=self._owner))
         if self.world > 1:
             _host_group()
             # NCCL wants one collective of all ranks before it sends between two of them.
-            self.barrier()
+            with devices.one_each():
+                self.barrier()
+        if self._as_nccl:
+            self._use_once([group for group in made if group], lines)
         if self._watch:
             watch.watch(self.rank, self.world)
             self._watch = False
 
-    def _make_lines(self, lines: Mapping[Line, Sequence[int]]) -> None:
+    @property
+    def communicators(self) -> int:
+        """How many groups this process has a part in, of all models: on NCCL each has memory of its own."""
+        return 1 + groups.count(self.rank)
+
+    def _make(self, members: frozenset[int]) -> Group | None:
+        """What is new for this process."""
+        if members in self._members:
+            return None
+        self._members[members], is_new = groups.group_of(members, self._kind)
+        return self._members[members] if is_new else None
+
+    def _make_lines(self, lines: Lines) -> None:
         """NCCL has no tags: what it is given first arrives first, so each line is a group of its own."""
-        for at, ranks in sorted(lines.items()):
-            known, _ = self._lines.get(at, (frozenset(), None))
-            if not known.issuperset(ranks):
-                both = known.union(ranks)
-                self._lines[at] = both, dist.new_group(sorted(both))
+        for at, pairs in sorted(lines.items()):
+            ranks = frozenset(rank for pair in pairs for rank in pair)
+            known = self._lines.get(at)
+            if known is None or not known.members >= ranks:
+                both = ranks if known is None else known.members | ranks
+                use = f"line {at[0]} {'up' if at[1] else 'down'} {self._owner or ''}"
+                self._lines[at], _ = groups.group_of(both, replace(self._kind, use=use))
+
+    def _use_once(self, made: Sequence[Group], lines: Lines) -> None:
+        """All that is new, in one order on all ranks: NCCL connects where it is first used, and waits."""
+        one = torch.zeros(1, device=self.device)
+        for group in sorted(made, key=lambda group: sorted(group.members)):
+            if self.rank in group.members:
+                dist.all_reduce(one, group=group.handle)
+        for at, pair in groups.first_uses(lines, self.rank):
+            group = self._lines[at]
+            if pair not in group.pairs:
+                group.pairs.add(pair)
+                sender, receiver = pair
+                if sender == self.rank:
+                    dist.send(one, receiver, group.handle)
+                else:
+                    dist.recv(one, sender, group.handle)
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
-        work = dist.all_reduce(x, OPS[op], group=self._group(ranks), async_op=True)
-        return work if work is not None else Done()
+        sent, op = added(x, op)
+        work = dist.all_reduce(sent, OPS[op], group=self._group(ranks), async_op=True)
+        return placed(work if work is not None else Done(), x, sent)
 
     def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
-        if self.device.type == "cpu":
+        if not self._as_nccl:
             return self._sent_to_all(rows, x, ranks)
         order = _order(ranks)
         into = rows if order is None else torch.empty_like(rows)
         group = self._group(ranks)
         work = (
-            dist.all_gather_into_tensor(_wire(into).view(-1), _wire(x), group=group, async_op=True) or Done()
+            dist.all_gather_into_tensor(moved(into).view(-1), moved(x), group=group, async_op=True) or Done()
         )
         return work if order is None else Sorted(work, rows, into, order)
 
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
-        if self.device.type == "cpu":
+        if not self._as_nccl:
             return self._sent_apart(out, rows, ranks)
         order = _order(ranks)
-        given = rows if order is None else rows[order]
-        return (
-            dist.reduce_scatter_tensor(out, given.view(-1), group=self._group(ranks), async_op=True) or Done()
+        given, op = added(rows if order is None else torch.stack([rows[at] for at in order]), "sum")
+        made, _ = added(out, "sum")
+        work = dist.reduce_scatter_tensor(
+            made.view(-1), given.view(-1), OPS[op], group=self._group(ranks), async_op=True
         )
+        return placed(work or Done(), out, made)
 
     def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         """Takes a third of the time of Gloo's own, which goes round in a ring."""
@@ -257,7 +315,7 @@ class TorchComm:
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         order = _order(ranks)
         at = list(range(len(ranks))) if order is None else order
-        given = [_wire(pieces[i].reshape(-1)) for i in at]
+        given = [moved(pieces[i].reshape(-1)) for i in at]
         taken = [out[i] for i in at]
         size = taken[0].element_size() // given[0].element_size()
         lengths = [x.numel() * size for x in taken]
@@ -270,27 +328,28 @@ class TorchComm:
             group=self._group(ranks),
         )
         for target, part in zip(taken, torch.split(received, lengths), strict=True):
-            _wire(target).view(-1).copy_(part)
+            moved(target).view(-1).copy_(part)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
         watch.count_message()
-        ops = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(sends.items())]
-        ops += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(receives.items())]
+        ops = [dist.P2POp(dist.isend, moved(x), peer) for peer, x in sorted(sends.items())]
+        ops += [dist.P2POp(dist.irecv, moved(x), peer) for peer, x in sorted(receives.items())]
         for work in dist.batch_isend_irecv(ops) if ops else []:
             work.wait()
 
     def send(self, x: Tensor, peer: int, channel: int, number: int) -> Sent:
         watch.count_message()
         group = self._line(self.rank, peer, channel)
-        return dist.isend(x, peer, group, self._tag(channel, number)) or Done()
+        return dist.isend(moved(x), peer, group, self._tag(channel, number)) or Done()
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
         watch.count_message()
         group = self._line(peer, self.rank, channel)
-        return dist.irecv(x, peer, group, self._tag(channel, number)) or Done()
+        return dist.irecv(moved(x), peer, group, self._tag(channel, number)) or Done()
 
     def _line(self, sender: int, receiver: int, channel: int) -> Any:
-        return self._lines.get(line(sender, receiver, channel), (None, None))[1]
+        found = self._lines.get(line(sender, receiver, channel), self._letters)
+        return None if found is None else found.handle
 
     def _tag(self, channel: int, number: int) -> int:
         """Not that of other messages, which is 0, nor those of collectives."""
@@ -298,7 +357,7 @@ class TorchComm:
 
     def broadcast(self, x: Tensor, source: int) -> None:
         watch.count_message()
-        dist.broadcast(_wire(x), source)
+        dist.broadcast(moved(x), source)
 
     def hand(self, message: bytes | None) -> bytes:
         if self.world == 1 and message is not None:
@@ -345,17 +404,22 @@ class TorchComm:
     def let_go(self) -> None:
         """Its groups end as soon as nobody else holds them."""
         self._groups.clear()
+        self._members.clear()
         self._lines.clear()
+        self._letters = None
 
     def _group(self, ranks: Ranks) -> Any:
         watch.count_message()
-        return self._groups[frozenset(ranks)]
+        if ranks not in self._groups:
+            self._groups[ranks] = self._members[frozenset(ranks)].handle
+        return self._groups[ranks]
 
 
 def let_go() -> None:
     """For the end of the process: a group that is still held keeps its threads."""
     global _host
     _host = (None, None)
+    groups.let_go()
     for comm in list(_comms):
         comm.let_go()
 
@@ -364,6 +428,7 @@ _comms: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
 _messages = 0
 _models = count()
+_owners = count()
 
 
 def _count() -> int:
@@ -384,18 +449,12 @@ def _host_group() -> Any:
     return _host[1]
 
 
-def _default_device() -> torch.device:
-    if dist.get_backend() != "nccl":
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def _traded(trades: Iterable[tuple[int, Tensor, Tensor]], group: Any, tag: int) -> list[Any]:
     """With each peer: what comes from there, and what goes there."""
     works: list[Any] = []
     for peer, comes, goes in trades:
-        works.append(dist.irecv(_wire(comes), peer, group, tag))
-        works.append(dist.isend(_wire(goes), peer, group, tag))
+        works.append(dist.irecv(moved(comes), peer, group, tag))
+        works.append(dist.isend(moved(goes), peer, group, tag))
     return works
 
 
@@ -413,8 +472,3 @@ def _order(ranks: Ranks) -> list[int] | None:
     """PyTorch sorts the ranks of a group: where the sorted ranks stand in ours, if elsewhere."""
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     return None if order == list(range(len(ranks))) else order
-
-
-def _wire(x: Tensor) -> Tensor:
-    """Bytes for a type that no backend moves."""
-    return x.view(torch.uint8) if x.dtype == torch.int16 else x

@@ -3,35 +3,64 @@
 from __future__ import annotations
 
 import atexit
-import os
+import warnings
+from datetime import timedelta
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from . import watch
+from ...errors import RuntimeFault
+from . import devices, watch
 from .comm import Comm, TorchComm, let_go
+from .devices import DeviceLike
 from .local import LocalComm, LocalWorld
+from .places import Place, is_left_out, place_for_group, place_of
 
 
 def is_started() -> bool:
-    """Whether somebody, such as `torchrun`, has said which of the ranks this is."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether somebody, such as `torchrun` or `srun`, has said which of the ranks this is."""
+    return place_of() is not None
 
 
-def joined() -> Comm:
+def joined(device: DeviceLike = None, timeout: timedelta | None = None) -> Comm:
     """How this rank talks to the others: by the process group that is there, else by one that is made
-    as `torchrun` says, else it is alone."""
-    made = not dist.is_initialized() and is_started()
-    if made:
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("nccl")
-        else:
-            dist.init_process_group("gloo")
+    as `torchrun` or Slurm says, else it is alone. It is on the `device`, or on one that is found."""
+    place = None if dist.is_initialized() else place_for_group()
+    if place is not None:
+        _start(place, device, timeout)
     if not dist.is_initialized():
-        return LocalComm(LocalWorld(1), 0)
-    atexit.register(_leave, made)
-    return TorchComm()
+        if is_left_out():
+            warnings.warn(
+                "Slurm has several tasks for this job, and this runs as one: start it by `srun`", stacklevel=2
+            )
+        return LocalComm(LocalWorld(1), 0, device=devices.take(device))
+    atexit.register(_leave, place is not None)
+    return TorchComm(device, timeout=timeout)
+
+
+def seconds_of(timeout: float | None) -> timedelta | None:
+    """How long communications may take, as it was given."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e9:
+        raise RuntimeFault(
+            "SW0838",
+            f"timeout {timeout!r} is no time",
+            why="it is how many seconds a communication may take before the ranks give up",
+            fix="give a positive number of seconds, or leave it out",
+        )
+    return timedelta(seconds=timeout)
+
+
+def _start(place: Place, device: DeviceLike, timeout: timedelta | None) -> None:
+    own = devices.take(device, place)
+    options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    if own.type == "cpu":
+        dist.init_process_group("gloo", **options)
+        return
+    # Of a known device communicators are made when groups are, by all ranks, not when some first use them.
+    with devices.one_each():
+        dist.init_process_group("nccl", device_id=own, **options)
 
 
 def _leave(made: bool) -> None:

@@ -21,6 +21,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ...errors import RuntimeFault, ShardwrightError
 from . import watch
+from .devices import DeviceLike, number_here, one_each, prefer, take
+from .places import Place
 
 Result = TypeVar("Result")
 
@@ -55,10 +57,14 @@ def launch(
     fn: Callable[..., Result],
     devices: int = 4,
     args: Sequence[Any] = (),
-    backend: str = "gloo",
+    backend: str | None = None,
     timeout: float | None = None,
+    device: DeviceLike = None,
 ) -> Result:
     """Runs `fn(rank, *args)` in `devices` local processes with a process group; rank 0's result.
+
+    They are on GPUs where there is one for each (with Gloo for tensors on the CPU), else on the CPU; `device`
+    decides, "cpu" or "cuda". A `backend` is handed to `init_process_group` as it is.
 
     When a rank fails, all are ended, and its own error is raised if it is one of Shardwright's; else one
     that has its trace. `timeout` is in seconds.
@@ -73,7 +79,7 @@ def launch(
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(  # type: ignore[attr-defined]
                 target=_body,
-                args=(rank, devices, store.port, backend, payload, theirs, os.getpid()),
+                args=(rank, devices, store.port, (backend, device), payload, theirs, os.getpid()),
                 daemon=True,
             )
             process.start()
@@ -135,11 +141,17 @@ def _has_main_file() -> bool:
 
 
 def _body(
-    rank: int, world: int, port: int, backend: str, payload: Any, pipe: Connection, parent: int
+    rank: int,
+    world: int,
+    port: int,
+    asked: tuple[str | None, DeviceLike],
+    payload: Any,
+    pipe: Connection,
+    parent: int,
 ) -> None:
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     try:
-        _start(rank, world, port, backend)
+        _start(rank, world, port, *asked)
         fn, args = pickle.loads(payload) if isinstance(payload, bytes) else payload
         result = fn(rank, *args)
         report = _Report(rank, time.time(), pickle.dumps(result if rank == 0 else None))
@@ -164,17 +176,30 @@ def threads_of(world: int) -> int:
     return max(1, (os.cpu_count() or 1) // world)
 
 
-def _start(rank: int, world: int, port: int, backend: str) -> None:
+def _start(rank: int, world: int, port: int, backend: str | None, device: DeviceLike) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world)
     )
     if os.path.exists("/sys/class/net/lo"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads_of(world))
-    if backend == "nccl":
-        torch.cuda.set_device(rank)
+    prefer(device)
+    backend, own = _backend(Place(rank, world, rank, world), backend, device)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    with one_each():
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, device_id=own if own.type == "cuda" else None
+        )
+
+
+def _backend(place: Place, backend: str | None, device: DeviceLike) -> tuple[str, torch.device]:
+    """What the process group is made with, and for which device. The same on all ranks."""
+    if backend is None and device is None and number_here() < place.world:
+        device = "cpu"
+    elif backend is not None and device is None:
+        device = "cuda" if "nccl" in backend else "cpu"
+    own = take(device, place)
+    return backend or ("cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"), own
 
 
 def _die_with(parent: int) -> None:

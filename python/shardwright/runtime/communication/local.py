@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from .comm import Done, Line, Ranks, Sent, Work, line
+from .comm import Done, Ranks, Sent, Work
+from .groups import Line, Lines, Pair, first_uses, line
 from .links import End, Links, Way
 
 Result = TypeVar("Result")
@@ -35,20 +36,27 @@ COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def run_local(
-    world: int, fn: Callable[[int, LocalComm], Result], *, rendezvous: bool = False
+    world: int,
+    fn: Callable[[int, LocalComm], Result],
+    *,
+    rendezvous: bool = False,
+    lazy: bool = False,
+    device: torch.device | str = "cpu",
 ) -> list[Result]:
-    """Runs `fn(rank, comm)` for all ranks; their results, or the first error of any of them.
+    """Runs `fn(rank, comm)` for all ranks, which share a `device`; their results, or the first error of any
+    of them.
 
-    With `rendezvous` messages are never on their way: they move when their receiver has come for them.
+    With `rendezvous` messages are never on their way: they move when their receiver has come for them. Where
+    lines are `lazy`, who begins to use one for the first time waits for the other end.
     """
-    meeting = LocalWorld(world, rendezvous=rendezvous)
+    meeting = LocalWorld(world, rendezvous=rendezvous, lazy=lazy)
     results: list[Any] = [None] * world
     threads_before = torch.get_num_threads()
 
     def body(rank: int) -> None:
         torch.set_num_threads(1)
         try:
-            results[rank] = fn(rank, LocalComm(meeting, rank))
+            results[rank] = fn(rank, LocalComm(meeting, rank, device))
         except BaseException as error:
             meeting.fail(error)
         finally:
@@ -72,8 +80,10 @@ class Stopped(Exception):
 class LocalWorld:
     """Where the ranks of one process meet."""
 
-    def __init__(self, world: int, *, rendezvous: bool = False):
-        self.world, self.rendezvous = world, rendezvous
+    def __init__(self, world: int, *, rendezvous: bool = False, lazy: bool = False):
+        """`lazy` is as NCCL is: it connects two ranks where a message begins, the first on its line. Groups
+        always meet where they begin."""
+        self.world, self.rendezvous, self.lazy = world, rendezvous, lazy
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         # Each rank is woken alone, when what it waits for is there.
@@ -194,11 +204,12 @@ class Awaited:
 class LocalComm:
     """One rank's end of a `LocalWorld`."""
 
-    def __init__(self, meeting: LocalWorld, rank: int):
+    def __init__(self, meeting: LocalWorld, rank: int, device: torch.device | str = "cpu"):
         self._meeting = meeting
         self.rank, self.world = rank, meeting.world
-        self.device = torch.device("cpu")
+        self.device = torch.device(device)
         self._count: dict[tuple[bool, Ranks], int] = {}
+        self._connected: set[tuple[Line, Pair]] = set()
         self._models = count()
 
     @property
@@ -206,9 +217,15 @@ class LocalComm:
         return self.rank == 0
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
+        self,
+        groupings: Sequence[Sequence[Sequence[int]]],
+        lines: Lines | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self.barrier()
+        for at, pair in first_uses(lines or {}, self.rank):
+            self._connect(at, pair)
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         parts = self._meet("all_reduce", ranks, x.clone())
@@ -251,10 +268,17 @@ class LocalComm:
             work.wait()
 
     def send(self, x: Tensor, peer: int, channel: int, number: int) -> Sent:
+        self._connect(line(self.rank, peer, channel), (self.rank, peer))
         return self._sent(x, _message((self.rank, peer), channel, number), channel)
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Work:
+        self._connect(line(peer, self.rank, channel), (peer, self.rank))
         return self._received(x, _message((peer, self.rank), channel, number), channel)
+
+    def _connect(self, at: Line, pair: Pair) -> None:
+        if self._meeting.lazy and (at, pair) not in self._connected:
+            self._connected.add((at, pair))
+            self._meeting.meet((f"the first use of line {at}", pair, 0), self.rank, None)
 
     def _sent(self, x: Tensor, key: Key, channel: int) -> Sent:
         if self._meeting.rendezvous:

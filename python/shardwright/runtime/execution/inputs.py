@@ -188,7 +188,18 @@ def _part(worker: Worker, tensor: TensorInfo, region: Region, values: Sequence[T
     part = value.detach()
     if given == "global" and region != whole(tensor.factors):
         part = cut(part, tensor.factors, region)
-    return part.to(worker.comm.device)
+    return on_device(part, worker.comm.device)
+
+
+def on_device(x: Tensor, device: torch.device) -> Tensor:
+    """The host does not wait for the copy: to a GPU it goes out of pinned memory, which PyTorch keeps until
+    then."""
+    if x.device == device:
+        return x
+    if x.device.type == "cpu" and device.type == "cuda" and not x.is_pinned():
+        x = x.contiguous().pin_memory()
+    # What comes to the host is read there at once.
+    return x.to(device, non_blocking=device.type != "cpu")
 
 
 def _refuse_without_values(tensors: Sequence[Tensor]) -> None:

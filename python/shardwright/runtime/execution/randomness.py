@@ -1,7 +1,8 @@
 """Random numbers that do not depend on which rank draws them, or how often.
 
-*Keyed*: a mask is drawn from a generator seeded by what it is for: seed, step, micro-batch,
-operator and region. Replicas agree, shards differ, recomputation repeats.
+*Keyed*: a number is a function of what it is for (seed, step, micro-batch, operator) and of its place in
+the whole tensor (`counting`). So replicas agree, shards differ, recomputation repeats, and neither the
+device nor the division makes a difference.
 
 *Single-device*: at the start of a forward the masks of all random operators are drawn whole, in the
 order of the graph, from PyTorch's default CPU generator, as the plain module would; each rank keeps
@@ -22,7 +23,8 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from ...generators import seeded
 from ..programs.program import Draw, Program
-from ..programs.regions import Region, cut, whole
+from ..programs.regions import Region, cut, flat, local_factors, shape_of, whole
+from .counting import Places, drawn, keys_of
 
 
 class Numbers(NamedTuple):
@@ -31,9 +33,6 @@ class Numbers(NamedTuple):
     kind: str
     p: float
     dtype: torch.dtype = torch.bool
-
-    def fill(self, shape: Sequence[int], device: torch.device, generator: torch.Generator) -> Tensor:
-        return self.into(torch.empty(list(shape), dtype=self.dtype, device=device), generator)
 
     def into(self, empty: Tensor, generator: torch.Generator) -> Tensor:
         if self.kind == "uniform":
@@ -59,21 +58,40 @@ DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "integers")
 
 
 def key_of(seed: int, step: int, micro_batch: int, operator: int, region: Region) -> int:
-    """A seed for a generator: the same on every machine and in every version of Python."""
+    """The same on every machine and in every version of Python."""
     numbers = [seed, step, micro_batch, operator, *(end for interval in region for end in interval)]
     digest = blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
-def keyed_masks(regions: dict[int, list[Region]], seed: int, step: int, micro_batch: int) -> Masks:
+def keyed_masks(program: Program, rank: int, seed: int, step: int, micro_batch: int) -> Masks:
+    regions = program.ranks[rank].random
+
     def mask(
         operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
     ) -> Tensor:
-        generator = torch.Generator(device)
-        generator.manual_seed(key_of(seed, step, micro_batch, operator, regions[operator][slot]))
-        return numbers.fill(shape, device, generator)
+        region = regions[operator][slot]
+        places = _places(program, operator, region, tuple(shape))
+        if places is None:
+            # It is not known of which whole this is a part: it is drawn for itself.
+            key = key_of(seed, step, micro_batch, operator, region)
+            places = Places.of(list(shape), tuple((0, size) for size in shape))
+        else:
+            # Numbers of operators are others where another one is written as several.
+            key = key_of(seed, step, micro_batch, program.draws[operator].number, ())
+        return drawn(*numbers, shape, keys_of(key), places, device)
 
     return mask
+
+
+def _places(program: Program, operator: int, region: Region, shape: tuple[int, ...]) -> Places | None:
+    draw = program.draws[operator].draw if operator in program.draws else None
+    if draw is None or draw.tensor not in program.tensors or (draw.kind == "attention" and draw.keys is None):
+        return None
+    factors, region = _drawn_of(program, draw, region)
+    if len(flat(factors)) != len(region) or shape_of(local_factors(region, factors)) != shape:
+        return None
+    return Places.of(flat(factors), region)
 
 
 def keyed_chance(seed: int, step: int, micro_batch: int, device: torch.device) -> Chance:
@@ -152,9 +170,14 @@ def _drawn(program: Program, draw: Draw, generator: torch.Generator) -> Tensor:
 
 
 def _part(program: Program, draw: Draw, full: Tensor, region: Region) -> Tensor:
+    return cut(full, *_drawn_of(program, draw, region)).clone()
+
+
+def _drawn_of(program: Program, draw: Draw, region: Region) -> tuple[list[list[int]], Region]:
+    """The factors of what is drawn as a whole, and a rank's region of it."""
     factors = program.tensors[draw.tensor].factors
     if draw.keys is not None:
         before = sum(len(dim) for dim in factors[:-1])
         factors = [*factors[:-1], [draw.keys]]
         region = (*region[:before], *whole([[draw.keys]]))
-    return cut(full, factors, region).clone()
+    return factors, region

@@ -41,7 +41,7 @@ class Step:
         """`number` is that of the step, a part of the key of all random numbers; `hooked` says whether any
         rank's parameters have hooks. Messages know micro-batches by numbers from `first` on."""
         self._chosen, self._calls, self._shares = chosen, calls, shares
-        self._shards, self._inputs, self._number, self.issued = shards, inputs, number, issued
+        self._shards, self._number, self.issued = shards, number, issued
         # What runs of one step have in common.
         self.together = object()
         self._parameters: list[Tensor] = [s.data for s in shards.held if s.tensor.kind == "param"]
@@ -49,6 +49,11 @@ class Step:
         self._first = first
         self._under_way: dict[int, Started] = {}
         self._losses: list[Tensor | None] = [None] * len(calls)
+        # What this rank reads of each, on its device: under way before anything is computed.
+        self._given: dict[int, list[Tensor]] = {
+            at: given_inputs.parts(variant.worker, call.tensors, inputs)
+            for at, (variant, call) in enumerate(zip(chosen, calls, strict=True))
+        }
 
     def run(self, scale: float) -> None:
         for variant in self._chosen:
@@ -113,10 +118,10 @@ class Step:
             begin(variant.worker, self.issued, self.together)
 
     def _forward(self, batch: int, block: Block) -> None:
-        variant, tensors = self._chosen[batch], self._calls[batch].tensors
+        variant = self._chosen[batch]
         run, outputs = self._under_way.get(batch) or self._started(variant, batch)
         variant.before()
-        outputs = run.forward_of(block, given_inputs.parts(run.worker, tensors, self._inputs), outputs)
+        outputs = run.forward_of(block, self._given[batch], outputs)
         variant.after(gradients=False)
         self._under_way[batch] = run, outputs
         self._losses[batch] = loss_of(run, outputs)
@@ -153,7 +158,7 @@ class Step:
 
     def _leave(self, batch: int, run: Run) -> None:
         if run.is_done:
-            del self._under_way[batch]
+            del self._under_way[batch], self._given[batch]
 
     def _end(self, variant: Variant, hooked: bool) -> None:
         run = Run(variant.worker, no_numbers, self.issued, saving=True, step=self.together)

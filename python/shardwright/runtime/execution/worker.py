@@ -11,7 +11,8 @@ from torch import nn
 
 from ...as_python import Modules
 from ...errors import RuntimeFault
-from ..communication.comm import Comm, Line, line
+from ..communication.comm import Comm
+from ..communication.groups import Line, Pair, line
 from ..programs.program import Program
 from ..shards.shards import Shards
 from .away import Host
@@ -42,15 +43,15 @@ def refuse_another_world(program: Program, comm: Comm) -> None:
         )
 
 
-def lines(program: Program) -> dict[Line, tuple[int, ...]]:
-    """The ways by which blocks send to each other, and the ranks at their ends."""
-    found: dict[Line, set[int]] = {}
+def lines(program: Program) -> dict[Line, tuple[Pair, ...]]:
+    """The ways by which blocks send to each other, and on each who sends to whom."""
+    found: dict[Line, set[Pair]] = {}
     for number, table in enumerate(program.exchanges if program.blocks > 1 else ()):
         for source, target, _ in table.pieces:
             ends = table.sources[source][0], table.targets[target][0]
             if ends[0] != ends[1]:
-                found.setdefault(line(*ends, number), set()).update(ends)
-    return {at: tuple(sorted(ranks)) for at, ranks in found.items()}
+                found.setdefault(line(*ends, number), set()).add(ends)
+    return {at: tuple(sorted(pairs)) for at, pairs in found.items()}
 
 
 class Worker:
@@ -103,7 +104,7 @@ class Worker:
         # Which tables each code receives, in its order; known when it has run.
         self.received: dict[Callable[..., Any], tuple[int, ...]] = {}
         self.mail = Mail(comm)
-        comm.prepare(program.groups, lines(program))
+        comm.prepare(program.groups, lines(program), goes_on=program.goes_on)
 
     def talk_by(self, comm: Comm) -> None:
         """From now on its messages go that way."""
@@ -137,7 +138,7 @@ class Worker:
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":
             return single_device_masks(self.program, self.comm.rank, self.generator)
-        return keyed_masks(self.table.random, self.seed, step, micro_batch)
+        return keyed_masks(self.program, self.comm.rank, self.seed, step, micro_batch)
 
     def modules(self, step: int, micro_batch: int) -> Modules | None:
         if self._modules is None:

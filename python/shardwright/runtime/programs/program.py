@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -207,6 +207,13 @@ class Draw:
     order: list[int] | None = None
 
 
+class Numbered(NamedTuple):
+    """A random operator, counted among them alone."""
+
+    number: int
+    draw: Draw
+
+
 @dataclass(frozen=True)
 class Block:
     """The functions of one block of the model, and which of the role's inputs its forward takes."""
@@ -280,6 +287,7 @@ class Program:
     # The text of the model's graph, if it is known.
     graph: str = ""
     _codes: dict[str, Code] = field(default_factory=dict)
+    _groups_of: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def blocks(self) -> int:
@@ -291,6 +299,11 @@ class Program:
     def goes_on(self) -> bool:
         """Whether its steps follow each other without a pause."""
         return any(STEADY.search(text) for text in self.files.values())
+
+    @functools.cached_property
+    def draws(self) -> dict[int, Numbered]:
+        """The random operators, by their numbers in the graph."""
+        return {draw.op: Numbered(at, draw) for at, draw in enumerate(self.random)}
 
     @functools.cached_property
     def seeded(self) -> list[int]:
@@ -313,6 +326,13 @@ class Program:
         return self._codes[file]
 
     def group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
+        """Asked for by each communication: looked for once."""
+        key = grouping, rank
+        if key not in self._groups_of:
+            self._groups_of[key] = self._group_of(grouping, rank)
+        return self._groups_of[key]
+
+    def _group_of(self, grouping: int, rank: int) -> tuple[int, ...]:
         for ranks in self.groups[grouping]:
             if rank in ranks:
                 return tuple(ranks)
