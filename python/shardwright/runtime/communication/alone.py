@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .comm import Done, Line, Ranks, Sent, Work
+from .comm import Done, Ranks, Sent, Work
+from .groups import Lines
 
 
 class Alone:
@@ -30,7 +31,11 @@ class Alone:
         self._models = count()
 
     def prepare(
-        self, groups: Sequence[Sequence[Sequence[int]]], lines: Mapping[Line, Sequence[int]] | None = None
+        self,
+        groupings: Sequence[Sequence[Sequence[int]]],
+        lines: Lines | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         return None
 
