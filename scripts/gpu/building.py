@@ -148,6 +148,9 @@ def started(ready: Ready, device: torch.device) -> Any:
 def alone(rank: int, world: int, device: torch.device) -> Any:
     from shardwright.runtime.communication.alone import Alone
 
+    if device.type == "cuda" and device.index is None:
+        # As process groups have it, and tensors: with its number.
+        device = torch.device("cuda", torch.cuda.current_device())
     return Alone(rank, world, device)
 
 

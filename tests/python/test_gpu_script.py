@@ -46,3 +46,15 @@ def test_each_part_finds_the_fault_that_it_plants(part: str, tmp_path: Path):
     # It was found by looking, and nothing else went wrong.
     assert not [why for why in found["failures"] if "ended with" in why or "not done after" in why], said
     assert code == 0, said
+
+
+def test_what_is_hidden_is_counted_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import traces
+
+    def at(*spans: tuple[float, float]) -> list[Any]:
+        return [traces.Event("kernel", "", start, end - start, 0) for start, end in spans]
+
+    assert traces.hidden(at((0, 10)), at((2, 4), (3, 6), (9, 20))) == pytest.approx(0.5)
+    assert traces.hidden(at((0, 2), (1, 4), (6, 8)), at((3, 7))) == pytest.approx(2 / 6)
+    assert traces.hidden(at((0, 1)), at((1, 2))) == 0

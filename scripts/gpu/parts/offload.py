@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 import building
-import kernels
 import timing
+import traces
 from building import Case, Ready
 from finding import Finding, Setting, Table
 
-FULL = Case("llama", 1, 4096, "replicate", 1, layers=4, vocabulary=32000)
+FULL = Case("llama", 1, 4096, "replicate", 1, layers=3, vocabulary=32000)
 SMALL = Case("llama", 4, 16, "replicate", 1, small=True)
 PLANS = ["offload:activations", "recompute x offload:activations", "offload:state", "offload:parameters"]
 # The optimizer steps these on the host, whose numbers round in their own way.
@@ -38,9 +38,9 @@ def run(setting: Setting, finding: Finding) -> None:
     case = SMALL if setting.dry or setting.planted else FULL
     table = finding.table("What is on the host between uses", COLUMNS)
     table.note(
-        "Copies of 1 MiB and more, as the profiler saw them. Hidden is what of their time kernels run beside; it"
-        " could be as much as kernels run in a step. The same: loss and gradients of a step and, but where the host"
-        " steps parameters, these after three steps, to the bit, under deterministic algorithms."
+        "Copies of 1 MiB and more, as the profiler saw them. Hidden is what of their time kernels run beside;"
+        " it could be as much as kernels run in a step. The same: loss and gradients of a step and, but where"
+        " the host steps parameters, these after three steps, to the bit, under deterministic algorithms."
     )
     without: dict[str, Run] = {}
     for plan in PLANS:
@@ -61,7 +61,7 @@ class Run:
     gradients: list[torch.Tensor]
     parameters: list[torch.Tensor]
     seconds: float
-    events: list[kernels.Event]
+    events: list[traces.Event]
     pinned: int
 
 
@@ -80,7 +80,7 @@ def _run(setting: Setting, case: Case, *, planted: bool = False) -> Run:
         losses.append(model.train_step(batches))
         if not gradients:
             timing.synchronize(device)
-            gradients.extend(_copies(shard.data.grad for shard in model.shards.held))
+            gradients.extend(_copies((shard.data.grad for shard in model.shards.held), device))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -88,16 +88,16 @@ def _run(setting: Setting, case: Case, *, planted: bool = False) -> Run:
         for _ in range(3):
             step()
         timing.synchronize(device)
-    parameters = _copies(shard.data for shard in model.shards.held)
+    parameters = _copies((shard.data for shard in model.shards.held), device)
     told = [float(loss) for loss in losses]
     seconds = timing.repeated(step, device, warm=1, times=3)
-    events = kernels.traced(step, device)
+    events = traces.traced(step, device)
     return Run(ready, told, gradients, parameters, seconds, events, _pinned(device) - pinned)
 
 
-def _copies(tensors: Iterator[torch.Tensor | None]) -> list[torch.Tensor]:
-    """On the host, where there is room."""
-    return [x.detach().cpu().clone() for x in tensors if x is not None]
+def _copies(tensors: Iterator[torch.Tensor | None], device: torch.device) -> list[torch.Tensor]:
+    """On the device, which compares them quickly."""
+    return [x.detach().to(device, copy=True) for x in tensors if x is not None]
 
 
 @contextmanager
@@ -116,10 +116,10 @@ def _deterministic(device: torch.device) -> Iterator[None]:
 
 def _tell(setting: Setting, finding: Finding, table: Table, without: Run, found: Run) -> None:
     plan = found.ready.case.plan
-    moved = {way: _rate(kernels.copies(found.events, way)) for way in ("DtoH", "HtoD")}
-    copies = [event for way in moved for event in kernels.copies(found.events, way)]
-    computed = kernels.kernels(found.events)
-    hidden = kernels.hidden(copies, computed) if copies else 0.0
+    moved = {way: _rate(traces.copies(found.events, way)) for way in ("DtoH", "HtoD")}
+    copies = [event for way in moved for event in traces.copies(found.events, way)]
+    computed = traces.kernels(found.events)
+    hidden = traces.hidden(copies, computed) if copies else 0.0
     lasts = sum(event.seconds for event in copies)
     could = min(1.0, sum(event.seconds for event in computed) / lasts) if lasts else 0.0
     differs = _difference(without, found)
@@ -129,7 +129,8 @@ def _tell(setting: Setting, finding: Finding, table: Table, without: Run, found:
         f"{hidden:.0%}", f"{could:.0%}", found.ready.on_host / 2**30, found.pinned / 2**30, differs or "yes",
     )  # fmt: skip
     finding.values[plan] = {
-        "seconds": found.seconds, "without": without.seconds, "moved": moved, "hidden": hidden, "could": could,
+        "seconds": found.seconds, "without": without.seconds, "moved": moved,
+        "hidden": hidden, "could": could,
         "told": found.ready.on_host, "pinned": found.pinned, "losses": found.losses,
     }  # fmt: skip
     finding.expect(not differs, f"{plan}: {differs}")
@@ -144,7 +145,7 @@ def _tell(setting: Setting, finding: Finding, table: Table, without: Run, found:
     )
 
 
-def _rate(copies: list[kernels.Event]) -> tuple[float, int]:
+def _rate(copies: list[traces.Event]) -> tuple[float, int]:
     """Bytes a second, and bytes."""
     large = [event for event in copies if event.bytes >= LARGE]
     size, seconds = sum(event.bytes for event in large), sum(event.seconds for event in large)
@@ -203,8 +204,7 @@ def _pinned(device: torch.device) -> int:
     """What is taken of the host's memory, which may be more than what is asked for."""
     if device.type != "cuda":
         return 0
-    stats = torch.cuda.host_memory_stats()
-    return int(stats.get("allocated_bytes.current", 0))
+    return int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
 
 
 def _empty(device: torch.device) -> None:

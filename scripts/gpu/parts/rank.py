@@ -41,8 +41,8 @@ def run(setting: Setting, finding: Finding) -> None:
     small = setting.dry or setting.planted
     table = finding.table("One rank of a plan, the others taken to say what it says", COLUMNS)
     table.note(
-        "Told memory is that of `simulate`, with AdamW; allocated and reserved are the most of a step that is not"
-        " the first. Told time is what `simulate` has this rank compute in a step; messages take none here."
+        "Told memory is that of `simulate`, with AdamW; allocated and reserved are the most of a step that is"
+        " not the first. Told time is what `simulate` has this rank compute in a step: no messages."
     )
     for case, ready in _prepared(SMALL if small else FULL, setting.device, apart=not small):
         with finding.trying(f"{case.model} under {case.plan}"):

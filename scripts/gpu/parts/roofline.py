@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import building
-import kernels
 import timing
+import traces
 from finding import Finding, Setting, Table
 
 # Aims: of the median, and of any.
@@ -50,8 +50,8 @@ def run(setting: Setting, finding: Finding) -> None:
     cluster = building.cluster(setting.device, 1)
     table = finding.table(f"Operators beside what the cost model says of {cluster}", COLUMNS)
     table.note(
-        "Told is that of an operator in a simulated step; measured the median of several calls at once. Reached are"
-        " TFLOP/s of what multiplies, else TB/s, of the bytes that the cost model counts."
+        "Told is that of an operator in a simulated step; measured the median of several calls at once."
+        " Reached are TFLOP/s of what multiplies, else TB/s, of the bytes that the cost model counts."
     )
     ratios: dict[str, float] = {}
     for operator in _operators(small):
@@ -141,8 +141,8 @@ def _products(rows: int, small: bool) -> Iterator[Operator]:
     for name, (width, out) in shapes.items():
         wide, long = (width // 64, out // 64) if small else (width, out)
         yield Operator(
-            f"{name} ({rows}x{wide} to {long})", "aten.linear.default", "", [((rows, wide), 0), ((long, wide), 0)],
-            (rows, long), F.linear, multiplies=True,
+            f"{name} ({rows}x{wide} to {long})", "aten.linear.default", "",
+            [((rows, wide), 0), ((long, wide), 0)], (rows, long), F.linear, multiplies=True,
         )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def _behind(work: Callable[[], object]) -> float:
 
 
 def _longest(work: Callable[[], object], device: torch.device) -> str:
-    found = kernels.kernels(kernels.traced(work, device))
+    found = traces.kernels(traces.traced(work, device))
     return max(found, key=lambda event: event.seconds).name if found else ""
 
 
