@@ -38,6 +38,8 @@ def main() -> int:
     asked = _arguments()
     if asked.part:
         return _one(asked)
+    # Parts are in sessions of their own, and would outlive who started them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = Path(asked.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {}
@@ -85,7 +87,8 @@ def _part(name: str, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
             code, why = process.wait(most), ""
         except subprocess.TimeoutExpired:
             code, why = 1, f"not done after {most} s"
-        _end(process)
+        finally:
+            _end(process)
     found = json.loads(kept.read_text()) if kept.exists() else {"tables": [], "failures": []}
     if code:
         found["failures"].append(why or f"ended with {code}: {_last_lines(log)}")
