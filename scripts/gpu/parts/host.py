@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from shardwright.runtime.communication.alone import Alone
 
 import models
 import shardwright as sw
 from finding import Finding, Setting
+from shardwright.runtime.communication.alone import Alone
 from shardwright.runtime.execution import run as execution
 from timing import synchronize
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from shardwright.runtime.communication.alone import Alone
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import models
 import shardwright as sw
 from finding import Finding, Setting
+from shardwright.runtime.communication.alone import Alone
 
 PLANS = [
     ("replicate", 1),
