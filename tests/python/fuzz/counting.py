@@ -10,6 +10,7 @@ from functools import cache
 from shardwright import Graph, Plan
 from shardwright._core import Compiled, operators_table
 
+from . import crossing
 from .making import unread
 from .operators import OPERATORS
 from .pairs import Subject, Way
@@ -36,6 +37,7 @@ def wanted() -> list[str]:
         *(f"plan {name}" for name in PLANS),
         *(f"way {name}" for name in WAYS),
         *(f"communication {name}" for name in COMMUNICATIONS),
+        *crossing.wanted(),
     ]
 
 
@@ -75,8 +77,8 @@ def of_subject(subject: Subject) -> Counter[str]:
     return seen
 
 
-def of_pair(plan: Plan, way: Way, compiled: Compiled) -> Counter[str]:
-    seen: Counter[str] = Counter()
+def of_pair(plan: Plan, graph: Graph, way: Way, compiled: Compiled) -> Counter[str]:
+    seen = crossing.of_pair(plan, graph, way.plan, compiled, family_of())
     for op, splits, devices in plan.decisions:
         seen["plan single"] += not splits
         seen["plan nested"] += len(splits) > 1

@@ -199,7 +199,8 @@ def single_device(subject: Subject, outputs: str, noise: float = 0.0) -> Result:
     for step in range(subject.steps):
         for x in args:
             x.grad = None
-        sgd.zero_grad()
+        if sgd:
+            sgd.zero_grad()
         with Noise(noise):
             leaves = pytree.tree_leaves(module(*args))
             asked = _kept(leaves, outputs)
@@ -208,7 +209,8 @@ def single_device(subject: Subject, outputs: str, noise: float = 0.0) -> Result:
         if step == 0:
             result.gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
             result.gradients |= {name: grad.clone() for name, grad in equality.of_inputs(args).items()}
-        sgd.step()
+        if sgd:
+            sgd.step()
     result.parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
     result.buffers = {name: b.clone() for name, b in module.named_buffers()}
     return result
@@ -250,14 +252,17 @@ def _train(
 ) -> tuple[list[list[Tensor]], list[Held], list[dict[str, Tensor]]]:
     parts = [_part(model, at) if model.inputs == "local" else None for at in range(len(subject.args))]
     args = _given(model, subject.args, parts)
-    sgd = optimizer(model, torch.optim.SGD, lr=0.05)
+    # All ranks have one, also those that hold no parameter.
+    trains = any(True for _ in subject.module.parameters())
+    sgd = optimizer(model, torch.optim.SGD, lr=0.05) if trains else None
     outputs: list[dict[str, Tensor]] = []
     gradients: dict[int, Tensor | None] = {}
     inputs: dict[str, Tensor] = {}
     for step in range(subject.steps):
         for x in args:
             x.grad = None
-        sgd.zero_grad()
+        if sgd:
+            sgd.zero_grad()
         leaves = pytree.tree_leaves(model(*args))
         asked = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
         total(asked, subject.program).backward()
@@ -267,7 +272,8 @@ def _train(
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
                 gradients[at] = None if grad is None else grad.clone()
             inputs = {name: grad.clone() for name, grad in equality.of_inputs(args).items()}
-        sgd.step()
+        if sgd:
+            sgd.step()
     held = equality.held_by(model, gradients)
     for name, grad in inputs.items():
         part = parts[int(name.split()[1])]

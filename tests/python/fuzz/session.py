@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from . import counting, making
+from . import counting, crossing, making
 from .known import is_known
 from .pairs import Finding, Found, Refused, Unstable, Way, compare, plan_of, prepare
 from .programs import Program
@@ -49,7 +49,8 @@ class Tally:
         self.findings += other.findings
 
     def missing(self) -> list[str]:
-        return [name for name in counting.wanted() if not self.counts[name]]
+        never = [name for name in counting.wanted() if not self.counts[name]]
+        return never + crossing.missing(self.counts)
 
 
 def ways(program: Program, plans: int = PLANS) -> list[Way]:
@@ -123,7 +124,7 @@ def tried(program: Program, plans: list[Way], tell: Callable[[str], object] = la
             continue
         tally.counts["pairs"] += 1
         tally.counts["pairs, equal"] += 1
-        tally.counts.update(counting.of_pair(plan_of(subject.graph, way), way, compiled))
+        tally.counts.update(counting.of_pair(plan_of(subject.graph, way), subject.graph, way, compiled))
     return tally
 
 
