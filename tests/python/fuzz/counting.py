@@ -37,7 +37,6 @@ def wanted() -> list[str]:
         *(f"plan {name}" for name in PLANS),
         *(f"way {name}" for name in WAYS),
         *(f"communication {name}" for name in COMMUNICATIONS),
-        *crossing.wanted(),
     ]
 
 

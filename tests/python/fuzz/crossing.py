@@ -52,11 +52,12 @@ def wanted() -> list[str]:
 
 
 def missing(counts: Counter[str]) -> list[str]:
-    """Beside `wanted`: families that have a rule by which shares pass, and were given none."""
+    """What was never met, and which families have a rule by which shares pass, and were given none."""
     able = {
         name.removeprefix("able ") for name, count in counts.items() if name.startswith("able ") and count
     }
-    return sorted(f"pair {name}" for name in able if not counts[f"pair {name}"])
+    passed = sorted(f"pair {name}" for name in able)
+    return [name for name in [*wanted(), *passed] if not counts[name]]
 
 
 def of_pair(
