@@ -3,7 +3,8 @@
 Each rank writes its part, and reads the parts that it needs; the plan may be another one.
 """
 
+from .behind import Saving
 from .loading import load
 from .saving import save
 
-__all__ = ["load", "save"]
+__all__ = ["Saving", "load", "save"]

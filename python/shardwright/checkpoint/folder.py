@@ -47,6 +47,15 @@ class Value:
 
     place: Place
     value: Any
+    held: bytes | None = None
+    """What it was when it was copied."""
+
+    def packed(self) -> bytes:
+        if self.held is not None:
+            return self.held
+        stream = io.BytesIO()
+        torch.save(self.value, stream)
+        return stream.getvalue()
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,11 @@ class Chunk:
     dtype: torch.dtype
     box: Box
     data: Callable[[], Tensor]
+    held: Tensor | None = None
+    """What it was when it was copied."""
+
+    def tensor(self) -> Tensor:
+        return self.box.of(self.data()).detach() if self.held is None else self.held
 
 
 @dataclass(frozen=True)
@@ -169,9 +183,9 @@ class _Planner:
     def resolve_data(self, item: WriteItem) -> Tensor | io.BytesIO:
         found = self.items[item.index]
         if isinstance(found, Chunk):
-            return found.box.of(found.data()).detach()
+            return found.tensor()
         packed = io.BytesIO()
-        torch.save(found.value, packed)
+        packed.write(found.packed())
         return packed
 
 

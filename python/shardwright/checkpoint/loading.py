@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ..errors import RuntimeFault
 from ..runtime.agreement.together import each, together
 from ..runtime.programs.boxes import boxes
+from .behind import settle
 from .metadata import Place
 from .optimizers import Options, groups_of, has_state_of_whole, load_state, merged, stepped_whole
 from .parts import Part, Parts, Whole, parts_of
@@ -30,6 +31,7 @@ def load(model: nn.Module, optimizer: Optimizer | None, path: str | Path) -> dic
     """
     parts = parts_of(model)
     comm = parts.comm
+    settle(comm)
     opened: list[Checkpoint] = []
 
     def fits() -> list[list[int]]:

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
+from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..runtime.agreement.together import together
+from ..runtime.agreement.together import each, together
 from ..runtime.programs.boxes import boxes
 from ..runtime.programs.regions import Region, cut, within
+from .behind import Saving, begin, copies, settle
 from .folder import Chunk, Value, Written, commit, prepare, write
 from .metadata import Place
 from .optimizers import (
@@ -34,39 +36,73 @@ from .streams import random_streams
 FORMAT = 1
 
 
+@overload
 def save(
     model: nn.Module,
     optimizer: Optimizer | None,
     path: str | Path,
     extra: Mapping[str, Any] | None = None,
-) -> Path:
+    *,
+    wait: Literal[True] = True,
+) -> Path: ...
+
+
+@overload
+def save(
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    path: str | Path,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    wait: Literal[False],
+) -> Saving: ...
+
+
+def save(
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    path: str | Path,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    wait: bool = True,
+) -> Path | Saving:
     """Writes a checkpoint of a training run; all ranks must call this.
 
     The folder holds the model's parameters and buffers, the state of the optimizer, the step and seed
     of random numbers, the state of each rank's random generators, and rank 0's `extra`: plain data, and
     objects with a `state_dict()`. Whatever goes wrong, the checkpoint that was there before is whole.
+
+    Without `wait` it is copied to the host and written while training goes on: what is returned says when it
+    is `done()`, and its `wait()` raises what went wrong. A rank saves one at a time.
     """
     target = Path(path)
     parts = parts_of(model)
     comm = parts.comm
+    settle(comm)
 
     def mine() -> tuple[list[list[int]], bytes]:
         groups = [] if optimizer is None else groups_of(parts, optimizer)
         return groups, blake2b(packed(plain(extra or {}, "extra")), digest_size=8).digest()
 
-    def ours(ranks: list[tuple[list[list[int]], bytes]]) -> tuple[int, list[list[int]]]:
+    def ours(ranks: list[tuple[list[list[int]], bytes]]) -> tuple[int, list[list[int]], str]:
         if len({digest for _, digest in ranks}) > 1:
             warnings.warn("the ranks give different `extra` to save: rank 0's is kept", stacklevel=4)
-        return prepare(target), merged([groups for groups, _ in ranks])
+        return prepare(target), merged([groups for groups, _ in ranks]), f"saving/{uuid4().hex}"
 
-    number, groups = together(comm, mine, ours)
+    number, groups, key = together(comm, mine, ours)
 
-    def written() -> Written:
+    def items() -> list[Value | Chunk]:
         items = list(_tensors(parts, optimizer))
         items.append(Value(("shardwright", "random", str(comm.rank)), _random(parts)))
         if comm.rank == 0:
             items += _values(parts, optimizer, groups, extra)
-        return write(target, comm.rank, number, items)
+        return items
+
+    if not wait:
+        return begin(comm, target, key, number, each(comm, lambda: copies(items())))
+
+    def written() -> Written:
+        return write(target, comm.rank, number, items())
 
     together(comm, written, lambda all_written: commit(target, all_written))
     return target

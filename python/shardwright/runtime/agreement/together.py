@@ -42,8 +42,8 @@ def together(comm: Comm, mine: Callable[[], Mine], ours: Callable[[list[Mine]], 
     All ranks must call this. What any rank raises is raised on all of them, once all have come here.
     Results travel between processes: they should be small, and must be picklable.
     """
-    results = comm.gather_objects(_tried(comm.rank, mine))
-    return from_rank_0(comm, lambda: ours(_all_of(results or [])))
+    results = comm.gather_objects(tried(comm.rank, mine))
+    return from_rank_0(comm, lambda: ours(all_of(results or [])))
 
 
 def each(comm: Comm, mine: Callable[[], Mine]) -> Mine:
@@ -58,7 +58,8 @@ class _Failed:
     error: ShardwrightError
 
 
-def _tried(rank: int, action: Callable[[], Any]) -> Any:
+def tried(rank: int, action: Callable[[], Any]) -> Any:
+    """What it gives, or how it failed: picklable, and told by `all_of`."""
     try:
         return action()
     except ShardwrightError as error:
@@ -68,7 +69,8 @@ def _tried(rank: int, action: Callable[[], Any]) -> Any:
         return _Failed(RuntimeFault("SW0712", f"rank {rank} failed", why=why))
 
 
-def _all_of(results: list[Any]) -> list[Any]:
+def all_of(results: list[Any]) -> list[Any]:
+    """What ranks have `tried`; raises the first failure."""
     for result in results:
         if isinstance(result, _Failed):
             raise result.error

@@ -8,7 +8,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -101,6 +101,16 @@ class Comm(Protocol):
     def all_gather_objects(self, value: Any) -> list[Any]:
         """The plain data of all ranks, in their order; on the host."""
 
+    @property
+    def identity(self) -> Hashable:
+        """The same for all that talk for one rank."""
+
+    def leave(self, name: str, note: bytes) -> None:
+        """For whoever looks for it, on any rank; of this and `look` any thread may make use."""
+
+    def look(self, name: str) -> bytes | None:
+        """A note that somebody has left; waits for nobody."""
+
     def count_model(self) -> int:
         """Ranks make their models in one order, so its number names a model to all of them."""
 
@@ -174,6 +184,8 @@ class TorchComm:
         # Of several backends groups have only that of the device.
         backend = backends.get(self.device.type) if len(set(backends.values())) > 1 else None
         self._kind = Kind(backend, timeout)
+        # Also when the process group has been taken down.
+        self._store = dist.distributed_c10d._get_default_store()
         self._groups: dict[Ranks, Any] = {}
         self._members: dict[frozenset[int], Group] = {}
         self._lines: dict[Line, Group] = {}
@@ -394,6 +406,17 @@ class TorchComm:
     def all_gather_objects(self, value: Any) -> list[Any]:
         with explained():
             return messages.all_gathered(value, _host_group())
+
+    @property
+    def identity(self) -> Hashable:
+        return "this process"
+
+    def leave(self, name: str, note: bytes) -> None:
+        self._store.set(f"{KEY}/{name}", note)  # type: ignore[arg-type]
+
+    def look(self, name: str) -> bytes | None:
+        key = f"{KEY}/{name}"
+        return self._store.get(key) if self._store.check([key]) else None
 
     def count_model(self) -> int:
         return next(_models)

@@ -154,6 +154,7 @@ def _body(
         _start(rank, world, port, *asked)
         fn, args = pickle.loads(payload) if isinstance(payload, bytes) else payload
         result = fn(rank, *args)
+        _end_threads()
         report = _Report(rank, time.time(), pickle.dumps(result if rank == 0 else None))
         watch.finished()
         if dist.is_initialized():  # type: ignore[no-untyped-call]
@@ -169,6 +170,13 @@ def _body(
     multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     # Taking a process group down can hang when others have died.
     os._exit(1 if report.trace else 0)
+
+
+def _end_threads() -> None:
+    """What still works for the rank, such as a save behind its training, ends before it does."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def threads_of(world: int) -> int:

@@ -9,7 +9,7 @@ timing. A rank that fails stops the others at once; ranks that wait for each oth
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -85,6 +85,7 @@ class LocalWorld:
         always meet where they begin."""
         self.world, self.rendezvous, self.lazy = world, rendezvous, lazy
         self.error: BaseException | None = None
+        self.notes: dict[str, bytes] = {}
         self._lock = threading.Lock()
         # Each rank is woken alone, when what it waits for is there.
         self._wakes = [threading.Condition(self._lock) for _ in range(world)]
@@ -322,6 +323,17 @@ class LocalComm:
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         return self._meet("all_gather_objects", self._everyone, value)
+
+    @property
+    def identity(self) -> Hashable:
+        """A rank that is alone is the process; a model without ranks makes one for each call."""
+        return "this process" if self.world == 1 else (id(self._meeting), self.rank)
+
+    def leave(self, name: str, note: bytes) -> None:
+        self._meeting.notes[name] = note
+
+    def look(self, name: str) -> bytes | None:
+        return self._meeting.notes.get(name)
 
     def count_model(self) -> int:
         return next(self._models)
