@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import shardwright as sw
 from shardwright.runtime import LocalComm, run_local
 from shardwright.runtime.execution import inputs
+from shardwright.runtime.execution.micro_batches import MicroBatches
 from shardwright.runtime.execution.run import Run
 
 
@@ -101,3 +103,19 @@ def test_the_group_of_a_communication_is_looked_for_once() -> None:
 
     run_local(2, body)
     assert Groups.asked == 2
+
+
+def test_what_micro_batches_count_for_is_read_once(monkeypatch: Any) -> None:
+    """Each reading would wait for a GPU."""
+    read: list[int] = []
+    tolist = Tensor.tolist
+    monkeypatch.setattr(Tensor, "tolist", lambda x: read.append(x.numel()) or tolist(x))
+    monkeypatch.setattr(Tensor, "__float__", lambda x: pytest.fail("a count is read by itself"))
+    counts = iter([1, 3, 4])
+    given = MicroBatches(
+        2, [0], lambda args, kwargs: args, False, lambda tensors: torch.tensor(next(counts)).double()
+    )
+    given.numbers = [3]
+    call: Any = SimpleNamespace(tensors=[])
+    assert given.shares([call] * 3) == [1 / 8, 3 / 8, 4 / 8]
+    assert read == [3]

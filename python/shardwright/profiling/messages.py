@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.communication.comm import Comm, Ranks
-from ..runtime.communication.comm import Work as Waits
+from ..runtime.communication.works import Work as Waits
 from ..runtime.execution import collectives
 from .clock import Work, often, seconds, stretch
 

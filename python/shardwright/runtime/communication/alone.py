@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .comm import Done, Ranks, Sent, Work
+from .comm import Ranks
 from .groups import Lines
+from .works import Done, Sent, Work
 
 
 class Alone:

@@ -24,6 +24,7 @@ from .groups import Group, Kind, Line, Lines, line
 from .places import place_of
 from .watch import explain_once, explained, wait_for
 from .wires import added, moved, placed
+from .works import All, Done, Sent, Sorted, Summed, Work
 
 Ranks = tuple[int, ...]
 
@@ -32,15 +33,6 @@ KEY = "shardwright/message"
 GATHERED, SCATTERED = 1, 2
 # How long the other ranks wait for rank 0's program.
 PATIENCE = timedelta(hours=6)
-
-
-class Work(Protocol):
-    def wait(self) -> Any: ...
-
-
-class Sent(Work, Protocol):
-    def is_completed(self) -> bool:
-        """Whether its receiver has all of it; some cannot tell before they are waited for."""
 
 
 class Comm(Protocol):
@@ -115,57 +107,6 @@ class Comm(Protocol):
         """Ranks make their models in one order, so its number names a model to all of them."""
 
     def barrier(self) -> None: ...
-
-
-class Done:
-    def wait(self) -> None:
-        return None
-
-    def is_completed(self) -> bool:
-        return True
-
-
-class All:
-    """Several messages, with what they are sent of."""
-
-    def __init__(self, works: Sequence[Work], sent: Tensor):
-        self._works, self._sent = works, sent
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
-
-
-class Summed:
-    """The rows of all ranks of a group, summed in their order; what has arrived is not kept for longer.
-
-    The first that arrives does so in `out`: of two ranks nothing more is needed.
-    """
-
-    def __init__(self, works: Sequence[Work], out: Tensor, others: list[Tensor]):
-        self._coming: tuple[Sequence[Work], list[Tensor]] | None = (works, others)
-        self._out = out
-
-    def wait(self) -> None:
-        if self._coming is not None:
-            works, others = self._coming
-            for work in works:
-                work.wait()
-            _add_up(self._out, others)
-            self._coming = None
-
-
-class Sorted:
-    """Rows that arrive in the order of a sorted group."""
-
-    def __init__(self, work: Work, rows: Tensor, arrived: Tensor, order: list[int]):
-        self._work, self._rows, self._arrived, self._order = work, rows, arrived, order
-
-    def wait(self) -> None:
-        self._work.wait()
-        # Not by an index, which would come from the host.
-        for row, at in zip(self._arrived, self._order, strict=True):
-            self._rows[at].copy_(row)
 
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -479,16 +420,6 @@ def _traded(trades: Iterable[tuple[int, Tensor, Tensor]], group: Any, tag: int) 
         works.append(dist.irecv(moved(comes), peer, group, tag))
         works.append(dist.isend(moved(goes), peer, group, tag))
     return works
-
-
-def _add_up(out: Tensor, others: Sequence[Tensor]) -> None:
-    """A sum of several in a narrow type is rounded once."""
-    narrow = len(others) > 1 and out.dtype in (torch.bfloat16, torch.float16)
-    total = out.float() if narrow else out
-    for row in others:
-        total.add_(row)
-    if narrow:
-        out.copy_(total)
 
 
 def _order(ranks: Ranks) -> list[int] | None:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from .comm import Done, Ranks, Sent, Work
+from .comm import Ranks
 from .groups import Line, Lines, Pair, first_uses, line
 from .links import End, Links, Way
+from .works import Done, Sent, Work
 
 Result = TypeVar("Result")
 Key = tuple[str, Ranks, int]

@@ -3,10 +3,10 @@ integers, logical or complex numbers."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import torch
 from torch import Tensor
+
+from .works import Work
 
 MOVED = frozenset(
     {
@@ -24,14 +24,10 @@ MOVED = frozenset(
 WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
 
 
-class Awaitable(Protocol):
-    def wait(self) -> Any: ...
-
-
 class Narrowed:
     """A result in a wider type, which gets to its place when it is there."""
 
-    def __init__(self, work: Awaitable, x: Tensor, wide: Tensor):
+    def __init__(self, work: Work, x: Tensor, wide: Tensor):
         self._work, self._x, self._wide = work, x, wide
 
     def wait(self) -> None:
@@ -60,6 +56,6 @@ def added(x: Tensor, op: str) -> tuple[Tensor, str]:
     return x, op
 
 
-def placed(work: Awaitable, x: Tensor, sent: Tensor) -> Awaitable:
+def placed(work: Work, x: Tensor, sent: Tensor) -> Work:
     """What was `added` is in `x` once it is waited for."""
     return Narrowed(work, x, sent) if x.dtype in WIDER else work

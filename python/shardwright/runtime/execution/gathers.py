@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..communication.comm import Comm, Done, Ranks, Work
+from ..communication.comm import Comm, Ranks
+from ..communication.works import Done, Work
 from ..guards.part_gradients import writable
 from ..shards.copies import Copy
 from .away import Host

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..communication.comm import Comm, Sent, Work
+from ..communication.comm import Comm
+from ..communication.works import Sent, Work
 from .exchange import Part, made, nonempty, own_pieces, pieces_to, room_for
 
 Message = tuple[int, int]
