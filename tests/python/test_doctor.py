@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,3 +138,64 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
     assert set(statuses(doctor.check_disk())) == {"warn"}
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def test_without_gpus_nothing_is_said_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    assert [finding for check in doctor.gpus.CHECKS for finding in check()] == []
+
+
+def test_gpus_that_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 4)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: {a, b} != {1, 2})
+    (finding,) = doctor.gpus.check_peers()
+    assert (finding.status, finding.what) == (
+        "warn", "GPU 1 cannot read the memory of GPU 2 (1 of 6 pairs)",
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: True)
+    assert statuses(doctor.gpus.check_peers()) == ["ok"]
+
+
+def test_a_gpu_of_which_others_have_taken_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda at: ((80 - 40 * at) << 30, 80 << 30))
+    (finding,) = doctor.gpus.check_gpu_memory()
+    assert finding.what == "40.0 GiB of 80.0 GiB of GPU 1 are taken"
+
+
+def test_a_container_with_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=64 << 20))
+    (finding,) = doctor.gpus.check_shared_memory()
+    assert finding.status == "warn" and "--shm-size" in finding.fix
+
+
+def test_an_interface_that_is_asked_for_and_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus(monkeypatch, 1)
+    (tmp_path / "eth0").mkdir()
+    (tmp_path / "eth0" / "operstate").write_text("up\n")
+    monkeypatch.setattr(doctor.gpus, "NETWORKS", tmp_path)
+    monkeypatch.setattr(doctor.gpus, "INFINIBAND", tmp_path / "none")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    (finding,) = doctor.gpus.check_network()
+    assert (finding.status, finding.what) == ("warn", "interfaces: eth0; InfiniBand or RoCE: none")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth")
+    assert statuses(doctor.gpus.check_network()) == ["ok"]
+
+
+def test_little_memory_may_be_locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus(monkeypatch, 1)
+    (tmp_path / "mlx5_0").mkdir()
+    monkeypatch.setattr(doctor.gpus, "INFINIBAND", tmp_path)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (8 << 20, 8 << 20))
+    (finding,) = doctor.gpus.check_locked_memory()
+    assert finding.status == "warn" and "ulimit -l unlimited" in finding.fix
+    monkeypatch.setattr("resource.getrlimit", lambda which: (-1, -1))
+    assert statuses(doctor.gpus.check_locked_memory()) == ["ok"]

@@ -17,15 +17,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from .cache import cache_folder, open_cache
-from .cli.style import paint
-from .memory import size_of
+from ..cache import cache_folder, open_cache
+from ..cli.style import paint
+from ..memory import size_of
+from . import gpus
+from .finding import Finding
 
 # The versions of torch that the tests run on.
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
@@ -35,16 +37,6 @@ LIMIT = 20.0
 GLOO_LIMIT = 120.0
 _GIB = 1 << 30
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """`status` is `ok`, `warn` or `fail`; `fix` says what to do."""
-
-    name: str
-    status: str
-    what: str
-    fix: str = ""
 
 
 def main(as_json: bool = False) -> int:
@@ -122,7 +114,7 @@ def check_torch() -> list[Finding]:
 
 
 def check_extension() -> list[Finding]:
-    from ._core import Graph, Plan, operators_table
+    from .._core import Graph, Plan, operators_table
 
     rules = sum(line.startswith("|") for line in operators_table().splitlines())
     text = 'shardwright-graph 1\nmodel "M"\ninput %x f32[4] 0\n'
@@ -326,6 +318,7 @@ CHECKS: list[Callable[[], list[Finding]]] = [
     check_packages,
     check_devices,
     check_backends,
+    *gpus.CHECKS,
     check_loopback,
     check_gloo,
     check_rendezvous,
