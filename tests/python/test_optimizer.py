@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import shardwright as sw
 from runtime_programs import batch, data, megatron, mlp, pipeline, zero
 from shardwright import RuntimeFault
 from shardwright.runtime import Comm, ParallelModule, load_program, run_local
+from shardwright.runtime.optimizers.optimizer import fused_on_gpus
 
 STATE = mlp().state_dict()
 BATCHES = [batch(seed) for seed in (1, 2, 3)]
@@ -440,3 +442,18 @@ def test_groups_that_mean_nothing_are_refused(name: str, grouping: Grouping, mes
             sw.optimizer(model, torch.optim.AdamW, grouping(model))
 
     on_ranks(name, body)
+
+
+def test_on_gpus_a_step_is_fused_unless_somebody_chose() -> None:
+    def on(device: str, dtype: torch.dtype = torch.float32) -> Any:
+        return SimpleNamespace(device=torch.device(device), is_floating_point=lambda: dtype.is_floating_point)
+
+    adamw, gpu = torch.optim.AdamW, [on("cuda"), on("cuda")]
+    assert fused_on_gpus(adamw, {"lr": 1.0}, gpu) == {"lr": 1.0, "fused": True}
+    assert fused_on_gpus(adamw, {"foreach": None}, gpu) == {"foreach": None, "fused": True}
+    for options in ({"foreach": True}, {"fused": False}, {"capturable": True}):
+        assert fused_on_gpus(adamw, options, gpu) == options
+    assert fused_on_gpus(torch.optim.RMSprop, {}, gpu) == {}
+    assert fused_on_gpus(adamw, {}, []) == {}
+    assert fused_on_gpus(adamw, {}, [*gpu, on("cpu")]) == {}
+    assert fused_on_gpus(adamw, {}, [on("cuda", torch.complex64)]) == {}
