@@ -72,6 +72,9 @@ NAMED = {
     "fp16": Precision(torch.float16),
 }
 
+# What somebody who knows other libraries asks for.
+NARROWER = ("fp8", "mxfp8", "float8", "fp4", "nvfp4", "mxfp4")
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
@@ -86,6 +89,14 @@ def precision_of(given: str | Precision | None) -> Precision | None:
     """By its name; none is the model as it is."""
     if given is None or isinstance(given, Precision):
         return given
+    if str(given).lower() in NARROWER:
+        raise RuntimeFault(
+            "SW0765",
+            f"precision={given!r} is not there",
+            why="products of 8 and 4 bits have scales that depend on all of a tensor, and no rule says how"
+            " parts of it agree on them",
+            fix='give "bf16"',
+        )
     if given not in NAMED:
         raise _unknown(f"precision={given!r}")
     return NAMED[given]

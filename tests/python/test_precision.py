@@ -491,3 +491,10 @@ def test_a_batch_norm_of_a_model_in_half_precision_trains_on_processes(dtype: to
         for name, value in plain.state_dict().items():
             assert state[name].dtype == value.dtype
             torch.testing.assert_close(state[name], value, rtol=5e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["fp8", "FP8", "mxfp8", "nvfp4"])
+def test_narrower_types_are_refused_by_name(name: str) -> None:
+    with pytest.raises(RuntimeFault, match="SW0765") as refused:
+        precision_of(name)
+    assert "is not there" in refused.value.what and 'give "bf16"' in str(refused.value.fix)
