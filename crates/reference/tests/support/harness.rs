@@ -143,11 +143,14 @@ fn is_wild(make: Make) -> bool {
     std::ptr::fn_addr_eq(make, wild::plant as Make)
 }
 
-/// Read anew, so that what are hints are those of what is written; but for what no writer is made for.
-fn judged(subject: &Subject, (mutant, as_it_is): (&Program, bool), many: Many) -> Option<Came> {
+/// Read anew, so that what are hints are those of what is written. What no writer is made for is written only if the
+/// check accepts it.
+fn judged(subject: &Subject, (mutant, is_wild): (&Program, bool), many: Many) -> Option<Came> {
     let Subject { graph, program, .. } = subject;
-    let read = || emit::emit(graph, mutant).and_then(|files| emit::read(graph, &files));
-    let written = if as_it_is { Ok(mutant.clone()) } else { read() };
+    if is_wild && check::check(graph, mutant).is_err() {
+        return Some(Came::Refused { harmless: None });
+    }
+    let written = emit::emit(graph, mutant).and_then(|files| emit::read(graph, &files));
     if written.as_ref().is_ok_and(|written| written == program) {
         return None;
     }
