@@ -15,10 +15,16 @@ pub(crate) fn lengths(factors: &[Vec<i64>], region: &[Interval]) -> Vec<Vec<i64>
     factors.iter().map(|dim| rest.by_ref().take(dim.len()).map(|i| i.len()).collect()).collect()
 }
 
-/// Extents as the program gives them, holes filled.
+/// Extents as the program gives them, holes filled; none if they are those of no tensor.
 pub(crate) fn extents(rank: &Rank<'_>, extents: &[Vec<Arg>]) -> Option<Vec<Vec<i64>>> {
-    let dim = |dim: &Vec<Arg>| dim.iter().map(|arg| rank.integer(arg)).collect();
-    extents.iter().map(dim).collect()
+    let dim = |dim: &Vec<Arg>| dim.iter().map(|arg| rank.integer(arg)).collect::<Option<Vec<i64>>>();
+    extents.iter().map(|own| dim(own).filter(|own| is_counted(own))).collect()
+}
+
+/// Whether all of a dim, and what any of its factors make together, is a number.
+fn is_counted(dim: &[i64]) -> bool {
+    let all = dim.iter().try_fold(1_i64, |all, len| all.checked_mul((*len).max(1)));
+    all.is_some() && dim.iter().all(|len| *len >= 0)
 }
 
 /// Whether two lists of extents describe the same local tensor.
@@ -93,9 +99,8 @@ pub(crate) fn of_piece(extents: &[Vec<i64>], cut: &Cut, position: usize) -> Vec<
 /// Whether the pieces are all of the factor that is cut.
 pub(crate) fn adds_up(cut: &Cut, given: &[Vec<i64>], pieces: usize) -> bool {
     let whole = find(given, cut.factor).map(|(dim, inner)| given[dim][inner]);
-    cut.sizes.len() == pieces
-        && cut.sizes.iter().all(|size| *size >= 0)
-        && whole == Some(cut.sizes.iter().sum())
+    let sum = cut.sizes.iter().try_fold(0_i64, |all, size| all.checked_add(*size));
+    cut.sizes.len() == pieces && cut.sizes.iter().all(|size| *size >= 0) && sum.is_some() && whole == sum
 }
 
 /// The piece at `position` of what a region is cut into, if the cut is one of this region.

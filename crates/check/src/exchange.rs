@@ -29,27 +29,26 @@ impl Own {
     }
 }
 
-/// A table, if it is one that can be followed.
-pub(crate) fn table<'a>(cx: &Context<'a>, id: ExchangeId) -> Result<&'a Exchange, Fault> {
-    let exchange = &cx.program.exchanges[id.index()];
-    let bad = |what: &str| Err(Fault::new("SW0502", format!("the table {} of an exchange {what}", id.0)));
-    if exchange.tensor.index() >= cx.facts.graph.tensors.len() {
-        return bad("is of a tensor that does not exist");
+/// What is wrong with a table, given the factors of all tensors: whether or not an instruction names it, what is read of
+/// it later must be there.
+pub(crate) fn wrong(exchange: &Exchange, world: u32, flat: &[Vec<i64>]) -> Option<&'static str> {
+    let Some(factors) = flat.get(exchange.tensor.index()) else {
+        return Some("is of a tensor that does not exist");
+    };
+    let ends = || exchange.sources.iter().chain(&exchange.targets);
+    if ends().any(|(rank, _)| rank.0 >= world) {
+        return Some("has ends on a rank that does not exist");
     }
-    let factors = cx.facts.analysis.flat(exchange.tensor);
-    let regions = exchange.sources.iter().chain(&exchange.targets).map(|(_, region)| region);
-    if !{ regions }.all(|region| fits(region, &factors)) {
-        return bad("has regions that are not of its tensor");
+    if !ends().all(|(_, region)| fits(region, factors)) {
+        return Some("has regions that are not of its tensor");
     }
     let inside = |piece: &Piece| {
         let ends = (exchange.sources.get(piece.from), exchange.targets.get(piece.to));
         matches!(ends, (Some(from), Some(to)) if from.1.contains(&piece.region) && to.1.contains(&piece.region))
-            && fits(&piece.region, &factors)
+            && fits(&piece.region, factors)
     };
-    if !exchange.pieces.iter().all(inside) {
-        return bad("has a piece that is outside its source or target");
-    }
-    Ok(exchange)
+    let all = exchange.pieces.iter().all(inside);
+    (!all).then_some("has a piece that is outside its source or target")
 }
 
 /// What arrives in each target, given what the sources hold.
@@ -136,7 +135,7 @@ pub(crate) fn buffers(
     id: ExchangeId,
     members: &[(usize, &[program::BufId], &[program::BufId])],
 ) -> Result<(), Fault> {
-    let exchange = table(cx, id)?;
+    let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
     let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
     let mut grad = None;
@@ -205,7 +204,7 @@ pub(crate) fn gradients(
     members: &[(usize, &[LeafId], &[usize])],
     when: Settle,
 ) -> Result<(), Fault> {
-    let exchange = table(cx, id)?;
+    let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
     let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
     for (member, leaves, shards) in members {

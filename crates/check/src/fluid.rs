@@ -34,13 +34,18 @@ fn runs_of(dim: Range<usize>, uniform: impl Fn(usize) -> bool) -> Vec<(Range<usi
     runs
 }
 
-/// One region for both, if a value in the one is a value in the other: where they may differ, the second.
+/// One region for both, if a value in the one is a value in the other: where they may differ, the second. Whoever
+/// holds a value says of which tensor it is; none, if one of the two is of another tensor with other factors.
 pub(crate) fn agree(
     facts: &Facts<'_>,
     tensor: TensorId,
     a: &[Interval],
     b: &[Interval],
 ) -> Option<Vec<Interval>> {
+    let factors = facts.flat[tensor.index()].len();
+    if a.len() != factors || b.len() != factors {
+        return None;
+    }
     let mut joined = vec![];
     for (range, fluid) in runs(facts, tensor) {
         let (a, b) = (&a[range.clone()], &b[range]);
@@ -68,7 +73,8 @@ pub(crate) fn divided_as(
         };
         let own = &mut region[run.clone()];
         let other = own.iter().zip(&wanted).any(|(i, len)| i.len() != *len);
-        if other && count(own) == wanted.iter().product::<i64>() {
+        let same = wanted.iter().try_fold(1_i64, |all, len| all.checked_mul(*len)) == Some(count(own));
+        if other && same {
             let divided = wanted.iter().zip(&sizes[run]).map(|(&len, &size)| any(len, size));
             own.copy_from_slice(&divided.collect::<Vec<_>>());
         }
@@ -76,13 +82,15 @@ pub(crate) fn divided_as(
     region
 }
 
-/// How much of each factor extents name: nothing of a dim that they divide otherwise.
+/// How much of each factor extents name: nothing of a dim that they divide otherwise, or do not have.
 fn named(factors: &[Vec<i64>], extents: &[Vec<i64>]) -> Vec<Option<i64>> {
-    let dim = |(own, wanted): (&Vec<i64>, &Vec<i64>)| -> Vec<Option<i64>> {
-        let whole = own.len() == wanted.len();
-        (0..own.len()).map(|at| whole.then(|| wanted[at])).collect()
+    let dim = |(dim, own): (usize, &Vec<i64>)| -> Vec<Option<i64>> {
+        match extents.get(dim).filter(|wanted| wanted.len() == own.len()) {
+            Some(wanted) => wanted.iter().copied().map(Some).collect(),
+            None => vec![None; own.len()],
+        }
     };
-    factors.iter().zip(extents).flat_map(dim).collect()
+    factors.iter().enumerate().flat_map(dim).collect()
 }
 
 /// The ways to have so many elements of loops of these sizes; of a loop that is known, so many.
@@ -106,4 +114,20 @@ pub(crate) fn divisions(count: i64, sizes: &[(i64, Option<i64>)]) -> Vec<Vec<i64
 
 pub(crate) fn count(intervals: &[Interval]) -> i64 {
     intervals.iter().map(|i| i.len()).product()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn extents_may_have_any_number_of_dims_and_factors() {
+        let factors = [vec![2], vec![3, 4]];
+        let all = |extents: &[Vec<i64>]| named(&factors, extents);
+        assert_eq!(all(&[vec![1], vec![3, 2]]), [Some(1), Some(3), Some(2)]);
+        assert_eq!(all(&[vec![1], vec![6]]), [Some(1), None, None]);
+        assert_eq!(all(&[vec![1]]), [Some(1), None, None]);
+        assert_eq!(all(&[]), [None, None, None]);
+        assert_eq!(all(&[vec![1], vec![3, 2], vec![5]]), [Some(1), Some(3), Some(2)]);
+    }
 }

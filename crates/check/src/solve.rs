@@ -53,8 +53,11 @@ fn place(scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize, ints: Ints<'_>)
     };
     let (first, second) = (with(0), with(1));
     let found = found_ints(scene.local, scene.own);
-    let tell =
-        |j: usize| (second.get(j)? != first.get(j)?).then(|| (found[j] - first[j]) / (second[j] - first[j]));
+    // Numbers of the program are any numbers.
+    let tell = |j: usize| {
+        let slope = second.get(j)?.checked_sub(*first.get(j)?).filter(|slope| *slope != 0)?;
+        found[j].checked_sub(first[j])?.checked_div(slope)
+    };
     let last = scene.facts.analysis.op(op).loops[l].size - at[l].len();
     let lo = (0..found.len()).find_map(tell).filter(|lo| (0..=last).contains(lo))?;
     Some(Interval { lo, hi: lo + at[l].len() })
@@ -87,11 +90,15 @@ fn solve_dim(
     // Each argument is linear in where the part begins and in its length: in steps of the outermost loop if
     // the dim is contiguous, else in elements.
     let step = if contiguous { 1 } else { inner.iter().product() };
-    let row = |j: usize| (moved[j] - less[j], full[j] - less[j], (found[j] - full[j]) * step);
-    let rows: Vec<(i64, i64, i64)> = (0..found.len()).map(row).filter(|r| r.0 != 0 || r.1 != 0).collect();
+    let row = |j: usize| {
+        let change = found[j].checked_sub(full[j])?.checked_mul(step)?;
+        Some((moved[j] - less[j], full[j] - less[j], change))
+    };
+    let mut rows: Vec<Row> = (0..found.len()).map(row).collect::<Option<_>>()?;
+    rows.retain(|row| row.0 != 0 || row.1 != 0);
     let (lo, change) = solve_rows(&rows)?;
-    let len = size * step + change;
-    if !(0..=size * step).contains(&len) || lo < 0 || (contiguous && lo + len > size) {
+    let len = change.checked_add(size * step)?;
+    if !(0..=size * step).contains(&len) || lo < 0 || (contiguous && lo > size - len) {
         return None;
     }
     if contiguous {
@@ -103,16 +110,32 @@ fn solve_dim(
     Some(lens.into_iter().zip(sizes).map(|(len, size)| any(len, size)).collect())
 }
 
-/// Where a part begins and by how much it is shorter than all, from rows of
-/// `a * begin + b * change = c`; both zero where no row tells.
-fn solve_rows(rows: &[(i64, i64, i64)]) -> Option<(i64, i64)> {
+/// `a * begin + b * change = c`, of an argument.
+type Row = (i64, i64, i64);
+
+/// Where a part begins and by how much it is shorter than all; both zero where no row tells.
+fn solve_rows(rows: &[Row]) -> Option<(i64, i64)> {
     let Some(&(a, b, c)) = rows.first() else { return Some((0, 0)) };
-    let divide = |x: i64, y: i64| (y != 0 && x % y == 0).then(|| x / y);
+    let divide = |x: i64, y: i64| (x.checked_rem(y)? == 0).then(|| x / y);
+    let crossed = |a: i64, e: i64, b: i64, d: i64| a.checked_mul(e)?.checked_sub(b.checked_mul(d)?);
     for &(d, e, f) in rows {
-        let det = a * e - b * d;
+        let det = crossed(a, e, b, d)?;
         if det != 0 {
-            return Some((divide(c * e - b * f, det)?, divide(a * f - c * d, det)?));
+            return Some((divide(crossed(c, e, b, f)?, det)?, divide(crossed(a, f, c, d)?, det)?));
         }
     }
     if b == 0 { Some((divide(c, a)?, 0)) } else { Some((0, divide(c, b)?)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::solve_rows;
+
+    #[test]
+    fn arguments_may_be_any_numbers() {
+        assert_eq!(solve_rows(&[(1, 0, 2), (0, 1, -3)]), Some((2, -3)));
+        assert_eq!(solve_rows(&[(-1, 0, i64::MIN)]), None);
+        assert_eq!(solve_rows(&[(1, 2, i64::MAX), (2, 1, i64::MIN)]), None);
+        assert_eq!(solve_rows(&[]), Some((0, 0)));
+    }
 }

@@ -15,7 +15,7 @@ use crate::region::fits;
 use crate::state::located;
 use crate::timetable::timetable;
 use crate::versions::versions;
-use crate::{away, copies};
+use crate::{away, copies, exchange};
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -38,6 +38,7 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
         return faults;
     }
     let flat: Vec<Vec<i64>> = graph.tensor_ids().map(|id| analysis.flat(id)).collect();
+    tables(program, &flat, &mut faults);
     for (index, role) in program.roles.iter().enumerate() {
         Roles { graph, flat: &flat, program, index, role, faults: &mut faults }.check();
     }
@@ -48,6 +49,14 @@ pub(crate) fn structure(graph: &Graph, analysis: &Analysis, program: &Program) -
         faults.push(fault);
     }
     faults
+}
+
+fn tables(program: &Program, flat: &[Vec<i64>], faults: &mut Faults) {
+    for (number, table) in program.exchanges.iter().enumerate() {
+        if let Some(what) = exchange::wrong(table, program.world, flat) {
+            faults.push(Fault::new("SW0502", format!("the table {number} of an exchange {what}")));
+        }
+    }
 }
 
 /// Each is of a parameter, once, and by a rank that holds some of it. That all parts are there is [`crate::finish`]'s.
@@ -179,6 +188,9 @@ impl Known {
     }
 }
 
+/// More blocks are a mistake: steps of as many micro-batches are followed.
+const BLOCKS: u32 = 1 << 16;
+
 const NO_OUTPUT: &str = "what leaves the program is not a part of an output of the model";
 
 fn no_leaf(leaf: &Leaf) -> String {
@@ -242,12 +254,6 @@ impl Roles<'_> {
             }
         }
         for (leaf, (of, _)) in body.leaves.iter().zip(&table.leaves) {
-            if matches!(of, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
-                let name = &self.graph.tensor(leaf.tensor).name;
-                return Err(format!(
-                    "%{name} lives on the host, and is read without being gathered from there"
-                ));
-            }
             let shard = match of {
                 Of::Shard(shard) => Some(*shard),
                 Of::Copy(copy) => table.copies.get(*copy).map(|copy| copy.shard),
@@ -255,6 +261,12 @@ impl Roles<'_> {
             let shard = shard.and_then(|shard| table.shards.get(shard));
             if shard.is_none_or(|shard| shard.tensor != leaf.tensor) {
                 return Err(no_leaf(leaf));
+            }
+            if matches!(of, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
+                let name = &self.graph.tensor(leaf.tensor).name;
+                return Err(format!(
+                    "%{name} lives on the host, and is read without being gathered from there"
+                ));
             }
         }
         for input in &body.inputs {
@@ -361,6 +373,9 @@ impl Roles<'_> {
         }
         if !body.codes.is_sorted_by(|a, b| a.place() < b.place()) {
             return Err("a block and pass have two codes, or they are out of order".into());
+        }
+        if body.codes.iter().any(|code| code.block >= BLOCKS) {
+            return Err(format!("a code is of a block beyond {BLOCKS}"));
         }
         halves(body)?;
         let whole = |code: &Code| code.pass.is_once();

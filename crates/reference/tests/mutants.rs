@@ -3,7 +3,7 @@
 mod support;
 
 use rules::Analysis;
-use support::harness::{mutate, table};
+use support::harness::{Many, Subject, all, mutate, table};
 use support::{boundaries, compiled, graph, named};
 
 const PROGRAMS: &[(&str, &str, u32)] = &[
@@ -15,19 +15,20 @@ const PROGRAMS: &[(&str, &str, u32)] = &[
 
 #[test]
 fn what_is_different_is_refused() {
-    let mut rows = vec![];
-    for (model, name, devices) in PROGRAMS {
-        let graph = graph(model, name);
-        let analysis = Analysis::of(&graph);
-        let plan = named(&graph, &analysis, name, *devices).expect("a plan");
-        let program = compiled(&graph, &analysis, &plan, &boundaries(&graph)[0]).expect("it compiles");
-        mutate(&format!("{model}, {name}"), &graph, &program, (1, 3), &mut rows);
-    }
-    let found = table(&rows);
-    assert!(rows.iter().all(|row| row.survived.is_empty()), "{found}");
-    let made: u32 = rows.iter().map(|row| row.made).sum();
-    let harmless: u32 = rows.iter().map(|row| row.harmless).sum();
-    assert!(rows.iter().filter(|row| row.made > 0).count() > 50 && made > 250, "{found}");
+    let subjects: Vec<Subject> = PROGRAMS
+        .iter()
+        .map(|(model, name, devices)| {
+            let graph = graph(model, name);
+            let analysis = Analysis::of(&graph);
+            let plan = named(&graph, &analysis, name, *devices).expect("a plan");
+            let program = compiled(&graph, &analysis, &plan, &boundaries(&graph)[0]).expect("it compiles");
+            Subject { what: format!("{model}, {name}"), graph, program }
+        })
+        .collect();
+    let rows = mutate(&subjects, Many { seed: 1, each: 3, refused: true });
+    let (found, all) = (table(&rows), all(&rows));
+    assert!(all.survived.is_empty() && all.panicked.is_empty(), "{found}");
+    assert!(rows.iter().filter(|row| row.made > 0).count() > 50 && all.made > 250, "{found}");
     // What is different is seen to be: else nothing would survive either.
-    assert!(harmless < made / 2, "{found}");
+    assert!(all.harmless < all.made / 2, "{found}");
 }

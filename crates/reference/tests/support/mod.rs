@@ -4,6 +4,7 @@
 
 pub mod harness;
 pub mod mutants;
+pub mod wild;
 
 use graph::{Graph, Source};
 use plan::{Plan, random, sets};
@@ -17,6 +18,13 @@ pub const MODELS: [&str; 5] = [
     "crates/search/tests/graphs/uneven",
     "crates/search/tests/graphs/twice",
 ];
+
+/// One whose sequence can be cut, causally.
+pub const ATTENTION: &str = "crates/reference/tests/graphs/attention";
+/// One whose rows go to experts.
+pub const EXPERTS: &str = "crates/reference/tests/graphs/experts";
+/// One of images.
+pub const IMAGES: &str = "crates/reference/tests/graphs/images";
 
 /// Models of which one step takes seconds.
 pub const LARGER: [&str; 2] = ["tests/python/golden/gpt", "tests/python/golden/resnet"];

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use program::*;
+
+use super::wild;
 use rules::{Interval, Reduction, Region};
 
 /// Plants one, or finds no place for it.
@@ -78,6 +80,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("a step does not begin or end", |p, r| { let t = &mut body(p, r)?.timetable; if r.coin() { t.begins = !t.begins } else { t.ends = !t.ends } Some(()) }),
     ("a loop has other turns", |p, r| { let l = turns(p, r)?; l.turns = match l.turns { Some(n) => Some(n + 1), None => Some(1) }; Some(()) }),
     ("a step does not stash", |p, r| { let t = &mut body(p, r)?.timetable; match &mut t.steps { Steps::On { stashes } => { *stashes = !*stashes; Some(()) } Steps::Apart => None } }),
+    ("a number is any number, or a list has any length", wild::plant),
 ];
 
 /// Numbers that are the same each time.
