@@ -31,7 +31,9 @@ fn forward(program: &mut Program) -> &mut Code {
 
 fn collective(program: &mut Program) -> &mut Collective {
     let all = forward(program).instrs.iter_mut();
-    all.filter_map(|instr| if let Instr::Collective(it) = instr { Some(it) } else { None }).next().expect("one")
+    all.filter_map(|instr| if let Instr::Collective(it) = instr { Some(it) } else { None })
+        .next()
+        .expect("one")
 }
 
 fn call(program: &mut Program) -> &mut Call {
