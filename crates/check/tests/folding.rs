@@ -252,6 +252,14 @@ fn exchanges_that_are_others_further_on_are_found() {
     refused(&exchanged(), |it| it.exchanges[0].sources[FAR].0 = RankId(FAR as u32 - 1));
 }
 
+/// Groups of one grouping that do the same together communicate once.
+#[test]
+fn what_groups_do_together_counts_once() {
+    let proof = check::check(&graph(MODEL), &program(&graph(MODEL), &both())).expect("it is right");
+    let expected = [("all-reduce", 2), ("reduction of gradients", 1)];
+    assert_eq!(proof.communications.into_iter().collect::<Vec<_>>(), expected);
+}
+
 /// Of ranks that are alike but for what they are asked for, none stands for others.
 #[test]
 fn short_axes_are_followed_rank_by_rank() {

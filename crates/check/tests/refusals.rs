@@ -274,3 +274,120 @@ grad 0 ds ->
     let off = ("y = aten.mul.Tensor(r, w)", "y = aten.mul.Tensor(r, w) nograd");
     refused(model, text, off, "SW0504", "gradients are on where they are off");
 }
+
+/// Heads in one dim with what each of them has: a dim of three factors.
+#[test]
+fn a_slice_of_a_dim_is_one_of_a_factor() {
+    let model = "input %x f64[2,4] 0
+param %w f64[24,4] \"w\"
+op %f f64[2,24] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"
+op %g f64[2,3,4,2] = aten.view.default(%f, [2, 3, 4, 2]) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%g) in \"\" at \"m.py:3\"
+output %s
+";
+    let text = "ranks 0
+shard w %w :,:,:,:
+input x %x :,:
+call 0 x, w -> f : f = aten.linear.default(x, w)
+slice f -> p : [2, 24] 0..2, 0..8
+call 1 f -> s : g = aten.view.default(f, [2, 3, 4, 2]) ; s = aten.sum.default(g)
+output s
+seed ds
+grad 1 ds -> df
+grad 0 df ->
+";
+    for lies in ["8..16", "8..24", "0..24"] {
+        proof(&graph(model), &text.replace("0..8", lies));
+    }
+    for split in ["0..4", "0..12", "4..8", "4..24", "8..12", "0..1", "23..24", "2..4", "6..18"] {
+        refused(model, text, ("0..8", split), "SW0507", "a slice does not fit what it slices");
+    }
+}
+
+const TRACKED: &str = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+buffer %m f64[8] \"mean\"
+op %n f64[8] = aten.sum.dim_IntList(%x, [0]) in \"\" at \"m.py:1\" nograd
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:3\"
+output %s
+update \"mean\" %n
+";
+
+/// Rows on two ranks, and the buffer on both; or columns, and each has a part of it.
+fn tracked(divided: bool) -> String {
+    let (part, rows) = if divided { ("0..4 | 4..8", ":,0..4 | :,4..8") } else { (":", "0..2,: | 2..4,:") };
+    format!(
+        "group 0,1
+ranks 0,1
+shard w %w {part}
+shard m %m {part}
+input x %x {rows}
+call 0 x, w -> s, n : n = aten.sum.dim_IntList(x, [0]) nograd ; y = aten.mul.Tensor(x, w) ; s = aten.sum.default(y)
+{}
+all_reduce g0 sum s -> t
+update m k
+output t
+seed ds
+grad 0 ds ->
+{}",
+        if divided { "slice n -> k : [4] 0..4" } else { "all_reduce g0 sum n -> k" },
+        if divided { "" } else { "reduce_gradients g0 w" },
+    )
+}
+
+#[test]
+fn a_buffer_gets_all_of_its_new_value() {
+    let words = "is updated with something else than its new value";
+    refused(TRACKED, &tracked(false), ("update m k", "update m n"), "SW0513", words);
+    refused(TRACKED, &tracked(true), ("%m 0..4 | 4..8", "%m 4..8 | 0..4"), "SW0513", words);
+    refused(TRACKED, &tracked(true), ("%m 0..4 | 4..8", "%m :"), "SW0513", words);
+    refused(TRACKED, &tracked(false), ("%m :", "%m 0..4 | 4..8"), "SW0513", words);
+    refused(TRACKED, &tracked(false), ("update m k\n", ""), "SW0513", "is not updated");
+    refused(TRACKED, &tracked(false), ("update m k", "update m k\nupdate m k"), "SW0513", "is updated twice");
+    refused(TRACKED, &tracked(false), ("update m k", "update w k"), "SW0513", "does not update");
+}
+
+/// Two draws are not one, and none is split that has no key.
+#[test]
+fn what_is_drawn_without_a_key_is_drawn_as_often_as_in_the_model() {
+    let model = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+op %a f64[4,8] = aten.rand.default([4, 8], dtype=f64) in \"\" at \"m.py:1\"
+op %b f64[4,8] = aten.rand.default([4, 8], dtype=f64) in \"\" at \"m.py:2\"
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:3\"
+op %z f64[4,8] = aten.mul.Tensor(%y, %a) in \"\" at \"m.py:4\"
+op %q f64[4,8] = aten.mul.Tensor(%z, %b) in \"\" at \"m.py:5\"
+op %s f64[] = aten.sum.default(%q) in \"\" at \"m.py:6\"
+output %s
+";
+    let draws = "a = aten.rand.default([4, 8], dtype=f64) ; b = aten.rand.default([4, 8], dtype=f64)";
+    let text = format!(
+        "ranks 0
+shard w %w :
+input x %x :,:
+call 0 x, w -> s : {draws} ; y = aten.mul.Tensor(x, w) ; z = aten.mul.Tensor(y, a) ; q = aten.mul.Tensor(z, b) ; s = aten.sum.default(q)
+output s
+seed ds
+grad 0 ds ->
+"
+    );
+    assert!(!faults(&graph(model), &text.replace("(z, b)", "(z, a)")).is_empty());
+}
+
+const MEGATRON: &str = include_str!("programs/megatron.txt");
+
+/// Of the same tensor, but a part of its sum.
+#[test]
+fn what_is_given_again_is_what_was_forgotten() {
+    let kept = MEGATRON
+        .replace("call 2 y2", "keep 0 y2\nforget 2 y2")
+        .replace("grad 2 ds -> dy", "take 0 -> y3\ngrad 2 ds -> dy : y3");
+    let model = graph(MLP);
+    proof(&model, &kept);
+    let found = faults(&model, &kept.replace("keep 0 y2", "keep 0 y"));
+    says(&found, "SW0509", "is given something else again than it forgot");
+    let sliced = "slice y2 -> y4 : [4, 8] 0..2, 0..8\nkeep 0 y4";
+    let found = faults(&model, &kept.replace("keep 0 y2", sliced));
+    says(&found, "SW0509", "is given something else again than it forgot");
+}
