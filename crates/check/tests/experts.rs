@@ -77,6 +77,11 @@ fn planted_faults_are_found() {
             ("sw.combine(mm", "sw.combine(mx"),
         ],
     );
+    planted(
+        "rows are added to nothing",
+        "SW0507",
+        &[("call 4 mm", "add mm -> mx\ncall 4 mx"), ("sw.combine(mm", "sw.combine(mx")],
+    );
     planted("gradients of experts are reduced among ranks", "SW0508", &[("g0 g\n", "g0 g, u\n")]);
     planted("a gradient is not reduced", "SW0511", &[("reduce_gradients g0 g\n", "")]);
 }

@@ -147,3 +147,43 @@ fn logical_shares_turn_round() {
     assert_eq!(codes(&model, &by("any")), ["SW0508"]);
     assert_eq!(codes(&model, &by("sum")), ["SW0508"]);
 }
+
+/// What all shares are shares of a sum, or of a maximum, passes an operator; not some of this and some of that.
+#[test]
+fn shares_of_two_kinds_do_not_pass_together() {
+    let model = graph(
+        "input %x f64[4,8] 0
+         param %w f64[8] \"w\"
+         op %m f64[4,1] = aten.amax.default(%x, [1], True) in \"\" at \"m.py:1\"
+         op %d f64[4,1] = aten.detach.default(%m) in \"\" at \"m.py:2\"
+         op %a f64[4,1] = aten.sum.dim_IntList(%x, [1], True) in \"\" at \"m.py:3\"
+         op %t f64[4,1] = aten.add.Tensor(%d, %a) in \"\" at \"m.py:4\"
+         op %y f64[4,8] = aten.mul.Tensor(%x, %t) in \"\" at \"m.py:5\"
+         op %z f64[4,8] = aten.mul.Tensor(%y, %w) in \"\" at \"m.py:6\"
+         op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:7\"
+         output %s",
+    );
+    let shares = "m = aten.amax.default(x, [1], True) ; d = aten.detach.default(m) ; a = aten.sum.dim_IntList(x, [1], True) ; h = aten.add.Tensor(d, a)";
+    for by in ["sum", "max"] {
+        let program = columns(shares, &format!("all_reduce g0 {by} h -> k"), "").replace("(x, t)", "(x, k)");
+        assert_eq!(codes(&model, &program).first(), Some(&"SW0505"), "{by}");
+    }
+}
+
+/// Of rows that nobody sends there would be zeros, which may be more than the largest.
+#[test]
+fn a_maximum_is_not_taken_with_what_is_not_there() {
+    let model = model(AMAX, "aten.clone.default(%d)");
+    let shares = "m = aten.amax.default(x, [1], True) ; h = aten.detach.default(m)";
+    let ends = "table 1 %d max\nfrom 0 :\nfrom 1 :\nto 0 :\nto 1 :\npiece 0 1 :\npiece 1 1 :\n";
+    let program = columns(shares, "exchange 1 h -> k", "t = aten.clone.default(k) ; ");
+    let found = |pieces: &str| faults(&model, &format!("{ends}{pieces}{program}"));
+    assert_eq!(found("piece 0 0 :\npiece 1 0 :\n"), []);
+    for pieces in
+        ["piece 0 0 0..2\npiece 1 0 0..2\n", "piece 0 0 0..2\npiece 1 0 2..4\n", "piece 0 0 0..2\n", ""]
+    {
+        assert!(!found(pieces).is_empty(), "{pieces}");
+    }
+    let zeros = found("piece 0 0 0..2\npiece 1 0 0..2\n");
+    assert!(zeros[0].what.contains("is taken with zeros that are not a part of it"), "{zeros:?}");
+}

@@ -25,6 +25,9 @@
 //! gradient dx %x                  the gradient of an input that is given to the caller
 //! seed dy
 //! grad 0 dy -> dx, _              backward begins with the first of seed, grad
+//! block 1                         of several: what follows is of this one; or `backward`, of its backward, or `end`
+//! send 1 y                        to those who receive it, in another block
+//! receive 1 -> z
 //! reduce_gradients g0 w, b
 //! exchange_gradients 5 w -> w
 //! task forward                    the timetable, where it is not the usual one
@@ -92,6 +95,7 @@ struct Reader<'a> {
     leaves: BTreeMap<String, LeafId>,
     shards: BTreeMap<String, usize>,
     copies: BTreeMap<String, usize>,
+    block: u32,
     pass: Pass,
     /// The numbers in the text of this role's calls, and of all tables.
     calls: Vec<String>,
@@ -117,14 +121,19 @@ impl<'a> Reader<'a> {
             roles: vec![],
         };
         let (names, leaves, shards, copies, calls, tables) = Default::default();
-        Self { graph, analysis, program, names, leaves, shards, copies, pass: Pass::Forward, calls, tables }
+        let (block, pass) = (0, Pass::Forward);
+        Self { graph, analysis, program, names, leaves, shards, copies, block, pass, calls, tables }
     }
 
     fn finish(mut self) -> Program {
         for role in &mut self.program.roles {
-            let trains = role.body.code(0, Pass::Backward).is_some();
+            let task = |code: &Code| match code.pass {
+                Pass::Forward => Task::forward(code.block),
+                _ => Task::backward(code.block, When::Last),
+            };
             if role.body.timetable.loops.is_empty() {
-                role.body.timetable = Timetable::in_turn(role.body.timetable.begins, trains);
+                let tasks = role.body.codes_of_batches().map(task).collect();
+                role.body.timetable.loops = vec![Loop::over_all(tasks)];
             }
         }
         self.program.world = self.program.roles.iter().map(|role| role.ranks.len() as u32).sum();
@@ -137,6 +146,11 @@ impl<'a> Reader<'a> {
 
     fn body(&mut self) -> &mut Body {
         &mut self.role().body
+    }
+
+    fn code(&mut self, pass: Pass) -> &mut Code {
+        let block = self.block;
+        self.body().code_mut(block, pass)
     }
 
     fn buf(&mut self, name: &str) -> BufId {
@@ -182,8 +196,8 @@ impl<'a> Reader<'a> {
     }
 
     fn push(&mut self, instr: Instr) {
-        let pass = self.pass;
-        self.body().code_mut(0, pass).instrs.push(instr);
+        let (block, pass) = (self.block, self.pass);
+        self.body().code_mut(block, pass).instrs.push(instr);
     }
 
     fn line(&mut self, line: &str) {
@@ -204,6 +218,12 @@ impl<'a> Reader<'a> {
                 self.pass = Pass::Begin;
             }
             "forward" => self.pass = Pass::Forward,
+            "backward" => self.pass = Pass::Backward,
+            "end" => {
+                self.body().timetable.ends = true;
+                (self.block, self.pass) = (0, Pass::End);
+            }
+            "block" => (self.block, self.pass) = (rest.parse().unwrap(), Pass::Forward),
             "input" => self.input(rest),
             "random" => self.random(rest),
             "output" => self.output(rest),
@@ -211,7 +231,7 @@ impl<'a> Reader<'a> {
             "inputs" => self.program.boundary.inputs = Inputs::parse(rest).expect("a way to give inputs"),
             "seed" => {
                 let buf = self.buf(rest);
-                self.body().code_mut(0, Pass::Backward).takes.push(buf);
+                self.code(Pass::Backward).takes.push(buf);
                 self.pass = Pass::Backward;
             }
             "task" => self.task(rest),
@@ -229,7 +249,7 @@ impl<'a> Reader<'a> {
         self.leaves.clear();
         self.shards.clear();
         self.copies.clear();
-        self.pass = Pass::Forward;
+        (self.block, self.pass) = (0, Pass::Forward);
     }
 
     fn constant(&mut self, rest: &str) {
@@ -294,14 +314,14 @@ impl<'a> Reader<'a> {
         let (buf, tensor) = (self.buf(words.next().unwrap()), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(tensor);
-        self.body().code_mut(0, Pass::Forward).takes.push(buf);
+        self.code(Pass::Forward).takes.push(buf);
         self.role().table.inputs.push(Column::of(regions));
     }
 
     fn output(&mut self, rest: &str) {
         let mut words = rest.splitn(3, ' ');
         let (name, mode) = (words.next().unwrap(), words.next());
-        let number = self.body().code_mut(0, Pass::Forward).gives.len();
+        let number = self.code(Pass::Forward).gives.len();
         let asked = match (name, mode) {
             ("none", None) => Output::None,
             (_, None) => Output::Whole,
@@ -313,7 +333,7 @@ impl<'a> Reader<'a> {
             None => vec![Region::whole(&self.analysis.flat(tensor)); self.role().ranks.len()],
         });
         let buf = has.map(|_| self.buf(name));
-        self.body().code_mut(0, Pass::Forward).gives.push(buf);
+        self.code(Pass::Forward).gives.push(buf);
         self.role().table.outputs.push(regions.map(Column::of));
         let all = &mut self.program.boundary.outputs;
         if number == all.len() {
@@ -325,7 +345,7 @@ impl<'a> Reader<'a> {
         let (name, tensor) = rest.split_once(' ').unwrap();
         let (buf, tensor) = (self.buf(name), self.tensor(tensor));
         self.body().gradients.push(tensor);
-        self.body().code_mut(0, Pass::Backward).gives.push(Some(buf));
+        self.code(Pass::Backward).gives.push(Some(buf));
     }
 
     fn task(&mut self, rest: &str) {
@@ -405,6 +425,8 @@ impl<'a> Reader<'a> {
                 | "grad"
                 | "exchange"
                 | "exchange_gradients"
+                | "send"
+                | "receive"
                 | "keep"
                 | "keep_away"
                 | "take"
@@ -490,6 +512,13 @@ impl<'a> Reader<'a> {
             "exchange" => {
                 let exchange = ExchangeId::new(at(&self.tables, &number));
                 Instr::Exchange { exchange, from: self.bufs(left), to: self.bufs(right) }
+            }
+            "send" | "receive" => {
+                let exchange = ExchangeId::new(at(&self.tables, &number));
+                match word {
+                    "send" => Instr::Send { exchange, from: self.bufs(left) },
+                    _ => Instr::Receive { exchange, to: self.bufs(right) },
+                }
             }
             "reduce_gradients" => {
                 let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();

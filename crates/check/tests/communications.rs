@@ -1,0 +1,280 @@
+//! Ranks that do not do the same where they meet: one thing wrong on one of them, and what is said of it.
+
+mod support;
+
+use graph::TensorId;
+use program::*;
+use rules::{Reduction, Region};
+use support::{graph, program};
+
+const MLP: &str = include_str!("programs/mlp.graph");
+const DATA: &str = include_str!("programs/data.txt");
+const MEGATRON: &str = include_str!("programs/megatron.txt");
+const EXCHANGED: &str = include_str!("programs/exchanged.txt");
+
+const LINEARS: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+param %v f64[8,8] \"v\"
+op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
+op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// Parameters that are divided, and gathered for each use.
+const DIVIDED: &str = "group 0,1
+ranks 0,1
+hold w_part %w 0..4,: | 4..8,:
+hold v_part %v 0..4,: | 4..8,:
+copy w w_part 0 2 :,:
+copy v v_part 0 2 :,:
+input x %x 0..2,: | 2..4,:
+gather g0 w, v
+call 0 x, w -> y : y = aten.linear.default(x, w)
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+release w, v
+all_reduce g0 sum s -> t
+output t
+seed ds
+gather g0 w, v
+grad 1 ds -> dy
+grad 0 dy ->
+release w, v
+scatter g0 w, v
+";
+
+/// The same with a role for each rank.
+fn apart(made: Program) -> Program {
+    let roles = made.roles.iter().flat_map(|role| (0..role.ranks.len()).map(move |at| alone(role, at)));
+    let mut roles: Vec<Role> = roles.collect();
+    roles.sort_by_key(|role| role.ranks[0]);
+    Program { roles, ..made }
+}
+
+fn alone(role: &Role, at: usize) -> Role {
+    let only = |column: &Column<Region>| Column::Same(column.get(at).clone());
+    let mut table = role.table.clone();
+    table.constants = table.constants.iter().map(|column| Column::Same(*column.get(at))).collect();
+    table.shards.iter_mut().for_each(|shard| shard.region = only(&shard.region));
+    table.copies.iter_mut().for_each(|copy| copy.region = only(&copy.region));
+    table.leaves.iter_mut().for_each(|(_, region)| *region = only(region));
+    table.inputs.iter_mut().for_each(|region| *region = only(region));
+    table.outputs.iter_mut().flatten().for_each(|region| *region = only(region));
+    Role { ranks: vec![role.ranks[at]], table, body: role.body.clone() }
+}
+
+/// Once something is planted into the second rank, a fault that has this code and says this is found.
+fn refused(model: &str, text: &str, code: &str, words: &str, plant: impl Fn(&mut Role)) {
+    planted(model, text, code, words, |made| plant(&mut made.roles[1]));
+}
+
+fn planted(model: &str, text: &str, code: &str, words: &str, plant: impl Fn(&mut Program)) {
+    let model = graph(model);
+    let mut made = apart(program(&model, text));
+    assert_eq!(check::check(&model, &made).err(), None, "{words}");
+    plant(&mut made);
+    let found = check::check(&model, &made).expect_err(words);
+    let said = |fault: &check::Fault| fault.code == code && fault.what.contains(words);
+    assert!(found.iter().any(said), "{code} {words}: {found:?}");
+}
+
+fn instrs(role: &mut Role, pass: Pass) -> &mut Vec<Instr> {
+    &mut role.body.code_mut(0, pass).instrs
+}
+
+fn find(role: &mut Role, pass: Pass, kind: Kind) -> &mut Instr {
+    instrs(role, pass).iter_mut().find(|instr| instr.kind() == kind).expect("there is one")
+}
+
+fn buffer(role: &mut Role) -> BufId {
+    role.body.bufs.push(Buf { name: "new".into(), tensor: TensorId(0), grad: false });
+    BufId::new(role.body.bufs.len() - 1)
+}
+
+#[test]
+fn ranks_communicate_as_many_values_by_the_same_reduction() {
+    refused(MLP, DATA, "SW0506", "different numbers of values", |role| {
+        let more = buffer(role);
+        let Instr::Collective(all) = find(role, Pass::Forward, Kind::AllReduce) else { panic!() };
+        all.from.push(all.from[0]);
+        all.to.push(more);
+    });
+    refused(MLP, DATA, "SW0506", "name different reductions", |role| {
+        let Instr::Collective(all) = find(role, Pass::Forward, Kind::AllReduce) else { panic!() };
+        all.how = How::AllReduce(Reduction::Max);
+    });
+    planted(MLP, DATA, "SW0506", "is in none of its groups", |made| {
+        made.groupings[0] = vec![vec![RankId(0)]];
+    });
+    refused(MLP, DATA, "SW0506", "wait for rank 1 for ever", |role| {
+        let Instr::Collective(all) = find(role, Pass::Forward, Kind::AllReduce).clone() else { panic!() };
+        *find(role, Pass::Forward, Kind::AllReduce) = Instr::Add { from: all.from, to: all.to[0] };
+        instrs(role, Pass::Backward).pop();
+    });
+    refused(MLP, DATA, "SW0506", "do different things", |role| {
+        let Instr::Collective(all) = find(role, Pass::Forward, Kind::AllReduce) else { panic!() };
+        all.how = How::AllGather(Cut { extents: vec![], factor: 0, sizes: vec![1, 1] });
+    });
+}
+
+#[test]
+fn gradients_are_reduced_with_those_of_the_same_thing() {
+    refused(MLP, DATA, "SW0508", "reduce different numbers of gradients", |role| {
+        let Instr::ReduceGradients { leaves, .. } = find(role, Pass::Backward, Kind::ReduceGradients) else {
+            panic!()
+        };
+        leaves.pop();
+    });
+    refused(MLP, DATA, "SW0508", "gradients of different things are reduced", |role| {
+        let Instr::ReduceGradients { leaves, .. } = find(role, Pass::Backward, Kind::ReduceGradients) else {
+            panic!()
+        };
+        leaves.swap(0, 1);
+    });
+}
+
+#[test]
+fn what_is_gathered_and_scattered_is_the_same_on_all_ranks() {
+    let one_by_one = |role: &mut Role, pass: Pass, kind: Kind| {
+        let at = instrs(role, pass).iter().position(|instr| instr.kind() == kind).expect("there is one");
+        let whole = instrs(role, pass).remove(at);
+        for one in (0..2).rev() {
+            let mut instr = whole.clone();
+            match &mut instr {
+                Instr::Gather { copies, .. } => *copies = vec![copies[one]],
+                Instr::Scatter { leaves, .. } => *leaves = vec![leaves[one]],
+                other => panic!("{other:?}"),
+            }
+            instrs(role, pass).insert(at, instr);
+        }
+    };
+    let numbers = "gather different numbers of parameters";
+    refused(LINEARS, DIVIDED, "SW0506", numbers, |role| one_by_one(role, Pass::Forward, Kind::Gather));
+    let numbers = "reduce different numbers of gradients";
+    refused(LINEARS, DIVIDED, "SW0506", numbers, |role| one_by_one(role, Pass::Backward, Kind::Scatter));
+    let other = "is not what its parts make";
+    refused(LINEARS, DIVIDED, "SW0507", other, |role| {
+        let Instr::Gather { copies, .. } = find(role, Pass::Forward, Kind::Gather) else { panic!() };
+        copies.swap(0, 1);
+    });
+    refused(LINEARS, DIVIDED, "SW0507", other, |role| {
+        let Instr::Scatter { leaves, .. } = find(role, Pass::Backward, Kind::Scatter) else { panic!() };
+        leaves.swap(0, 1);
+    });
+    refused(LINEARS, DIVIDED, "SW0507", other, |role| role.table.copies[0].parts = 1);
+    refused(LINEARS, DIVIDED, "SW0507", other, |role| role.table.copies[0].factor = 1);
+    refused(LINEARS, DIVIDED, "SW0506", "in different micro-batches", |role| {
+        let Instr::Scatter { when, .. } = find(role, Pass::Backward, Kind::Scatter) else { panic!() };
+        *when = Settle::Last;
+    });
+}
+
+#[test]
+fn the_gradient_of_a_copy_goes_to_its_part_once() {
+    let leaf = |role: &mut Role| instrs(role, Pass::Backward).last().expect("a scatter").leaves()[0];
+    refused(LINEARS, DIVIDED, "SW0508", "goes to its parts twice", |role| {
+        let leaves = vec![leaf(role)];
+        instrs(role, Pass::Backward).push(Instr::Part { leaves, when: Settle::Each });
+    });
+    refused(MLP, DATA, "SW0508", "is not gathered from parts", |role| {
+        let part = Instr::Part { leaves: vec![LeafId(0)], when: Settle::Each };
+        instrs(role, Pass::Backward).push(part);
+    });
+}
+
+/// The second linear's parameter has a whole copy on each rank, and each gives its part of the rows of its input.
+#[test]
+fn an_exchange_has_what_its_table_says() {
+    let exchange =
+        |role: &mut Role, plant: &dyn Fn(&mut Vec<LeafId>, &mut Vec<usize>, &mut Settle)| match find(
+            role,
+            Pass::Backward,
+            Kind::ExchangeGradients,
+        ) {
+            Instr::ExchangeGradients { leaves, shards, when, .. } => plant(leaves, shards, when),
+            other => panic!("{other:?}"),
+        };
+    let refused =
+        |code: &str, words: &str, plant: &dyn Fn(&mut Vec<LeafId>, &mut Vec<usize>, &mut Settle)| {
+            refused(MLP, EXCHANGED, code, words, |role| exchange(role, plant));
+        };
+    let buffers = "has other buffers than its table says";
+    refused("SW0507", buffers, &|leaves, _, _| leaves.push(LeafId(1)));
+    refused("SW0507", buffers, &|_, shards, _| shards.push(1));
+    refused("SW0507", buffers, &|_, shards, _| drop(shards.pop()));
+    refused("SW0507", "brings gradients to another shard", &|_, shards, _| shards[0] = 1);
+    refused("SW0507", "sends something else than its table says", &|leaves, _, _| leaves[0] = LeafId(1));
+    refused("SW0506", "in different micro-batches", &|_, _, when| *when = Settle::Each);
+    planted(MLP, EXCHANGED, "SW0510", "adds up over micro-batches is exchanged with each", |made| {
+        for role in &mut made.roles {
+            exchange(role, &|_, _, when| *when = Settle::Each);
+        }
+    });
+}
+
+/// What the first rank sends of `y` the second one receives, and does not need.
+const SENT: &str = "table 9 %y sum\nfrom 0 :,:\nto 1 :,:\npiece 0 0 :,:\n";
+
+fn sent(made: &mut Program, senders: &[usize], receivers: &[usize]) {
+    let exchange = ExchangeId(0);
+    for at in senders {
+        let from = vec![find(&mut made.roles[*at], Pass::Forward, Kind::AllReduce).writes()[0]];
+        let at = instrs(&mut made.roles[*at], Pass::Forward);
+        at.insert(2, Instr::Send { exchange, from });
+    }
+    for at in receivers {
+        let to = vec![buffer(&mut made.roles[*at])];
+        instrs(&mut made.roles[*at], Pass::Forward).insert(2, Instr::Receive { exchange, to });
+    }
+}
+
+#[test]
+fn what_is_sent_is_received() {
+    let text = &format!("{MEGATRON}{SENT}");
+    let model = graph(MLP);
+    let mut made = program(&model, text);
+    sent(&mut made, &[0], &[1]);
+    assert_eq!(check::check(&model, &made).err(), None);
+    let refused = |words: &str, senders: &[usize], receivers: &[usize]| {
+        planted(MLP, text, "SW0506", words, |made| sent(made, senders, receivers));
+    };
+    refused("is received by nobody", &[0], &[]);
+    refused("wait for rank 0 for ever", &[], &[1]);
+    refused("sends what it is no source of, or sends it twice", &[0, 0], &[1]);
+    refused("sends what it is no source of, or sends it twice", &[1], &[]);
+    refused("is in none of its groups", &[0], &[0]);
+    planted(MLP, text, "SW0507", "sends something else", |made| {
+        sent(made, &[0], &[1]);
+        made.exchanges[0].sources[0].1.0[0].hi = 2;
+        made.exchanges[0].pieces[0].region.0[0].hi = 2;
+    });
+    planted(MLP, text, "SW0507", "has other buffers than its table says", |made| {
+        sent(made, &[0], &[1]);
+        let more = buffer(&mut made.roles[1]);
+        let Instr::Receive { to, .. } = find(&mut made.roles[1], Pass::Forward, Kind::Receive) else {
+            panic!()
+        };
+        to.push(more);
+    });
+}
+
+#[test]
+fn backward_is_given_the_gradients_of_what_left() {
+    let other = "is given another number of gradients than there are outputs";
+    refused(MLP, DATA, "SW0509", other, |role| {
+        let more = buffer(role);
+        role.body.code_mut(0, Pass::Backward).takes.push(more);
+    });
+    refused(MLP, DATA, "SW0509", "whose forward is not there", |role| {
+        let takes = vec![buffer(role)];
+        role.body.codes.insert(1, Code { takes, ..Code::new(1, Pass::Backward) });
+        role.body.timetable.loops[0].tasks.push(Task::backward(1, When::Last));
+    });
+}
+
+#[test]
+fn forward_code_reads_no_gradients() {
+    let read = DATA.replace("grad 0 ds ->", "call 9 ds -> k : k = aten.mul.Tensor(ds, ds)\ngrad 0 ds ->");
+    let found = support::faults(&graph(MLP), &read);
+    assert!(found.iter().any(|fault| fault.what.contains("forward code reads the gradient")), "{found:?}");
+}

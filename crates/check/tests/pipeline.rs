@@ -1,0 +1,312 @@
+//! Blocks on different ranks, for many micro-batches: what goes between them, and in which order they run.
+
+mod support;
+
+use check::Fault;
+use program::*;
+use support::{graph, program};
+
+const MODEL: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+param %v f64[8,8] \"v\"
+op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
+op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// The second block on rank 1, the first on rank 0.
+const STAGES: &str = "table 9 %y sum
+from 0 :,:
+to 1 :,:
+piece 0 0 :,:
+table 10 %y sum
+from 1 :,:
+to 0 :,:
+piece 0 0 :,:
+ranks 1
+block 1
+shard v %v :,:
+receive 9 -> y
+call 0 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+output s
+seed ds
+grad 0 ds -> dy
+send 10 dy
+ranks 0
+shard w %w :,:
+input x %x :,:
+call 0 x, w -> y : y = aten.linear.default(x, w)
+output none
+send 9 y
+backward
+receive 10 -> dy
+grad 0 dy ->
+";
+
+/// Each rank has a half of the rows, and the ranks of a block reduce its gradients.
+const ROWS: &str = "group 0,1 2,3
+table 9 %y sum
+from 0 0..2,:
+from 1 2..4,:
+to 2 0..2,:
+to 3 2..4,:
+piece 0 0 0..2,:
+piece 1 1 2..4,:
+table 10 %y sum
+from 2 0..2,:
+from 3 2..4,:
+to 0 0..2,:
+to 1 2..4,:
+piece 0 0 0..2,:
+piece 1 1 2..4,:
+ranks 2,3
+block 1
+shard v %v :,:
+receive 9 -> y
+call 0 y, v -> p : z = aten.linear.default(y, v) ; p = aten.sum.default(z)
+all_reduce g0 sum p -> s
+output s
+seed ds
+grad 0 ds -> dy
+send 10 dy
+reduce_gradients g0 v
+ranks 0,1
+shard w %w :,:
+input x %x 0..2,: | 2..4,:
+call 0 x, w -> y : y = aten.linear.default(x, w)
+output none
+send 9 y
+backward
+receive 10 -> dy
+grad 0 dy ->
+reduce_gradients g0 w
+";
+
+const LATER: usize = 0;
+const FIRST: usize = 1;
+
+fn found(text: &str, plant: impl Fn(&mut [Role])) -> Vec<Fault> {
+    let mut made = program(&graph(MODEL), text);
+    plant(&mut made.roles);
+    check::check(&graph(MODEL), &made).err().unwrap_or_default()
+}
+
+/// The first thing that is found has this code and says this.
+fn refused(text: &str, code: &str, words: &str, plant: impl Fn(&mut [Role])) {
+    assert_eq!(found(text, |_| ()), []);
+    let found = found(text, plant);
+    let said = |fault: &Fault| {
+        fault.code == code && (fault.what.contains(words) || fault.why.iter().any(|why| why.contains(words)))
+    };
+    assert!(found.first().is_some_and(said), "{code} {words}: {found:?}");
+}
+
+fn tasks(role: &mut Role, tasks: &[Task]) {
+    role.body.timetable.loops = vec![Loop::over_all(tasks.to_vec())];
+}
+
+fn forward(at: i32) -> Task {
+    Task::forward(0).at(at)
+}
+
+fn backward(at: i32) -> Task {
+    Task::backward(0, When::Last).at(at)
+}
+
+#[test]
+fn blocks_run_one_after_the_other() {
+    for text in [STAGES, ROWS] {
+        assert_eq!(found(text, |_| ()), []);
+        for ahead in 1..4 {
+            let early = |roles: &mut [Role]| tasks(&mut roles[FIRST], &[forward(ahead), backward(0)]);
+            assert_eq!(found(text, early), [], "{ahead} ahead");
+            let late = |roles: &mut [Role]| tasks(&mut roles[FIRST], &[backward(-ahead), forward(0)]);
+            assert_eq!(found(text, late), [], "{ahead} behind");
+        }
+    }
+}
+
+#[test]
+fn all_forwards_may_come_first() {
+    let two = |block: u32| {
+        vec![
+            Loop::over_all(vec![Task::forward(block)]),
+            Loop::over_all(vec![Task::backward(block, When::Last)]),
+        ]
+    };
+    for text in [STAGES, ROWS] {
+        let all = |roles: &mut [Role]| {
+            roles[FIRST].body.timetable.loops = two(0);
+            roles[LATER].body.timetable.loops = two(1);
+        };
+        assert_eq!(found(text, all), []);
+        assert_eq!(found(text, |roles| roles[FIRST].body.timetable.loops = two(0)), []);
+        // The first block's next forward waits for its backward, which waits for that of the second one.
+        refused(text, "SW0506", "", |roles| roles[LATER].body.timetable.loops = two(1));
+    }
+}
+
+#[test]
+fn loops_for_the_first_micro_batches_come_before() {
+    let early = |turns: u32, ahead: i32| {
+        let first = Loop { every: 1, turns: Some(turns), tasks: vec![forward(0)] };
+        vec![first, Loop::over_all(vec![forward(ahead), backward(0)])]
+    };
+    for turns in 1..4 {
+        for ahead in 0..3 {
+            let plant = |roles: &mut [Role]| roles[FIRST].body.timetable.loops = early(turns, ahead);
+            assert_eq!(found(STAGES, plant), [], "{turns} {ahead}");
+        }
+    }
+    refused(STAGES, "SW0517", "comes after one for all", |roles| {
+        roles[FIRST].body.timetable.loops = early(2, 1);
+        roles[FIRST].body.timetable.loops.swap(0, 1);
+    });
+    refused(STAGES, "SW0517", "no later loop runs it for all micro-batches", |roles| {
+        roles[FIRST].body.timetable.loops = early(2, 1);
+        roles[FIRST].body.timetable.loops[1].tasks.remove(0);
+    });
+    // A backward in a loop of its own before any forward of the other block.
+    refused(STAGES, "SW0506", "wait", |roles| {
+        let mut loops = early(2, 1);
+        loops[0].tasks.push(backward(0));
+        roles[FIRST].body.timetable.loops = loops;
+        let first = Loop { every: 1, turns: Some(3), tasks: vec![Task::forward(1)] };
+        roles[LATER].body.timetable.loops.insert(0, first);
+    });
+}
+
+#[test]
+fn every_second_micro_batch_may_have_its_own_tasks() {
+    let twos = |tasks: Vec<Task>| vec![Loop { every: 2, turns: None, tasks }];
+    for text in [STAGES, ROWS] {
+        let plant = |roles: &mut [Role]| {
+            roles[FIRST].body.timetable.loops = twos(vec![forward(0), forward(1), backward(0), backward(1)]);
+        };
+        assert_eq!(found(text, plant), []);
+    }
+    refused(STAGES, "SW0517", "some micro-batches are left out", |roles| {
+        roles[FIRST].body.timetable.loops = twos(vec![forward(0), backward(0), backward(1)]);
+    });
+    refused(STAGES, "SW0517", "twice for the same micro-batch", |roles| {
+        roles[FIRST].body.timetable.loops = twos(vec![forward(0), forward(2), backward(0), backward(1)]);
+    });
+    refused(STAGES, "SW0517", "whose forward has not run", |roles| {
+        roles[FIRST].body.timetable.loops = twos(vec![forward(0), backward(0), backward(1), forward(1)]);
+    });
+    refused(STAGES, "SW0517", "another order than that of the messages", |roles| {
+        roles[FIRST].body.timetable.loops = twos(vec![forward(1), forward(0), backward(0), backward(1)]);
+    });
+}
+
+#[test]
+fn what_can_be_no_timetable_is_refused() {
+    refused(STAGES, "SW0517", "goes on by no micro-batches", |roles| {
+        roles[FIRST].body.timetable.loops[0].every = 0;
+    });
+    refused(STAGES, "SW0517", "micro-batches under way", |roles| {
+        tasks(&mut roles[FIRST], &[forward(2000), backward(0)]);
+    });
+    refused(STAGES, "SW0517", "it is not there", |roles| {
+        roles[FIRST].body.timetable.loops[0].tasks.push(Task::forward(1));
+    });
+    refused(STAGES, "SW0517", "it is run in several loops", |roles| {
+        let again = Loop::over_all(vec![forward(0)]);
+        roles[FIRST].body.timetable.loops.push(again);
+    });
+    refused(STAGES, "SW0517", "what there is to run once a step", |roles| {
+        roles[FIRST].body.timetable.begins = true;
+    });
+    refused(STAGES, "SW0517", "what there is to run once a step", |roles| {
+        roles[FIRST].body.timetable.ends = true;
+    });
+}
+
+/// Ranks that go through their tasks in another order than those with whom they communicate.
+#[test]
+fn ranks_that_wait_for_each_other_are_found() {
+    refused(STAGES, "SW0506", "", |roles| {
+        tasks(&mut roles[FIRST], &[forward(0), backward(0)]);
+        tasks(&mut roles[LATER], &[Task::forward(1).at(1), Task::backward(1, When::Last)]);
+    });
+    refused(ROWS, "SW0506", "", |roles| {
+        tasks(&mut roles[LATER], &[Task::forward(1).at(2), Task::backward(1, When::Last)]);
+    });
+    // The ranks of one block, of which one runs ahead, meet for different micro-batches.
+    let gathered = "all_gather g0 dy -> all : [4, 8] 0 [2, 2]\nsend 10 dy";
+    let mut made = program(&graph(MODEL), &ROWS.replace("send 10 dy", gathered));
+    let later = &made.roles[LATER];
+    let one = |at: usize, rank: u32| Role { ranks: vec![RankId(rank)], ..alone(later, at) };
+    let (two, mut three) = (one(0, 2), one(1, 3));
+    assert_eq!(check::check(&graph(MODEL), &with(&made, two.clone(), three.clone())).err(), None);
+    tasks(&mut three, &[Task::forward(1).at(1), Task::backward(1, When::Last)]);
+    for role in made.roles.iter_mut().filter(|role| role.ranks.len() == 2) {
+        tasks(role, &[forward(3), backward(0)]);
+    }
+    let found =
+        check::check(&graph(MODEL), &with(&made, two, three)).expect_err("they meet for different ones");
+    assert_eq!(found[0].code, "SW0506", "{found:?}");
+    assert!(found[0].what.contains("do so for different micro-batches"), "{found:?}");
+}
+
+fn alone(role: &Role, at: usize) -> Role {
+    let mut table = role.table.clone();
+    for region in table.inputs.iter_mut().chain(table.outputs.iter_mut().flatten()) {
+        *region = Column::Same(region.get(at).clone());
+    }
+    Role { table, ..role.clone() }
+}
+
+fn with(made: &Program, two: Role, three: Role) -> Program {
+    Program { roles: vec![made.roles[FIRST].clone(), two, three], ..made.clone() }
+}
+
+fn goes_on(roles: &mut [Role], stashes: [bool; 2]) {
+    for (role, stashes) in roles.iter_mut().zip(stashes) {
+        role.body.timetable.steps = Steps::On { stashes };
+    }
+}
+
+/// Steps without a pause: the first block is behind by a micro-batch, and keeps what it was computed with.
+fn on(roles: &mut [Role]) {
+    tasks(&mut roles[FIRST], &[backward(-1), forward(0)]);
+    goes_on(roles, [false, true]);
+}
+
+#[test]
+fn steps_may_go_on() {
+    for text in [STAGES, ROWS] {
+        assert_eq!(found(text, on), []);
+        assert_eq!(found(text, |roles| goes_on(roles, [false, false])), []);
+    }
+}
+
+#[test]
+fn a_step_that_goes_on_is_computed_with_its_parameters() {
+    let version = "is computed with another version of the parameters than its step";
+    refused(STAGES, "SW0531", version, |roles| {
+        on(roles);
+        goes_on(roles, [false, false]);
+    });
+    refused(STAGES, "SW0531", "the steps of some ranks go on", |roles| {
+        on(roles);
+        roles[LATER].body.timetable.steps = Steps::Apart;
+    });
+    let other = "is something else than a loop over its micro-batches";
+    refused(STAGES, "SW0531", other, |roles| {
+        on(roles);
+        roles[LATER].body.timetable.loops[0].turns = Some(2);
+        let all = Loop::over_all(vec![Task::forward(1), Task::backward(1, When::Last)]);
+        roles[LATER].body.timetable.loops.push(all);
+    });
+    refused(STAGES, "SW0531", "are not whole at the end of the next one", |roles| {
+        tasks(&mut roles[FIRST], &[backward(-9), forward(0)]);
+        goes_on(roles, [false, true]);
+    });
+    refused(STAGES, "SW0506", "", |roles| {
+        on(roles);
+        tasks(&mut roles[LATER], &[Task::backward(1, When::Last).at(-2), Task::forward(1)]);
+        goes_on(roles, [true, true]);
+    });
+}
