@@ -64,7 +64,7 @@ class Tables:
         # What each rank has, in their order.
         self.ranks: list[dict[str, Any]] = []
         self.json: dict[str, Any] = {
-            "format": 6, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 7, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
             "tensors": [], "roles": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip

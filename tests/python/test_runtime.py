@@ -287,7 +287,7 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 1, "error[SW0702]: the program's format is 1, needed is 6"),
+        ("format", 1, "error[SW0702]: the program's format is 1, needed is 7"),
         (
             "shardwright",
             "0.0.9",

@@ -6,6 +6,7 @@ The rows are those of `crates/emit/src/templates/table.rs`, by way of a snapshot
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ B = X > 0.7
 I3 = _ints(3, 3, 4)
 QKV = [_rand(2, 3, 5, 4).transpose(1, 2).contiguous().transpose(1, 2) for _ in range(3)]
 IMAGE = _rand(2, 4, 6, 6)
+
+WINDOWS = ("hann", "hamming", "blackman", "bartlett", "kaiser")
 
 # The positional arguments of each operator, one list or several; a name given twice is run with the
 # arguments cut to what a row takes.
@@ -100,7 +103,12 @@ ARGS: dict[str, list[Any]] = {
     "amin": [X, [1], True],
     "logsumexp": [X, [1], True], "argmax": [X, 1, True], "cumsum": [X, 1],
     "arange.default": [5], "arange.start": [1, 5], "arange.start_step": [1, 9, 2],
-    "zeros": [[2, 3]], "ones": [[2, 3]], "full": [[2, 3], 1.5], "scalar_tensor": [2.5],
+    "eye.default": [3], "eye.m": [3, 2], "linspace": [1, 2.5, 4], "logspace": [1, 2.5, 4, 2.0],
+    **{f"{name}_window.default": [5] for name in WINDOWS},
+    **{f"{name}_window.periodic": [5, False] for name in WINDOWS}, "kaiser_window.beta": [5, True, 9.0],
+    "tril_indices": [3, 4, 1], "triu_indices": [3, 4, -1], "fft_fftfreq": [5, 0.5],
+    "fft_rfftfreq": [5, 0.5],
+    "zeros": [[2, 3]], "ones": [[2, 3]], "empty": [[0, 3]], "full": [[2, 3], 1.5], "scalar_tensor": [2.5],
     "full_like": [X, 2.0], "new_zeros": [X, [2]], "new_ones": [X, [2]],
     "_to_copy": [X], "clamp": [X, 0.5, 0.8],
 }  # fmt: skip
@@ -114,6 +122,15 @@ KWARGS: dict[str, dict[str, Any]] = {
     "mean": {"dtype": torch.float32},
     "cumsum": {"dtype": torch.float32},
     "arange": {"dtype": torch.float64},
+    "empty": {"dtype": torch.float64},
+    "eye": {"dtype": torch.float64},
+    "linspace": {"dtype": torch.float64},
+    "logspace": {"dtype": torch.float64},
+    **{f"{name}_window": {"dtype": torch.float64} for name in WINDOWS},
+    "tril_indices": {"dtype": torch.int32},
+    "triu_indices": {"dtype": torch.int32},
+    "fft_fftfreq": {"dtype": torch.float64},
+    "fft_rfftfreq": {"dtype": torch.float64},
     "zeros": {"dtype": torch.float64},
     "ones": {"dtype": torch.float64},
     "full": {"dtype": torch.float64},
@@ -194,13 +211,35 @@ def test_template(target: str, operator: str, python: str, count: int, named: bo
 
 def test_operators_that_give_lists_are_those_whose_signatures_say_so() -> None:
     """Those of PyTorch's newest version: an older one may lack some."""
-    text = (Path(__file__).parents[2] / "crates/emit/src/templates/lists.rs").read_text()
-    listed = set(re.findall(r'"([\w.]+)"', text))
+    found = {
+        name
+        for name, schema in _schemas()
+        if [str(value.type) for value in schema.returns] == ["List[Tensor]"]
+        and not name.startswith("_foreach")
+    }
+    assert found <= _listed("lists")
+
+
+def test_operators_that_are_told_the_device_are_those_that_make_a_tensor_of_numbers() -> None:
+    """Of those whose bounds are tensors these do not say where the result is."""
     found = set()
+    for name, schema in _schemas():
+        tensors = [argument for argument in schema.arguments if "Tensor" in str(argument.type)]
+        of_numbers = not tensors or name.startswith(("linspace.", "logspace."))
+        made = any("Tensor" in str(value.type) for value in schema.returns)
+        if made and of_numbers and any(argument.name == "device" for argument in schema.arguments):
+            found.add(name)
+    assert found <= _listed("created")
+
+
+def _schemas() -> Iterator[tuple[str, Any]]:
+    """Of all operators that can be called by their names."""
     for schema in torch._C._jit_get_all_schemas():
         name, overload = schema.name.removeprefix("aten::"), schema.overload_name or "default"
-        lists = [str(value.type) for value in schema.returns] == ["List[Tensor]"]
-        known = hasattr(getattr(torch.ops.aten, name, None), overload)
-        if schema.name.startswith("aten::") and lists and known and not name.startswith("_foreach"):
-            found.add(f"{name}.{overload}")
-    assert found <= listed
+        if schema.name.startswith("aten::") and hasattr(getattr(torch.ops.aten, name, None), overload):
+            yield f"{name}.{overload}", schema
+
+
+def _listed(file: str) -> set[str]:
+    text = (Path(__file__).parents[2] / f"crates/emit/src/templates/{file}.rs").read_text()
+    return set(re.findall(r'"([\w.]+)"', text))

@@ -9,6 +9,7 @@
 //! A row is used only where reading its text back gives exactly the same operator; anything else is
 //! written as `torch.ops.aten.name.overload(...)`, which is always right.
 
+mod created;
 mod lists;
 mod matching;
 mod table;
@@ -87,13 +88,24 @@ fn head(expr: &Expr<'_>) -> String {
 
 /// The Python of an operator.
 pub(crate) fn write<'a>(applied: Applied<'a>) -> Expr<'a> {
+    let creates = creates(&applied.target);
+    match written(applied) {
+        Expr::Call(mut call) if creates => {
+            call.kwargs.push((DEVICE, device()));
+            Expr::Call(call)
+        }
+        expr => expr,
+    }
+}
+
+fn written<'a>(applied: Applied<'a>) -> Expr<'a> {
     if let Some(expr) = matching::write_slice(&applied) {
         return expr;
     }
     for index in table().by_target.get(applied.target.as_ref()).into_iter().flatten() {
         let row = &table().rows[*index];
         if let Some(expr) = matching::fill(row, &applied) {
-            if read(&expr).as_ref() == Some(&applied) {
+            if read_anywhere(&expr).as_ref() == Some(&applied) {
                 return expr;
             }
         }
@@ -127,8 +139,20 @@ fn expr<'a>(arg: &'a LocalArg, names: &'a [String]) -> Expr<'a> {
     }
 }
 
-/// The operator that an expression is, if it is one.
-pub(crate) fn read<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
+/// The operator that an expression is, if it is one; and whether it makes its tensor where the rank computes,
+/// as those do that [`creates`] knows.
+pub(crate) fn read<'a>(expr: &Expr<'a>) -> Option<(Applied<'a>, bool)> {
+    match expr {
+        Expr::Call(call) if call.kwargs.last() == Some(&(DEVICE, device())) => {
+            let mut call = call.clone();
+            call.kwargs.pop();
+            Some((read_anywhere(&Expr::Call(call))?, true))
+        }
+        _ => Some((read_anywhere(expr)?, false)),
+    }
+}
+
+fn read_anywhere<'a>(expr: &Expr<'a>) -> Option<Applied<'a>> {
     if let Expr::Call(call) = expr {
         match call.function.root() {
             Some("ops") => return read_runtime(call),
@@ -209,6 +233,19 @@ fn unnamed<'a>(applied: Applied<'a>) -> Expr<'a> {
     let pair = |(name, value)| Expr::List(vec![Expr::Str(name), value]);
     let kwargs = Expr::List(applied.kwargs.into_iter().map(pair).collect());
     Expr::Name("ops").attr("call").call(vec![Expr::Str(applied.target), Expr::List(applied.args), kwargs])
+}
+
+/// `device=rank.device` is the last argument of what creates a tensor.
+pub(crate) const DEVICE: &str = "device";
+
+fn device<'a>() -> Expr<'a> {
+    Expr::Name("rank").attr(DEVICE)
+}
+
+/// Whether an operator makes a tensor of numbers alone, and has to be told where. A test compares `CREATED`
+/// with PyTorch's own signatures.
+pub(crate) fn creates(target: &str) -> bool {
+    target.strip_prefix("aten.").is_some_and(|name| created::CREATED.contains(&name))
 }
 
 /// What runs as the Python that it was.

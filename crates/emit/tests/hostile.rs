@@ -150,7 +150,7 @@ fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: 
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 6", "\"format\": 1"),
+        ("\"format\": 7", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 4294967295"),
@@ -201,6 +201,57 @@ fn refusals() {
     let json = json.iter().map(|(from, to)| refusal(files(), 1, from, to));
     let code = code.iter().map(|(from, to)| refusal(files(), 0, from, to));
     insta::assert_snapshot!(json.chain(code).collect::<Vec<_>>().join("\n"));
+}
+
+/// What is made of numbers alone is made where the rank computes, and the text must say so.
+#[test]
+fn refused_devices() {
+    let made = || {
+        let graph = graph(include_str!("gpt.graph"));
+        let files = emit(&graph, &single(&graph)).unwrap();
+        (graph, files)
+    };
+    let missing = "a tensor is made without `device=rank.device` as the last argument";
+    let edits = [
+        (0, ", device=rank.device)", ")", missing),
+        (0, "dtype=torch.int64, device=rank.device", "device=rank.device, dtype=torch.int64", missing),
+        (0, "device=rank.device", "device=rank.other", missing),
+        (0, "device=rank.device", "device=\"cpu\"", missing),
+        (0, "F.gelu(c_fc", "F.gelu(c_fc, device=rank.device", "the device is given to an operator"),
+        (0, "def gpt(p, rank, ", "def gpt(p, ", "`gpt` takes 3 arguments, not 4"),
+        (
+            1,
+            "\"holes\": [], \"constants\": []",
+            "\"holes\": [\"device\"], \"constants\": [1]",
+            "`rank.device` is where a rank computes",
+        ),
+    ];
+    for (file, from, to, said) in edits {
+        let found = refusal(made(), file, from, to);
+        assert!(found.contains(said), "{found}");
+    }
+}
+
+/// What makes a tensor of numbers alone prints and reads back, by a row of the table or without.
+#[test]
+fn what_is_made_of_numbers_reads_back() {
+    let ops = [
+        "aten.eye.default(4, dtype=f64)",
+        "aten.linspace.default(0, 1.5, 4, dtype=f64)",
+        "aten.hann_window.periodic(4, False, dtype=f64)",
+        "aten.empty.memory_format([4], dtype=f64)",
+        "aten.fft_fftfreq.default(4, 0.5, dtype=f64)",
+        "aten.tril_indices.default(2, 2, -1, dtype=f64)",
+        "aten.range.step(0, 3, 1, dtype=f64)",
+    ];
+    let mut made = String::from("model \"Made\"\ninput %x f64[4] 0\n");
+    for (at, op) in ops.iter().enumerate() {
+        made += &format!("op %o{at} f64[4] = {op} in \"\" at \"m.py:{at}\"\n");
+    }
+    made += "output %o0\n";
+    let graph = graph(&made);
+    let files = roundtrip(&graph, &single(&graph));
+    assert_eq!(files[0].text.matches("device=rank.device)").count(), ops.len(), "{}", files[0].text);
 }
 
 /// A model that is trained, as one call.

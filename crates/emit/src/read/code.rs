@@ -175,9 +175,10 @@ impl<'a, 'r> Code<'a, 'r> {
                 return self.bind(names, targets, unpack, &results, line);
             }
         }
-        let Some(applied) = templates::read(value) else {
+        let Some((applied, placed)) = templates::read(value) else {
             return Err(self.reader.misuse(line, "this is no operator that is known"));
         };
+        self.require_device(names, &applied.target, placed, line)?;
         if targets.is_empty() {
             return Err(self.reader.misuse(line, "the result of an operator is not assigned"));
         }
@@ -200,6 +201,22 @@ impl<'a, 'r> Code<'a, 'r> {
             op.outputs.push(buf);
         }
         self.ops.push(op);
+        Ok(())
+    }
+
+    /// A tensor that is made of numbers alone is made where the rank computes, and nothing else is told where.
+    fn require_device(&self, names: &Names<'a>, target: &str, placed: bool, line: u32) -> Result<()> {
+        if placed != templates::creates(target) {
+            let what = if placed {
+                "the device is given to an operator whose tensors say it"
+            } else {
+                "a tensor is made without `device=rank.device` as the last argument"
+            };
+            return Err(self.reader.misuse(line, what));
+        }
+        if placed && names.get("rank") != Some(&Value::Holes) {
+            return Err(self.reader.unknown(line, "`rank` is not an argument of this function"));
+        }
         Ok(())
     }
 

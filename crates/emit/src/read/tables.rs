@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::columns::{self, Regions};
 use super::json::{Node, Place, int, string};
+use crate::templates::DEVICE;
 use crate::write::tables::{FORMAT, plain_factors};
 
 /// What the tables say of a role; its body is in its file.
@@ -254,6 +255,9 @@ impl Reader {
             ranks,
             table,
         };
+        if role.holes.iter().any(|hole| hole == DEVICE) {
+            return Err(node.refuse("`rank.device` is where a rank computes, and no constant of it"));
+        }
         let fits = role.table.constants.len() == role.holes.len() && !role.ranks.is_empty();
         if fits { Ok(role) } else { Err(node.refuse("a role has no ranks, or not a constant for each hole")) }
     }

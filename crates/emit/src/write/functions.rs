@@ -64,7 +64,7 @@ impl<'n> Printer<'n> {
         let shape = &outlined.shape;
         let mut params = vec![];
         params.extend(shape.uses_leaves.then_some("p"));
-        params.extend(shape.uses_holes.then_some("rank"));
+        params.extend(shape.uses_rank.then_some("rank"));
         params.extend(shape.params.iter().map(|var| locals.vars[*var].as_str()));
         params.extend(locals.numbers.iter().flatten().map(String::as_str));
         let mut body = vec![];
@@ -96,7 +96,7 @@ impl<'n> Printer<'n> {
                 let inner = &self.functions[*function];
                 let mut all = vec![];
                 all.extend(tree.as_deref().map(Expr::Name));
-                all.extend(inner.shape.uses_holes.then_some(Expr::Name("rank")));
+                all.extend(inner.shape.uses_rank.then_some(Expr::Name("rank")));
                 all.extend(args.iter().map(|value| self.value(index, value)));
                 let differ = inner.numbers.iter().enumerate().filter(|(_, known)| known.is_none());
                 all.extend(differ.map(|(at, _)| self.number(index, numbers + at)));
@@ -139,7 +139,7 @@ impl<'n> Printer<'n> {
         let function = &self.functions[used.function];
         let mut all = vec![Expr::Name(&self.names.functions[used.function])];
         all.extend(used.tree.as_deref().map(Expr::Name));
-        all.extend(function.shape.uses_holes.then_some(Expr::Name("rank")));
+        all.extend(function.shape.uses_rank.then_some(Expr::Name("rank")));
         all.extend(used.tensors.iter().map(|id| buf(*id)));
         all.extend(used.leaves.iter().map(|text| Expr::Name(text)));
         let differ = function.numbers.iter().zip(&used.numbers).filter(|(known, _)| known.is_none());

@@ -15,6 +15,7 @@ use super::naming::{Naming, is_made_up, of_target};
 use super::spread::Spreads;
 use crate::leaves::{self, Leaves};
 use crate::names;
+use crate::templates;
 
 /// A variable of a function.
 pub(crate) type Var = usize;
@@ -64,7 +65,7 @@ pub(crate) struct Shape<'a> {
     pub(crate) items: Vec<Item<'a>>,
     pub(crate) results: Vec<Value<'a>>,
     pub(crate) uses_leaves: bool,
-    pub(crate) uses_holes: bool,
+    pub(crate) uses_rank: bool,
 }
 
 pub(crate) struct Outlined<'a> {
@@ -318,6 +319,7 @@ impl<'a> Outline<'a> {
 
     fn op(&self, draft: &mut Draft<'a>, op: &'a LocalOp, group: &Group<'a>) {
         draft.user = self.modules.of(op.op);
+        draft.shape.uses_rank |= templates::creates(&op.target);
         let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
         if let Some(Value::Int(number)) = random_number(&op.target).and_then(|at| args.get(at)) {
             draft.numbers.push(*number);
@@ -344,7 +346,7 @@ impl<'a> Outline<'a> {
             draft.shape.uses_leaves = true;
             leaves::path(leaves::strip(&tree, &draft.tree).unwrap_or(""))
         });
-        draft.shape.uses_holes |= self.functions[inner.function].shape.uses_holes;
+        draft.shape.uses_rank |= self.functions[inner.function].shape.uses_rank;
         let mut args: Vec<_> = params.iter().map(|buf| self.buf(draft, *buf)).collect();
         args.extend(inner.leaves.iter().map(|leaf| self.leaf(draft, *leaf)));
         let numbers = draft.numbers.len();
@@ -387,7 +389,7 @@ impl<'a> Outline<'a> {
             Arg::Bool(value) => Value::Bool(*value),
             Arg::Int(value) => Value::Int(*value),
             Arg::Hole(index) => {
-                draft.shape.uses_holes = true;
+                draft.shape.uses_rank = true;
                 Value::Hole(*index)
             }
             Arg::Float(value) => Value::Float(value.to_bits()),

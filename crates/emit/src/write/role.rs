@@ -18,6 +18,7 @@ use crate::leaves::Leaves;
 use crate::names::Scope;
 use crate::python::parser::IMPORTS;
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
+use crate::templates::DEVICE;
 
 pub(crate) fn text(
     graph: &Graph,
@@ -225,6 +226,7 @@ fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
 
 pub(crate) fn hole_names(body: &Body) -> Vec<String> {
     let mut scope = Scope::new();
+    let _ = scope.fresh(DEVICE);
     body.holes.iter().map(|hole| scope.fresh(hole)).collect()
 }
 

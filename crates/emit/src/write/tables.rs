@@ -13,7 +13,7 @@ use super::file_name;
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 6;
+pub(crate) const FORMAT: u64 = 7;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.

@@ -608,9 +608,8 @@ class Run:
     @contextmanager
     def _executing(self) -> Iterator[None]:
         token = _current.set(self)
-        creates = self.worker.code.creates_tensors and self.comm.device.type != "cpu"
         try:
-            with self.comm.device if creates else nullcontext(), running(self._modules):
+            with running(self._modules):
                 yield
         finally:
             _current.reset(token)

@@ -92,7 +92,7 @@ class Worker:
         self.code = program.code(comm.rank)
         if local:
             local.halves = self.code.halves
-        self.constants = program.constants(comm.rank)
+        self.constants = program.constants(comm.rank, comm.device)
         # Buffers of gradients, kept from step to step.
         self.kept: Kept = {}
         # Exchanges and updates whose tensors were compared with the graph.

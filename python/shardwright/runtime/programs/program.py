@@ -23,7 +23,7 @@ from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 6
+FORMAT = 7
 GRAPH = "graph.txt"
 
 # Ranks may be threads: one of them compiles.
@@ -34,13 +34,6 @@ DTYPES = {
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
     "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
-
-# Emitted code has no device arguments; code that creates tensors needs the rank's device around it.
-CREATES = re.compile(
-    r"\b(arange|zeros|ones|full|empty|eye|linspace|logspace|scalar_tensor|tensor"
-    r"|tril_indices|triu_indices|fft_fftfreq|fft_rfftfreq|\w+_window)\b[.(]"
-)
-
 
 # The forward of a block, and what it takes before tensors.
 BLOCK = re.compile(r"forward(?:_(\d+))?")
@@ -243,7 +236,6 @@ class Code:
     # The timetable: yields the tasks of a step. Not there where there is no backward on any rank.
     # One whose steps follow each other without a pause is called `steady` in the file.
     step: Callable[[int, float], Iterator[Any]] | None
-    creates_tensors: bool
 
     @property
     def trains(self) -> bool:
@@ -314,9 +306,10 @@ class Program:
     def role(self, rank: int) -> Role:
         return self.ranks.role(rank)
 
-    def constants(self, rank: int) -> SimpleNamespace:
+    def constants(self, rank: int, device: torch.device) -> SimpleNamespace:
+        """What emitted code calls `rank`: the numbers of this one, and where it computes."""
         values = self.ranks[rank].constants
-        return SimpleNamespace(**dict(zip(self.role(rank).holes, values, strict=True)))
+        return SimpleNamespace(device=device, **dict(zip(self.role(rank).holes, values, strict=True)))
 
     def code(self, rank: int) -> Code:
         file = self.role(rank).file
@@ -576,10 +569,8 @@ def _compile(program: Program, file: str) -> Code:
             why="a rank's forward is the function of this name",
             fix="undo the edit, or compile the model again",
         )
-    creates = CREATES.search(text) is not None
-    return Code(
-        names.get("begin"), names.get("end"), _blocks(names), names.get("step", names.get("steady")), creates
-    )
+    step = names.get("step", names.get("steady"))
+    return Code(names.get("begin"), names.get("end"), _blocks(names), step)
 
 
 def _blocks(names: Mapping[str, Any]) -> list[Block]:
