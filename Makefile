@@ -10,6 +10,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 SEED ?=
 ZOO ?=
+WHERE ?=
 LEAN ?=
 OLDEST_TORCH := 2.11.0
 
@@ -49,7 +50,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz mutate zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel gpu clean
+.PHONY: help demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +65,10 @@ fuzz: build ## random models under random plans, for MINUTES, of a SEED; prints 
 
 mutate: ## faults of 70 kinds planted into programs: which of them the check accepts though they are different; EACH of a kind, from SEED on
 	cargo run --release -p shardwright-reference --example mutate -- $(or $(EACH),4) $(or $(SEED),0)
+
+mutants: ## faults in the code of the check itself: which of them no test notices; WHERE names files or functions
+	cargo build --quiet --release --manifest-path scripts/mutants/Cargo.toml --target-dir target/mutants/tool
+	nice target/mutants/tool/release/mutants $(WHERE)
 
 zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)

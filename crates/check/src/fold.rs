@@ -198,7 +198,10 @@ impl Known {
         (0..line[0].bufs.len()).all(|buf| match line.map(|rank| rank.bufs[buf]) {
             [None, None, None, None] => true,
             [Some(z), Some(a), Some(b), Some(c)] => {
-                [a, b, c].iter().all(|held| held.of == z.of)
+                // Where regions move on, what lies somewhere in them does so too, or not at all.
+                let lies = |held: &Held| z.region == a.region || cx.store.is_everywhere(held.share);
+                [z, a, b, c].iter().all(lies)
+                    && [a, b, c].iter().all(|held| held.of == z.of)
                     && self.regions(cx, [z.region, a.region, b.region, c.region])
                     && self.shares(cx, [a.share, b.share, c.share])
             }

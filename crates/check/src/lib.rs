@@ -282,8 +282,9 @@ fn folded(
     net::steps(&mut cx, &ranks);
     finish::finish(&mut cx, &ranks, trains);
     finish::all_of_it(&mut cx, program);
-    // Parts that overlap at the first positions may leave a gap further on.
-    if !cx.faults.is_empty() || cx.store.overlaps {
+    // Parts that overlap at the first positions may leave a gap further on, and what is there for ranks that are followed
+    // may be missing for others, who read another part of it.
+    if !cx.faults.is_empty() || cx.store.overlaps || cx.store.partly_read {
         return None;
     }
     let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);

@@ -95,6 +95,8 @@ pub(crate) struct Store {
     verdicts: Vec<Option<Verdict>>,
     /// Whether what was found complete had something several times, as a maximum may.
     pub(crate) overlaps: bool,
+    /// Whether a part was read of what is not the same everywhere: another part of it may be nothing.
+    pub(crate) partly_read: bool,
     room: Vec<Interval>,
 }
 
@@ -108,6 +110,7 @@ impl Store {
             numbers: Map::default(),
             verdicts: vec![],
             overlaps: false,
+            partly_read: false,
             room: vec![],
         };
         let whole = Term {
@@ -193,6 +196,7 @@ impl Store {
         if self.is_everywhere(share) {
             return share;
         }
+        self.partly_read = true;
         let entries = self.shares.get(share).clone();
         let mut left = vec![];
         for entry in entries.iter() {

@@ -252,6 +252,34 @@ fn exchanges_that_are_others_further_on_are_found() {
     refused(&exchanged(), |it| it.exchanges[0].sources[FAR].0 = RankId(FAR as u32 - 1));
 }
 
+/// All ranks have the first half of the rows of a value, and each reads its own rows: those that are followed have theirs.
+#[test]
+fn what_is_there_for_the_followed_ranks_only_is_found() {
+    let ends: String = (0..8).map(|rank| format!("from {rank} :,:\n")).collect();
+    let targets = ends.replace("from", "to");
+    let table = |rows: &str| {
+        let pieces: String = (0..8).map(|rank| format!("piece {rank} {rank} {rows},:\n")).collect();
+        format!("table 9 %h sum\n{ends}{targets}{pieces}")
+    };
+    let code = sliced()
+        .replace(
+            "slice all -> x",
+            "call 0 all, w -> h : h = aten.linear.default(all, w)\nexchange 9 h -> k\nslice k -> p",
+        )
+        .replace(": [16, 8] lo..hi, 0..8", ": [16, 32] lo..hi, 0..32")
+        .replace(
+            "call 0 x, w, v -> s : h = aten.linear.default(x, w) ; a = aten.relu.default(h)",
+            "call 1 p, v -> s : a = aten.relu.default(p)",
+        );
+    let code = code.split("seed").next().expect("a forward").to_string();
+    let model = graph(MODEL);
+    let right = program(&model, &(table("0..16") + &code));
+    assert_eq!(folded(&model, &right), Some(8));
+    let wrong = program(&model, &(table("0..8") + &code));
+    let found = check::check(&model, &wrong).expect_err("ranks read what is not there");
+    assert_eq!(check::check_folding(&model, &wrong, LEAST).err(), Some(found));
+}
+
 /// Groups of one grouping that do the same together communicate once.
 #[test]
 fn what_groups_do_together_counts_once() {
