@@ -393,6 +393,9 @@ impl Roles<'_> {
                 return Err("a communication has another number of results than of values".into());
             }
         }
+        if matches!(instr, Instr::Add { from, .. } if from.is_empty()) {
+            return Err("a sum is of nothing".into());
+        }
         let fine = instr.leaves().iter().all(|leaf| leaf.index() < leaves)
             && instr.shards().iter().all(|shard| *shard < shards)
             && instr.copies().iter().all(|copy| *copy < self.role.table.copies.len())

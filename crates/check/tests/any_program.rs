@@ -90,3 +90,15 @@ fn numbers_of_tensors_and_blocks_may_be_any() {
     });
     assert_eq!(far, "SW0502");
 }
+
+/// Also where nobody reads it.
+#[test]
+fn a_sum_is_of_something() {
+    let empty = changed(|program| {
+        let body = &mut program.roles[0].body;
+        let to = program::BufId(body.bufs.len() as u32);
+        body.bufs.push(program::Buf { name: "empty".into(), tensor: TensorId(0), grad: false });
+        body.codes[0].instrs.insert(0, program::Instr::Add { from: vec![], to });
+    });
+    assert_eq!(empty, "SW0502");
+}

@@ -164,7 +164,8 @@ impl<'a> Follow<'a, '_> {
                 self.spreads.set(slice.to, found);
             }
             Instr::Add { from, to } => {
-                let found = self.spreads.get(from[0]).filter(|spread| spread.parts == 1).cloned();
+                let first = from.first().and_then(|buf| self.spreads.get(*buf));
+                let found = first.filter(|spread| spread.parts == 1).cloned();
                 self.spreads.set(*to, found);
             }
             Instr::Collective(it) => {
@@ -206,10 +207,12 @@ impl<'a> Follow<'a, '_> {
         let Some((at, parts)) = self.loops(op, dims) else { return };
         for (made, carried) in op.outputs.iter().zip(&dims.outputs) {
             let Some(made) = made else { continue };
-            let whole = self.analysis.flat(self.of(*made));
+            // What nobody reads may be of any tensor.
+            let Some(whole) = self.spreads.factors(*made) else { continue };
             let length =
                 |(size, carried): (i64, &Option<usize>)| carried.map_or(Some(size), |loop_of| at[loop_of]);
-            let lengths: Option<Vec<i64>> = whole.into_iter().zip(carried).map(length).collect();
+            let lengths: Option<Vec<i64>> =
+                whole.iter().flatten().copied().zip(carried).map(length).collect();
             self.spreads.set(*made, lengths.map(|lengths| Spread { lengths, parts }));
         }
     }
