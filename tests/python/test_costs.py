@@ -77,6 +77,10 @@ def _rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "current_run", lambda: Rank)
 
 
+# What emitted code knows where it runs.
+SCOPE = {"torch": torch, "F": F, "ops": ops, "rank": SimpleNamespace(device=torch.device("cpu"))}
+
+
 @dataclass
 class Seen:
     """What a call did."""
@@ -92,7 +96,7 @@ class Seen:
 def execute(cost: Cost, written_out: bool = False) -> Seen:
     """`written_out`: recurrent layers by their steps, not by one kernel of the CPU's library."""
     operands = made_up(cost)
-    scope = {"torch": torch, "F": F, "ops": ops, **{f"x{at}": x for at, x in enumerate(operands)}}
+    scope = {**SCOPE, **{f"x{at}": x for at, x in enumerate(operands)}}
     forward, backward = FlopCounterMode(display=False), FlopCounterMode(display=False)
     keeping = Keeping()
     with keeping, forward, torch.backends.mkldnn.flags(enabled=not written_out):
@@ -268,7 +272,7 @@ def lived(cost: Cost) -> tuple[int, int, list[bool]]:
     """The most bytes forward and backward besides what results; and for each operand that learns whether its
     gradient lies in the memory of that of the first result."""
     operands = made_up(cost)
-    scope = {"torch": torch, "F": F, "ops": ops, **{f"x{at}": x for at, x in enumerate(operands)}}
+    scope = {**SCOPE, **{f"x{at}": x for at, x in enumerate(operands)}}
     forward, backward = live.Live(), live.Live()
     with forward:
         found = eval(cost.call, scope)

@@ -140,7 +140,7 @@ def _on_ranks(block: Block, place: str, namespace: dict[str, Any], patch: pytest
         _python(block.code, place, dict(namespace))
 
     with patch.context() as here:
-        here.setattr(api, "joined", lambda: mine.comm)
+        here.setattr(api, "joined", lambda *_: mine.comm)
         run_local(block.ranks, rank)
 
 

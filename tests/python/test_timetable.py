@@ -38,7 +38,7 @@ def code(steps: str) -> Code:
         yield from in_turn(batches, scale)
 
     step = {"in turn": in_turn, "ahead": ahead, "beginning": beginning}[steps]
-    return Code(None, None, [Block(0, forward, backward, slice(0, 0))], step, False)
+    return Code(None, None, [Block(0, forward, backward, slice(0, 0))], step)
 
 
 def words(codes: list[Code], alone: bool = False) -> str:
