@@ -148,3 +148,11 @@ def test_a_model_of_one_device_saves_behind_its_training(tmp_path: Path, gate: t
     gate.set()
     sw.load(module, None, tmp_path)
     assert torch.equal(module.weight, kept)
+
+
+def test_what_is_saved_beside_the_model_is_what_was_there(tmp_path: Path, gate: threading.Event) -> None:
+    module, average = nn.Linear(4, 4), torch.ones(4)
+    sw.save(module, None, tmp_path, {"average": average}, wait=False)
+    average.zero_()
+    gate.set()
+    assert torch.equal(sw.load(module, None, tmp_path)["average"], torch.ones(4))

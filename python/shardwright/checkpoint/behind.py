@@ -111,9 +111,11 @@ def settle(comm: Comm) -> None:
 
 def copies(items: Sequence[Value | Chunk]) -> list[Value | Chunk]:
     """On the host, before anything changes; the host waits for no copy of a GPU's memory."""
-    return [
-        replace(item, held=_on_host(item.tensor())) if isinstance(item, Chunk) else item for item in items
-    ]
+    return [replace(item, held=_copied(item)) for item in items]
+
+
+def _copied(item: Value | Chunk) -> Any:
+    return item.packed() if isinstance(item, Value) else _on_host(item.tensor())
 
 
 _under_way: dict[Hashable, list[Saving]] = {}

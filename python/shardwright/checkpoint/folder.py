@@ -37,6 +37,7 @@ from ..errors import RuntimeFault
 from ..runtime.programs.boxes import Box
 from .digests import Digesting, note, seal
 from .metadata import METADATA, Place, key_of, read_metadata
+from .plain import packed
 
 DATA = re.compile(r"__\d+_(\d+)\.distcp")
 
@@ -51,11 +52,7 @@ class Value:
     """What it was when it was copied."""
 
     def packed(self) -> bytes:
-        if self.held is not None:
-            return self.held
-        stream = io.BytesIO()
-        torch.save(self.value, stream)
-        return stream.getvalue()
+        return packed(self.value) if self.held is None else self.held
 
 
 @dataclass(frozen=True)
@@ -182,11 +179,7 @@ class _Planner:
 
     def resolve_data(self, item: WriteItem) -> Tensor | io.BytesIO:
         found = self.items[item.index]
-        if isinstance(found, Chunk):
-            return found.tensor()
-        packed = io.BytesIO()
-        packed.write(found.packed())
-        return packed
+        return found.tensor() if isinstance(found, Chunk) else io.BytesIO(found.packed())
 
 
 def _index(item: Value | Chunk) -> MetadataIndex:
