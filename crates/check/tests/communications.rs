@@ -5,21 +5,12 @@ mod support;
 use graph::TensorId;
 use program::*;
 use rules::{Reduction, Region};
-use support::{graph, program};
+use support::{LINEARS, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");
 const MEGATRON: &str = include_str!("programs/megatron.txt");
 const EXCHANGED: &str = include_str!("programs/exchanged.txt");
-
-const LINEARS: &str = "input %x f64[4,8] 0
-param %w f64[8,8] \"w\"
-param %v f64[8,8] \"v\"
-op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
-op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
-op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
-output %s
-";
 
 /// Parameters that are divided, and gathered for each use.
 const DIVIDED: &str = "group 0,1

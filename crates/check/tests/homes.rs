@@ -4,23 +4,14 @@ mod support;
 
 use graph::TensorId;
 use program::{Code, Grad, Instr, Loop, Pass, Program, RankId, Task, Update, When, Which};
-use support::{faults, graph, program, proof};
+use support::{LINEARS, faults, graph, program, proof};
 
 /// `old` becomes `new`, which must be refused.
 fn breaks(program: &str, old: &str, new: &str, code: &str) {
     assert!(program.contains(old), "{old}");
-    let found = faults(&graph(MODEL), &program.replacen(old, new, 1));
+    let found = faults(&graph(LINEARS), &program.replacen(old, new, 1));
     assert_eq!(found.first().map(|fault| fault.code), Some(code), "{old:?} to {new:?}: {found:?}");
 }
-
-const MODEL: &str = "input %x f64[4,8] 0
-param %w f64[8,8] \"w\"
-param %v f64[8,8] \"v\"
-op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
-op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
-op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
-output %s
-";
 
 /// `zero3` on two devices: gathered ahead, and for backward once more.
 const PASSING: &str = "group 0,1
@@ -97,17 +88,17 @@ reduce_shards g1 w_part
 
 #[test]
 fn what_is_gathered_for_each_use_is_proved() {
-    proof(&graph(MODEL), PASSING);
+    proof(&graph(LINEARS), PASSING);
 }
 
 #[test]
 fn what_is_gathered_once_a_step_is_proved() {
-    proof(&graph(MODEL), ONCE);
+    proof(&graph(LINEARS), ONCE);
 }
 
 #[test]
 fn what_is_divided_inside_and_copied_outside_is_proved() {
-    proof(&graph(MODEL), BOTH);
+    proof(&graph(LINEARS), BOTH);
 }
 
 #[test]
@@ -134,14 +125,14 @@ fn what_a_code_gathers_does_not_stay_for_another() {
     // Of several micro-batches the backward of the first would give up what that of the second reads.
     let kept =
         PASSING.replace("release v\nall_reduce", "all_reduce").replace("seed ds\ngather g0 v\n", "seed ds\n");
-    let found = faults(&graph(MODEL), &kept);
+    let found = faults(&graph(LINEARS), &kept);
     assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
     assert!(found[0].what.contains("what forward gathers is not released at its end"), "{found:?}");
 }
 
 /// `zero3` on two devices, with a backward in two halves.
 fn in_halves() -> Program {
-    let mut made = program(&graph(MODEL), PASSING);
+    let mut made = program(&graph(LINEARS), PASSING);
     let body = &mut made.roles[0].body;
     let whole = body.codes.pop().expect("the last code is backward");
     let (mut first, mut second) = (vec![], vec![]);
@@ -173,7 +164,7 @@ fn in_halves() -> Program {
 fn found_in_halves(plant: impl Fn(&mut Vec<Instr>)) -> Vec<check::Fault> {
     let mut made = in_halves();
     plant(&mut made.roles[0].body.code_mut(0, Pass::Inputs).instrs);
-    check::check(&graph(MODEL), &made).map_or_else(|faults| faults, |_| vec![])
+    check::check(&graph(LINEARS), &made).map_or_else(|faults| faults, |_| vec![])
 }
 
 #[test]
@@ -228,7 +219,7 @@ fn a_gradient_reaches_its_parts_once_and_complete() {
 
 #[test]
 fn who_computes_the_update_of_a_whole_parameter_holds_some_of_it() {
-    let model = graph(MODEL);
+    let model = graph(LINEARS);
     let tensor = |name: &str| {
         let found = model.tensor_ids().find(|id| model.tensor(*id).name == name);
         found.unwrap_or(TensorId(99))
@@ -254,7 +245,7 @@ fn who_computes_the_update_of_a_whole_parameter_holds_some_of_it() {
 
 #[test]
 fn what_forward_writes_is_not_gathered_from_parts() {
-    let model = MODEL
+    let model = LINEARS
         .replace("param %v f64[8,8] \"v\"", "param %v f64[8,8] \"v\" frozen")
         .replace("op %z", "op %n f64[8,8] = aten.mul.Tensor(%v, 0.5) in \"b\" at \"m.py:4\" nograd\nop %z")
         + "update \"v\" %n\n";

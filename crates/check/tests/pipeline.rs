@@ -4,16 +4,7 @@ mod support;
 
 use check::Fault;
 use program::*;
-use support::{graph, program};
-
-const MODEL: &str = "input %x f64[4,8] 0
-param %w f64[8,8] \"w\"
-param %v f64[8,8] \"v\"
-op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
-op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
-op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
-output %s
-";
+use support::{LINEARS, graph, program};
 
 /// The second block on rank 1, the first on rank 0.
 const STAGES: &str = "table 9 %y sum
@@ -87,9 +78,9 @@ const LATER: usize = 0;
 const FIRST: usize = 1;
 
 fn found(text: &str, plant: impl Fn(&mut [Role])) -> Vec<Fault> {
-    let mut made = program(&graph(MODEL), text);
+    let mut made = program(&graph(LINEARS), text);
     plant(&mut made.roles);
-    check::check(&graph(MODEL), &made).err().unwrap_or_default()
+    check::check(&graph(LINEARS), &made).err().unwrap_or_default()
 }
 
 /// The first thing that is found has this code and says this.
@@ -235,17 +226,17 @@ fn ranks_that_wait_for_each_other_are_found() {
     });
     // The ranks of one block, of which one runs ahead, meet for different micro-batches.
     let gathered = "all_gather g0 dy -> all : [4, 8] 0 [2, 2]\nsend 10 dy";
-    let mut made = program(&graph(MODEL), &ROWS.replace("send 10 dy", gathered));
+    let mut made = program(&graph(LINEARS), &ROWS.replace("send 10 dy", gathered));
     let later = &made.roles[LATER];
     let one = |at: usize, rank: u32| Role { ranks: vec![RankId(rank)], ..alone(later, at) };
     let (two, mut three) = (one(0, 2), one(1, 3));
-    assert_eq!(check::check(&graph(MODEL), &with(&made, two.clone(), three.clone())).err(), None);
+    assert_eq!(check::check(&graph(LINEARS), &with(&made, two.clone(), three.clone())).err(), None);
     tasks(&mut three, &[Task::forward(1).at(1), Task::backward(1, When::Last)]);
     for role in made.roles.iter_mut().filter(|role| role.ranks.len() == 2) {
         tasks(role, &[forward(3), backward(0)]);
     }
     let found =
-        check::check(&graph(MODEL), &with(&made, two, three)).expect_err("they meet for different ones");
+        check::check(&graph(LINEARS), &with(&made, two, three)).expect_err("they meet for different ones");
     assert_eq!(found[0].code, "SW0506", "{found:?}");
     assert!(found[0].what.contains("do so for different micro-batches"), "{found:?}");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{faults, graph, proof};
+use support::{LINEARS, faults, graph, proof};
 
 /// Right as it is; once `old` becomes `new` something is found that has this code and says this.
 fn refused(model: &str, text: &str, (old, new): (&str, &str), code: &str, words: &str) {
@@ -212,15 +212,6 @@ grad 0 dt ->
     says(&faults(&graph(bias), &halves), "SW0504", "it cannot be told which part of an operator this is");
 }
 
-const DIVIDED: &str = "input %x f64[4,8] 0
-param %w f64[8,8] \"w\"
-param %v f64[8,8] \"v\"
-op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
-op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
-op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
-output %s
-";
-
 /// Each rank has the whole gradient, and takes its part of it.
 const TAKEN: &str = "group 0,1
 ranks 0,1
@@ -245,11 +236,11 @@ part w, v
 #[test]
 fn each_rank_takes_its_part_of_a_whole_gradient_once() {
     let incomplete = "does not reach its parts";
-    refused(DIVIDED, TAKEN, ("part w, v", "part w"), "SW0511", incomplete);
-    refused(DIVIDED, TAKEN, ("part w, v", "part w, v, w"), "SW0508", "goes to its parts twice");
-    refused(DIVIDED, TAKEN, ("part w, v", "scatter g0 w, v"), "SW0508", "is summed twice");
+    refused(LINEARS, TAKEN, ("part w, v", "part w"), "SW0511", incomplete);
+    refused(LINEARS, TAKEN, ("part w, v", "part w, v, w"), "SW0508", "goes to its parts twice");
+    refused(LINEARS, TAKEN, ("part w, v", "scatter g0 w, v"), "SW0508", "is summed twice");
     let late = ("grad 0 dy ->\nrelease w, v\npart w, v", "part w, v\ngrad 0 dy ->\nrelease w, v");
-    refused(DIVIDED, TAKEN, late, "SW0510", "before its last contribution");
+    refused(LINEARS, TAKEN, late, "SW0510", "before its last contribution");
 }
 
 /// Where gradients are off and nothing needs one it does not matter.

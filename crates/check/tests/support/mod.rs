@@ -46,6 +46,16 @@ use graph::{Graph, OpId, TensorId};
 use program::*;
 use rules::{Analysis, Interval, Reduction, Region, Rewriting, rewrite};
 
+/// Two linears, one after the other.
+pub const LINEARS: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+param %v f64[8,8] \"v\"
+op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
+op %z f64[4,8] = aten.linear.default(%y, %v) in \"b\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
 pub fn graph(text: &str) -> Graph {
     graph::text::parse(&format!("shardwright-graph 1\nmodel \"M\"\n{text}")).unwrap()
 }
