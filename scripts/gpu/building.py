@@ -135,23 +135,14 @@ class Made:
 
 def started(ready: Ready, device: torch.device) -> Any:
     """The rank's module."""
-    from shardwright.runtime import ParallelModule, load_program
+    from shardwright.runtime import Alone, ParallelModule, load_program
 
     bundle = ready.bundle
     program = load_program(
         bundle.files, digest=bundle.digest, world=ready.case.devices, graph=bundle.graph_text
     )
-    comm = alone(ready.case.rank, ready.case.devices, device)
+    comm = Alone(ready.case.rank, ready.case.devices, device)
     return ParallelModule(program, comm, Made(bundle.captured.constants), bundle.captured)
-
-
-def alone(rank: int, world: int, device: torch.device) -> Any:
-    from shardwright.runtime.communication.alone import Alone
-
-    if device.type == "cuda" and device.index is None:
-        # As process groups have it, and tensors: with its number.
-        device = torch.device("cuda", torch.cuda.current_device())
-    return Alone(rank, world, device)
 
 
 def batches_of(ready: Ready, device: torch.device) -> Any:
@@ -161,11 +152,11 @@ def batches_of(ready: Ready, device: torch.device) -> Any:
     return here if number == 1 else [here] * number
 
 
-def adamw(model: Any) -> Any:
+def adamw(model: Any, **options: Any) -> Any:
     """Fused, so that its step makes no temporary values; the parameters are all here or all on the host."""
     import shardwright as sw
 
-    return sw.optimizer(model, torch.optim.AdamW, lr=1e-4, fused=True)
+    return sw.optimizer(model, torch.optim.AdamW, lr=1e-4, fused=True, **options)
 
 
 def held(model: Any, optimizer: torch.optim.Optimizer) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import shardwright as sw
+from ports import free_port
 
 
 def train(rank: int = 0) -> str:
@@ -38,11 +38,8 @@ class _Loss(nn.Module):
 
 
 def _alone(*backend: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     os.environ.update(
-        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())
     )
     dist.init_process_group(*backend)
 

@@ -1,7 +1,8 @@
-"""Times on the device, and on the host until the device has its orders."""
+"""Times on the device, and on the host until the device has its orders; and the device's memory."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -59,3 +60,10 @@ def repeated(step: Callable[[], object], device: torch.device, *, warm: int = 3,
     for _ in range(warm):
         step()
     return statistics.median(device_seconds(step, device) for _ in range(times))
+
+
+def empty(device: torch.device) -> None:
+    """Gives back what nobody holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

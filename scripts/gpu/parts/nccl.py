@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
 from finding import Finding, Setting
+from ports import free_port
 from shardwright.runtime.communication.comm import TorchComm
 
 DTYPES = [
@@ -20,9 +20,7 @@ DTYPES = [
 
 
 def run(setting: Setting, finding: Finding) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     if setting.dry:
         dist.init_process_group("gloo", rank=0, world_size=1)
     else:

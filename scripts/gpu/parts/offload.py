@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ def run(setting: Setting, finding: Finding) -> None:
             found = _run(setting, replace(case, plan=plan), planted=setting.planted)
             _tell(setting, finding, table, without[beside], found)
             del found
-        _empty(setting.device)
+        timing.empty(setting.device)
 
 
 @dataclass
@@ -205,9 +204,3 @@ def _pinned(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
-
-
-def _empty(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -47,7 +46,7 @@ def run(setting: Setting, finding: Finding) -> None:
     for case, ready in _prepared(SMALL if small else FULL, setting.device, apart=not small):
         with finding.trying(f"{case.model} under {case.plan}"):
             _measure(setting, finding, table, case, ready())
-        _empty(setting.device)
+        timing.empty(setting.device)
 
 
 def _prepared(
@@ -114,10 +113,7 @@ def _measure(setting: Setting, finding: Finding, table: Table, case: Case, ready
 
 def _optimizer(setting: Setting, model: Any) -> Any:
     """What is planted: an optimizer with more state than is told of."""
-    import shardwright as sw
-
-    options = {"amsgrad": True} if setting.planted else {}
-    return sw.optimizer(model, torch.optim.AdamW, lr=1e-4, fused=True, **options)
+    return building.adamw(model, **({"amsgrad": True} if setting.planted else {}))
 
 
 def _held_is_told(finding: Finding, case: Case, ready: Ready, held: tuple[int, int]) -> None:
@@ -138,15 +134,8 @@ def _peaks(step: Callable[[], object], device: torch.device, before: int) -> tup
     if device.type != "cuda":
         step()
         return 0, 0
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.empty(device)
     torch.cuda.reset_peak_memory_stats(device)
     step()
     timing.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before, torch.cuda.max_memory_reserved(device)
-
-
-def _empty(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-import building
 import models
 import shardwright as sw
 import timing
 import traces
 from finding import Finding, Setting, Table
+from shardwright.runtime import Alone
 
 PEAK = 989e12
 """Operations a second of an H100 or H200, dense, in 16 bits."""
@@ -148,7 +148,7 @@ def _compare(setting: Setting, finding: Finding, table: Table, model: Model, com
         (),
         batch,
         plan="replicate",
-        comm=building.alone(0, 1, device),
+        comm=Alone(0, 1, device),
         compile=compiled,
         progress=False,
     )
@@ -253,7 +253,5 @@ def _warm(device: torch.device) -> None:
 
 
 def _empty(device: torch.device) -> None:
-    gc.collect()
     torch.compiler.reset()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    timing.empty(device)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from finding import Finding, Setting
+from ports import free_port
 
 SCRIPT = Path(__file__).resolve().parent.parent / "starting.py"
 # The ways by the name that `starting.py` knows, with the command before it.
@@ -47,10 +47,7 @@ def run(setting: Setting, finding: Finding) -> None:
 def _environment(way: str) -> dict[str, str]:
     found = {**os.environ, "OMP_NUM_THREADS": "2"}
     if way == "Slurm":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
         tasks = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
         own = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
-        found.update(tasks, **own, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        found.update(tasks, **own, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     return found

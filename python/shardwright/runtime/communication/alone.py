@@ -29,6 +29,9 @@ class Alone:
         if not 0 <= rank < world:
             raise ValueError(f"there is no rank {rank} among {world}")
         self.rank, self.world, self.device = rank, world, torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            # As tensors have it, and every other communicator.
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._models = count()
         self._notes: dict[str, bytes] = {}
 

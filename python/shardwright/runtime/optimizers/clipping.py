@@ -116,7 +116,8 @@ class _Total:
                 both = torch.cat([self.sum, norms])
                 self.sum[0] = both.amax() if self.norm_type > 0 else both.amin()
             elif self.norm_type == 0:
-                self.sum.index_add_(0, _index([place for place, _ in alike], self.sum.device), norms)
+                places = torch.tensor([place for place, _ in alike], device=self.sum.device)
+                self.sum.index_add_(0, places, norms)
             else:
                 self.sum[0] += (norms**self.norm_type).sum()
 
@@ -135,10 +136,6 @@ def _norms(grads: list[Tensor], order: float, dtype: torch.dtype) -> list[Tensor
         like = wide.to_complex() if dtype.is_complex else wide
         return [torch.linalg.vector_norm(grad, order, dtype=like) for grad in grads]
     return list(torch._foreach_norm(grads, order, dtype=wide))
-
-
-def _index(places: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(places, device=device)
 
 
 def _dtype(models: Sequence[ParallelModule]) -> torch.dtype:
