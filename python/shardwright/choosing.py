@@ -136,7 +136,8 @@ def _tasks_of_a_node(world: int) -> int:
     """As `torchrun` or Slurm says; else as many as there are GPUs."""
     import torch
 
-    for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        if found := re.match(r"\d+", os.environ.get(name, "")):
-            return max(1, min(int(found[0]), world))
-    return max(1, min(torch.cuda.device_count(), world))
+    from .runtime.communication.places import tasks_here
+
+    said = re.match(r"\d+", os.environ.get("LOCAL_WORLD_SIZE", ""))
+    local = int(said[0]) if said else tasks_here(os.environ)
+    return max(1, min(torch.cuda.device_count() if local is None else local, world))

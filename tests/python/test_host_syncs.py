@@ -79,7 +79,7 @@ NO_TENSORS = {
     "communication/devices.py _index int()",
     "communication/places.py _number int()",
     "communication/places.py _port int()",
-    "communication/places.py _tasks_here int()",
+    "communication/places.py tasks_here int()",
     "communication/timed.py TimedWork.is_completed bool()",
     "execution/away.py Away.pack int()",
     "execution/buckets.py _is_free bool()",

@@ -62,17 +62,17 @@ def _of_slurm(env: Mapping[str, str]) -> Place | None:
     if world == 1:
         return None
     local = _number(env, "SLURM_LOCALID")
-    return Place(_number(env, "SLURM_PROCID"), world, local, _tasks_here(env, world))
+    return Place(_number(env, "SLURM_PROCID"), world, local, tasks_here(env) or world)
 
 
-def _tasks_here(env: Mapping[str, str], world: int) -> int:
-    """Of `4(x2),3`, which is 4, 4 and 3 on three nodes, that of this one."""
+def tasks_here(env: Mapping[str, str]) -> int | None:
+    """Of `4(x2),3`, which Slurm says of 4, 4 and 3 tasks on three nodes, that of this one."""
     said = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said):
         counts += [int(count)] * int(times or 1)
     node = _number(env, "SLURM_NODEID") if "SLURM_NODEID" in env else 0
-    return counts[node] if node < len(counts) else world
+    return counts[node] if node < len(counts) else None
 
 
 def _hand_on(place: Place, env: MutableMapping[str, str]) -> None:
