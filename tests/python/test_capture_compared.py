@@ -219,3 +219,13 @@ def test_a_later_start_is_compared_too_also_where_a_parameter_is_a_result() -> N
     assert still_computes(model, (X,), None, captured, captured.graph_text)
     model.factor = 3.0
     assert not still_computes(model, (X,), None, captured, captured.graph_text)
+
+
+def test_a_gradient_that_pytorch_makes_lazily_of_zeros_is_compared() -> None:
+    """Below a dispatch mode such zeros end the process: the sign of a variance has them."""
+
+    def signs(m: Model, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(m.linear(x), 2, correction=0)
+        return torch.sgn(variance).sin().sum() + mean.sum()
+
+    capture(Model(signs), (X,))

@@ -87,6 +87,7 @@ mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod tiling;
 mod timetable;
 mod uniform;
 mod versions;

@@ -15,6 +15,7 @@ use crate::facts::{Facts, Use};
 use crate::intern::{Lists, Map};
 use crate::region::is_any;
 use crate::sweep::sweep;
+use crate::tiling;
 
 pub(crate) type ListId = u32;
 pub(crate) type ShareId = u32;
@@ -555,18 +556,23 @@ fn one_box(first: &[Interval], second: &[Interval]) -> Option<Vec<Interval>> {
     follows.then_some(made)
 }
 
-/// Gives every part that may lie anywhere a place: one of those where it meets the fewest others. What is
-/// summed there is the same everywhere, so each choice is right; a bad one only fails to cover the space.
+/// Gives every part that may lie anywhere a place: those that are alike but for their length where together they fill
+/// what others leave, else each where it meets the fewest others. What is summed there is the same everywhere, so
+/// each choice is right; a bad one only fails to cover the space.
 fn settle(boxes: &mut [Vec<Interval>], space: &[Interval]) {
     for d in 0..space.len() {
-        for index in 0..boxes.len() {
-            if is_any(boxes[index][d]) {
-                let len = boxes[index][d].len();
-                let others: Vec<Interval> = (boxes.iter().enumerate())
-                    .filter(|(other, b)| *other != index && !is_any(b[d]) && beside(&boxes[index], b, d))
-                    .map(|(_, b)| b[d])
-                    .collect();
-                boxes[index][d] = free(len, space[d], &others);
+        while let Some(first) = boxes.iter().position(|b| is_any(b[d])) {
+            let alike = |b: &Vec<Interval>| {
+                is_any(b[d]) && (0..b.len()).all(|at| at == d || b[at] == boxes[first][at])
+            };
+            let mut open: Vec<usize> = (0..boxes.len()).filter(|&index| alike(&boxes[index])).collect();
+            open.sort_by_key(|&index| std::cmp::Reverse(boxes[index][d].len()));
+            let lens: Vec<i64> = open.iter().map(|&index| boxes[index][d].len()).collect();
+            let beside = |b: &&Vec<Interval>| !is_any(b[d]) && beside(&boxes[first], b, d);
+            let others: Vec<Interval> = boxes.iter().filter(beside).map(|b| b[d]).collect();
+            match tiling::places(space[d], &others, &lens) {
+                Some(places) => open.iter().zip(places).for_each(|(&index, place)| boxes[index][d] = place),
+                None => boxes[open[0]][d] = free(lens[0], space[d], &others),
             }
         }
     }

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from . import lines
+from .calling import called
 from .inside import module_of, said_in
 
 # Drawn by keys, so that copies agree and parts differ.
@@ -103,7 +104,7 @@ class Recording(TorchDispatchMode):
             state = _state(_device(args, kwargs))
             self.draws.append(Draw(_kind(func), _shape(args), place, state))
             return _drawn(func, args, kwargs)
-        return func(*args, **kwargs)
+        return called(func, args, kwargs)
 
 
 class Replaying(TorchDispatchMode):
@@ -130,14 +131,14 @@ class Replaying(TorchDispatchMode):
             else:
                 _restore(_device(args, kwargs), self._left.pop(at).state)
             return _drawn(func, args, kwargs)
-        return func(*args, **kwargs)
+        return called(func, args, kwargs)
 
 
 def _drawn(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """In the order of the dims."""
     given = args[0] if args else None
     if not isinstance(given, Tensor) or given.is_contiguous():
-        return func(*args, **kwargs)
+        return called(func, args, kwargs)
     result = func(given.contiguous(), *args[1:], **kwargs)
     return given.copy_(result) if _name(func).endswith("_") else result
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import lines
+from .calling import called
 from .casts import Casting
 from .remembered import Place, changes, changing_line, kept_by, kept_error, tensors_in
 from .settings import capturable_experts
@@ -86,7 +87,7 @@ class _Following(TorchDispatchMode):
         place = next((self.kept[id(tensor)] for tensor in given if id(tensor) in self.kept), None)
         if place is not None and self.read is None:
             self.read = place, lines.with_source(lines.trace_of_caller(sys._getframe(1)))
-        result = func(*args, **(kwargs or {}))
+        result = called(func, args, kwargs)
         if any(map(self.knows, given)):
             self.add(_tensors(result))
         return result

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import lines
+from .calling import called
 from .evaluate import Operator, Watch
 
 _LOST = "torch.export lost something of the module, such as a change of a tensor that it does not see"
@@ -56,7 +57,7 @@ class _Seen(TorchDispatchMode):
         return any(abs(norm - other) <= near for other in self._norms.get(shape, ()))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = called(func, args, kwargs)
         self.places.add(lines.short(lines.trace_of_caller(sys._getframe(1))))
         for shape, norm in _sizes(result):
             self._norms.setdefault(shape, []).append(norm)

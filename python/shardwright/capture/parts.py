@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .calling import called
 from .simplify import insert, is_getitem
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
@@ -24,7 +25,7 @@ class Record(TorchDispatchMode):
         self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = called(func, args, kwargs)
         # The rest asks for devices and the like.
         if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(out)):
             self.calls.append((func, args, kwargs or {}, out))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .calling import called
 from .memory import identity
 
 
@@ -33,7 +34,7 @@ class Restoring(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:
             self._save(func._schema.arguments, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return called(func, args, kwargs)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..precision import Precision
+from .calling import called
 from .casts import Casting
 from .lines import said_by
 from .memory import has_no_value, identity
@@ -134,7 +135,7 @@ class _Counting(TorchDispatchMode):
         return self._left < 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = called(func, args, kwargs)
         self._left -= sum(tensor.numel() for tensor in _tensors(result))
         count = flop_registry.get(getattr(func, "_overloadpacket", None))
         if count is not None:

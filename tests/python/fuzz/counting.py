@@ -15,7 +15,7 @@ from .making import unread
 from .operators import OPERATORS
 from .pairs import Subject, Way
 
-PLANS = ["value", "copies", "uneven", "nested", "repeated", "single", "random", "named"]
+PLANS = ["value", "copies", "uneven", "nested", "repeated", "single", "random", "shares", "named"]
 COMMUNICATIONS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "exchange"]
 COMMUNICATIONS += ["reduce_gradients", "exchange_gradients"]
 PROGRAMS = [
@@ -87,7 +87,8 @@ def of_pair(plan: Plan, graph: Graph, way: Way, compiled: Compiled) -> Counter[s
             seen["plan uneven"] += dim in op.dims and op.dims[dim] % parts != 0
     for counts in compiled.counts:
         seen.update({f"communication {kind.split()[1]}": count for kind, count in counts.items()})
-    seen["plan random" if way.plan.startswith("random") else "plan named"] += 1
+    kind = way.plan.partition(":")[0]
+    seen[f"plan {kind}" if kind in ("random", "shares") else "plan named"] += 1
     seen[f"way {way.devices} devices"] += 1
     seen["way product of named plans"] += " x " in way.plan
     seen["way steps of one"] += way.batches == 1

@@ -40,7 +40,7 @@ def wanted() -> list[str]:
     kept = [
         *("gather in forward, zero3", "gather in backward, zero3", "release in forward, zero3"),
         *("gather in begin, zero1", "gather in begin, zero2", "scatter_gradients in backward, zero2"),
-        *("scatter_gradients in backward, zero3", "scatter_gradients in finish, zero1"),
+        *("scatter_gradients in backward, zero3", "scatter_gradients in backward, zero1"),
     ]
     run = [
         f"{instruction} in {place}, held whole"
@@ -78,12 +78,12 @@ def _shares(plan: Plan, graph: Graph, families: Mapping[str, str]) -> Iterator[s
     operators = {op.name: op for op in graph.operators}
     decided: dict[str, Sequence[tuple[str, int]]] = {op.name: splits for op, splits, _ in plan.decisions}
     made: dict[str, str] = {}
-    for results, operands in _lines(graph.text):
+    for results, operands in lines(graph.text):
         op = operators.get(results[0])
         if op is None:
             continue
         splits, family = decided.get(op.name, ()), families.get(op.target, "other")
-        marks, clauses = _rule(op.rule or "")
+        makes_of, clauses = marks(op.rule or "")
         for through in clauses:
             yield from (f"able share of {kind} passed by {family}" for kind in PASSING[through])
         read = {made[name] for name in operands if name in made}
@@ -92,7 +92,7 @@ def _shares(plan: Plan, graph: Graph, families: Mapping[str, str]) -> Iterator[s
             yield f"pair share of {kind} read {how}"
             if how == "by value":
                 yield f"pair share of {kind} passed by {family}"
-        makes = {marks[dim] for dim, _ in splits if dim in marks}
+        makes = {makes_of[dim] for dim, _ in splits if dim in makes_of}
         if any(dim == "value" for dim, _ in splits):
             makes |= {_passed(kind, clauses) for kind in read}
         for kind in makes:
@@ -113,16 +113,16 @@ def _how(splits: Sequence[tuple[str, int]]) -> str:
 
 
 @cache
-def _rule(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def marks(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """The dims that make shares, with the kind of these; and the words of clauses by which shares pass."""
     operands, *clauses = text.split(";")
-    marks = {name: KINDS[mark] for name, mark in _MARKED.findall(operands.partition("->")[0])}
+    found = {name: KINDS[mark] for name, mark in _MARKED.findall(operands.partition("->")[0])}
     words = (clause.split()[0] for clause in clauses if clause.split())
-    return marks, tuple(word for word in words if word in PASSING)
+    return found, tuple(word for word in words if word in PASSING)
 
 
 @cache
-def _lines(text: str) -> tuple[tuple[list[str], list[str]], ...]:
+def lines(text: str) -> tuple[tuple[list[str], list[str]], ...]:
     """Of each operator the names of its results and of its operands."""
     found = []
     for line in text.splitlines():

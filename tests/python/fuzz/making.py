@@ -33,7 +33,8 @@ def program(seed: int, number: int) -> Program:
 
 
 def _program(rng: random.Random, seed: str, wanted: Operator | None) -> Program:
-    pool = Pool(rng, zero=rng.random() < 0.06, single=rng.random() < 0.08)
+    steps = rng.random() < 0.4
+    pool = Pool(rng, zero=rng.random() < 0.06, single=rng.random() < 0.08, steps=steps)
     if wanted and wanted.name in ("rounded_float32", "float32_back"):
         pool.single = True
     count = rng.randint(1, MOST)
@@ -41,8 +42,8 @@ def _program(rng: random.Random, seed: str, wanted: Operator | None) -> Program:
     names = [name for at in range(count) for name in _more(pool, wanted if at == place else None)]
     if wanted and wanted.name not in names:
         raise Unfit
-    losses = _losses(pool)
-    results = _results(pool, losses)
+    losses = _losses(pool)[: 1 if steps else None]
+    results = () if steps else _results(pool, losses)
     coarse = (
         any(t.dtype == torch.float32 for t in pool.values.values() if isinstance(t, Tensor)) and pool.single
     )

@@ -624,4 +624,69 @@ recompute %cross_entropy_loss
 """,
         1,
     ),
+    Mended(
+        "a part that is given nothing by which it would be computed again, of one that reads what is",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2, 2))
+        self.p3 = nn.Parameter(normal(2, 2))
+        self.p5 = nn.Parameter(normal(2, 2))
+
+    def forward(self, x0):
+        p1 = self.p1
+        p3 = self.p3
+        p5 = self.p5
+        v2 = (p5 * x0).sum() * 0.1
+        v7 = torch.addmm(v2, p1, p3)
+        v9 = v7.sin().sum()
+        return {"loss": v9}
+
+
+def inputs():
+    return (normal(2, 2),)
+""",
+        """\
+shardwright-plan 1
+name "again"
+devices 2
+use "replicate"
+op %mul: single on 0
+op %sum: single on 0
+op %mul_1: single on 0
+op %addmm: split k 2 on 1 0
+op %sin: single on 0
+op %sum_1: single on 0
+recompute %sum %mul_1
+""",
+        2,
+    ),
+    Mended(
+        "parts of an expanded parameter of other lengths, some of which lie anywhere",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2))
+
+    def forward(self):
+        p1 = self.p1
+        v0 = p1.expand(4, 2).sum()
+        return {"loss": v0 * 1.0}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "anywhere"
+devices 3
+op %expand: split a 3 on 0 0 0
+op %sum: split a 3 on 0 2 0
+op %mul: single on 0
+""",
+        3,
+    ),
 ]

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shardwright.capture.calling import called
+
 ROUNDED = (
     "add",
     "mul",
@@ -50,7 +52,7 @@ class _Noise(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
+        found = called(func, args, kwargs)
         name = func._schema.name.removeprefix("aten::").lstrip("_")
         fresh = all(value.alias_info is None for value in func._schema.returns)
         if fresh and name.startswith(ROUNDED):

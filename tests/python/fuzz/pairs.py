@@ -28,7 +28,7 @@ from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.optimizers.optimizer import optimizer
 from shardwright.runtime.programs.parts import OutputPart
 
-from . import steps
+from . import sharing, steps
 from .noise import Noise
 from .programs import Program, build
 
@@ -38,7 +38,7 @@ FINE, COARSE = 1e-9, 3e-3
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is parallelized: `plan` is a name, `random:SEED`, or the text of a plan file."""
+    """How a program is parallelized: `plan` is a name, `random:SEED`, `shares:SEED`, or a plan's text."""
 
     plan: str
     devices: int
@@ -175,6 +175,8 @@ def plan_of(graph: Graph, way: Way) -> Plan:
         return Plan.parse(graph, way.plan)
     if way.plan.startswith("random:"):
         return Plan.random(graph, way.devices, int(way.plan.removeprefix("random:")))
+    if way.plan.startswith("shares:"):
+        return sharing.plan(graph, way.devices, int(way.plan.removeprefix("shares:")))
     return Plan.named(graph, way.plan, way.devices)
 
 

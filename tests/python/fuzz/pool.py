@@ -40,9 +40,9 @@ class Value(NamedTuple):
 
 
 class Pool:
-    def __init__(self, rng: random.Random, zero: bool = False, single: bool = False):
-        """`zero`: some sizes are zero; `single`: some floats are float32."""
-        self.rng, self.zero, self.single = rng, zero, single
+    def __init__(self, rng: random.Random, zero: bool = False, single: bool = False, steps: bool = False):
+        """`zero`: some sizes are; `single`: some floats are float32; `steps`: inputs have no gradient."""
+        self.rng, self.zero, self.single, self.for_steps = rng, zero, single, steps
         self.sizes = rng.sample([1, 2, 2, 3, 3, 4, 4, 5, 6, 6, 7, 8], 4)
         self.leaves: list[Leaf] = []
         self.steps: list[Step] = []
@@ -137,7 +137,7 @@ class Pool:
             kind = "param"
         if kind == "frozen":
             return self._add("p", "param", text, False)
-        grad = kind == "param" or (kind == "input" and self.rng.random() < 0.4)
+        grad = kind == "param" or (kind == "input" and not self.for_steps and self.rng.random() < 0.4)
         return self._add({"param": "p", "input": "x", "buffer": "b"}[kind], kind, text, grad)
 
     def constant(self, shape: tuple[int, ...], values: str = "normal") -> str:

@@ -97,6 +97,7 @@ HEADER = """\
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 D = torch.float64
 

@@ -15,7 +15,7 @@ from .pairs import Finding, Found, Refused, Unstable, Way, compare, plan_of, pre
 from .programs import Program
 from .steps import PIPELINES, can_step
 
-PLANS = 12
+PLANS = 24
 """Plans for each program: capture takes longer than a pair."""
 NAMED = [
     ("data", 2),
@@ -71,7 +71,8 @@ def ways(program: Program, plans: int = PLANS) -> list[Way]:
     if steps_are_taken:
         found += [Way(*rng.choice(PIPELINES), batches=rng.choice([1, 2, 3, 4])) for _ in range(plans // 4)]
     for _ in range(plans - len(found)):
-        name, devices = f"random:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4])
+        kind = rng.choice(["random", "random", "shares"])
+        name, devices = f"{kind}:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4])
         batches = rng.choice([0, 0, 1, 2, 3]) if steps_are_taken else 0
         found.append(Way(name, devices, "loss" if batches else _asked(rng), batches=batches))
     return found

@@ -36,6 +36,9 @@ PIPELINES = [
     ("zero3", 3),
     ("zero2", 2),
     ("zero1", 2),
+    ("zero1", 3),
+    ("stages:2 x zero1:2 x 1f1b", 4),
+    ("stages:2 x zero1:2 x gpipe", 4),
 ]
 
 

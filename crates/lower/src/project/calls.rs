@@ -154,13 +154,15 @@ impl Projector<'_> {
         if own.away.is_some() {
             self.again.goes(id);
         }
+        // A part may need none of the values that its operator reads, as one without what is added once.
+        let reads_values = inputs.iter().any(|(buf, _)| !self.leaf_of.contains_key(buf));
         let call = Call {
             id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
             recompute: learns && own.forgets,
-            forgets: learns && own.reads_again,
+            forgets: learns && own.reads_again && reads_values,
             offloads: learns && own.offloads && !own.forgets,
         };
         self.begins(Begun::Call(id));

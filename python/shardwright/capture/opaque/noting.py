@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from ... import as_python
 from ...errors import CaptureError
 from ...generators import states
+from ..calling import called
 from ..chance import Recording
 from .exporting import exporting
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
@@ -146,7 +147,7 @@ class _Counting(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = called(func, args, kwargs)
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.count += int(count(*args, **(kwargs or {}), out_val=result))

@@ -1,6 +1,6 @@
 """The operators of random models, by family. Each is a function that adds steps to a `Pool`."""
 
-from . import contracting, extremes, indexing, pointwise, quiet, rarer, reducing, shaping, spatial
+from . import contracting, extremes, indexing, pointwise, quiet, rarer, reducing, shaping, shared, spatial
 from .registry import OPERATORS, Operator
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "rarer",
     "reducing",
     "shaping",
+    "shared",
     "spatial",
 ]

@@ -1,0 +1,100 @@
+//! Where intervals that may lie anywhere lie, so that they fill what others leave of a space.
+
+use rules::Interval;
+
+/// How many places are tried: of what was divided evenly, the first that fit do.
+const TRIES: usize = 1 << 16;
+
+/// A place for each of these lengths, which are in falling order, so that nothing meets and none but the rest of the
+/// space stays empty; `None` if there is no such way, or it is not found soon.
+pub(crate) fn places(space: Interval, others: &[Interval], lens: &[i64]) -> Option<Vec<Interval>> {
+    let mut taken: Vec<Interval> = others.iter().copied().filter(|i| !i.is_empty()).collect();
+    taken.sort_unstable_by_key(|i| i.lo);
+    let kinds = lens.chunk_by(|a, b| a == b).map(|alike| (alike[0], alike.len())).collect();
+    let mut fill = Fill { space, taken, kinds, chosen: vec![], tries: 0 };
+    let placed = fill.run()?;
+    // Those of one length are in rising order, the lengths in that of `lens`.
+    let of = |len: i64| placed.iter().copied().filter(move |i| i.len() == len);
+    Some(lens.chunk_by(|a, b| a == b).flat_map(|alike| of(alike[0])).collect())
+}
+
+/// A search from the start of the space to its end, back where nothing fits.
+struct Fill {
+    space: Interval,
+    taken: Vec<Interval>,
+    /// Each length, and how many of it are left.
+    kinds: Vec<(i64, usize)>,
+    /// The place of each choice, and which length it was.
+    chosen: Vec<(Interval, usize)>,
+    tries: usize,
+}
+
+impl Fill {
+    fn run(&mut self) -> Option<Vec<Interval>> {
+        let (mut at, mut from) = (self.space.lo, 0);
+        while self.kinds.iter().any(|(_, left)| *left > 0) {
+            self.tries += 1;
+            if self.tries > TRIES {
+                return None;
+            }
+            let (start, end) = self.gap(at);
+            let fits = |&kind: &usize| self.kinds[kind].1 > 0 && start + self.kinds[kind].0 <= end;
+            if let Some(kind) = (from..self.kinds.len()).find(fits) {
+                self.kinds[kind].1 -= 1;
+                let place = Interval { lo: start, hi: start + self.kinds[kind].0 };
+                self.chosen.push((place, kind));
+                (at, from) = (place.hi, 0);
+            } else {
+                let (place, kind) = self.chosen.pop()?;
+                self.kinds[kind].1 += 1;
+                (at, from) = (place.lo, kind + 1);
+            }
+        }
+        Some(self.chosen.iter().map(|(place, _)| *place).collect())
+    }
+
+    /// The first place from here on that nothing has taken, and where it ends.
+    fn gap(&self, at: i64) -> (i64, i64) {
+        let mut start = at;
+        for other in &self.taken[self.taken.partition_point(|i| i.hi <= at)..] {
+            if other.lo > start {
+                return (start, other.lo);
+            }
+            start = start.max(other.hi);
+        }
+        (start, self.space.hi)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Interval, places};
+
+    fn at(lo: i64, hi: i64) -> Interval {
+        Interval { lo, hi }
+    }
+
+    #[test]
+    fn what_may_lie_anywhere_fills_what_others_leave() {
+        let space = at(0, 4);
+        assert_eq!(places(space, &[at(2, 3)], &[2, 1]), Some(vec![at(0, 2), at(3, 4)]));
+        assert_eq!(places(space, &[], &[2, 1]), Some(vec![at(0, 2), at(2, 3)]));
+        assert_eq!(places(space, &[at(1, 2)], &[2, 1]), Some(vec![at(2, 4), at(0, 1)]));
+        assert_eq!(places(space, &[at(1, 3)], &[2]), None);
+        assert_eq!(places(space, &[at(0, 4)], &[]), Some(vec![]));
+        assert_eq!(places(space, &[at(0, 4)], &[0]), Some(vec![at(4, 4)]));
+    }
+
+    #[test]
+    fn a_first_choice_that_leaves_a_hole_is_taken_back() {
+        // Gaps of 4 and of 6: the longer ones go where they leave none.
+        let found = places(at(0, 11), &[at(4, 5)], &[3, 3, 2, 2]);
+        assert_eq!(found, Some(vec![at(5, 8), at(8, 11), at(0, 2), at(2, 4)]));
+    }
+
+    #[test]
+    fn a_search_without_a_way_ends() {
+        let odd: Vec<i64> = std::iter::repeat_n(2, 200).collect();
+        assert_eq!(places(at(0, 399), &[], &odd), None);
+    }
+}
