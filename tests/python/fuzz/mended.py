@@ -689,4 +689,37 @@ op %mul: single on 0
 """,
         3,
     ),
+    Mended(
+        "a call that gives a buffer as it is, which another call reads",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b0", normal(2, 1, 2))
+        self.p1 = nn.Parameter(normal())
+        self.p2 = nn.Parameter(normal(2, 1, 2))
+
+    def forward(self):
+        b0 = self.b0
+        p1 = self.p1
+        p2 = self.p2
+        v0 = torch.lerp(*torch.broadcast_tensors(b0, p1), 0.3)
+        v1 = (v0 * p2).sum()
+        return {"loss": v1}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "given as it is"
+devices 2
+op %broadcast_tensors_0: split a 2 on 0..2
+op %lerp: split a 2, replicate 2 on 1 0 1 1
+op %mul: single on 0
+op %sum: single on 0
+""",
+        2,
+    ),
 ]

@@ -155,6 +155,8 @@ def compare(subject: Subject, way: Way) -> Compiled:
     except Exception as error:
         if isinstance(error, PlanError) and phase == "plan" and not way.plan.startswith("random"):
             raise Refused(error.code, error.what) from None
+        if phase in ("run", "compare") and not _runs_alone(subject, way):
+            raise Unstable("the single device fails, too") from None
         finding = _finding(phase, error, subject.program, way, plan)
         raise Found(finding) from error
     except BaseException as error:  # a panic of Rust is no Exception
@@ -168,6 +170,14 @@ def compare(subject: Subject, way: Way) -> Compiled:
         kind = wrong[0].split()[0]
         raise Found(Finding("compare", kind, "\n".join(wrong[:6]), subject.program, way, text))
     return compiled
+
+
+def _runs_alone(subject: Subject, way: Way) -> bool:
+    try:
+        subject.reference(way.outputs, way.batches)
+    except Exception:
+        return False
+    return True
 
 
 def plan_of(graph: Graph, way: Way) -> Plan:

@@ -113,9 +113,10 @@ def call_saving(
     for at in marked:
         saved.edges.append(_edge(values[at]) if _leads_back(values[at], leaves) else None)
         values[at] = values[at].detach().requires_grad_()
-    # What needs no gradient must not hold the graph that made it.
+    # What needs no gradient must not hold the graph that made it. Who reads a leaf that is given as it is
+    # must not take it for one.
     for at, x in enumerate(values):
-        if isinstance(x, Tensor) and x.requires_grad and at not in marked:
+        if isinstance(x, Tensor) and (x.requires_grad or id(x) in leaves) and at not in marked:
             values[at] = x.detach()
     return (tuple(values) if isinstance(results, tuple) else values[0]), saved
 
