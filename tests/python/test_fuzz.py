@@ -24,7 +24,7 @@ SHARE = 5
 def findings(case: Mended) -> list[Finding]:
     program = Program("", pasted=case.source)
     try:
-        compare(prepare(program), Way(case.plan, case.devices, case.outputs))
+        compare(prepare(program), Way(case.plan, case.devices, case.outputs, batches=case.batches))
     except Found as found:
         return [found.finding]
     return []

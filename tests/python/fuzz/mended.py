@@ -12,6 +12,8 @@ class Mended(NamedTuple):
     """A name, or the text of a plan file."""
     devices: int
     outputs: str = "loss"
+    batches: int = 0
+    """Micro-batches of a step."""
 
 
 MENDED: list[Mended] = [
@@ -721,5 +723,29 @@ op %mul: single on 0
 op %sum: single on 0
 """,
         2,
+    ),
+    Mended(
+        "a block without a backward that runs after the backwards of others",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p1 = nn.Parameter(normal(2, 4))
+        self.m2 = noisy(nn.BatchNorm1d(4, eps=0.1))
+
+    def forward(self):
+        p1 = self.p1
+        m2 = self.m2
+        v1 = checkpoint(m2, p1, use_reentrant=False)
+        v4, v5, v6, v7 = v1.unbind(1)
+        return {"loss": v4.mean()}
+
+
+def inputs():
+    return ()
+""",
+        "stages:2 x zb-v",
+        2,
+        batches=2,
     ),
 ]

@@ -180,8 +180,12 @@ class Run:
 
     def _end_backward(self, block: Block) -> None:
         self._ended.add(block.number)
-        open_ = (one for one in self.worker.code.blocks if one.trains and one.number not in self._ended)
-        self._state = "forwarded" if any(open_) else "done"
+        open_ = any(not self._has_ended(one.number, one.trains) for one in self.worker.code.blocks)
+        self._state = "forwarded" if open_ else "done"
+
+    def _has_ended(self, block: int, trains: bool) -> bool:
+        """A block without a backward may run its forward after the backwards of others."""
+        return block in self._ended if trains else block in self._given
 
     def _of_inputs(self, found: Any) -> dict[int, Tensor]:
         worker = self.worker
@@ -211,7 +215,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether the backwards of all its blocks have run."""
+        """Whether all its blocks have run, and their backwards."""
         return self._state == "done"
 
     # What emitted code calls.
