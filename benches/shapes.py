@@ -165,3 +165,46 @@ def _gpt_on_meta(layers: int, batch: int, length: int) -> Example:
     with torch.device("meta"):
         model = Gpt(layers, 1024, 16, 16, 4096, 50304, length).to(torch.bfloat16)
         return model, _words(batch, length)
+
+
+class MptBlock(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm_1(x)).chunk(3, -1)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class Mpt(nn.Module):
+    """MosaicML's GPT: words in and out share a table, nothing has a bias."""
+
+    def __init__(self, layers: int, width: int, heads: int, inner: int, words: int, length: int):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(MptBlock(width, heads, inner) for _ in range(layers))
+        self.norm_f = nn.LayerNorm(width, bias=False)
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm_f(x), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def mpt(
+    layers: int, width: int, heads: int, inner: int, words: int, batch: int = 8, length: int = 2048
+) -> Example:
+    """An MPT on `meta`."""
+    with torch.device("meta"):
+        model = Mpt(layers, width, heads, inner, words, length).to(torch.bfloat16)
+        return model, _words(batch, length)

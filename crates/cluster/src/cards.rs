@@ -3,7 +3,7 @@
 use diag::Result;
 use graph::Dtype;
 
-use crate::{Device, Link, Runtime, catalog};
+use crate::{Curves, Device, Link, Runtime, catalog};
 
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
@@ -89,6 +89,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn device(name: &str) -> Option<Device> {
     let card = CARDS.iter().find(|card| card.name == name)?;
     let (double, single, half, bf16) = card.peak;
+    let curves = Curves::of(name);
     let mut peak = vec![(Dtype::F64, double), (Dtype::F32, single), (Dtype::F16, half)];
     peak.extend(bf16.then_some((Dtype::Bf16, half)));
     Some(Device {
@@ -97,7 +98,8 @@ pub(crate) fn device(name: &str) -> Option<Device> {
         bandwidth: card.memory.1 * TERA,
         peak: peak.into_iter().map(|(dtype, rate)| (dtype, rate * TERA)).collect(),
         overhead: 4.0 * MICRO,
-        reached: (0.8, 0.9),
+        reached: curves.best().unwrap_or((0.8, 0.9)),
+        curves,
         host: card.host.0 * GIGA,
         host_memory: card.host.1 * 1_000_000_000,
         host_bandwidth: card.host.2 * GIGA,

@@ -3,7 +3,7 @@
 use diag::{Error, Result};
 use graph::Dtype;
 
-use crate::{Cluster, Device, Link, Node, Runtime, cards};
+use crate::{Cluster, Curves, Device, Link, Node, Runtime, cards};
 
 /// Clusters by name, as they are written: devices of a node, and how many nodes.
 pub const NAMES: [(&str, &str); 10] = [
@@ -35,6 +35,7 @@ pub(crate) fn device(name: &str) -> Option<Device> {
         peak: vec![(Dtype::F64, 0.02 * TERA), (Dtype::F32, 0.04 * TERA)],
         overhead: 6.0 * MICRO,
         reached: (0.8, 0.8),
+        curves: Curves::default(),
         host: 5.0 * GIGA,
         host_memory: 8_000_000_000,
         host_bandwidth: 6.4 * GIGA,

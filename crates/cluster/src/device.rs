@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::{Operators, Runtime, Way};
+use crate::{Curves, Operators, Runtime, Way};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -15,8 +15,10 @@ pub struct Device {
     pub peak: Vec<(Dtype, f64)>,
     /// Seconds to start an operator.
     pub overhead: f64,
-    /// What of its peak and of its bandwidth a large operator reaches.
+    /// What of its peak and of its bandwidth a large operator reaches, at most.
     pub reached: (f64, f64),
+    /// What of these its kernels reach by kind and size.
+    pub curves: Curves,
     /// Bytes a second from and to the host.
     pub host: f64,
     /// Bytes of its host's memory that are its own.
@@ -66,13 +68,21 @@ impl Device {
         if effort == Effort::default() {
             return 0.0;
         }
-        let usual = self.seconds(effort, sort.dtype);
+        let usual = self.usual(effort, sort);
         if let Some(measured) = self.measured_of(sort) {
             let size = if measured.by_operations { effort.operations } else { effort.bytes };
-            return measured.curve.seconds(size).max(usual - self.overhead);
+            return measured.curve.seconds(size).max(self.seconds(effort, sort.dtype) - self.overhead);
         }
         let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
         copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+    }
+
+    /// As long as kernels of its kind and size take.
+    fn usual(&self, effort: Effort, sort: Sort<'_>) -> f64 {
+        let (compute, memory) = self.curves.reached(sort.kinds, sort.way, effort.operations, effort.bytes);
+        let computes = effort.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
+        let moves = effort.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
+        self.overhead + computes.max(moves)
     }
 
     /// What no effort takes less than, whatever was measured.

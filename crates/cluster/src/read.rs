@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::quantity::Unit;
 use crate::read_measured::{WrittenMessages, WrittenOperators, WrittenRuntime};
-use crate::{Cluster, Device, Link, Node, Origin, Runtime, catalog};
+use crate::{Cluster, Curves, Device, Link, Node, Origin, Runtime, catalog};
 
 /// More devices than any cluster has.
 const MOST: u64 = 1 << 20;
@@ -229,6 +229,7 @@ impl Reader<'_> {
                 share(&it.compute_reached, |d| d.reached.0)?,
                 share(&it.memory_reached, |d| d.reached.1)?,
             ),
+            curves: self.curves(it, like.as_ref()),
             host,
             host_memory: number(&it.host_memory, Unit::Bytes, host_memory, "host_memory")? as u64,
             host_bandwidth: number(
@@ -240,6 +241,12 @@ impl Reader<'_> {
             measured: it.operators.iter().map(|it| self.operators(it)).collect::<Result<_>>()?,
             runtime: it.runtime.as_ref().map_or(Ok(Runtime::default()), |it| self.runtime(it))?,
         })
+    }
+
+    /// Those of the device that it is like, unless it says itself what it reaches.
+    fn curves(&self, written: &WrittenDevice, like: Option<&Device>) -> Curves {
+        let says = written.compute_reached.is_some() || written.memory_reached.is_some();
+        like.filter(|_| !says).map_or(Curves::default(), |like| like.curves)
     }
 
     fn peak(

@@ -180,10 +180,13 @@ fn what_is_larger_farther_or_shared_takes_longer() {
 fn an_operator_takes_as_long_as_what_it_has_more_of() {
     let device = named("h200:1").expect("it is known").device(0).clone();
     let seconds = |operations, bytes| device.seconds(Effort { operations, bytes }, Dtype::Bf16);
-    // A product of 8192 x 8192 x 8192 was measured at 788 TFLOP/s, a copy of a gigabyte at 4.3 TB/s.
+    // A product of 8192 x 8192 x 8192 was measured at 788 TFLOP/s, a copy of a gigabyte at 4.3 TB/s, each by itself.
+    // In a step, where the device is never at rest, its clock is lower.
     let product = 2.0 * 8192_f64.powi(3);
-    assert!((product / seconds(product, 3.0 * 2.0 * 8192_f64.powi(2)) / 788e12 - 1.0).abs() < 0.03);
-    assert!((2e9 / seconds(0.0, 2e9) / 4.3e12 - 1.0).abs() < 0.03);
+    let rate = product / seconds(product, 3.0 * 2.0 * 8192_f64.powi(2)) / 788e12;
+    assert!((0.85..1.0).contains(&rate), "{rate}");
+    let rate = 2e9 / seconds(0.0, 2e9) / 4.3e12;
+    assert!((0.9..1.0).contains(&rate), "{rate}");
     assert_eq!(seconds(0.0, 0.0), 0.0);
     assert!(seconds(1.0, 1.0) >= device.overhead);
 }

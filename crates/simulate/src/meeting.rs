@@ -12,6 +12,8 @@ pub(crate) enum Key {
 /// Who has come, and when.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meeting {
+    /// On which of their lines it goes on: inside of a node, or between nodes.
+    pub(crate) line: usize,
     /// So many of those that are followed come.
     pub(crate) expected: usize,
     /// Ranks by their place among those that are followed, and when they came.

@@ -156,7 +156,7 @@ impl Moment {
         let mut ahead = vec![];
         for rank in &engine.ranks {
             ahead.extend(
-                [rank.line, rank.sent, rank.host, rank.away, rank.sums]
+                [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.away, rank.sums]
                     .map(|time| (time - rank.clock).max(0.0)),
             );
         }

@@ -1,12 +1,12 @@
 //! How long instructions take, on the device that a rank runs on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use check::{Course, Deed, Work};
 use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
 use graph::Dtype;
-use program::{GroupingId, Instr, Kind, Program, RankId, Which};
+use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
 
@@ -71,6 +71,8 @@ pub(crate) struct Groups<'s> {
     /// For each grouping the group of each rank.
     of: Vec<BTreeMap<RankId, u32>>,
     crowds: Vec<Crowd>,
+    /// Of each exchange.
+    sent: Vec<Crowd>,
     known: BTreeMap<(GroupingId, u32, Pattern, u64), f64>,
 }
 
@@ -89,6 +91,7 @@ impl<'s> Groups<'s> {
             cluster,
             of: program.groupings.iter().map(of).collect(),
             crowds: program.groupings.iter().map(crowd).collect(),
+            sent: program.exchanges.iter().map(|exchange| crowd_of(exchange, cluster)).collect(),
             known: BTreeMap::new(),
         }
     }
@@ -100,6 +103,11 @@ impl<'s> Groups<'s> {
 
     pub(crate) fn group(&self, grouping: GroupingId, number: u32) -> &'s [RankId] {
         &self.program.groupings[grouping.index()][number as usize]
+    }
+
+    /// How many messages of an exchange share the network of a node.
+    pub(crate) fn crowd_of(&self, exchange: ExchangeId) -> Crowd {
+        self.sent[exchange.index()]
     }
 
     /// Seconds of a collective of which the bytes alone take up the slowest link that it crosses.
@@ -115,6 +123,15 @@ impl<'s> Groups<'s> {
         let seconds = || self.cluster.collective(pattern, &devices(group), crowd, bytes as f64);
         *self.known.entry((grouping, number, pattern, bytes)).or_insert_with(seconds)
     }
+}
+
+/// Ranks that send to several others do so one after another.
+fn crowd_of(exchange: &Exchange, cluster: &Cluster) -> Crowd {
+    let ends = |piece: &Piece| [exchange.sources[piece.from].0.0, exchange.targets[piece.to].0.0];
+    let mut seen = BTreeSet::new();
+    let is_first = |[from, to]: &[u32; 2]| cluster.node(*from) != cluster.node(*to) && seen.insert(*from);
+    let pairs: Vec<[u32; 2]> = exchange.pieces.iter().map(ends).filter(is_first).collect();
+    cluster.crowd(pairs.iter().map(<[u32; 2]>::as_slice))
 }
 
 fn devices(group: &[RankId]) -> Vec<u32> {

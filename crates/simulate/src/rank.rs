@@ -35,9 +35,9 @@ pub(crate) struct Rank<'s> {
     pub(crate) clock: f64,
     /// When the last message that it sent has left.
     pub(crate) sent: f64,
-    /// When its line is free, and what is on it.
-    pub(crate) line: f64,
-    pub(crate) queue: VecDeque<Key>,
+    /// When its lines are free, and what is on each: one to the devices of its node, one to other nodes.
+    pub(crate) lines: [f64; 2],
+    pub(crate) queues: [VecDeque<Key>; 2],
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
     pub(crate) fetching: Vec<(Away, f64)>,
@@ -89,8 +89,8 @@ impl<'s> Rank<'s> {
             until: 0,
             clock: 0.0,
             sent: 0.0,
-            line: 0.0,
-            queue: VecDeque::new(),
+            lines: [0.0; 2],
+            queues: Default::default(),
             host: 0.0,
             fetching: vec![],
             away: 0.0,
@@ -117,7 +117,8 @@ impl<'s> Rank<'s> {
 
     /// Whether nothing goes on beside it, but messages from other blocks.
     pub(crate) fn is_free(&self) -> bool {
-        let is_empty = self.queue.is_empty() && self.coming.is_empty() && self.settling.is_empty();
+        let are_empty = self.queues.iter().all(VecDeque::is_empty);
+        let is_empty = are_empty && self.coming.is_empty() && self.settling.is_empty();
         is_empty && self.fetching.is_empty() && self.brought.is_empty() && self.came.is_none()
     }
 

@@ -85,7 +85,7 @@ impl<'s> Engine<'s> {
             Key::Group(grouping, number, _) => {
                 (self.groups.seconds(grouping, number, instr.kind(), deed.moved), 0.0)
             }
-            Key::Exchange(..) => self.leaves(id, deed),
+            Key::Exchange(exchange, _) => self.leaves(exchange, id, deed),
         };
         let (own, seconds) = ((1.0 - hidden) * seconds, hidden * seconds);
         self.ranks[at].takes(own);
@@ -96,9 +96,9 @@ impl<'s> Engine<'s> {
         meeting.own = meeting.own.max(own);
         meeting.least = meeting.least.max(least);
         meeting.bytes = meeting.bytes.max(deed.moved);
-        let message = *message;
+        let (message, line) = (*message, meeting.line);
         self.takes_part(at, turn, message, instr.kind());
-        self.ranks[at].queue.push_back(key);
+        self.ranks[at].queues[line].push_back(key);
         self.hold(key);
         Some(key)
     }
@@ -113,8 +113,10 @@ impl<'s> Engine<'s> {
             return None;
         }
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
+        let node = |rank: &RankId| self.scene.cluster.node(rank.0);
+        let line = usize::from(members.iter().any(|rank| node(rank) != node(&members[0])));
         let message = self.notes(|| Message::of(kind, members, deed));
-        let meeting = Meeting { expected, ..Meeting::default() };
+        let meeting = Meeting { expected, line, ..Meeting::default() };
         self.meetings.insert(key, (meeting, message));
         Some(())
     }
@@ -147,12 +149,12 @@ impl<'s> Engine<'s> {
     }
 
     /// How long a rank sends in an exchange, and how long its bytes alone take.
-    fn leaves(&self, from: RankId, deed: &Deed) -> (f64, f64) {
-        let cluster = self.scene.cluster;
+    fn leaves(&self, exchange: ExchangeId, from: RankId, deed: &Deed) -> (f64, f64) {
+        let (cluster, crowd) = (self.scene.cluster, self.groups.crowd_of(exchange));
         let one = |(to, bytes): &(RankId, u64)| {
             let bytes = *bytes as f64;
             let least = cluster.least_of_message(from.0, to.0, Crowd(1), bytes);
-            (cluster.message(from.0, to.0, Crowd(1), bytes), least)
+            (cluster.message(from.0, to.0, crowd, bytes), least)
         };
         deed.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
@@ -162,20 +164,22 @@ impl<'s> Engine<'s> {
         let mut open = vec![key];
         while let Some(key) = open.pop() {
             let Some((meeting, message)) = self.meetings.get_mut(&key) else { continue };
-            let first = |(at, _): &(usize, f64)| self.ranks[*at].queue.front() == Some(&key);
+            let line = meeting.line;
+            let first = |(at, _): &(usize, f64)| self.ranks[*at].queues[line].front() == Some(&key);
             if !meeting.is_full() || meeting.time.is_some() || !meeting.here.iter().all(first) {
                 continue;
             }
-            let free = meeting.here.iter().map(|(at, came)| came.max(self.ranks[*at].line));
+            let free = meeting.here.iter().map(|(at, came)| came.max(self.ranks[*at].lines[line]));
             let start = free.fold(0.0, f64::max);
             let end = start + meeting.seconds;
             meeting.time = Some((start, end));
             self.ready.extend(std::mem::take(&mut meeting.waiting));
             for (at, _) in &meeting.here {
                 let rank = &mut self.ranks[*at];
-                (rank.line, rank.lane.communication) = (end, rank.lane.communication + meeting.seconds);
-                rank.queue.pop_front();
-                open.extend(rank.queue.front());
+                (rank.lines[line], rank.lane.communication) =
+                    (end, rank.lane.communication + meeting.seconds);
+                rank.queues[line].pop_front();
+                open.extend(rank.queues[line].front());
             }
             let Some(message) = *message else { continue };
             let told = &mut self.found.messages[message];
@@ -229,8 +233,9 @@ impl<'s> Engine<'s> {
 
     pub(crate) fn send(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
         let (deed, from) = (self.deed(at, turn), self.ranks[at].course.rank);
+        let crowd = self.groups.crowd_of(exchange);
         for &(to, bytes) in &deed.sent {
-            let seconds = self.scene.cluster.message(from.0, to.0, Crowd(1), bytes as f64);
+            let seconds = self.scene.cluster.message(from.0, to.0, crowd, bytes as f64);
             let hidden = self.scene.cluster.device(from.0).runtime.hidden * seconds;
             let rank = &mut self.ranks[at];
             rank.takes(seconds - hidden);
