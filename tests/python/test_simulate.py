@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,49 @@ def test_no_message_uses_more_than_its_link(
     shares = [one["share_of_link"] for role in found["roles"] for one in role["communications"]]
     assert all(0 <= share <= 1 for share in shares), max(shares)
     assert max(shares) > 0.9
+
+
+# Two nodes of two, on a network that is so slow that bytes are all that counts.
+NETWORK = """
+[network]
+bandwidth = "1 Mbit/s"
+latency = "1 us"
+shared = %s
+[[nodes]]
+count = 2
+devices = "h100:2"
+"""
+
+
+def messages_of(
+    capsys: pytest.CaptureFixture[str], path: Path, plan: str, shared: str = "false"
+) -> list[dict[str, Any]]:
+    path.write_text(NETWORK % shared)
+    found = told(capsys, "manifest", *on(plan, str(path)), "--batches", "2")
+    return [one for role in found["roles"] for one in role["communications"]]
+
+
+def test_what_shares_no_link_does_not_wait(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Sums in a node go on while parameters come over the network, where one thing follows another."""
+    found = messages_of(capsys, tmp_path / "c.toml", "zero3:2 x megatron:2")
+    spans = [
+        (one["start_seconds"], one["start_seconds"] + one["expected_seconds"], one["group"]) for one in found
+    ]
+    inside, between = ([span for span in spans if span[2] == group] for group in ([0, 1], [0, 2]))
+    assert any(since < start < until for start, _, _ in inside for since, until, _ in between)
+    ordered = sorted(between)
+    assert len(ordered) > 5
+    assert all(one[1] <= other[0] * (1 + 1e-9) for one, other in pairwise(ordered))
+
+
+def test_messages_between_stages_share_the_network_of_a_node(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def sent(shared: str) -> float:
+        found = messages_of(capsys, tmp_path / "c.toml", "stages:2 x data:2 x 1f1b", shared)
+        return max(float(one["expected_seconds"]) for one in found if one["kind"] == "send")
+
+    assert sent("true") == pytest.approx(2 * sent("false"), rel=0.01)
 
 
 @pytest.mark.parametrize(
