@@ -66,6 +66,13 @@ impl Cluster {
         &self.kinds[self.places[at as usize].1]
     }
 
+    /// On how many lines collectives of its first devices may go at once: inside of nodes, and between them.
+    pub fn lines(&self, devices: u32) -> u32 {
+        let mut nodes: Vec<usize> = (0..devices.min(self.devices())).map(|at| self.node(at)).collect();
+        nodes.dedup();
+        if nodes.len() > 1 && nodes.len() < devices as usize { 2 } else { 1 }
+    }
+
     /// The node that a device is in.
     pub fn node(&self, at: u32) -> usize {
         self.places[at as usize].0

@@ -87,15 +87,17 @@ data:2 x megatron:2 on 4: 9 all_reduce | 6 all_reduce, 1 reduce_gradients",
 #[test]
 fn gpt_along_its_sequence() {
     // Of each of two layers keys and values, gathered or with queries by heads, and the loss; backward the same, and
-    // gradients of parameters. The table of positions is read alike by all rows.
+    // gradients of parameters. The table of positions is read alike by all rows. Where heads and inner dims are divided, too, each
+    // of two layers has two pairs of gathers and scatters each way, and the projection one.
     check(
         "gpt",
-        &[("sequence", 4), ("data:2 x sequence:2", 4), ("zigzag", 2), ("ulysses", 2)],
+        &[("sequence", 4), ("data:2 x sequence:2", 4), ("zigzag", 2), ("ulysses", 2), ("megatron-sp", 2)],
         "
 sequence on 4: 4 all_gather, 1 all_reduce | 4 reduce_scatter, 1 reduce_gradients
 data:2 x sequence:2 on 4: 4 all_gather, 1 all_reduce | 4 reduce_scatter, 1 all_reduce, 2 reduce_gradients
 zigzag on 2: 4 exchange, 2 all_reduce | 4 exchange, 1 reduce_gradients
-ulysses on 2: 8 all_to_all, 1 all_reduce | 8 all_to_all, 1 reduce_gradients",
+ulysses on 2: 8 all_to_all, 1 all_reduce | 8 all_to_all, 1 reduce_gradients
+megatron-sp on 2: 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 2 all_reduce, 1 all_gather, 1 all_reduce | 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_scatter, 1 all_gather, 1 reduce_gradients",
     );
 }
 

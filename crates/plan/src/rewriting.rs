@@ -31,7 +31,7 @@ pub fn rewritings(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Vec<Rewrit
 /// The same decisions for a rewritten graph: pieces are split as their operator was, where they have the dim.
 pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fresh: &Analysis) -> Plan {
     let new = &*rewritten.graph;
-    let ops = (new.op_ids().zip(&rewritten.origins))
+    let mut ops: Vec<OpPlan> = (new.op_ids().zip(&rewritten.origins))
         .map(|(op, origin)| {
             let old = plan.op(origin.op);
             let labels = origin.labels.as_ref().map(|labels| labelled(new, op, labels));
@@ -56,6 +56,13 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
             OpPlan { splits, devices: old.devices.clone() }
         })
         .collect();
+    let uses = new.uses();
+    // From the last one: who reads a piece that several add may be such itself.
+    for op in new.op_ids().rev().filter(|op| rewritten.origins[op.index()].labels.is_some()) {
+        if let Some(splits) = as_read((new, fresh, &uses), op, &ops) {
+            ops[op.index()].splits = splits;
+        }
+    }
     let pieces = pieces(plan, &rewritten.origins);
     let of = |span: &Vec<OpId>| {
         let mut all: Vec<OpId> = span.iter().flat_map(|op| pieces[op.index()].iter().copied()).collect();
@@ -72,6 +79,43 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
     let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
     let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
     Plan { ops, order, recompute, offload, blocks, ..plan.clone() }
+}
+
+/// How a piece is split that would be copied, where all that read it read the same part of it on each device: what is
+/// added once to a sum is added to the part that is read.
+fn as_read(
+    (graph, analysis, uses): (&Graph, &Analysis, &[Vec<(OpId, usize)>]),
+    op: OpId,
+    ops: &[OpPlan],
+) -> Option<Vec<Split>> {
+    let own = &ops[op.index()];
+    let ([Some(made)], [carried]) = (&graph.op(op).outputs[..], &analysis.op(op).outputs[..]) else {
+        return None;
+    };
+    let is_copied = own.splits.iter().any(|split| split.on == On::Copies && split.parts > 1);
+    let is_kept = graph.updates.iter().any(|(_, value)| value == made);
+    if !is_copied || is_kept || graph.outputs.contains(&Some(*made)) {
+        return None;
+    }
+    let of_reader = |reader: OpId, position: usize| -> Option<Vec<Split>> {
+        let theirs = &ops[reader.index()];
+        let alike = theirs.devices == own.devices && theirs.splits.len() == own.splits.len();
+        let read = analysis.op(reader).inputs.get(position).filter(|_| alike)?;
+        let same = |(own, theirs): (&Split, &Split)| match (own.on, theirs.on) {
+            _ if own.parts != theirs.parts => None,
+            (On::Copies, On::Loop(index)) => {
+                let factor = read.iter().position(|of| *of == Some(index))?;
+                let index = carried[factor].filter(|it| analysis.op(op).loops[*it].kind == Kind::Map)?;
+                Some(Split { on: On::Loop(index), ..*own })
+            }
+            _ => Some(*own),
+        };
+        own.splits.iter().zip(&theirs.splits).map(same).collect()
+    };
+    let mut all = uses[made.index()].iter().map(|(reader, position)| of_reader(*reader, *position));
+    let first = all.next()??;
+    let agree = all.all(|other| other.as_ref() == Some(&first));
+    (agree && first != own.splits && legal(graph, analysis, op, &first).is_ok()).then_some(first)
 }
 
 /// What is made of each operator of a plan.

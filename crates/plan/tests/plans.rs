@@ -57,9 +57,16 @@ fn parts_from_both_ends_are_on_one_device() {
 #[test]
 fn what_prints_parses() {
     let (graph, analysis) = model();
-    for name in
-        ["replicate", "data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2", "zigzag", "ulysses"]
-    {
+    for name in [
+        "replicate",
+        "data",
+        "megatron",
+        "data:2 x megatron:2",
+        "data:2 x coshard:2",
+        "zigzag",
+        "ulysses",
+        "megatron-sp",
+    ] {
         let devices = if name.contains("megatron:2") { 4 } else { 2 };
         let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
         let printed = text::print(&plan, &graph, &analysis);
@@ -145,7 +152,7 @@ fn names_that_are_not_understood() {
             "megatorn",
             2,
             "there is no plan named `megatorn`",
-            "did you mean `megatron`? Else use one of `replicate`, `data`, `expert`, `megatron`, `sequence`, `zigzag`, `ulysses`, `image`, `coshard`, `recompute`, `offload`, `zero1`, \
+            "did you mean `megatron`? Else use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`, `ulysses`, `image`, `coshard`, `recompute`, `offload`, `zero1`, \
              `zero2`, `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`, `kf1b`, `tokens`, `whole-updates`, a product such as `data:2 x megatron:2`, or a plan file",
         ),
     ] {

@@ -15,6 +15,7 @@ const PLANS: &[(&str, u32)] = &[
     ("sequence", 2),
     ("zigzag", 2),
     ("ulysses", 2),
+    ("megatron-sp", 2),
     ("image", 2),
     ("coshard:2", 1),
     ("data:2 x coshard:2 x recompute", 2),

@@ -18,6 +18,7 @@ PLANS = (
     "data",
     "expert",
     "megatron",
+    "megatron-sp",
     "sequence",
     "zigzag",
     "ulysses",

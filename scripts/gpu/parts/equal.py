@@ -36,6 +36,7 @@ PLANS = [
     ("sequence", 2),
     ("zigzag", 2),
     ("ulysses", 2),
+    ("megatron-sp", 2),
     ("expert", 2),
     ("stages:2 x 1f1b", 2),
     ("stages:2 x gpipe", 2),

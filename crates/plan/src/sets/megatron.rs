@@ -14,7 +14,7 @@
 use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction, families};
 
-use super::{Along, Model, Set, too_few};
+use super::{Along, Model, Set, sequence, too_few};
 
 pub(super) const SET: Set = Set {
     name: "megatron",
@@ -24,6 +24,30 @@ pub(super) const SET: Set = Set {
     rounds: None,
     besides: &[],
 };
+
+pub(super) const WITH_SEQUENCE: Set = Set {
+    name: "megatron-sp",
+    doc: "as `megatron`, and what that leaves whole splits the sequence",
+    along: Some(Along::of(choose_with_sequence, why_not_even_sequence)),
+    aside: None,
+    rounds: None,
+    besides: &[],
+};
+
+/// What lies between two pairs of contractions is of a part of the tokens: sums are scattered to those parts, and gathered
+/// before the next pair.
+fn choose_with_sequence(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+    let chosen = choose_shared(model, parts);
+    // Without pairs this were `sequence` by another name.
+    if chosen.iter().all(Option::is_none) {
+        return chosen;
+    }
+    chosen.into_iter().zip(sequence::choose(model, parts)).map(|(own, other)| own.or(other)).collect()
+}
+
+fn why_not_even_sequence(model: &Model<'_>, op: OpId, parts: u32) -> String {
+    format!("{}; and {}", why(model, op, parts), sequence::why(model, op, parts))
+}
 
 /// [`choose`], and what dims that share contractions with those split besides.
 fn choose_shared(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {

@@ -199,6 +199,7 @@ pub const ALL: &[&Set] = &[
     &data::SET,
     &expert::SET,
     &megatron::SET,
+    &megatron::WITH_SEQUENCE,
     &sequence::SEQUENCE,
     &sequence::ZIGZAG,
     &sequence::ULYSSES,

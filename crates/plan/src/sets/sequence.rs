@@ -51,7 +51,7 @@ pub(super) const ULYSSES: Set = Set {
     besides: &[],
 };
 
-fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
+pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     chosen(model, &repeated(model), parts)
 }
 
@@ -106,7 +106,7 @@ fn repeating(model: &Model<'_>, mut tensor: TensorId) -> Vec<OpId> {
     views
 }
 
-fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
+pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     if repeated(model).contains_key(&op) {
         return "it repeats keys and values, which move before".into();
     }

@@ -138,7 +138,7 @@ impl Alternative {
     pub fn wins_if(&self, chosen: &Self, limit: f64) -> Option<String> {
         let (own, other) = (&self.totals, &chosen.totals);
         let of = |it: &Self| {
-            let Totals { works, waits, last, sends, late, updates, bytes } = it.totals;
+            let Totals { works, waits, last, sends, late, updates, bytes, .. } = it.totals;
             // What is sent in the last backward hides what comes late.
             [works, waits, -last, sends, late, updates, bytes, it.crossing]
         };

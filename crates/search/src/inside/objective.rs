@@ -54,7 +54,9 @@ pub struct Totals {
     pub last: f64,
     /// Seconds of what is sent meanwhile: parameters and their gradients.
     pub sends: f64,
-    /// What of it cannot begin before the last backward.
+    /// In which one of its lines is busy at least.
+    pub busy: f64,
+    /// The same, of what cannot begin before the last backward.
     pub late: f64,
     /// Seconds of the optimizer's step.
     pub updates: f64,
@@ -66,13 +68,19 @@ impl Totals {
     /// Seconds that a step takes at least: it works and waits; its line is busy; what is sent last comes after all but the
     /// last backward.
     pub fn least(&self) -> f64 {
-        let works = self.works.max(self.works - self.last + self.late).max(self.sends);
-        works + self.waits + self.updates
+        let [works, last, line] = self.looked();
+        works.max(last).max(line) + self.updates
+    }
+
+    /// As it works and waits, as what is sent last comes last, as a line is busy.
+    fn looked(&self) -> [f64; 3] {
+        let works = self.works + self.waits;
+        [works, works - self.last + self.late, self.busy]
     }
 
     /// Which of these it is.
     pub(super) fn binds(&self) -> Look {
-        let (works, last, line) = (self.works, self.works - self.last + self.late, self.sends);
+        let [works, last, line] = self.looked();
         let is = |it: bool| if it { 1.0 } else { 0.0 };
         Look { line: is(line > works && line > last), last: is(last > works && last >= line) }
     }
@@ -87,6 +95,7 @@ impl std::ops::Add for Totals {
             waits: self.waits + other.waits,
             last: self.last + other.last,
             sends: self.sends + other.sends,
+            busy: self.busy + other.busy,
             late: self.late + other.late,
             updates: self.updates + other.updates,
             bytes: self.bytes + other.bytes,
@@ -104,6 +113,8 @@ pub(super) struct Objective<'o> {
     terms: Terms<'o, 'o>,
     /// Of so many micro-batches something is kept at once.
     kept: f64,
+    /// So many lines each device has.
+    lines: f64,
 }
 
 impl<'o> Objective<'o> {
@@ -119,7 +130,8 @@ impl<'o> Objective<'o> {
             add: 0.0,
             update: updated(1, question.optimizer)? as f64 / slowest,
         };
-        Ok(Self { space, weights, terms, kept: 1.0 })
+        let lines = f64::from(question.cluster.lines(question.devices));
+        Ok(Self { space, weights, terms, kept: 1.0, lines })
     }
 
     /// As a stage of a pipeline, where something is kept of so many micro-batches at once; gradients that are added are
@@ -166,13 +178,14 @@ impl<'o> Objective<'o> {
     fn moved(&self, price: &Price) -> f64 {
         let Look { line, last } = self.weights.look;
         let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
-        ((works + price.line * self.terms.batches) / UNIT).floor()
+        let waits = (1.0 - line + line / self.lines) * price.line * self.terms.batches;
+        ((works + waits) / UNIT).floor()
     }
 
     fn weighted(&self, costs: &Costs) -> f64 {
         let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
-        (line * costs.sent + last * costs.late + costs.updated + (1.0 - line) * costs.added) / UNIT
-            + byte * costs.bytes
+        let sent = (line * costs.sent + last * costs.late) / self.lines;
+        (sent + costs.updated + (1.0 - line) * costs.added) / UNIT + byte * costs.bytes
     }
 
     /// The way to hold a parameter that costs least.
@@ -197,7 +210,8 @@ impl<'o> Objective<'o> {
             Totals {
                 works: costs.added,
                 sends: costs.sent,
-                late: costs.late,
+                busy: costs.sent / self.lines,
+                late: costs.late / self.lines,
                 updates: costs.updated,
                 bytes: costs.bytes,
                 ..Totals::default()
@@ -208,9 +222,11 @@ impl<'o> Objective<'o> {
     }
 
     pub(super) fn of_price(&self, price: &Price) -> Totals {
+        let waits = price.line * self.terms.batches;
         Totals {
             works: price.work * self.terms.batches,
-            waits: price.line * self.terms.batches,
+            waits,
+            busy: waits / self.lines,
             last: price.back,
             ..Totals::default()
         }

@@ -3,7 +3,7 @@
 //!
 //! A rank does one thing after the other. For each micro-batch it computes its parts, forward and backward ([`parts`]: of
 //! parts that differ, the smallest one), and waits for collectives that lie on one path of dependencies ([`chains`]); at
-//! the end it updates its parameters. All its collectives go over one line, one after the other: those on the path, the
+//! the end it updates its parameters. All its collectives go over its lines, on each one after the other: those on the path, the
 //! sums of gradients, and the parameters that it gathers. In a pipeline a stage waits for the stages before it, and
 //! those wait for its gradients ([`stages`]). What it holds is at least its parameters, their gradients, and what the
 //! optimizer keeps of them; and what forward keeps ([`kept`]), if less of it is not computed again.
@@ -83,14 +83,15 @@ struct Load {
 }
 
 impl Load {
-    fn seconds(&self, batches: f64) -> f64 {
+    /// With so many lines, on which all may be divided evenly.
+    fn seconds(&self, batches: f64, lines: f64) -> f64 {
         let of_batch = self.forward + self.backward;
-        let last = self.backward.max(self.waits.1 + self.sums.0);
-        let line = batches * (self.waits.0 + self.waits.1 + self.sums.1 + self.gathers.1)
+        let last = self.backward.max((self.waits.1 + self.sums.0) / lines);
+        let all = batches * (self.waits.0 + self.waits.1 + self.sums.1 + self.gathers.1)
             + self.sums.0
             + self.gathers.0;
         let works = (batches - 1.0) * (of_batch + self.added) + self.forward + last;
-        works.max(line) + self.update
+        works.max(all / lines) + self.update
     }
 }
 
@@ -163,7 +164,8 @@ impl Ground {
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
         let work = Work { loads: &loads, seconds: &seconds, again: &again };
         let piped = if piped { stages.piped(&chains, &work, (batches, whole)) } else { 0.0 };
-        let flat = loads.iter().map(|load| load.seconds(batches)).fold(0.0, f64::max);
+        let lines = f64::from(cluster.lines(question.devices));
+        let flat = loads.iter().map(|load| load.seconds(batches, lines)).fold(0.0, f64::max);
         let kept = self.kept.of(question, (plan, costs), stages);
         let with = |(load, (bytes, at_once)): (&Load, &(u64, u32))| {
             // There are gradients once the first backward is over, and then as much is kept again.
