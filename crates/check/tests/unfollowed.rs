@@ -62,6 +62,37 @@ fn rows_that_may_lie_anywhere_are_counted_on_all_ranks() {
     refused(&model, &text(2), "SW0508");
 }
 
+/// Each rank has one row of the first eight and one that may lie anywhere: sixteen rows, of which thirteen are asked for.
+#[test]
+fn rows_that_may_lie_anywhere_are_counted_beside_others() {
+    let text = |rows: usize| {
+        let numbers =
+            |plus: usize| (0..8).map(|rank| (rank + plus).to_string()).collect::<Vec<_>>().join(" ");
+        format!(
+            "group {all}
+             ranks {all}
+             constant lo {}
+             constant hi {}
+             shard w %w :
+             call 0 -> e : e = aten.ones.default([{rows}, 4])
+             slice e -> f : [{rows}, 4] lo..hi, 0..4
+             call 1 f, w -> a : y = aten.mul.Tensor(f, w) ; a = aten.sum.default(y)
+             call 2 w -> b : g = aten.ones.default([1, 4]) ; z = aten.mul.Tensor(g, w) ; b = aten.sum.default(z)
+             add a, b -> s
+             all_reduce g0 sum s -> t
+             output t",
+            numbers(0),
+            numbers(1),
+            all = ranks(0..8)
+        )
+    };
+    let model = |rows: usize| {
+        graph(&ONES.replace("[8,4]", &format!("[{rows},4]")).replace("[8, 4]", &format!("[{rows}, 4]")))
+    };
+    assert_eq!(folded(&model(16), &text(16)), None);
+    refused(&model(13), &text(13), "SW0508");
+}
+
 /// Four pieces are named, and eight ranks give one.
 #[test]
 fn pieces_are_those_of_all_ranks() {
