@@ -14,6 +14,7 @@ const MLP: &str = "tests/python/golden/mlp";
 const ALIKE: &str = "crates/compiler/tests/alike";
 const ATTENTION: &str = "crates/reference/tests/graphs/attention";
 const EXPERTS: &str = "crates/reference/tests/graphs/experts";
+const TWICE: &str = "crates/search/tests/graphs/twice";
 const IMAGES: &str = "crates/reference/tests/graphs/images";
 
 /// A model, a plan and how many devices.
@@ -30,7 +31,7 @@ const PROGRAMS: &[(&str, &str, u32)] = &[
     (EXPERTS, "expert:2 x data:2", 4),
     (ALIKE, "data:6 x megatron:2", 12),
     (MLP, "zero1", 2),
-    (ATTENTION, "zero2", 3),
+    (ATTENTION, "zero2", 2),
     (MLP, "zero3 x whole-updates", 2),
     (ATTENTION, "data:2 x zero3:2 x recompute", 4),
     (ATTENTION, "megatron:2 x recompute:selective", 2),
@@ -46,10 +47,10 @@ const PROGRAMS: &[(&str, &str, u32)] = &[
     (ATTENTION, "stages:2 x interleaved:2", 2),
     (MLP, "stages:2 x bidirectional", 2),
     (ALIKE, "stages:2 x interlaced", 2),
-    (ATTENTION, "stages:2 x kf1b:2", 2),
+    (TWICE, "stages:2 x kf1b:2", 2),
     (ATTENTION, "stages:2 x tokens:2", 2),
     (ALIKE, "stages:2 x 2bw", 2),
-    (MLP, "stages:2 x 2bw x zero1:2", 4),
+    (MLP, "stages:2 x data:2 x 2bw", 4),
 ];
 
 /// Micro-batches of the steps that are told of.
@@ -66,13 +67,13 @@ fn graph(model: &str, plan: &str) -> Graph {
     graph
 }
 
-fn compiled(graph: &Graph, plan: &str, devices: u32) -> Program {
+fn compiled(graph: &Graph, plan: &str, devices: u32) -> diag::Result<Program> {
     let first = |number: usize| if number == 0 { Output::Whole } else { Output::None };
     let outputs = (0..graph.outputs.len()).map(first).collect();
     let analysis = Analysis::of(graph);
-    let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
-    let made = compiler::compile(graph, &analysis, &plan, &Boundary { inputs: Inputs::Global, outputs });
-    made.unwrap_or_else(|error| panic!("{}: {error}", plan.name)).program
+    let plan = sets::named(plan, graph, &analysis, devices)?;
+    let boundary = Boundary { inputs: Inputs::Global, outputs };
+    Ok(compiler::compile(graph, &analysis, &plan, &boundary)?.program)
 }
 
 /// Every second parameter is held in a wider type than it is read in.
@@ -151,10 +152,16 @@ fn told(proof: &Proof, courses: &[Course]) -> String {
 
 #[test]
 fn what_a_proof_tells_of_each_rank_is_what_it_was() {
-    let mut report = String::new();
+    let (mut report, mut missing) = (String::new(), vec![]);
     for (number, (model, plan, devices)) in PROGRAMS.iter().enumerate() {
         let graph = graph(model, plan);
-        let program = compiled(&graph, plan, *devices);
+        let program = match compiled(&graph, plan, *devices) {
+            Ok(program) => program,
+            Err(error) => {
+                missing.push(format!("{model}, {plan}: {error}"));
+                continue;
+            }
+        };
         let masters = if number % 3 == 2 { masters(&graph) } else { Masters::new() };
         let folding = (Folding { least: 5, ..Folding::LONG }, BATCHES);
         let (proof, courses) =
@@ -172,6 +179,7 @@ fn what_a_proof_tells_of_each_rank_is_what_it_was() {
         )
         .expect("a string");
     }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/told.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &report).expect("it is written");
