@@ -31,7 +31,8 @@ pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call
             continue;
         }
         let site = base + u32::try_from(number).expect("fewer than 2^32 operators");
-        let scene = Scene { facts: cx.facts, local, site, bufs: &rank.bufs, inputs: &inputs, own: rank.own };
+        let (facts, role, own) = (cx.facts, rank.role, rank.own);
+        let scene = Scene { facts, local, site, role, bufs: &rank.bufs, inputs: &inputs, own };
         match cx.finder.find(&mut cx.store, &scene) {
             Ok(part) => {
                 for (buf, held) in local.outputs.iter().zip(&cx.finder.outputs) {

@@ -115,12 +115,6 @@ fn positions<T: Copy>(lists: &[&[T]], different: &str) -> Result<Vec<Vec<T>>, Fa
     Ok((0..lists[0].len()).map(|at| lists.iter().map(|list| list[at]).collect()).collect())
 }
 
-pub(crate) fn release(cx: &Context<'_>, rank: &mut Rank<'_>, copies: &[usize]) {
-    for leaf in cx.codes[rank.role].leaves_of(copies) {
-        rank.bufs[rank.body.leaves[leaf].buf.index()] = None;
-    }
-}
-
 pub(crate) fn gather(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],

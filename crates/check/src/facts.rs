@@ -273,7 +273,7 @@ impl<'g> Facts<'g> {
             self.reached[out.index()] = self.depends[out.index()];
         }
         for id in (0..self.graph.ops.len()).rev().map(OpId::new) {
-            if self.canon[id.index()] != id || !self.ends_reached(id) {
+            if self.canon[id.index()] != id {
                 continue;
             }
             let values: Vec<(usize, TensorId)> = self.ops[id.index()].values().collect();
@@ -290,13 +290,9 @@ impl<'g> Facts<'g> {
         arrives.any(|(output, _)| self.graph.op(id).gives_gradient(output, input))
     }
 
-    fn ends_reached(&self, id: OpId) -> bool {
-        self.ops[id.index()].outputs.iter().flatten().any(|t| self.reached[t.index()])
-    }
-
     fn list_uses(&mut self, seeded: &[bool]) {
         for id in self.graph.op_ids() {
-            if self.canon[id.index()] != id || !self.ends_reached(id) {
+            if self.canon[id.index()] != id {
                 continue;
             }
             let values: Vec<(usize, TensorId)> = self.ops[id.index()].values().collect();

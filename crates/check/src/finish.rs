@@ -1,16 +1,19 @@
 //! What must have happened by the end: updates, and every gradient of a parameter, whole and once.
 
-use graph::{Source, TensorId};
-use program::{BufId, GroupingId, Instr, LeafId, Of, Program};
+use std::collections::{BTreeMap, BTreeSet};
+
+use graph::{OpId, Source, TensorId};
+use program::{BufId, Column, GroupingId, Instr, LeafId, Of, Program};
 use rules::Interval;
 
 use crate::fault::Fault;
 use crate::fluid::agree;
 use crate::fold::summed;
 use crate::held::Held;
+use crate::local::drawn_by;
 use crate::outgoing;
 use crate::region::region_text;
-use crate::share::{EMPTY, Quantity, WHOLE};
+use crate::share::{EMPTY, ListId, Quantity, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::complete;
 use crate::sweep::sweep;
@@ -122,11 +125,11 @@ pub(crate) fn finish(cx: &mut Context<'_>, ranks: &[Rank<'_>], trains: bool) {
             return;
         }
     }
-    drawn_apart(cx);
 }
 
-/// What must hold of all ranks together.
+/// What must hold of all ranks together, those that are not followed among them.
 pub(crate) fn all_of_it(cx: &mut Context<'_>, program: &Program) {
+    drawn_apart(cx, program);
     outgoing::together(cx, program);
     covered(cx, program);
 }
@@ -194,8 +197,14 @@ fn covered(cx: &mut Context<'_>, program: &Program) {
 }
 
 /// Parts of one random operator draw for the same region, or for regions apart from each other.
-fn drawn_apart(cx: &mut Context<'_>) {
-    for (op, regions) in std::mem::take(&mut cx.finder.drawn) {
+fn drawn_apart(cx: &mut Context<'_>, program: &Program) {
+    let mut drawn: BTreeMap<OpId, BTreeSet<ListId>> = BTreeMap::new();
+    for (op, role, slot) in std::mem::take(&mut cx.finder.drawn) {
+        let regions = drawn_by(&program.roles[role].table, cx.facts, (op, slot)).map(Column::values);
+        let regions = regions.into_iter().flatten().map(|region| cx.store.intervals.number(&region.0));
+        drawn.entry(op).or_default().extend(regions);
+    }
+    for (op, regions) in drawn {
         let lists: Vec<&[Interval]> = regions.iter().map(|region| cx.store.region(*region)).collect();
         let Some(tensor) = cx.facts.op(op).outputs.iter().flatten().next() else { continue };
         let space: Vec<Interval> = cx.facts.analysis.flat(*tensor).into_iter().map(Interval::whole).collect();

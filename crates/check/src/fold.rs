@@ -112,9 +112,6 @@ impl Store {
     fn rest(&mut self, shares: [ShareId; 3], size: u32) -> Option<ShareId> {
         self.combine(shares, false, &mut |cuts| {
             let [a, b, c] = cuts;
-            if a.len() != b.len() || b.len() != c.len() {
-                return None;
-            }
             let (mut changed, mut cut) = (0, vec![]);
             for ((a, b), c) in a.iter().zip(b).zip(c) {
                 if a == b && b == c {
@@ -122,7 +119,7 @@ impl Store {
                     continue;
                 }
                 let len = a.len();
-                if moved(*a, len, 1) != *b || moved(*a, len, 2) != *c {
+                if [*b, *c] != [1, 2].map(|times| moved(*a, len, times)) {
                     return None;
                 }
                 changed += 1;

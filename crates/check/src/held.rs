@@ -34,6 +34,7 @@ pub(crate) struct Scene<'s> {
     pub(crate) local: &'s LocalOp,
     /// The number of the local operator among all roles'.
     pub(crate) site: u32,
+    pub(crate) role: usize,
     pub(crate) bufs: &'s [Option<Held>],
     /// What its operands hold, in order.
     pub(crate) inputs: &'s [Held],

@@ -3,11 +3,11 @@
 //! The operator named by [`program::LocalOp::op`] is only the first guess. What counts is that the
 //! rule, for the intervals that the operands have, gives exactly what is executed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::OpId;
-use program::BufId;
+use program::{BufId, Column, Table};
 use rules::local::unchanged;
 use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, families};
 
@@ -34,8 +34,8 @@ pub(crate) struct Finder {
     /// What the operator that was found last makes.
     pub(crate) outputs: Vec<Option<Held>>,
     key: Vec<i64>,
-    /// The regions that random operators draw for.
-    pub(crate) drawn: BTreeMap<OpId, BTreeSet<ListId>>,
+    /// Where tables say which regions random operators draw for: the operator, the role and the slot.
+    pub(crate) drawn: BTreeSet<(OpId, usize, i64)>,
 }
 
 /// How far an operator got before it was refused, and why it was.
@@ -75,7 +75,7 @@ impl Finder {
             bindings: Lists::new(),
             outputs: vec![],
             key: vec![],
-            drawn: BTreeMap::new(),
+            drawn: BTreeSet::new(),
         }
     }
 
@@ -379,7 +379,7 @@ impl Finder {
                 ))
                 .operator(scene.facts.graph.describe(op)));
         }
-        self.drawn.entry(op).or_default().insert(held.region);
+        self.drawn.insert((op, scene.role, slot(scene)));
         Ok(())
     }
 }
@@ -408,10 +408,17 @@ fn slot(scene: &Scene<'_>) -> i64 {
 
 /// The region that the rank's table says a random operator draws for.
 fn table_region<'s>(scene: &Scene<'s>, op: OpId) -> Option<&'s Region> {
-    let slots = scene.own.table.random.iter().filter(|(other, _)| scene.facts.canon(*other) == Some(op));
-    { slots }
-        .find_map(|(_, regions)| regions.get(usize::try_from(slot(scene)).ok()?))
-        .map(|region| region.get(scene.own.at))
+    drawn_by(scene.own.table, scene.facts, (op, slot(scene))).map(|region| region.get(scene.own.at))
+}
+
+/// The regions that a role's ranks draw for in a slot of a random operator.
+pub(crate) fn drawn_by<'t>(
+    table: &'t Table,
+    facts: &Facts<'_>,
+    (op, slot): (OpId, i64),
+) -> Option<&'t Column<Region>> {
+    let mut slots = table.random.iter().filter(|(other, _)| facts.canon(*other) == Some(op));
+    slots.find_map(|(_, regions)| regions.get(usize::try_from(slot).ok()?))
 }
 
 /// Where a random operator's operands are the same everywhere, its part is that which it draws for.

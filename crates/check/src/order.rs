@@ -90,7 +90,6 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
         Instr::Update { shard, from } => finish::update(cx, rank, *shard, *from),
         Instr::Keep { id, from, .. } => rank.keep(*id, from),
         Instr::Take { id, to } => rank.take(*id, to),
-        Instr::Release { copies } => copies::release(cx, rank, copies),
         Instr::Part { leaves, .. } => copies::part_gradients(cx, rank, leaves),
         _ => {}
     }

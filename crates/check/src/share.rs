@@ -61,7 +61,7 @@ pub(crate) struct Term {
     pub(crate) kind: Reduction,
 }
 
-/// One cut made of three.
+/// One cut made of three, which have as many intervals.
 pub(crate) type Combine<'c> = &'c mut dyn FnMut([&[Interval]; 3]) -> Option<Vec<Interval>>;
 
 /// A term, and where in the buffer it holds: a region, or everywhere.
@@ -328,8 +328,10 @@ impl Store {
         let mut made = first;
         if !same_cut {
             let cuts = terms.map(|term| &**self.intervals.get(term.cut));
-            let fit = cuts.iter().all(|cut| cut.len() == cuts[0].len());
-            let list = cut(cuts).filter(|_| fit)?;
+            if cuts.iter().any(|cut| cut.len() != cuts[0].len()) {
+                return None;
+            }
+            let list = cut(cuts)?;
             made.cut = self.intervals.number(&list);
         }
         if !same_subs {

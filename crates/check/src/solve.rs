@@ -84,7 +84,7 @@ fn solve_dim(
     let found = found_ints(scene.local, scene.own);
     let contiguous = is_contiguous(scene, op, dim.start);
     let moved = if contiguous { with(1, size) } else { less.clone() };
-    if full.len() != found.len() || less.len() != found.len() || moved.len() != found.len() {
+    if [&full, &less, &moved].iter().any(|ints| ints.len() != found.len()) {
         return None;
     }
     // Each argument is linear in where the part begins and in its length: in steps of the outermost loop if

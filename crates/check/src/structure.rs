@@ -115,8 +115,7 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
         for (number, (asked, given)) in asked.iter().zip(outputs).enumerate() {
             let wanted = *asked == Output::Whole && graph.outputs[number].is_some();
             let elsewhere = several && wanted && somewhere(number);
-            if *given != wanted && !elsewhere && (*asked != Output::Local || graph.outputs[number].is_none())
-            {
+            if *given != wanted && !elsewhere && *asked != Output::Local {
                 let what = format!(
                     "output {number} leaves the program on some ranks, or on none, against what is asked"
                 );

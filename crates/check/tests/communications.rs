@@ -267,3 +267,63 @@ fn forward_code_reads_no_gradients() {
     let found = support::faults(&graph(MLP), &read);
     assert!(found.iter().any(|fault| fault.what.contains("forward code reads the gradient")), "{found:?}");
 }
+
+const TWO: &str = "input %x f64[4,8] 0
+op %a f64[4,8] = aten.relu.default(%x) in \"\" at \"m.py:1\"
+op %b f64[4,8] = aten.sigmoid.default(%x) in \"\" at \"m.py:2\"
+output %a
+";
+
+const GATHERED: &str = "group 0,1
+ranks 0,1
+input x %x 0..2,: | 2..4,:
+call 0 x -> p : p = aten.relu.default(x)
+all_gather g0 p -> z : [4, 8] 0 [2, 2]
+output z
+";
+
+#[test]
+fn pieces_that_are_joined_are_of_one_tensor() {
+    refused(TWO, GATHERED, "SW0507", "pieces are joined", |role| {
+        let Instr::Call(call) = find(role, Pass::Forward, Kind::Call) else { panic!("a call") };
+        call.ops[0].target = "aten.sigmoid.default".into();
+    });
+}
+
+#[test]
+fn pieces_of_one_value_are_gathered_at_a_time() {
+    planted(TWO, GATHERED, "SW0502", "another number of results than of values", |made| {
+        for role in &mut made.roles {
+            let other = buffer(role);
+            let Instr::Collective(it) = find(role, Pass::Forward, Kind::AllGather) else { panic!("one") };
+            it.from.push(it.from[0]);
+            it.to.push(other);
+        }
+    });
+}
+
+/// A matrix times itself, of which each rank has a part as the first factor and all as the second.
+#[test]
+fn parts_of_a_product_are_parts_of_one_factor() {
+    let model = "input %x f64[8,4] 0
+param %w f64[8,4] \"w\"
+op %y f64[8,8] = aten.linear.default(%x, %w) in \"\" at \"m.py:1\"
+op %z f64[8,8] = aten.mm.default(%y, %y) in \"\" at \"m.py:2\"
+output %z
+";
+    let text = "group 0,1
+ranks 0,1
+shard w %w :,0..2 | :,2..4
+input x %x :,0..2 | :,2..4
+call 0 x, w -> p : p = aten.linear.default(x, w)
+all_reduce g0 sum p -> y
+call 1 p, y -> q : q = aten.mm.default(p, y)
+all_reduce g0 sum q -> z
+output z
+";
+    refused(model, text, "SW0512", "is not whole", |role| {
+        let calls = instrs(role, Pass::Forward).iter_mut();
+        let calls = calls.filter_map(|instr| if let Instr::Call(call) = instr { Some(call) } else { None });
+        calls.last().expect("one").ops[0].args.swap(0, 1);
+    });
+}

@@ -82,8 +82,27 @@ fn planted_faults_are_found() {
         "SW0507",
         &[("call 4 mm", "add mm -> mx\ncall 4 mx"), ("sw.combine(mm", "sw.combine(mx")],
     );
+    planted(
+        "rows are exchanged by a table",
+        "SW0507",
+        &[
+            ("group 0,1", &format!("{}group 0,1", rows_by_table())),
+            ("call 2 rr", "exchange 9 rr -> rx\ncall 2 rx"),
+            ("expert_rows(rr", "expert_rows(rx"),
+        ],
+    );
     planted("gradients of experts are reduced among ranks", "SW0508", &[("g0 g\n", "g0 g, u\n")]);
     planted("a gradient is not reduced", "SW0511", &[("reduce_gradients g0 g\n", "")]);
+}
+
+/// Each rank keeps the rows of its expert.
+fn rows_by_table() -> String {
+    let experts = ["0..1,:,:", "1..2,:,:"];
+    let end = |word: &str| -> String {
+        experts.iter().enumerate().map(|(rank, region)| format!("{word} {rank} {region}\n")).collect()
+    };
+    let pieces = experts.iter().enumerate().map(|(rank, region)| format!("piece {rank} {rank} {region}\n"));
+    format!("table 9 %y.0 sum\n{}{}{}", end("from"), end("to"), pieces.collect::<String>())
 }
 
 /// One rank meets the others later than they do.

@@ -265,3 +265,24 @@ fn what_forward_writes_is_not_gathered_from_parts() {
     let found = faults(&graph(&model), &divided);
     assert!(found.iter().any(|fault| fault.what.contains("copies keep the old value")), "{found:?}");
 }
+
+#[test]
+fn only_parameters_are_gathered_from_parts() {
+    let model = "input %x f64[4,8] 0
+buffer %m f64[8] \"mean\"
+op %y f64[4,8] = aten.sub.Tensor(%x, %m) in \"\" at \"m.py:1\"
+output %y
+";
+    let text = "group 0,1
+ranks 0,1
+hold m_part %m 0..4 | 4..8
+copy m m_part 0 2 :
+input x %x :,:
+gather g0 m
+call 0 x, m -> y : y = aten.sub.Tensor(x, m)
+release m
+output y
+";
+    let found = faults(&graph(model), text);
+    assert!(found[0].what.contains("what is gathered is not of a parameter"), "{found:?}");
+}

@@ -207,3 +207,11 @@ fn a_caret_shows_what_is_to_blame() {
         .join("\n\n")
     );
 }
+
+#[test]
+fn a_clause_begins_with_the_word_of_what_passes_or_says_that_the_rule_was_found() {
+    let words = ["linear", "rising", "falling", "found", "a", ""];
+    assert_eq!(words.map(Through::is_word), [true, true, true, false, false, false]);
+    let texts = ["a b -> a", "a b -> a ; linear 0", "a b -> a ; linear 0 ; found"];
+    assert_eq!(texts.map(rules::algebra::was_found), [false, false, true]);
+}

@@ -1,0 +1,127 @@
+//! Values that are the same everywhere, of which a part may lie anywhere: what is done with such a part says where it lies.
+
+mod support;
+
+use support::{faults, graph, proof};
+
+fn breaks(model: &str, text: &str, old: &str, new: &str, code: &str) {
+    assert!(text.contains(old), "{old}");
+    let found = faults(&graph(model), &text.replacen(old, new, 1));
+    assert_eq!(found.first().map(|fault| fault.code), Some(code), "{old:?} to {new:?}: {found:?}");
+}
+
+const ROWS: &str = "param %w f64[4] \"w\"
+op %e f64[4,4] = aten.ones.default([4, 4]) in \"\" at \"m.py:1\"
+op %y f64[4,4] = aten.mul.Tensor(%e, %w) in \"\" at \"m.py:2\"
+output %y
+";
+
+/// The output leaves whole, and each rank computes the backward of two of its rows.
+const HALVES: &str = "group 0,1
+ranks 0,1
+constant lo 0 2
+constant hi 2 4
+shard w %w :
+call 0 w -> y : e = aten.ones.default([4, 4]) ; y = aten.mul.Tensor(e, w)
+call 1 w -> p : f = aten.ones.default([2, 4]) ; p = aten.mul.Tensor(f, w)
+output y
+seed dy
+slice dy -> dp : [4, 4] lo..hi, 0..4
+grad 1 dp ->
+reduce_gradients g0 w
+";
+
+/// Else twice the gradient of two rows would pass for that of four.
+#[test]
+fn rows_lie_where_their_gradient_does() {
+    proof(&graph(ROWS), HALVES);
+    let twice = HALVES.replace("constant hi 2 4", "constant hi 2 2");
+    breaks(ROWS, &twice, "constant lo 0 2", "constant lo 0 0", "SW0508");
+}
+
+const VIEWED: &str = "param %w f64[1,1] \"w\"
+op %e f64[2,2] = aten.expand.default(%w, [2, 2]) in \"\" at \"m.py:1\"
+op %v f64[4] = aten.view.default(%e, [4]) in \"\" at \"m.py:2\"
+op %y f64[4] = aten.mul.Tensor(%v, 2.0) in \"\" at \"m.py:3\"
+output %y
+";
+
+/// Each rank has a row of the square, which is one half of it.
+const SQUARE: &str = "group 0,1
+ranks 0,1
+constant lo 0 1
+constant hi 1 2
+shard w %w
+call 0 w -> e : e = aten.expand.default(w, [2, 2])
+call 1 e -> y : v = aten.view.default(e, [4]) ; y = aten.mul.Tensor(v, 2.0)
+slice e -> f : [2, 2] lo..hi, 0..2
+call 2 f -> p : g = aten.reshape.default(f, [2]) ; p = aten.mul.Tensor(g, 2.0)
+output y
+seed dy
+slice dy -> dp : [[2, 2]] lo..hi, 0..2
+grad 2 dp -> df
+all_gather g0 df -> de : [2, 2] 0 [1, 1]
+grad 0 de ->
+";
+
+/// A gradient of as many elements, which are a column: what it would become is a row.
+#[test]
+fn a_gradient_has_the_shape_of_the_part_that_was_computed() {
+    proof(&graph(VIEWED), SQUARE);
+    let column = SQUARE.replace("[[2, 2]] lo..hi, 0..2", "[[2, 2]] 0..2, lo..hi");
+    breaks(VIEWED, &column, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
+}
+
+const EXPANDED: &str = "input %x f64[4,1] 0
+op %e f64[4,4] = aten.expand.default(%x, [4, 4]) in \"\" at \"m.py:1\"
+op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:2\"
+output %s
+";
+
+/// Two ranks divide the first rows by three to one, the others theirs by two to two.
+const UNEVEN: &str = "group 0,1,2,3
+ranks 0,1,2,3
+constant n 3 1 2 2
+input x %x 0..2 | 0..2 | 2..4 | 2..4
+call 0 x -> s : e = aten.expand.default(x, [2, n]) ; s = aten.sum.default(e)
+all_reduce g0 sum s -> t
+output t
+";
+
+#[test]
+fn parts_of_some_rows_find_their_places_whatever_those_of_others_are() {
+    proof(&graph(EXPANDED), UNEVEN);
+    breaks(EXPANDED, UNEVEN, "n 3 1 2 2", "n 3 1 2 3", "SW0508");
+    breaks(EXPANDED, UNEVEN, "n 3 1 2 2", "n 3 1 2 1", "SW0512");
+}
+
+const COUNTED: &str = "op %a i64[8] = aten.arange.default(8) in \"\" at \"m.py:1\"
+op %s i64[] = aten.sum.default(%a) in \"\" at \"m.py:2\"
+output %s
+";
+
+const THIRDS: &str = "group 0,1,2
+ranks 0,1,2
+constant lo 0 3 6
+constant hi 3 6 8
+call 0 -> s : a = aten.arange.start_step(lo, hi, 1, dtype=i64) ; s = aten.sum.default(a)
+all_reduce g0 sum s -> t
+output t
+";
+
+/// What a rank counts beside the numbers of the model is no part of them.
+#[test]
+fn numbers_that_are_counted_are_those_of_the_model() {
+    proof(&graph(COUNTED), THIRDS);
+    let halves = |lo: i64, hi: i64| {
+        THIRDS.replace("lo 0 3 6", &format!("lo 0 4 {lo}")).replace("hi 3 6 8", &format!("hi 4 8 {hi}"))
+    };
+    for (lo, hi) in [(-2, 0), (8, 10), (7, 9), (-1, 1)] {
+        let found = faults(&graph(COUNTED), &halves(lo, hi));
+        assert_eq!(found.first().map(|fault| fault.code), Some("SW0504"), "{lo} {hi}: {found:?}");
+    }
+    breaks(COUNTED, THIRDS, "start_step(lo, hi, 1,", "start_step(lo, hi,", "SW0504");
+    breaks(COUNTED, THIRDS, "start_step(lo, hi, 1,", "start_step(lo, hi, 1, 1,", "SW0504");
+    breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2])", "SW0504");
+    breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2, 4], 1)", "SW0504");
+}

@@ -1,0 +1,235 @@
+//! Codes of one rank that run for many micro-batches: what one of them writes, keeps or waits for, and another needs.
+
+mod support;
+
+use check::Fault;
+use graph::Graph;
+use program::*;
+use support::{LINEARS, graph, program};
+
+fn found(model: &Graph, text: &str, plant: impl Fn(&mut Program)) -> Vec<Fault> {
+    let mut made = program(model, text);
+    plant(&mut made);
+    check::check(model, &made).err().unwrap_or_default()
+}
+
+/// The first thing that is found has this code and says this.
+fn refused(model: &Graph, text: &str, code: &str, words: &str, plant: impl Fn(&mut Program)) {
+    let found = found(model, text, plant);
+    let said = |fault: &Fault| {
+        fault.code == code && (fault.what.contains(words) || fault.why.iter().any(|why| why.contains(words)))
+    };
+    assert!(found.first().is_some_and(said), "{code} {words}: {found:?}");
+}
+
+fn turns(made: &mut Program, tasks: &[Task]) {
+    made.roles[0].body.timetable.loops = vec![Loop::over_all(tasks.to_vec())];
+}
+
+const MEAN: &str = "input %x f64[4,8] 0
+buffer %m f64[8] \"mean\"
+op %c f64[8] = aten.mean.dim(%x, [0]) in \"\" at \"m.py:1\" nograd
+op %o f64[8] = aten.mul.Tensor(%m, 0.9) in \"\" at \"m.py:2\" nograd
+op %n f64[8] = aten.add.Tensor(%o, %c) in \"\" at \"m.py:3\" nograd
+op %y f64[4,8] = aten.sub.Tensor(%x, %m) in \"\" at \"m.py:4\"
+output %y
+update \"mean\" %n
+";
+
+/// The first block reads the buffer, and the second one updates it.
+const UPDATED: &str = "ranks 0
+shard m %m :
+input x %x :,:
+call 0 x, m -> y : y = aten.sub.Tensor(x, m)
+output y
+block 1
+input z %x :,:
+call 1 z, m -> n : c = aten.mean.dim(z, [0]) nograd ; o = aten.mul.Tensor(m, 0.9) nograd ; n = aten.add.Tensor(o, c) nograd
+update m n
+";
+
+#[test]
+fn a_buffer_has_the_value_that_the_last_micro_batch_gave_it() {
+    let (model, both) = (graph(MEAN), [Task::forward(0), Task::forward(1)]);
+    let run = |tasks: [Task; 2]| {
+        move |made: &mut Program| {
+            made.roles[0].body.code_mut(1, Pass::Forward).gives = vec![None];
+            turns(made, &tasks);
+        }
+    };
+    assert_eq!(found(&model, UPDATED, run(both.clone())), []);
+    let [first, second] = both;
+    let stale = "a buffer has not the value";
+    refused(&model, UPDATED, "SW0517", stale, run([first.clone().at(1), second.clone()]));
+    refused(&model, UPDATED, "SW0517", stale, run([second, first]));
+}
+
+const RELU: &str = "input %x f64[4,8] 0
+buffer %m f64[8] \"mean\"
+op %q f64[4,8] = aten.relu.default(%x) in \"\" at \"m.py:1\"
+op %y f64[4,8] = aten.sub.Tensor(%q, %m) in \"\" at \"m.py:2\"
+output %y
+";
+
+/// The first block keeps a value for the second one.
+const KEPT: &str = "ranks 0
+shard m %m :
+input x %x :,:
+call 0 x -> q : q = aten.relu.default(x)
+keep 0 q
+output none
+block 1
+call 1 p, m -> y : y = aten.sub.Tensor(p, m)
+";
+
+#[test]
+fn what_a_block_keeps_is_there_before_another_takes_it() {
+    let taken = |tasks: [Task; 2]| {
+        move |made: &mut Program| {
+            made.boundary.outputs = vec![Output::Whole];
+            let role = &mut made.roles[0];
+            role.table.outputs = vec![Some(role.table.inputs[0].clone())];
+            let buf = |name: &str| role.body.bufs.iter().position(|buf| buf.name == name).map(BufId::new);
+            let (p, y) = (buf("p").expect("one"), buf("y"));
+            let code = role.body.code_mut(1, Pass::Forward);
+            code.gives = vec![y];
+            code.instrs.insert(0, Instr::Take { id: KeepId(0), to: vec![p] });
+            turns(made, &tasks);
+        }
+    };
+    let (model, first, second) = (graph(RELU), Task::forward(0), Task::forward(1));
+    assert_eq!(found(&model, KEPT, taken([first.clone(), second.clone()])), []);
+    refused(&model, KEPT, "SW0517", "which keeps something for it, has not run", taken([second, first]));
+}
+
+const ALONE: &str = "ranks 0
+shard w %w :,:
+shard v %v :,:
+input x %x :,:
+call 0 x, w -> y : y = aten.linear.default(x, w)
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+output s
+seed ds
+grad 1 ds -> dy
+grad 0 dy ->
+";
+
+#[test]
+fn what_is_kept_is_taken() {
+    let text = ALONE.replace("output s", "keep 0 y\noutput s");
+    refused(&graph(LINEARS), &text, "SW0503", "what is kept as 0 is never taken", |_| ());
+}
+
+/// The first two backwards run before any forward.
+#[test]
+fn loops_for_the_first_micro_batches_have_their_order_too() {
+    refused(&graph(LINEARS), ALONE, "SW0517", "whose forward has not run", |made| {
+        let (forward, backward) = (Task::forward(0), Task::backward(0, When::Last));
+        turns(made, &[forward, backward.clone()]);
+        let first = Loop { every: 1, turns: Some(2), tasks: vec![backward] };
+        made.roles[0].body.timetable.loops.insert(0, first);
+    });
+}
+
+const WRITTEN: &str = "input %x f64[4,8] 0
+param %w f64[8] \"w\"
+param %k f64[8] \"k\" frozen
+op %n f64[8] = aten.mul.Tensor(%k, 0.9) in \"\" at \"m.py:1\" nograd
+op %y f64[4,8] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:2\"
+op %z f64[4,8] = aten.mul.Tensor(%y, %n) in \"\" at \"m.py:3\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:4\"
+output %s
+update \"k\" %n
+";
+
+const WRITES: &str = "ranks 0
+shard w %w :
+shard k %k :
+input x %x :,:
+call 0 k -> n : n = aten.mul.Tensor(k, 0.9) nograd
+call 1 x, w, n -> s : y = aten.mul.Tensor(x, w) ; z = aten.mul.Tensor(y, n) ; s = aten.sum.default(z)
+update k n
+output s
+seed ds
+grad 1 ds ->
+";
+
+#[test]
+fn of_what_forwards_write_no_version_is_kept() {
+    let model = graph(WRITTEN);
+    assert_eq!(found(&model, WRITES, |_| ()), []);
+    refused(&model, WRITES, "SW0531", "%k is written by forwards", |made| {
+        made.roles[0].body.timetable.steps = Steps::On { stashes: false };
+    });
+}
+
+const TIED: &str = "input %x f64[4,8] 0
+param %w f64[8,8] \"w\"
+op %y f64[4,8] = aten.linear.default(%x, %w) in \"a\" at \"m.py:1\"
+op %z f64[4,8] = aten.linear.default(%y, %w) in \"b\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// Both blocks read the one parameter, whose gradients are reduced once a step.
+const STAGES: &str = "group 0,1
+table 9 %y sum
+from 0 :,:
+to 1 :,:
+piece 0 0 :,:
+table 10 %y sum
+from 1 :,:
+to 0 :,:
+piece 0 0 :,:
+ranks 1
+block 1
+shard v %w :,:
+receive 9 -> y
+call 0 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+output s
+seed ds
+grad 0 ds -> dy
+send 10 dy
+end
+reduce_gradients g0 v
+ranks 0
+shard w %w :,:
+input x %x :,:
+call 0 x, w -> y : y = aten.linear.default(x, w)
+output none
+send 9 y
+backward
+receive 10 -> dy
+grad 0 dy ->
+end
+reduce_gradients g0 w
+";
+
+/// Steps go on; backwards of a block may be a micro-batch behind, and then it keeps its parameters.
+fn goes_on(behind: [i32; 2]) -> impl Fn(&mut Program) {
+    move |made| {
+        for (role, behind) in made.roles.iter_mut().zip(behind) {
+            let block = role.body.codes.iter().map(|code| code.block).max().expect("a code");
+            let forward = Task::forward(block);
+            let backward = Task::backward(block, When::Last).at(-behind);
+            let tasks = if behind == 0 { vec![forward, backward] } else { vec![backward, forward] };
+            role.body.timetable.loops = vec![Loop::over_all(tasks)];
+            role.body.timetable.steps = Steps::On { stashes: behind > 0 };
+        }
+    }
+}
+
+/// The first block is at the end of its step after its backward, for which the second one comes to the next step.
+#[test]
+fn ranks_meet_at_the_ends_of_steps_that_go_on() {
+    let model = graph(TIED);
+    assert_eq!(found(&model, STAGES, goes_on([0, 0])), []);
+    assert_eq!(found(&model, STAGES, goes_on([0, 1])), []);
+    refused(&model, STAGES, "SW0506", "in a step of", goes_on([1, 0]));
+}
+
+#[test]
+fn a_rank_sends_as_many_values_as_its_table_says() {
+    let text = STAGES.replace("send 9 y\n", "send 9 y, y\n");
+    refused(&graph(TIED), &text, "SW0507", "other buffers than its table says", |_| ());
+}
