@@ -43,6 +43,7 @@ from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
 from .opaque.plain import said_of
 from .opaque.rules import registered_as_operators, write_registered
+from .opaque.selected import selecting_late
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
@@ -177,6 +178,7 @@ def _export(
             standing_for(module, opaque),
             passing_checks(opaque.checks),
             losses_as_operators(),
+            selecting_late(),
             registered_as_operators(),
             registered,
             knowing(module, args, kwargs, inputs, floats) as reading,
