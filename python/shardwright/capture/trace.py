@@ -27,6 +27,7 @@ from .chance import refuse_chance
 from .checks import passing_checks
 from .detached import keep_detach, refuse_hidden_writes, write_without_detach
 from .distributions import in_known_distributions
+from .drawn import draw_what_is_lost, drawn, is_unread
 from .experts import fuse_experts
 from .functional import write_out
 from .guard import guarded
@@ -109,7 +110,9 @@ def trace(
     write_out_statistics(program)
     draw_on_fresh(program)
     keep_detach(program)
+    drew = [(node, is_unread(node)) for node in drawn(program)]
     functional = _make_functional(program)
+    draw_what_is_lost(functional, drew)
     as_parameters(functional, module, names)
     _refuse_mutation(functional)
     cast_parameters(functional, module, casting)

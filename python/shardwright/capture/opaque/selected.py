@@ -14,10 +14,10 @@ from unittest import mock
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental import proxy_tensor
 
 from ... import as_python
 from ..beside import is_known
+from ..nodes import node_of
 
 _ATEN = torch.ops.aten
 _CASTS = (_ATEN.to.dtype, _ATEN._to_copy.default)
@@ -89,7 +89,7 @@ def _late(original: Callable[..., Tensor]) -> Callable[..., Any]:
     @wraps(original)  # others know a function by its name
     def masked_select(*args: Any, **kwargs: Any) -> Any:
         plain = len(args) == 2 and not kwargs and not as_python.is_inside()
-        if plain and not looking and _node_of(args[1]) is not None and _may_be_rows(*args):
+        if plain and not looking and node_of(args[1]) is not None and _may_be_rows(*args):
             source, mask = args
             return Selected(source, mask, look)
         return original(*args, **kwargs)
@@ -113,7 +113,7 @@ def _may_be_rows(source: Tensor, mask: Tensor) -> bool:
 
 def _is_count(lengths: Any, mask: Tensor) -> bool:
     """Whether these are how many of each row are selected."""
-    node, of = _without_casts(_node_of(lengths)), _node_of(mask)
+    node, of = _without_casts(node_of(lengths)), node_of(mask)
     if node is None or of is None or node.target is not _ATEN.sum.dim_IntList or len(node.args) != 2:
         return False
     summed: Any = node.args[0]
@@ -124,15 +124,4 @@ def _without_casts(node: fx.Node | None) -> fx.Node | None:
     """Counts are the same in either of these."""
     while node is not None and node.target in _CASTS and node.meta["val"].dtype in _COUNTS:
         node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
-def _node_of(tensor: Any) -> fx.Node | None:
-    """By what a tensor is made in the graph that is being traced."""
-    mode = proxy_tensor.get_proxy_mode()
-    if mode is None or not isinstance(tensor, Tensor):
-        return None
-    if not proxy_tensor.has_proxy_slot(tensor, mode.tracer):
-        return None
-    node: fx.Node = proxy_tensor.get_proxy_slot(tensor, mode.tracer).proxy.node
     return node
